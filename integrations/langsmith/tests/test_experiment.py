@@ -273,7 +273,7 @@ def test_what_is_asked_is_what_the_columns_say(chain: CFCRunnable, examples: lis
         prompt="{question}", reference="answers", id="metadata.record", json_columns=("answers",)
     )
     experiment = Experiment(chain, NormalisedMatch(), templated)
-    assert experiment._prompt({"question": "x"}, None) == "x"
+    assert experiment._make_prompt({"question": "x"}, None) == "x"
     with pytest.raises(InputError, match="outside of a run"):
         experiment.target(examples[0].inputs or {}, None)
     with pytest.raises(CalibrationError, match="no run was measured"):

@@ -148,7 +148,7 @@ def test_a_result_that_passes_through_others_is_told_of_once(
     through.invoke(new_facts[0].input, {"callbacks": [feedback]})
     assert feedback.flush(30)
     assert len(langsmith.by_run()) == feedback.written == 7
-    assert not feedback._begun
+    assert not feedback._started_prompts
 
 
 def test_an_abstention_that_is_raised_is_reported_as_the_decision_that_it_is(
@@ -164,7 +164,7 @@ def test_an_abstention_that_is_raised_is_reported_as_the_decision_that_it_is(
     by_run = langsmith.by_run()
     assert len(by_run) == feedback.written == len(new_facts)
     assert sum(said["cfc_abstained"]["score"] for said in by_run.values()) == expected > 0
-    assert not feedback._begun
+    assert not feedback._started_prompts
 
 
 def test_batches_and_async_chains(
@@ -182,7 +182,7 @@ def test_a_prompt_that_fails_leaves_nothing_behind(chain: CFCRunnable, handler: 
     feedback = handler()
     with pytest.raises(Exception, match="not recorded"):
         chain.invoke("never recorded", {"callbacks": [feedback]})
-    assert (feedback.written, feedback.lost, feedback._begun) == (0, 0, {})
+    assert (feedback.written, feedback.lost, feedback._started_prompts) == (0, 0, {})
 
 
 def test_a_project_that_does_not_exist_yet_is_waited_for(

@@ -13,7 +13,7 @@ from langsmith.utils import LangSmithAuthError
 from langchain_cfc.errors import CFCError, CollectionError
 
 PAGE = 100
-_LONGEST = 300
+_MAX_MESSAGE_LENGTH = 300
 
 
 def make_client(client: Client | None) -> Client:
@@ -37,7 +37,7 @@ def translate_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # the client may raise anything for a malformed response
         # Only the first line: the others repeat the request, including part of the key.
-        first_line = str(error).partition("\n")[0][:_LONGEST]
+        first_line = str(error).partition("\n")[0][:_MAX_MESSAGE_LENGTH]
         advice = (
             "; is LANGSMITH_API_KEY the key of this workspace?"
             if isinstance(error, LangSmithAuthError)
@@ -80,7 +80,11 @@ def iterate_examples(
         with translate_errors(f"reading {dataset.name!r} from example {len(seen) + 1} on"):
             page = list(
                 client.list_examples(
-                    dataset_id=dataset.id, as_of=as_of, splits=splits or None, offset=len(seen), limit=PAGE
+                    dataset_id=dataset.id,
+                    as_of=as_of,
+                    splits=splits or None,
+                    offset=len(seen),
+                    limit=PAGE,
                 )
             )
         if not page:

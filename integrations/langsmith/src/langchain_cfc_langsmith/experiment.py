@@ -46,8 +46,8 @@ class Experiment:
         self._description = Description(None, chain.metadata)
         self._labelling = CandidateLabeling(labeler, reads)
         self._columns = columns
-        self._asked = _select_prompt_columns(columns)
-        self._served: dict[UUID, tuple[Any, CFCResult]] = {}
+        self._prompt_columns = _select_prompt_columns(columns)
+        self._results: dict[UUID, tuple[Any, CFCResult]] = {}
         self._records: dict[UUID, PromptRecord] = {}
 
     @property
@@ -65,13 +65,13 @@ class Experiment:
         Returns:
             `answer`, `abstained`, `reason` and `answers`, without rejected candidates.
         """
-        prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
+        prompt, run_id = self._make_prompt(inputs, metadata), _get_run_id()
         with _disable_tracing_if_local():
             return self._store_result(run_id, prompt, self._chain.invoke(prompt))
 
     async def atarget(self, inputs: dict[str, Any], metadata: dict[str, Any] | None) -> dict[str, Any]:
         """Serve an example asynchronously; the target for `langsmith.aevaluate`, see `target`."""
-        prompt, run_id = self._prompt(inputs, metadata), _get_run_id()
+        prompt, run_id = self._make_prompt(inputs, metadata), _get_run_id()
         with _disable_tracing_if_local():
             return self._store_result(run_id, prompt, await self._chain.ainvoke(prompt))
 
@@ -90,10 +90,10 @@ class Experiment:
             LabelerError: If its candidates cannot be labelled.
         """
         expected = self._columns.create_example(row_of(example), f"example {example.id}", 0)
-        if run.id not in self._served:
+        if run.id not in self._results:
             msg = f"example {example.id}: it was not served by this experiment; see the error of its run"
             raise InputError(msg)
-        prompt, result = self._served[run.id]
+        prompt, result = self._results[run.id]
         if prompt != expected.input:
             msg = f"example {example.id}: the target got another prompt than its columns state"
             raise InputError(msg)
@@ -152,12 +152,12 @@ class Experiment:
             raise CalibrationError(msg)
         return evaluate(self._chain.artifact, records, alpha=self._chain.guarantee.alpha)
 
-    def _prompt(self, inputs: dict[str, Any], metadata: Mapping[str, Any] | None) -> Any:
+    def _make_prompt(self, inputs: dict[str, Any], metadata: Mapping[str, Any] | None) -> Any:
         row = {**(metadata or {}), **inputs, "inputs": inputs, "metadata": metadata or {}}
-        return self._asked.create_example(row, "inputs", 0).input
+        return self._prompt_columns.create_example(row, "inputs", 0).input
 
     def _store_result(self, run_id: UUID, prompt: Any, result: CFCResult) -> dict[str, Any]:
-        self._served[run_id] = (prompt, result)
+        self._results[run_id] = (prompt, result)
         return {
             "answer": result.best,
             "abstained": result.abstained,

@@ -27,13 +27,13 @@ from langchain_cfc_langsmith.scores import scores_of
 
 _LOGGER = logging.getLogger(__name__)
 # A run (and a new project) only appears once the tracer has sent it, a moment later.
-_PATIENT = Retrying(
+_RETRYING = Retrying(
     retry=retry_if_exception_type(LangSmithNotFoundError),
     stop=stop_after_attempt(5),
     wait=wait_exponential(multiplier=0.25),
     reraise=True,
 )
-_LAST_SECONDS = 10.0
+_EXIT_SECONDS = 10.0
 
 
 class _ServedPrompt(NamedTuple):
@@ -93,9 +93,9 @@ class FeedbackHandler(BaseCallbackHandler):
             most_waiting=most_waiting,
             threads=threads,
         )
-        self._begun: dict[UUID, Any] = {}
+        self._started_prompts: dict[UUID, Any] = {}
         self._reported: weakref.WeakValueDictionary[int, CFCResult] = weakref.WeakValueDictionary()
-        atexit.register(self._writer.flush, _LAST_SECONDS)
+        atexit.register(self._writer.flush, _EXIT_SECONDS)
 
     @property
     def written(self) -> int:
@@ -131,12 +131,12 @@ class FeedbackHandler(BaseCallbackHandler):
     ) -> None:
         """Remember the prompt of a run until it ends."""
         del serialized, kwargs
-        self._begun[run_id] = inputs
+        self._started_prompts[run_id] = inputs
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Queue the decision of a run for writing."""
         del kwargs
-        prompt = self._begun.pop(run_id, None)
+        prompt = self._started_prompts.pop(run_id, None)
         # Runnables around the chain may return the same result: it is reported once, for its own run. It is
         # recognised by identity, because LangChain's `with_fallbacks` does not state the parent of a run.
         if isinstance(outputs, CFCResult) and self._reported.get(id(outputs)) is not outputs:
@@ -149,7 +149,7 @@ class FeedbackHandler(BaseCallbackHandler):
             self.on_chain_end(error.result, run_id=run_id, **kwargs)
             return
         del kwargs
-        self._begun.pop(run_id, None)
+        self._started_prompts.pop(run_id, None)
 
 
 class _Writer:
@@ -183,7 +183,7 @@ class _Writer:
         try:
             self._waiting.put_nowait(served)
         except queue.Full:
-            self._lose(f"{self._waiting.maxsize} served prompts are already waiting to be written")
+            self._count_lost(f"{self._waiting.maxsize} served prompts are already waiting to be written")
 
     def flush(self, timeout: float | None) -> bool:
         waiting = self._waiting
@@ -215,14 +215,14 @@ class _Writer:
             try:
                 self._write(served)
             except Exception as error:  # noqa: BLE001 - the thread must go on with the other prompts
-                self._lose(str(error))
+                self._count_lost(str(error))
             else:
                 with self._lock:
                     self.written += 1
             finally:
                 self._waiting.task_done()
 
-    def _lose(self, why: str) -> None:
+    def _count_lost(self, why: str) -> None:
         with self._lock:
             self.lost += 1
         _LOGGER.warning("the feedback of a served prompt is lost: %s", why)
@@ -239,7 +239,7 @@ class _Writer:
         with translate_errors("writing feedback"):
             project_id = self._find_project()
             for one in scores_of(served.result, correct):
-                _PATIENT.copy()(
+                _RETRYING.copy()(
                     self._client.create_feedback,
                     run_id=served.run_id,
                     key=one.key,
@@ -267,6 +267,6 @@ class _Writer:
 
     def _find_project(self) -> UUID:
         if self._project_id is None:
-            found = _PATIENT.copy()(lambda: self._client.read_project(project_name=self._project))
+            found = _RETRYING.copy()(lambda: self._client.read_project(project_name=self._project))
             self._project_id = found.id
         return self._project_id

@@ -15,7 +15,7 @@ from langchain_cfc.monitor import Label, parse_labels
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 
 # Maximum number of runs per request, because their ids are part of the URL.
-_AT_ONCE = 25
+_MAX_RUNS = 25
 
 
 def feedback_labels(
@@ -50,9 +50,9 @@ def feedback_labels(
     service = make_client(client)
     runs = [name for name in names if _is_run(name)]
     found: dict[str, Feedback] = {}
-    for start in range(0, len(runs), _AT_ONCE):
+    for start in range(0, len(runs), _MAX_RUNS):
         with translate_errors(f"reading feedback {key!r}"):
-            page = list(service.list_feedback(run_ids=runs[start : start + _AT_ONCE], feedback_key=[key]))
+            page = list(service.list_feedback(run_ids=runs[start : start + _MAX_RUNS], feedback_key=[key]))
         for one in sorted(page, key=lambda one: one.created_at):
             found.setdefault(str(one.run_id), one)
     return list(_make_labels(found, probability))

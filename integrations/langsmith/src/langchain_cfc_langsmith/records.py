@@ -26,9 +26,9 @@ from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_
 from langchain_cfc_langsmith.source import dataset_rows
 
 # Few enough that their ids fit into one URL.
-_BATCH = 50
-_OURS = "cfc"
-_MOST_LISTED = 10
+_BATCH_SIZE = 50
+_METADATA_KEY = "cfc"
+_MAX_LISTED = 10
 
 
 class PushResult(NamedTuple):
@@ -85,8 +85,8 @@ def push_records(
     into = _ensure_dataset(service, dataset)
     entries = [_Entry(row, len(good), record, provenance) for row, record in enumerate(good)]
     remaining, created = iter(entries), 0
-    while batch := list(islice(remaining, _BATCH)):
-        created += _push(service, into, batch)
+    while batch := list(islice(remaining, _BATCH_SIZE)):
+        created += _push_batch(service, into, batch)
     return PushResult(into.id, created, len(good) - created)
 
 
@@ -123,7 +123,7 @@ def pull_records(
         ),
         key=lambda one: one.row,
     )
-    _check_whole(rows.name, entries)
+    _check_complete(rows.name, entries)
     provenance = entries[0].provenance
     return write_records(path, [one.record for one in entries], provenance)
 
@@ -138,13 +138,13 @@ def _ensure_dataset(client: Client, name: str) -> Dataset:
     return dataset
 
 
-def _push(client: Client, dataset: Dataset, batch: Sequence[_Entry]) -> int:
+def _push_batch(client: Client, dataset: Dataset, batch: Sequence[_Entry]) -> int:
     wanted = {_example_id(dataset, one.record): one for one in batch}
     with translate_errors(f"looking for {len(wanted)} records in {dataset.name!r}"):
         there = list(client.list_examples(dataset_id=dataset.id, example_ids=list(wanted)))
     other = [wanted[one.id].record.id for one in there if _read_entry(dataset.name, one) != wanted[one.id]]
     if other:
-        listed = ", ".join(other[:_MOST_LISTED]) + (", ..." if len(other) > _MOST_LISTED else "")
+        listed = ", ".join(other[:_MAX_LISTED]) + (", ..." if len(other) > _MAX_LISTED else "")
         msg = (
             f"the dataset {dataset.name!r} holds {len(other)} of these records with other content, or as "
             f"part of another file: {listed}; push to a dataset with another name"
@@ -172,13 +172,13 @@ def _make_example(name: UUID, entry: _Entry) -> dict[str, Any]:
         "inputs": {"input": fields.pop("input")},
         "reference_outputs": outputs,
         # Under a single key, because LangSmith adds its own keys to the metadata.
-        "metadata": {_OURS: {**ours, "record": fields}},
+        "metadata": {_METADATA_KEY: {**ours, "record": fields}},
     }
 
 
 def _read_entry(source: str, example: Example) -> _Entry:
     try:
-        ours: Any = (example.metadata or {})[_OURS]
+        ours: Any = (example.metadata or {})[_METADATA_KEY]
         inputs, outputs = example.inputs or {}, example.outputs or {}
         whole = {
             **ours["record"],
@@ -196,13 +196,13 @@ def _read_entry(source: str, example: Example) -> _Entry:
         raise RecordError(source, 0, "", problem) from error
 
 
-def _check_whole(source: str, entries: Sequence[_Entry]) -> None:
+def _check_complete(source: str, entries: Sequence[_Entry]) -> None:
     """Raise a RecordError if records are missing, because the rest would no longer be a random sample."""
     if not entries:
         raise RecordError(source, 0, "", "no records; expected at least one")
     missing = sorted(set(range(entries[0].of)) - {one.row for one in entries})
     if missing or len(entries) != entries[0].of:
-        listed = ", ".join(map(str, missing[:_MOST_LISTED]))
+        listed = ", ".join(map(str, missing[:_MAX_LISTED]))
         problem = f"found {len(entries)} of {entries[0].of} records (missing: {listed}); push them again"
         raise RecordError(source, 0, "", problem)
     if any((one.of, one.provenance) != (entries[0].of, entries[0].provenance) for one in entries):
