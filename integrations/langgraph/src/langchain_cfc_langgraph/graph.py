@@ -16,7 +16,7 @@ from langchain_cfc_langgraph.node import Question, cfc_node, clear, say
 from langchain_cfc_langgraph.person import ask_person
 from langchain_cfc_langgraph.state import CFCState, Outcome, outcome
 
-_ESCALATED: tuple[Outcome, ...] = ("abstained", "not_certifiable")
+_ESCALATION_OUTCOMES: tuple[Outcome, ...] = ("abstained", "not_certifiable")
 
 
 def guarded_graph(
@@ -25,7 +25,7 @@ def guarded_graph(
     checkpointer: Checkpointer = None,
     state: type[Any] = CFCState,
     question: Question = "question",
-    escalate: Collection[Outcome] = _ESCALATED,
+    escalate: Collection[Outcome] = _ESCALATION_OUTCOMES,
     abstain_message: str = ABSTAIN_MESSAGE,
     retry: RetryPolicy | Sequence[RetryPolicy] | None = None,
 ) -> CompiledStateGraph[Any, Any, Any, Any]:
@@ -52,7 +52,7 @@ def guarded_graph(
             `not_certifiable`.
     """
     keys = get_type_hints(state)
-    _check(keys, escalate)
+    _check_graph(keys, escalate)
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
     graph.add_node("clear", clear)
     graph.add_node("decide", cfc_node(chain, question=question), retry_policy=retry)
@@ -71,12 +71,12 @@ def guarded_graph(
     return graph.compile(checkpointer=checkpointer)
 
 
-def _check(keys: Collection[str], escalate: Collection[Outcome]) -> None:
+def _check_graph(keys: Collection[str], escalate: Collection[Outcome]) -> None:
     missing = [key for key in ("alpha", "level", "asked", "decision", "answer") if key not in keys]
     if missing:
         msg = f"the state lacks {', '.join(missing)}: derive it from CFCState"
         raise InputError(msg)
-    unknown = [repr(one) for one in escalate if one not in _ESCALATED]
+    unknown = [repr(one) for one in escalate if one not in _ESCALATION_OUTCOMES]
     if unknown:
-        msg = f"escalate= holds {', '.join(unknown)}; expected some of {', '.join(_ESCALATED)}"
+        msg = f"escalate= holds {', '.join(unknown)}; expected some of {', '.join(_ESCALATION_OUTCOMES)}"
         raise InputError(msg)

@@ -75,24 +75,24 @@ def clear(state: CFCState) -> Update:
 
 def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
     """Return the question, the question as plain data, and the error level as arguments of the chain."""
-    prompt = question(state) if callable(question) else _get(state, question)
+    prompt = question(state) if callable(question) else _read_key(state, question)
     if prompt is None:
         where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
         msg = f"there is no question in the state: {where}"
         raise InputError(msg)
     asked = _to_plain(prompt)
-    if _get(state, "decision") is not None and _get(state, "asked") == asked:
+    if _read_key(state, "decision") is not None and _read_key(state, "asked") == asked:
         msg = (
             "this question has been decided already: a second draw after the outcome is known has no "
             "guarantee. Ask a person, or, if the user asked again, put `clear` first"
         )
         raise InputError(msg)
-    alpha = _get(state, "level")
-    alpha = _get(state, "alpha") if alpha is None else alpha
+    alpha = _read_key(state, "level")
+    alpha = _read_key(state, "alpha") if alpha is None else alpha
     return prompt, asked, {} if alpha is None else {"alpha": alpha}
 
 
-def _get(state: Any, key: str) -> Any:
+def _read_key(state: Any, key: str) -> Any:
     """Return the value under a key of a state, a mapping or an object; None if there is none."""
     return state.get(key) if isinstance(state, dict) else getattr(state, key, None)
 
