@@ -325,7 +325,7 @@ class LabelledBatch:
         """Return the (N, n, k) raw outputs of the k verifiers in `names`."""
         return np.stack([self.raw[name] for name in names], axis=-1)
 
-    def select_drawn(self) -> LabelledBatch:
+    def with_correct_candidate(self) -> LabelledBatch:
         """Return only the prompts that have a correct candidate."""
         return self.take(np.flatnonzero(self.correct.any(axis=1)))
 

@@ -105,14 +105,14 @@ def select_held_out(
         raise CalibrationError(msg)
     if facts.drawn_among is None:
         return labelled, which
-    drawn = labelled.select_drawn()
-    if len(drawn) == 0:
+    answerable = labelled.with_correct_candidate()
+    if len(answerable) == 0:
         msg = (
             f"none of {len(labelled)} prompts has a correct candidate, but the guarantee is only about "
             "prompts with one"
         )
         raise CalibrationError(msg)
-    return drawn, f"{which}; of these {len(labelled)}, only the prompts with a correct candidate"
+    return answerable, f"{which}; of these {len(labelled)}, only the prompts with a correct candidate"
 
 
 def _check_usable(

@@ -168,7 +168,7 @@ def _calibrate(
     fit_split = prompts.part("fit")
     everyone = prompts.calibration(config.within_clusters)
     feature_map = fit_feature_map(given, fit_split, everyone)
-    labelled = everyone.select_drawn() if config.given_drawn else everyone
+    labelled = everyone.with_correct_candidate() if config.given_drawn else everyone
     if len(labelled) == 0:
         msg = f"given_drawn: none of {len(everyone)} calibration prompts has a correct candidate"
         raise CalibrationError(msg)
