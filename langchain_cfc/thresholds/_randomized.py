@@ -36,9 +36,9 @@ coverage is never too low, and too high only where scores tie with the threshold
 *Negative terms.* For U < 0 the solver is called with a = c phi, c < 0, and the smallest phi' beta is the
 largest a' beta. This end of the optimal face is the limit of linear terms a little longer than a, whereas the
 simplex takes the limit of terms a little shorter. Apart from the balance, the features of the prompt enter
-only the face rule, so the mirrored solver is the same one with phi negated there. The proofs of `_windows`
-hold for any linear term, but the fit at a part of a negative term lies *above* the fit at all of it, so it is
-no lower bound.
+only the face rule, so the solvers for `negative` terms negate phi there. The proofs of `_windows` hold
+for any linear term, but the fit at a part of a negative term lies *above* the fit at all of it, so it is no
+lower bound.
 
 *Unbounded problems.* X' eta = -t phi has solutions at t = 0, so the t that have one form an interval with 0.
 If the problem is unbounded at t < 0, q(t) = -inf: eta_s never falls so low, and nothing is kept. Outside the
@@ -49,14 +49,10 @@ With a ridge the problem is bounded there too; but nothing was calibrated on suc
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.thresholds._ridge import RidgeRegression, RidgeWindows, _Point, _Step
-from langchain_cfc.thresholds._simplex import Box, Fit, LeavingRow, QuantileSimplex, Search
-from langchain_cfc.thresholds._windows import PlainWindows
 
 # Replaces a factor of 0: below the round-off of any balance, but keeps the direction of the face search.
 TINY_FACTOR = 2.0**-100
@@ -69,40 +65,3 @@ def compute_factors(uniforms: FloatArray, alphas: FloatArray, tau: Fraction) -> 
     """
     drawn = uniforms - alphas  # exact where it is small
     return np.where(drawn == 0.0, -TINY_FACTOR, drawn / float(tau))
-
-
-class NegativeSimplex(QuantileSimplex):
-    """The simplex for a = c phi with c < 0: takes the largest a' beta of the face, the smallest phi' beta."""
-
-    def _choose_leaving(
-        self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
-    ) -> LeavingRow | None:
-        return super()._choose_leaving(search, balance, size, -phi)
-
-    def build_box(self, fit: Fit) -> Box:
-        """Compute the box of prompts strictly inside: here each edge belongs to the other vertex."""
-        box = super().build_box(fit)
-        return box._replace(ties=np.full_like(box.ties, -1.0))
-
-
-class NegativeRidge(RidgeRegression):
-    """The ridge regression for a = c phi with c < 0."""
-
-    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
-        return super()._step_out(point, solution, -phi)
-
-
-class NegativePlainWindows(PlainWindows):
-    """Proven answers to negative multiples of prompts, without a penalty."""
-
-    solver: ClassVar[type[QuantileSimplex]] = NegativeSimplex
-    shares: ClassVar[tuple[float, ...]] = ()
-    unbounded_value: ClassVar[float] = -np.inf
-
-
-class NegativeRidgeWindows(RidgeWindows):
-    """Proven answers to negative multiples of prompts, with a ridge penalty."""
-
-    solver: ClassVar[type[RidgeRegression]] = NegativeRidge
-    shares: ClassVar[tuple[float, ...]] = ()
-    unbounded_value: ClassVar[float] = -np.inf

@@ -48,7 +48,7 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -59,12 +59,11 @@ from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, 
 from langchain_cfc.thresholds._warm_start import (
     FIRST,
     BaseFit,
+    Start,
     compute_band_size,
     flag_nearest,
     require_bounded,
 )
-from langchain_cfc.thresholds._windows import Start, Windows
-from langchain_cfc.thresholds.certificate import Certificate, build_certificate
 
 # During steps, residuals below this share of the numbers they are computed from have no sign.
 SIGN_TOLERANCE = 64 * EPS
@@ -149,6 +148,7 @@ class RidgeRegression:
     """Penalised quantile regressions on one data set that differ only in their linear term.
 
     Unpenalised columns must be independent. `rest` are rows with fixed sides, `start` a state to start from.
+    `negative` is for linear terms a = c phi with c < 0, as in `QuantileSimplex`.
     """
 
     def __init__(
@@ -158,7 +158,10 @@ class RidgeRegression:
         penalty: FloatArray,
         rest: Rest | None = None,
         start: Start | None = None,
+        *,
+        negative: bool = False,
     ) -> None:
+        self._is_negative = negative
         self._x, self._s = rows.features, rows.scores
         largest = tau.denominator * float(penalty.max(initial=0.0))
         scale = 2.0 ** math.ceil(math.log2(largest)) if largest > 0.0 else 1.0
@@ -280,7 +283,7 @@ class RidgeRegression:
         # Minus the round-off, so that a descent does not pass the row that ends it exactly.
         k, rate = int((excess - noise).argmax()), float((excess - noise).max())
         if rate <= 0.0:
-            w = inverse[d:, :d] @ phi
+            w = inverse[d:, :d] @ (-phi if self._is_negative else phi)
             w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._curvature(inverse[:d, d:]) > 0.0)] = 0.0
             above, under = np.where(np.abs(above) <= noise, w, 0.0), np.where(np.abs(under) <= noise, -w, 0.0)
             k, rate = int(np.maximum(above, under).argmax()), 0.0
@@ -392,20 +395,3 @@ def _extend_ridge_fit(
         if not crossed.any():
             return BaseFit(found.beta, start.vertex, residuals, Rest.from_rows(rows, below))
         band |= crossed  # it grows, so this ends
-
-
-class RidgeWindows(Windows[RidgeRegression]):
-    """Proven answers from quantile regression with a ridge penalty."""
-
-    solver: ClassVar[type[RidgeRegression]] = RidgeRegression
-
-    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
-        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
-        fit = self.find(linear)
-        if not isinstance(fit, RidgeFit):
-            return None
-        vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
-        return build_certificate(self._build_problem(linear), vertex, fit.eta, fit.beta, fit.value(phi))
-
-    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
-        return self.solver(rows, self._tau, self._penalty, rest, start)

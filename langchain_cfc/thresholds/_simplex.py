@@ -292,11 +292,20 @@ class QuantileSimplex:
     """Quantile regressions on one data set that differ only in their linear term.
 
     Features must have full column rank. `rest` are rows with fixed sides, `start` a vertex to start from.
+    `negative` is for linear terms a = c phi with c < 0: the largest a' beta of the face counts, which is the
+    smallest phi' beta (see `_randomized`).
     """
 
     def __init__(
-        self, rows: Rows, tau: Fraction, rest: Rest | None = None, start: Vertex | None = None
+        self,
+        rows: Rows,
+        tau: Fraction,
+        rest: Rest | None = None,
+        start: Vertex | None = None,
+        *,
+        negative: bool = False,
     ) -> None:
+        self._is_negative = negative
         self._x, self._s, self._weights = rows.features, rows.scores, rows.weights
         self._targets = rows.targets
         self._p, self._q = float(tau.numerator), float(tau.denominator)
@@ -400,7 +409,7 @@ class QuantileSimplex:
         if (excess < -2.0 * noise).all():
             return None  # strictly inside the box
         at_top, at_bottom = np.abs(above) <= noise, np.abs(under) <= noise
-        w = phi @ search.inverse
+        w = (-phi if self._is_negative else phi) @ search.inverse
         still = STILL * float(np.abs(w).max())
         leaving = _choose_on_edge(at_top & (w > still), at_bottom & (w < -still), w)
         if leaving is not None or still == 0.0:  # without a linear term any fit will do
@@ -492,7 +501,9 @@ class QuantileSimplex:
         certain = 2.0 * STILL * float(np.abs(u).max(initial=0.0))
         edges = np.concatenate([balance - lowest, -balance]) / self._p
         owned = np.concatenate([u < -certain, u > certain])
-        return Box(sides, ends / self._p, edges, np.tile(tie, 2), owned)
+        # For negative terms each edge belongs to the other vertex.
+        ties = np.full(2 * d, -1.0) if self._is_negative else np.tile(tie, 2)
+        return Box(sides, ends / self._p, edges, ties, owned)
 
     def compute_loss(self, fit: Fit) -> float:
         """Compute the pinball loss of a fit over all rows, including those known only by their sums."""

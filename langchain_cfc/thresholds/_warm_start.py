@@ -25,6 +25,13 @@ BASE_GROWTH = 25
 F = TypeVar("F")
 
 
+class Start(NamedTuple):
+    """A starting point of a search: a vertex and its coefficients."""
+
+    vertex: Vertex
+    beta: FloatArray
+
+
 class BaseFit(NamedTuple):
     """The regression without linear term on all rows, from which every search starts."""
 

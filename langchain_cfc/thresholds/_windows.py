@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,9 +34,10 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._clusters import Clusters
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
+from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rest, Rows
 from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
-from langchain_cfc.thresholds._warm_start import require_bounded
+from langchain_cfc.thresholds._warm_start import Start, require_bounded
 from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
 
 # Clusters per set of non-zero features in the coarsest division, and the factor to the next division.
@@ -54,48 +55,10 @@ LOOKUPS = 1 << 20
 # Shares of a prompt's weight to try if its full weight leads outside the certified region.
 SHARES = (0.0, 0.25, 0.5)
 
-
-class Start(NamedTuple):
-    """A starting point of a search: a vertex and its coefficients."""
-
-    vertex: Vertex
-    beta: FloatArray
-
-
-class OptimalFit(Protocol):
-    """An optimal fit with bounds on its round-off."""
-
-    @property
-    def vertex(self) -> Vertex:
-        """The rows on the fit, and the sides of the others."""
-
-    @property
-    def beta(self) -> FloatArray:
-        """(d,) coefficients."""
-
-    @property
-    def rounding_error(self) -> FloatArray:
-        """(d,) bound on the round-off in the coefficients."""
-
-    def value(self, phi: FloatArray) -> tuple[float, float]:
-        """Compute the fit at (d,) features and a bound on its round-off."""
-
-    def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Compute the fit at (m, d) features with bounds, bit by bit as `value` does."""
-
-
+OptimalFit: TypeAlias = Fit | RidgeFit
 # The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
 Answer: TypeAlias = OptimalFit | Unbounded | None
-
-
-class Regression(Protocol):
-    """Regressions on one data set that differ only in their linear term."""
-
-    def minimise(self, phi: FloatArray) -> OptimalFit | Unbounded:
-        """Find the minimiser with the smallest phi' beta."""
-
-
-R = TypeVar("R", bound=Regression)
+R = TypeVar("R", bound=QuantileSimplex | RidgeRegression)
 
 
 @dataclass(frozen=True)
@@ -152,18 +115,21 @@ class Window(Generic[R]):
 
 
 class Windows(ABC, Generic[R]):
-    """Proven answers to prompts; safe to use from many threads.
+    """Proven answers to prompts, or to negative multiples of prompts; safe to use from many threads.
 
     Attributes:
-        shares: Shares of a linear term; the fit at each is a lower bound for the fit at the full term.
         unbounded_value: The value of the fit at the prompt if the problem is unbounded.
     """
 
-    shares: ClassVar[tuple[float, ...]] = SHARES
-    unbounded_value: ClassVar[float] = np.inf
-
-    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
-        self._near, self._tau = near, tau
+    def __init__(
+        self,
+        near: Neighbourhood,
+        tau: Fraction,
+        penalty: FloatArray | None = None,
+        negative: bool = False,
+    ) -> None:
+        self._near, self._tau, self._is_negative = near, tau, negative
+        self.unbounded_value = -np.inf if negative else np.inf
         self._penalty = np.zeros(len(near.centre.root)) if penalty is None else penalty
         self._windows: dict[int, Window[R]] = {}
         self._answers: dict[bytes, Answer] = {}
@@ -171,7 +137,7 @@ class Windows(ABC, Generic[R]):
 
     def __reduce__(self) -> tuple[type[Windows[R]], tuple[object, ...]]:
         """Copy without the caches, which change no answer, and without the lock."""
-        return type(self), (self._near, self._tau, self._penalty)
+        return type(self), (self._near, self._tau, self._penalty, self._is_negative)
 
     def find(self, phi: FloatArray) -> Answer:
         """Find the proven answer to one prompt of (d,) features."""
@@ -201,10 +167,10 @@ class Windows(ABC, Generic[R]):
 
         `linear` are its features `phi` times its weight. The optimal value is concave in theta and has slope
         -phi' beta, so phi' beta never falls as theta grows from 0 to tau: the fit with a part of the prompt's
-        weight is a lower bound for the fit with all of it.
+        weight is a lower bound for the fit with all of it. No such bound is known for negative multiples.
         """
         bounds = [-np.inf]
-        for share in self.shares:
+        for share in () if self._is_negative else SHARES:
             found = self.find(share * linear)
             if isinstance(found, Unbounded):
                 return np.inf
@@ -220,6 +186,10 @@ class Windows(ABC, Generic[R]):
     @abstractmethod
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
         """Build the regression on some rows and the sums of all others."""
+
+    @abstractmethod
+    def _fit_base(self, rows: Rows, nothing: FloatArray) -> OptimalFit:
+        """Compute the base fit from all kept rows and a linear term of (d,) zeros."""
 
     def _search(self, phi: FloatArray) -> Answer:
         """Find the answer of the first window that proves one."""
@@ -260,18 +230,13 @@ class Windows(ABC, Generic[R]):
     @cached_property
     def _base(self) -> tuple[Rows, Start]:
         """All kept rows, with the basis of the base fit first, and the base fit."""
-        rows, d = self._near.rows, len(self._near.centre.root)
-        regression = self._build_regression(rows, self._near.rest, self._initial_start(rows))
-        found = require_bounded(regression.minimise(np.zeros(d)))
+        rows = self._near.rows
+        found = self._fit_base(rows, np.zeros(len(self._near.centre.root)))
         basis, below = found.vertex
         # By distance, so that other rows on the fit come next.
         nearest = np.argsort(self._near.centre.compute_distances(rows), kind="stable")
         order = np.concatenate([basis, nearest[~np.isin(nearest, basis)]])
         return rows.take(order), Start(Vertex(np.arange(len(basis)), below[order]), found.beta)
-
-    def _initial_start(self, rows: Rows) -> Start | None:  # noqa: ARG002 - for subclasses
-        """Return where to start the search for the base fit; None for the solver's default."""
-        return None
 
     def _get_window(self, number: int) -> Window[R]:
         if number not in self._windows:
@@ -388,10 +353,14 @@ class VertexCache:
 class PlainWindows(Windows[QuantileSimplex]):
     """Proven answers from quantile regression without a penalty."""
 
-    solver: ClassVar[type[QuantileSimplex]] = QuantileSimplex
-
-    def __init__(self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None) -> None:
-        super().__init__(near, tau, penalty)
+    def __init__(
+        self,
+        near: Neighbourhood,
+        tau: Fraction,
+        penalty: FloatArray | None = None,
+        negative: bool = False,
+    ) -> None:
+        super().__init__(near, tau, penalty, negative)
         # Checking edges costs time, and continuous features never lie on one. No answer depends on this.
         self._has_ties = False
         self._vertices = defaultdict[int, VertexCache](lambda: VertexCache(len(near.centre.root)))
@@ -432,11 +401,13 @@ class PlainWindows(Windows[QuantileSimplex]):
         return build_certificate(problem, vertex, on_basis, fit.beta, value)
 
     def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
-        return self.solver(rows, self._tau, rest, None if start is None else start.vertex)
+        vertex = None if start is None else start.vertex
+        return QuantileSimplex(rows, self._tau, rest, vertex, negative=self._is_negative)
 
-    def _initial_start(self, rows: Rows) -> Start:
-        d = rows.features.shape[1]
-        return Start(Vertex(np.arange(d), np.zeros(len(rows), dtype=np.bool_)), np.zeros(d))
+    def _fit_base(self, rows: Rows, nothing: FloatArray) -> Fit:
+        # The basis of the base fit comes first.
+        start = Start(Vertex(np.arange(len(nothing)), np.zeros(len(rows), dtype=np.bool_)), nothing)
+        return require_bounded(self._build_regression(rows, self._near.rest, start).minimise(nothing))
 
     def _iterate_larger_windows(self) -> Iterator[VertexCache]:
         """Iterate over the non-empty caches of all windows but the first; over none if there are clusters.
@@ -533,3 +504,21 @@ class PlainWindows(Windows[QuantileSimplex]):
     def _are_held(self, box: Box, phis: FloatArray) -> BoolArray:
         """Apply `_is_held` to (m, d) prompts; edges are checked only once a prompt was found on one."""
         return (box.owns_each if self._has_ties else box.holds_each)(phis)
+
+
+class RidgeWindows(Windows[RidgeRegression]):
+    """Proven answers from quantile regression with a ridge penalty."""
+
+    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
+        """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
+        fit = self.find(linear)
+        if not isinstance(fit, RidgeFit):
+            return None
+        vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
+        return build_certificate(self._build_problem(linear), vertex, fit.eta, fit.beta, fit.value(phi))
+
+    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
+        return RidgeRegression(rows, self._tau, self._penalty, rest, start, negative=self._is_negative)
+
+    def _fit_base(self, rows: Rows, nothing: FloatArray) -> RidgeFit:
+        return require_bounded(self._build_regression(rows, self._near.rest, None).minimise(nothing))

@@ -12,13 +12,12 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
-from langchain_cfc.thresholds._randomized import NegativePlainWindows, NegativeRidgeWindows
-from langchain_cfc.thresholds._ridge import RidgeWindows, fit_penalised_base
+from langchain_cfc.thresholds._ridge import fit_penalised_base
 from langchain_cfc.thresholds._rows import DEPENDENT, NEGLIGIBLE, Columns, Penalised, Rest, Rows, Standardised
 from langchain_cfc.thresholds._simplex import invert
 from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._widening import build_wide_neighbourhood, sample_prompts
-from langchain_cfc.thresholds._windows import PlainWindows
+from langchain_cfc.thresholds._windows import PlainWindows, RidgeWindows
 from langchain_cfc.thresholds.base import check_state
 
 AXES = {
@@ -170,8 +169,8 @@ def _build_windows(
 ) -> PlainWindows | RidgeWindows:
     """Build the solver for a neighbourhood; `negative` for negative multiples of prompts."""
     if units is None:
-        return (NegativePlainWindows if negative else PlainWindows)(near, tau)
-    return (NegativeRidgeWindows if negative else RidgeWindows)(near, tau, units.penalty)
+        return PlainWindows(near, tau, negative=negative)
+    return RidgeWindows(near, tau, units.penalty, negative)
 
 
 def _is_invertible(matrix: FloatArray) -> bool:

@@ -17,7 +17,7 @@ from langchain_cfc.thresholds import _ridge
 from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
 from langchain_cfc.thresholds._simplex import Unbounded, Vertex
-from langchain_cfc.thresholds._windows import Start
+from langchain_cfc.thresholds._warm_start import Start
 from tests.lengths import LONG, mostly_long
 
 from .cases import KINDS, cases
