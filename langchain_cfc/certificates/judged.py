@@ -44,6 +44,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -115,9 +116,8 @@ def compute_payoffs(
     return unlabelled, (kept - rest * unlabelled) / inclusion, (broken - rest * unlabelled) / inclusion
 
 
-@dataclass(frozen=True)
-class JudgedPrompts:
-    """Prompts in the order in which they are bet on, with fields of shape (..., t)."""
+class JudgedPrompts(NamedTuple):
+    """Prompts in the order in which they are bet on, with fields of shape (t,)."""
 
     strata: IntArray  # see `assign_strata`
     inclusion: FloatArray  # probability to be labelled by people; 1 in stratum `KNOWN`
@@ -128,22 +128,9 @@ class JudgedPrompts:
         """Which prompts people are to label."""
         return np.asarray(self.sampled & (self.strata != KNOWN), dtype=np.bool_)
 
-    def get(self, row: int | slice) -> tuple[IntArray, FloatArray, BoolArray]:
-        """Return strata, inclusion and sampled flags of one or several prompts of each sequence."""
-        return self.strata[..., row], self.inclusion[..., row], self.sampled[..., row]
-
-    def repeat(self, sequences: int) -> JudgedPrompts:
-        """Return the same prompts for each of a number of sequences."""
-        shape = (sequences, *self.strata.shape)
-        return JudgedPrompts(
-            np.broadcast_to(self.strata, shape),
-            np.broadcast_to(self.inclusion, shape),
-            np.broadcast_to(self.sampled, shape),
-        )
-
-    def skip(self, count: int) -> JudgedPrompts:
-        """Return the prompts after the first `count`."""
-        return JudgedPrompts(self.strata[count:], self.inclusion[count:], self.sampled[count:])
+    def get(self, rows: int | slice) -> JudgedPrompts:
+        """Return one prompt, with fields of shape (), or several."""
+        return JudgedPrompts(self.strata[..., rows], self.inclusion[..., rows], self.sampled[..., rows])
 
 
 @dataclass(frozen=True)
@@ -209,7 +196,7 @@ class JudgedEProcess:
         """Return the evidence after one more prompt of each sequence.
 
         Args:
-            strata: (...) its stratum.
+            strata: (...) its stratum; of shape () if it is the same prompt in each sequence, as the next two.
             inclusion: (...) its probability to be labelled, 1 where no label is needed.
             sampled: (...) whether it is labelled, or needs no label.
             kept: (...) whether the promise is kept; looked at only where sampled.
@@ -278,26 +265,24 @@ class JudgedEProcess:
         wealth = EProcess(
             **{field.name: repeat(getattr(self.wealth, field.name)[one]) for field in fields(EProcess)}
         )
-        state = JudgedEProcess(
-            self.targets[one],
-            wealth,
-            repeat(self.fractions[one]),
-            repeat(self.kept),
-            repeat(self.labelled),
-            repeat(self.met),
-            repeat(self.included),
-            self.refit_every,
-            self.prompts,
+        state = replace(
+            self,
+            targets=self.targets[one],
+            wealth=wealth,
+            fractions=repeat(self.fractions[one]),
+            kept=repeat(self.kept),
+            labelled=repeat(self.labelled),
+            met=repeat(self.met),
+            included=repeat(self.included),
         )
         truth = rng.beta(state.kept, state.labelled - state.kept)
         needed = math.log(1.0 / delta) + _ROUND_OFF
         spent = 0
         if self.wealth.peak[place] >= needed:
             return 0
-        repeated = upcoming.repeat(_FORECASTS)
         for row in range(min(len(upcoming.strata), _FORECAST_STEPS)):
             chance = truth[:, int(upcoming.strata[row])]
-            state = state.update(*repeated.get(row), rng.random(_FORECASTS) < chance)
+            state = state.update(*upcoming.get(row), rng.random(_FORECASTS) < chance)
             spent += bool(upcoming.needs_label[row])
             if 2 * int((state.wealth.peak[:, 0] >= needed).sum()) >= _FORECASTS:
                 return spent

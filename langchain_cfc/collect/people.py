@@ -264,7 +264,7 @@ class PeopleSample:
             labelled=labelled,
             waiting=int(needs.sum()) - labelled - len(rest),
             agreed=agreed,
-            expected_labels=state.forecast_labels(self.target, float(text), prompts.skip(row)),
+            expected_labels=state.forecast_labels(self.target, float(text), prompts.get(slice(row, None))),
             next_ids=tuple(rest[:_NEXT]),
             bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
         )
