@@ -15,7 +15,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, Unit
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import parse_statistic
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import Level, Thresholds
@@ -35,7 +35,6 @@ Reason = Literal[
     "no_claims",
 ]
 EVERY_SET = AnswerPolicy()
-_MEAN_SCORE = parse_statistic("mean_score")
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ class Decisions(AnswerSets):
         if self.policy.min_agreement > 1:
             answered &= self.agreement >= self.policy.min_agreement
         if self.policy.max_mean_score is not None:
-            answered &= _MEAN_SCORE.values(self.draws) <= self.policy.max_mean_score
+            answered &= MEAN_SCORE.values(self.draws) <= self.policy.max_mean_score
         return answered
 
     def reason(self, row: int) -> Reason:

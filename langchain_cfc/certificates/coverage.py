@@ -18,7 +18,13 @@ from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.guarantee import AnswerPolicy, CertifiedShare, CoverageCertificate, DroppedClaims
+from langchain_cfc.guarantee import (
+    AnswerPolicy,
+    CertifiedAnswers,
+    CertifiedShare,
+    CoverageCertificate,
+    DroppedClaims,
+)
 from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.set_rules import Claims
 from langchain_cfc.thresholds import Level, format_delta
@@ -75,6 +81,18 @@ class Outcomes:
     def count_answers(self, answered: BoolArray) -> tuple[int, int]:
         """Count answered prompts, and those of them with a wrong best answer."""
         return int(answered.sum()), int((self.wrong & answered).sum())
+
+    def certify_group(self, group: PromptGroup, answered: BoolArray, *, certified: bool) -> CertifiedAnswers:
+        """Return the counts of a group, of which the prompts flagged in `answered` (m,) were answered."""
+        count, wrong = self.count_answers(answered & group.members)
+        return CertifiedAnswers(
+            name=group.name,
+            words=group.words,
+            prompts=int(group.members.sum()),
+            answered=count,
+            wrong=wrong,
+            certified=certified,
+        )
 
 
 def compute_outcomes(

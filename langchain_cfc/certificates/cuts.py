@@ -92,14 +92,13 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
-    PromptGroup,
     compute_outcomes,
     compute_records_digest,
     sample_groups,
 )
 from langchain_cfc.errors import UnattainableTargetError
-from langchain_cfc.features import parse_statistic
-from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
+from langchain_cfc.features.statistics import MEAN_SCORE
+from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 
 # Share of delta for the main sequence, and the number of sequences that divide the rest.
 MAIN_SHARE = 0.98
@@ -108,7 +107,6 @@ FALLBACKS = 10
 SPACED_TESTS = 9
 # Number of policies on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
-_MEAN_SCORE = parse_statistic("mean_score")
 _EVERYONE = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
 _ZEROS = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
 
@@ -188,7 +186,7 @@ class _Ranking:
     def of(cls, artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> _Ranking:
         """Rank the prompts; ties are broken by hash."""
         answered = np.flatnonzero(seen.decisions.answered)
-        scores = _MEAN_SCORE.values(labelled.draws)[answered]
+        scores = MEAN_SCORE.values(labelled.draws)[answered]
         tickets = artifact.calibration.split.uniforms("tie", [labelled.ids[row] for row in answered])
         order = np.lexsort((tickets, scores))
         return cls._of_rows(answered[order], scores[order], seen.wrong)
@@ -358,18 +356,7 @@ def _certify_rate(
         counts = np.concatenate([[0], np.cumsum(group.members[ranking.rows])])
         within.append(np.isin(counts, alone))
     size = max(sizes, key=lambda one: (sum(bool(certified[one]) for certified in within), one))
-
-    def certify_group(group: PromptGroup, *, certified: bool) -> CertifiedAnswers:
-        answered = ranking.rows[:size][group.members[ranking.rows[:size]]]
-        return CertifiedAnswers(
-            name=group.name,
-            words=group.words,
-            prompts=int(group.members.sum()),
-            answered=len(answered),
-            wrong=int(seen.wrong[answered].sum()),
-            certified=certified,
-        )
-
+    answered = np.isin(np.arange(len(certification)), ranking.rows[:size])
     return WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
         delta=delta,
@@ -377,9 +364,9 @@ def _certify_rate(
         policy=_ZEROS if size == ranking.count_zeros() < len(ranking.scores) else ranking.make_policy(size),
         prompts=len(certification),
         groups=(
-            certify_group(everyone, certified=True),
+            seen.certify_group(everyone, answered, certified=True),
             *(
-                certify_group(group, certified=bool(certified[size]))
+                seen.certify_group(group, answered, certified=bool(certified[size]))
                 for group, certified in zip(groups, within, strict=True)
             ),
         ),

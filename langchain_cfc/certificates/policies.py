@@ -49,13 +49,12 @@ from langchain_cfc.certificates.coverage import (
     sample_groups,
 )
 from langchain_cfc.errors import UnattainableTargetError
-from langchain_cfc.features import parse_statistic
-from langchain_cfc.guarantee import AnswerPolicy, CertifiedAnswers, WrongRateCertificate
+from langchain_cfc.features.statistics import MEAN_SCORE
+from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 
 MOST_ANSWERS = (1, 2, 3, 5)
 # Cuts on the mean score, at equal steps of the share of calibration prompts below them.
 SCORE_CUTS = 10
-_MEAN_SCORE = parse_statistic("mean_score")
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,10 @@ def _test_in_sequence(
         alpha=policy.alpha,
         policy=policy.policy,
         prompts=len(certification),
-        groups=tuple(_certify_group(one, seen, certified=chosen < passed[one.name]) for one, _ in shares),
+        groups=tuple(
+            seen.certify_group(one, seen.decisions.answered, certified=chosen < passed[one.name])
+            for one, _ in shares
+        ),
         policies_tested=min(len(tested), passed[everyone.name] + 1),
         records_digest=compute_records_digest(certification),
         artifact_digest=served[policy.alpha].frozen_digest,
@@ -171,7 +173,7 @@ def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBa
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
     sizes = (*(one for one in MOST_ANSWERS if one < n), None)
-    cuts = (None, *_choose_cuts(np.sort(_MEAN_SCORE.values(tuning.draws))))
+    cuts = (None, *_choose_cuts(np.sort(MEAN_SCORE.values(tuning.draws))))
     for most, agreement, cut in itertools.product(sizes, agreements, cuts):
         policy = AnswerPolicy(max_answers=most, min_agreement=agreement, max_mean_score=cut)
         counts = seen.count_answers(seen.answered_under(policy))
@@ -220,18 +222,6 @@ def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction
         if binomial_p_value(wrong, answered, rate) > delta:
             return count
     return len(tested)
-
-
-def _certify_group(group: PromptGroup, seen: Outcomes, *, certified: bool) -> CertifiedAnswers:
-    answered, wrong = seen.count_answers(seen.decisions.answered & group.members)
-    return CertifiedAnswers(
-        name=group.name,
-        words=group.words,
-        prompts=int(group.members.sum()),
-        answered=answered,
-        wrong=wrong,
-        certified=certified,
-    )
 
 
 def _failure(rate: Fraction, unit: Unit) -> str:

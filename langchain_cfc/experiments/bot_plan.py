@@ -18,12 +18,10 @@ from langchain_cfc.certificates.cuts import (
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
-from langchain_cfc.features import parse_statistic
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.set_rules import AcceptAll
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
-
-_MEAN_SCORE = parse_statistic("mean_score")
 
 
 class BotStep(ReportData):
@@ -118,7 +116,7 @@ def plan_bot(
     if not len(answerable):
         msg = "all answers of the pilot are blank, so a bot could answer nothing: check the generator"
         raise InputError(msg)
-    means = _MEAN_SCORE.values(alone.draws)
+    means = MEAN_SCORE.values(alone.draws)
     order = answerable[np.argsort(means[answerable], kind="stable")]
     wrong = np.concatenate([[0], np.cumsum(~alone.correct[order, sets.best[order]])]).astype(np.int64)
     size = len(order)

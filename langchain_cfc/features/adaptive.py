@@ -14,10 +14,9 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
-from langchain_cfc.features.statistics import Statistic, format_number
+from langchain_cfc.features.statistics import MEAN_SCORE, format_number
 from langchain_cfc.features.weights import GuaranteedWeight
 
-_MEAN_SCORE = Statistic("mean_score")
 _DECIMAL = re.compile(r"0\.\d{0,11}[1-9]")
 
 
@@ -88,7 +87,7 @@ class AdaptiveAlpha:
     @staticmethod
     def read_mean_scores(draws: CandidateBatch) -> FloatArray:
         """Return the (N,) mean scores of prompts."""
-        return _MEAN_SCORE.values(draws)
+        return MEAN_SCORE.values(draws)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, k) hat functions, or (N, 0) if all levels are equal."""

@@ -129,6 +129,9 @@ class Statistic:
         return np.array(numbers, dtype=np.float64)
 
 
+MEAN_SCORE = Statistic("mean_score")
+
+
 def precompute_statistics(draws: CandidateBatch) -> CandidateBatch:
     """Precompute all statistics, for fitting many feature maps on parts of one dataset.
 
