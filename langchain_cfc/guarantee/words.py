@@ -47,11 +47,11 @@ NOTHING_KEPT_IS_KEPT = (
 NOTHING_LEFT_OUT = (
     "Nothing is promised about what an answer omits, or about whether the remaining claims fit together."
 )
-NOT_PROMISED = (
+NOT_PROMISED_BESIDES_ANSWERS = (
     "Nothing is promised for groups of prompts outside the weightings listed.",
     "Nothing is promised after drift: other prompts, another model, another verifier.",
-    NOTHING_ABOUT_ANSWERS,
 )
+NOT_PROMISED = (*NOT_PROMISED_BESIDES_ANSWERS, NOTHING_ABOUT_ANSWERS)
 NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
     "level or a policy. It is not promised for the level or policy that they chose."
@@ -305,21 +305,16 @@ def list_exclusions(
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
-    if claims:
-        return (
-            *([NOT_AFTER_A_CHOICE] if chosen else []),
-            *([NOT_BY_LEVEL] if adaptive else []),
-            *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
-            NOTHING_LEFT_OUT,
-            NOTHING_KEPT_IS_KEPT,
-            *([] if confident else [ON_AVERAGE]),
-        )
-    return (
-        *([NOT_AFTER_A_CHOICE] if chosen else []),
-        *([NOT_BY_LEVEL] if adaptive else []),
+    about_sets = (
         *([NOTHING_WHERE_NONE_IS_DRAWN] if kind == "given_drawn" else []),
         *NOT_PROMISED,
         BEST_ALONE if never_empty else EMPTY_IS_A_MISS,
+    )
+    about_claims = (*NOT_PROMISED_BESIDES_ANSWERS, NOTHING_LEFT_OUT, NOTHING_KEPT_IS_KEPT)
+    return (
+        *([NOT_AFTER_A_CHOICE] if chosen else []),
+        *([NOT_BY_LEVEL] if adaptive else []),
+        *(about_claims if claims else about_sets),
         *([] if confident else [ON_AVERAGE]),
     )
 
@@ -386,11 +381,7 @@ def restrict_to_policy(
                 "stated_coverage": None,
                 "weightings": (),
                 "assumptions": _add_independence(guarantee.assumptions),
-                "not_promised": (
-                    *NOTHING_PROMISED,
-                    *(one for one in NOT_PROMISED if one != NOTHING_ABOUT_ANSWERS),
-                    *uncertified,
-                ),
+                "not_promised": (*NOTHING_PROMISED, *NOT_PROMISED_BESIDES_ANSWERS, *uncertified),
                 "failure_probability": float(certificate.delta),
                 "wrong_answers": certificate,
                 "people": (),

@@ -372,7 +372,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         asked: dict[bytes, int] = {}
         pending, turn = np.arange(len(phis)), 1
         while len(pending):
-            for known, rows in self._recall_each(phis, pending):
+            for known, rows in self._find_cached_each(phis, pending):
                 which[rows] = len(answers)
                 answers.append(known)
             pending = pending[which[pending] < 0]
@@ -460,46 +460,41 @@ class PlainWindows(Windows[QuantileSimplex]):
         self._has_ties |= tied
         return tied
 
-    def _recall_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
+    def _find_cached_each(self, phis: FloatArray, pending: IntArray) -> Iterator[tuple[Fit, IntArray]]:
         """Iterate over cached fits with the pending prompts that they answer."""
         for vertices in self._iterate_larger_windows():
-            unanswered = np.ones(len(pending), dtype=np.bool_)
-            for fit, held in self._recall_isolated(vertices, phis[pending]):
-                unanswered[held] = False
-                if len(held):
-                    yield fit, pending[held]
-            pending = pending[unanswered]
+            for known, rows in self._find_holding(vertices, phis, pending):
+                if known.is_proven and known.fit.is_isolated:
+                    pending = pending[~np.isin(pending, rows)]
+                    yield known.fit, rows
         for number in range(len(self._window_sizes)):
             vertices = self._vertices[number]
-            if len(vertices) == 0 or len(pending) == 0:
+            if len(vertices) == 0:
                 return
-            numbers = vertices.find_nearest_each(phis[pending])
-            order = np.argsort(numbers, kind="stable")
-            ends = np.flatnonzero(np.diff(numbers[order])) + 1
             further = [pending[:0]]
-            for part in np.split(order, ends):
-                rows = pending[part]
-                for known in vertices[int(numbers[part[0]])]:
-                    inside = self._are_held(known.box, phis[rows])
-                    if inside.any() and known.is_proven:
-                        yield known.fit, rows[inside]
-                    elif inside.any():
-                        further.append(rows[inside])
-                    rows = rows[~inside]
+            for known, rows in self._find_holding(vertices, phis, pending):
+                if known.is_proven:
+                    yield known.fit, rows
+                else:
+                    further.append(rows)
             pending = np.concatenate(further)
 
-    def _recall_isolated(self, vertices: VertexCache, phis: FloatArray) -> Iterator[tuple[Fit, IntArray]]:
-        """Iterate over proven, isolated fits with the row numbers of the prompts that they answer."""
-        if len(phis) == 0:
+    def _find_holding(
+        self, vertices: VertexCache, phis: FloatArray, pending: IntArray
+    ) -> Iterator[tuple[KnownVertex, IntArray]]:
+        """Iterate over cached vertices with the pending prompts that they hold."""
+        if len(pending) == 0:
             return
-        numbers = vertices.find_nearest_each(phis)
-        for number in np.unique(numbers):
-            rows = np.flatnonzero(numbers == number)
-            for known in vertices[int(number)]:
-                if known.is_proven and known.fit.is_isolated:
-                    held = self._are_held(known.box, phis[rows])
-                    yield known.fit, rows[held]
-                    rows = rows[~held]
+        numbers = vertices.find_nearest_each(phis[pending])
+        order = np.argsort(numbers, kind="stable")
+        ends = np.flatnonzero(np.diff(numbers[order])) + 1
+        for part in np.split(order, ends):
+            rows = pending[part]
+            for known in vertices[int(numbers[part[0]])]:
+                inside = self._are_held(known.box, phis[rows])
+                if inside.any():
+                    yield known, rows[inside]
+                rows = rows[~inside]
 
     def _are_held(self, box: Box, phis: FloatArray) -> BoolArray:
         """Apply `_is_held` to (m, d) prompts; edges are checked only once a prompt was found on one."""
