@@ -41,7 +41,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.certified import Delta
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
-from langchain_cfc.thresholds.base import DECIMALS
+from langchain_cfc.thresholds.base import MAX_DECIMALS
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -182,7 +182,7 @@ class PaperStability(BaseModel):
         """
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
             left = Decimal(format_alpha(alpha)) - self._slack(size)
-            unit = Decimal(1).scaleb(-DECIMALS)
+            unit = Decimal(1).scaleb(-MAX_DECIMALS)
             return format_alpha(left.quantize(unit)) if left >= unit else "0"
 
     def statement(self, alpha: Level, size: int) -> str:

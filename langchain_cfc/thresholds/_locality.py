@@ -14,7 +14,8 @@ costs O(d^2) and needs none of the rows.
 
 With W = X' X / N, D_i is the same under any change of basis of the features. W is stored as the triangular
 root M of a QR decomposition: |v|_W = |M v| and |x|_* = |M^-T x|. Any other W would be equally valid, only
-less tight. Round-off matters only because the two norms must be dual to each other, and `SLACK` covers that.
+less tight. Round-off matters only because the two norms must be dual to each other, which `NORM_ROUND_OFF`
+covers.
 
 *Rows on the fit.* Equal rows are merged into one row with their total weight. If more rows than are kept
 still lie on the base fit, R = 0. A vertex is then proven if its fit is the base fit, that is, if all its
@@ -34,14 +35,14 @@ from functools import cached_property
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._rows import Rows, RowSums
 from langchain_cfc.thresholds._simplex import EPS, invert
 from langchain_cfc.thresholds._warm_start import BaseFit
 
-# Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENT`.
-SLACK = 1e-6
+# Relative round-off in norms whose root has a condition number of up to 1 / `DEPENDENCE_TOLERANCE`.
+NORM_ROUND_OFF = 1e-6
 # For each row to keep, the distances of this many rows are computed at first.
-CANDIDATES = 16
+CANDIDATES_PER_ROW = 16
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Centre:
     def bound_move(self, beta: FloatArray, rounding_error: FloatArray) -> float:
         """Return an upper bound on the distance of a fit with (d,) `rounding_error` from the base fit."""
         step = np.abs(self.root.dot(beta - self.beta)) + self.abs_root.dot(rounding_error)
-        return math.sqrt(step.dot(step)) * (1.0 + SLACK)
+        return math.sqrt(step.dot(step)) * (1.0 + NORM_ROUND_OFF)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class Neighbourhood:
     """The rows kept, the sums of the others, and how near the others come to the base fit."""
 
     rows: Rows  # K rows: first the basis of the base fit, then the others by distance
-    rest: Rest  # Sums of the rows left out
+    rest: RowSums  # Sums of the rows left out
     centre: Centre  # The base fit
     radius: float  # The smallest distance among the rows left out; `inf` if there are none
 
@@ -118,8 +119,10 @@ class Neighbourhood:
         inside, radius = _select_nearest(rows, base, centre, size, reach)
         near = rows.take(inside)
         if len(inside) == len(rows):
-            return cls(near.merge_equal(), Rest.zeros(len(root)), centre, np.inf)
-        return cls(near.merge_equal(), base.sums - Rest.from_rows(near, vertex.below[inside]), centre, radius)
+            return cls(near.merge_equal(), RowSums.zeros(len(root)), centre, np.inf)
+        return cls(
+            near.merge_equal(), base.sums - RowSums.from_rows(near, vertex.below[inside]), centre, radius
+        )
 
 
 def _select_nearest(
@@ -132,7 +135,7 @@ def _select_nearest(
     """
     residuals, basis = centre.shrink_residuals(base.residuals, rows.scores), base.vertex.basis
     residuals[basis] = 0.0
-    count = CANDIDATES * keep
+    count = CANDIDATES_PER_ROW * keep
     while True:
         near, cut = _select_smallest(residuals, count)
         part = rows.take(near)
@@ -147,7 +150,7 @@ def _select_nearest(
         beyond = min(float(distances[others].min(initial=np.inf)), cut / centre.max_dual_norm)
         if len(near) == len(rows) or (others.any() and max(reach, float(distances[kept].max())) <= beyond):
             return near[kept], beyond
-        count *= CANDIDATES
+        count *= CANDIDATES_PER_ROW
 
 
 def _select_distinct(rows: Rows, distances: FloatArray, order: IntArray, keep: int) -> IntArray:

@@ -54,10 +54,17 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
-from langchain_cfc.thresholds._simplex import EPS, NOISE, STILL, TOO_DEPENDENT, Unbounded, Vertex
+from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
+from langchain_cfc.thresholds._simplex import (
+    EPS,
+    NOISE_LEVELS,
+    STILL_TOLERANCE,
+    TOO_DEPENDENT,
+    Unbounded,
+    Vertex,
+)
 from langchain_cfc.thresholds._warm_start import (
-    FIRST,
+    FIRST_SAMPLE_SIZE,
     BaseFit,
     Start,
     compute_band_size,
@@ -80,7 +87,9 @@ class System(NamedTuple):
         solution = self.inverse @ right
         return solution + self.inverse @ (right - self.matrix @ solution)
 
-    def round_off(self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0) -> FloatArray:
+    def bound_round_off(
+        self, x: FloatArray, beta: FloatArray, sizes: FloatArray, first: int = 0
+    ) -> FloatArray:
         """Bound the round-off in x' beta for rows x, given the (d + k,) `sizes` of terms in the equations.
 
         The first-order part counts only equations from `first` on.
@@ -108,22 +117,22 @@ class RidgeFit:
     @cached_property
     def rounding_error(self) -> FloatArray:
         """The (d,) bound on the round-off in beta."""
-        return self.system.round_off(np.eye(len(self.beta)), self.beta, self.sizes)
+        return self.system.bound_round_off(np.eye(len(self.beta)), self.beta, self.sizes)
 
-    def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Compute (m,) thresholds of (m, d) prompts and (m,) bounds; see `value`."""
-        each = np.array([self.value(phi) for phi in phis]).reshape(-1, 2)
+    def compute_values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Compute (m,) thresholds of (m, d) prompts and (m,) bounds; see `compute_value`."""
+        each = np.array([self.compute_value(phi) for phi in phis]).reshape(-1, 2)
         return each[:, 0], each[:, 1]
 
-    def value(self, phi: FloatArray) -> tuple[float, float]:
+    def compute_value(self, phi: FloatArray) -> tuple[float, float]:
         """Compute the threshold phi' beta, or the score of an equal row on the fit, and its round-off."""
         same = (self.system.matrix[len(phi) :, : len(phi)] == phi).all(axis=1)
         value = self.scores[int(np.argmax(same))] if same.any() else phi @ self.beta
-        return float(value), float(self.system.round_off(phi, self.beta, self.sizes))
+        return float(value), float(self.system.bound_round_off(phi, self.beta, self.sizes))
 
 
 @dataclass
-class _Point:
+class _RidgeState:
     """A state of the search: rows on the fit, sides (1 above, -1 below, 0 on), residuals, scores."""
 
     rows: IntArray  # Ascending
@@ -156,7 +165,7 @@ class RidgeRegression:
         rows: Rows,
         tau: Fraction,
         penalty: FloatArray,
-        rest: Rest | None = None,
+        rest: RowSums | None = None,
         start: Start | None = None,
         *,
         negative: bool = False,
@@ -169,7 +178,7 @@ class RidgeRegression:
         self._cost, self._tops = self._q * penalty, self._q * rows.weights
         self._targets = self._q * rows.targets
         self._pull = self._tops[:, None] * self._x
-        own = Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
+        own = RowSums.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         low, target, mass = (own.low, 0.0, 0.0) if rest is None else (rest.low, rest.target, rest.mass)
         self._upper = self._p * (own.target + target) - self._q * low
         self._mass = (self._p + self._q) * (own.mass + mass)
@@ -178,7 +187,7 @@ class RidgeRegression:
         # Noise in the order of the scores, so that order statistics are found to the bit.
         noise = np.sort(np.random.default_rng(0).uniform(-self._spread, self._spread, len(rows)))
         self._noise = noise[np.argsort(np.argsort(self._s, kind="stable"))]
-        self._start = self._build_point(start or self._crash_basis(penalty), NOISE[0])
+        self._start = self._build_point(start or self._choose_first_basis(penalty), NOISE_LEVELS[0])
 
     def minimise(self, phi: FloatArray) -> RidgeFit | Unbounded:
         """Find the minimiser with the smallest phi' beta, or a direction in which the problem is unbounded.
@@ -186,8 +195,8 @@ class RidgeRegression:
         Raise a ThresholdError if no fit can be proven optimal.
         """
         point = replace(self._start, side=self._start.side.copy())
-        for noise in NOISE:
-            if noise != NOISE[0]:
+        for noise in NOISE_LEVELS:
+            if noise != NOISE_LEVELS[0]:
                 point = self._build_point(Start(Vertex(point.rows, point.side < 0.0), point.beta), noise)
             ray = self._descend(point, phi)
             if ray is not None:
@@ -197,7 +206,7 @@ class RidgeRegression:
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash_basis(self, penalty: FloatArray) -> Start:
+    def _choose_first_basis(self, penalty: FloatArray) -> Start:
         """Choose a first state: rows that determine all unpenalised directions, and zero coefficients."""
         free = np.flatnonzero(penalty == 0.0)
         rows = find_independent_columns(self._x[:, free].T)
@@ -205,20 +214,20 @@ class RidgeRegression:
             raise ThresholdError(TOO_DEPENDENT)
         return Start(Vertex(rows, np.zeros(len(self._s), dtype=np.bool_)), np.zeros(len(penalty)))
 
-    def _build_point(self, start: Start, noise: float) -> _Point:
+    def _build_point(self, start: Start, noise: float) -> _RidgeState:
         """Build the fit nearest to a start through its rows, with sides by the signs of residuals."""
         scores, rows, d = self._s + noise * self._noise, np.sort(start.vertex.basis), len(start.beta)
-        system, x, met = self._system(rows), self._x[rows], scores[rows]
+        system, x, met = self._build_system(rows), self._x[rows], scores[rows]
         beta = start.beta + system.inverse[:d, d:] @ (met - x @ start.beta)
         residuals = scores - self._x @ beta
         sizes = np.append(np.zeros(d), np.abs(met) + np.abs(x) @ np.abs(beta))
         # Rows on the fit within round-off keep their side.
-        unsure = np.abs(residuals) <= system.round_off(self._x, beta, sizes)
+        unsure = np.abs(residuals) <= system.bound_round_off(self._x, beta, sizes)
         side = np.where(np.where(unsure, start.vertex.below, residuals < 0.0), -1.0, 1.0)
         side[rows] = residuals[rows] = 0.0
-        return _Point(rows, system, side, beta, residuals, scores)
+        return _RidgeState(rows, system, side, beta, residuals, scores)
 
-    def _system(self, rows: IntArray) -> System:
+    def _build_system(self, rows: IntArray) -> System:
         d, k = len(self._cost), len(rows)
         matrix, x = np.zeros((d + k, d + k)), self._x[rows]
         matrix[d:, :d], matrix[:d, d:] = x, x.T
@@ -228,54 +237,56 @@ class RidgeRegression:
         except np.linalg.LinAlgError as singular:
             raise ThresholdError(TOO_DEPENDENT) from singular
 
-    def _right_hand_side(self, point: _Point, scores: FloatArray, phi: FloatArray) -> FloatArray:
+    def _compute_right_hand_side(self, point: _RidgeState, scores: FloatArray, phi: FloatArray) -> FloatArray:
         upper = self._upper + self._p * phi - (point.side < 0.0) @ self._pull
         return np.concatenate((upper, scores[point.rows]))
 
-    def _equation_sizes(self, point: _Point, solution: FloatArray, phi: FloatArray) -> FloatArray:
+    def _compute_equation_sizes(
+        self, point: _RidgeState, solution: FloatArray, phi: FloatArray
+    ) -> FloatArray:
         """Compute the (d + k,) sizes of the numbers in each equation."""
         sums = self._mass + (self._p + self._q) * np.abs(phi)
         own = np.concatenate((sums, np.abs(self._s[point.rows])))
         return np.asarray(own + np.abs(point.system.matrix) @ np.abs(solution), dtype=np.float64)
 
-    def _curvature(self, steps: FloatArray) -> FloatArray:
+    def _compute_curvature(self, steps: FloatArray) -> FloatArray:
         """Compute the curvature along directions (d,) or (d, m); exactly zero without a penalty."""
         size = np.abs(steps)
-        return np.asarray(self._cost @ np.where(size > STILL * size.max(axis=0), size, 0.0) ** 2)
+        return np.asarray(self._cost @ np.where(size > STILL_TOLERANCE * size.max(axis=0), size, 0.0) ** 2)
 
-    def _descend(self, point: _Point, phi: FloatArray) -> FloatArray | None:
+    def _descend(self, point: _RidgeState, phi: FloatArray) -> FloatArray | None:
         """Move until the fit is optimal; return the ray if the problem is unbounded."""
         for _ in range(200 + 20 * len(self._s)):
-            solution = point.system.solve(self._right_hand_side(point, point.scores, phi))
+            solution = point.system.solve(self._compute_right_hand_side(point, point.scores, phi))
             beta = solution[: len(phi)]
             after = point.scores - self._x @ beta
             after[point.rows] = 0.0
             # There is only one fit through d rows.
-            step = self._step_towards(point, beta, after) if len(point.rows) < len(phi) else None
+            step = self._compute_step_towards(point, beta, after) if len(point.rows) < len(phi) else None
             if step is None:
                 point.beta, point.residuals = beta, after
-                step = self._step_out(point, solution, phi)
+                step = self._compute_step_out(point, solution, phi)
             if step is None:
                 return None
             if not self._move(point, step):
                 return step.beta
         raise ThresholdError(TOO_DEPENDENT)
 
-    def _step_towards(self, point: _Point, beta: FloatArray, after: FloatArray) -> _Step | None:
+    def _compute_step_towards(self, point: _RidgeState, beta: FloatArray, after: FloatArray) -> _Step | None:
         """Compute the step to a fit through the same rows; None if no row crosses it on the way."""
         rounding_error = SIGN_TOLERANCE * (self._spread + float(self._widest @ np.abs(beta)))
         if float((point.side * after).min(initial=0.0)) >= -rounding_error:
             return None
         step, moved = beta - point.beta, after - point.residuals
-        still = rounding_error + STILL * float(self._widest @ np.abs(step))
+        still = rounding_error + STILL_TOLERANCE * float(self._widest @ np.abs(step))
         crossing = np.flatnonzero((point.side * after < -rounding_error) & (point.side * moved < -still))
         curvature = float(step @ (self._cost * step))
         return _Step(step, moved, crossing, curvature, curvature) if len(crossing) else None
 
-    def _step_out(self, point: _Point, solution: FloatArray, phi: FloatArray) -> _Step | None:
+    def _compute_step_out(self, point: _RidgeState, solution: FloatArray, phi: FloatArray) -> _Step | None:
         """Compute the step on which a row leaves the fit; None at the optimum."""
         d, inverse = len(phi), point.system.inverse
-        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._equation_sizes(point, solution, phi))
+        noise = 8 * EPS * (np.abs(inverse[d:]) @ self._compute_equation_sizes(point, solution, phi))
         above, under = -solution[d:], solution[d:] - self._tops[point.rows]
         excess = np.maximum(above, under)
         if float((excess + noise).max(initial=-1.0)) < 0.0:
@@ -284,7 +295,10 @@ class RidgeRegression:
         k, rate = int((excess - noise).argmax()), float((excess - noise).max())
         if rate <= 0.0:
             w = inverse[d:, :d] @ (-phi if self._is_negative else phi)
-            w[(np.abs(w) <= STILL * np.abs(w).max()) | (self._curvature(inverse[:d, d:]) > 0.0)] = 0.0
+            w[
+                (np.abs(w) <= STILL_TOLERANCE * np.abs(w).max())
+                | (self._compute_curvature(inverse[:d, d:]) > 0.0)
+            ] = 0.0
             above, under = np.where(np.abs(above) <= noise, w, 0.0), np.where(np.abs(under) <= noise, -w, 0.0)
             k, rate = int(np.maximum(above, under).argmax()), 0.0
             if max(above[k], under[k]) <= 0.0:
@@ -293,12 +307,12 @@ class RidgeRegression:
         step = -sign * inverse[:d, d + k]
         moved = -(self._x @ step)
         moved[point.rows] = 0.0
-        crossing = np.flatnonzero(point.side * moved < -STILL * float(self._widest @ np.abs(step)))
+        crossing = np.flatnonzero(point.side * moved < -STILL_TOLERANCE * float(self._widest @ np.abs(step)))
         moved[row] = point.side[row] = sign
         point.rows = np.delete(point.rows, k)
-        return _Step(step, moved, crossing, rate, float(self._curvature(step)))
+        return _Step(step, moved, crossing, rate, float(self._compute_curvature(step)))
 
-    def _move(self, point: _Point, step: _Step) -> bool:
+    def _move(self, point: _RidgeState, step: _Step) -> bool:
         """Move along a direction as far as the objective falls; return False if it is unbounded."""
         speeds = np.abs(step.residuals[step.crossing])
         times = np.maximum((point.side * point.residuals)[step.crossing], 0.0) / speeds  # 0 if just across
@@ -319,23 +333,23 @@ class RidgeRegression:
             row = crossing[last]
             point.rows = np.sort(np.append(point.rows, row))
             point.side[row] = point.residuals[row] = 0.0
-        point.system = self._system(point.rows)
+        point.system = self._build_system(point.rows)
         return True
 
-    def _prove(self, point: _Point, phi: FloatArray, noise: float) -> RidgeFit | None:
+    def _prove(self, point: _RidgeState, phi: FloatArray, noise: float) -> RidgeFit | None:
         """Return the fit of a state if sides, box and face rule hold on the true scores; else None."""
         d, rows, system = len(phi), point.rows, point.system
-        right = self._right_hand_side(point, self._s, phi)
+        right = self._compute_right_hand_side(point, self._s, phi)
         solution = system.solve(right)
-        beta, sizes = solution[:d], self._equation_sizes(point, solution, phi)
+        beta, sizes = solution[:d], self._compute_equation_sizes(point, solution, phi)
         wrong = -point.side * (self._s - self._x @ beta)
         doubtful = np.flatnonzero(wrong > 0.0)
         if len(doubtful):
             # Bounds on round-off in sums can be wide enough to hide a wrong side: they are not used at first.
-            bounds = system.round_off(self._x[doubtful], beta, sizes, 0 if noise == 0.0 else d)
+            bounds = system.bound_round_off(self._x[doubtful], beta, sizes, 0 if noise == 0.0 else d)
             if (wrong[doubtful] > bounds + 4 * EPS * np.abs(self._s[doubtful])).any():
                 return None
-        if self._step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
+        if self._compute_step_out(replace(point, side=point.side.copy()), solution, phi) is not None:
             return None
         solution[d:] = np.clip(solution[d:], 0.0, self._tops[rows])
         failed = np.abs(system.matrix @ solution - right)
@@ -353,20 +367,20 @@ RIDGE_GROWTH = 20
 def fit_penalised_base(rows: Rows, tau: Fraction, ridge: FloatArray) -> BaseFit:
     """Fit the penalised regression without linear term, started from a subsample as the plain one is."""
     size, penalty = len(rows), (rows.weights.sum() + 1.0) * ridge
-    if size <= 2 * FIRST:
-        return _build_base(
+    if size <= 2 * FIRST_SAMPLE_SIZE:
+        return _build_base_fit(
             rows, require_bounded(RidgeRegression(rows, tau, penalty).minimise(np.zeros(len(ridge))))
         )
-    known = FIRST if size <= 2 * RIDGE_GROWTH * FIRST else size // RIDGE_GROWTH
+    known = FIRST_SAMPLE_SIZE if size <= 2 * RIDGE_GROWTH * FIRST_SAMPLE_SIZE else size // RIDGE_GROWTH
     # Seeded, so that equal data give equal bits; with the largest entry of every column, even a rare one.
     sample = np.random.default_rng(0).choice(size, known, replace=False)
     sample = np.union1d(sample, np.abs(rows.features).argmax(axis=0))
     return _extend_ridge_fit(rows, tau, penalty, fit_penalised_base(rows.take(sample), tau, ridge), sample)
 
 
-def _build_base(rows: Rows, fit: RidgeFit) -> BaseFit:
+def _build_base_fit(rows: Rows, fit: RidgeFit) -> BaseFit:
     residuals = rows.scores - rows.features @ fit.beta
-    return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
+    return BaseFit(fit.beta, fit.vertex, residuals, RowSums.from_rows(rows, fit.vertex.below))
 
 
 def _extend_ridge_fit(
@@ -381,17 +395,17 @@ def _extend_ridge_fit(
     while True:
         band[start.vertex.basis] = True
         inside, below = np.flatnonzero(band), start.vertex.below.copy()
-        rest = Rest.from_rows(rows, below) - Rest.from_rows(rows.take(inside), below[inside])
+        rest = RowSums.from_rows(rows, below) - RowSums.from_rows(rows.take(inside), below[inside])
         near = Start(Vertex(np.searchsorted(inside, start.vertex.basis), below[inside]), start.beta)
         found = RidgeRegression(rows.take(inside), tau, penalty, rest, near).minimise(np.zeros(len(penalty)))
         if not isinstance(found, RidgeFit):
             # The rows that would end the descent lie outside the band, so all rows are used.
             everyone = RidgeRegression(rows, tau, penalty, start=start)
-            return _build_base(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
+            return _build_base_fit(rows, require_bounded(everyone.minimise(np.zeros(len(penalty)))))
         below[inside] = found.vertex.below
         start = Start(Vertex(inside[found.vertex.basis], below), found.beta)
         residuals = rows.scores - rows.features @ found.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            return BaseFit(found.beta, start.vertex, residuals, Rest.from_rows(rows, below))
+            return BaseFit(found.beta, start.vertex, residuals, RowSums.from_rows(rows, below))
         band |= crossed  # it grows, so this ends

@@ -1,6 +1,7 @@
 """Data of a regression: calibration prompts as rows, independent columns, and units of the features.
 
-*Rows.* `Rows` are calibration prompts that enter one by one, `Rest` those that enter only through their sums.
+*Rows.* `Rows` are calibration prompts that enter one by one, `RowSums` those that enter only through their
+sums.
 
 *Columns.* Features may be linearly dependent (two partitions both sum to one, a group without members). A
 subset of the *original* columns is kept rather than an SVD's mixtures: indicators stay zeros and ones, so
@@ -31,23 +32,23 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 
 # Rows handled at a time, to save a second copy of the features and stay in the processor's cache.
-BLOCK = 8192
+BLOCK_SIZE = 8192
 # Rows merged at a time, and rows sampled to decide whether merging is worthwhile.
-CHUNK, SAMPLE = 1 << 16, 4096
+MERGE_SIZE, MERGE_SAMPLE = 1 << 16, 4096
 # Constants of the hash of a row's bits.
-ONE, ODD, HALF = np.uint64(1), np.uint64(2), np.uint64(29)
+HASH_ONE, HASH_TWO, HASH_SHIFT = np.uint64(1), np.uint64(2), np.uint64(29)
 # A column is dependent if its residual from the kept ones is below this share of its own length. Features
 # carry round-off of about 1e-16 relative to the numbers they were computed from, amplified by conditioning;
 # 1e-9 lies well above that.
-DEPENDENT = 1e-9
+DEPENDENCE_TOLERANCE = 1e-9
 # Numbers beyond this size overflow when they are multiplied.
-LARGEST = 1e150
+LARGEST_NUMBER = 1e150
 # Rows joined to one long row when the largest entries of columns are computed.
-WIDE = 64
+ROWS_PER_LONG_ROW = 64
 # Share of the identity in the metric of a ridge, for directions without features.
-LEAST = 1e-3
+IDENTITY_SHARE = 1e-3
 # Share of the largest value of a function below which a value counts as zero.
-NEGLIGIBLE = 1e-6
+ZERO_TOLERANCE = 1e-6
 Penalised: TypeAlias = Literal["slopes", "all"]
 
 
@@ -104,13 +105,13 @@ class Rows:
     @property
     def is_repetitive(self) -> bool:
         """Whether fewer than half of the rows are distinct, estimated from a sample."""
-        sample = self.take(slice(None, None, max(1, len(self) // SAMPLE)))
+        sample = self.take(slice(None, None, max(1, len(self) // MERGE_SAMPLE)))
         return 2 * len(sample.merge_equal()) < len(sample)
 
     def merge_equal(self) -> Rows:
         """Merge equal rows into one with their total weight, in order of first appearance."""
-        starts = range(0, len(self), CHUNK)
-        parts = [_merge_equal(self.take(slice(start, start + CHUNK))) for start in starts]
+        starts = range(0, len(self), MERGE_SIZE)
+        parts = [_merge_equal(self.take(slice(start, start + MERGE_SIZE))) for start in starts]
         return parts[0] if len(parts) == 1 else _merge_equal(Rows.concatenate(parts))
 
     def group_equal(self) -> IntArray:
@@ -122,7 +123,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Rest:
+class RowSums:
     """Sums of rows with fixed sides, through which alone these rows enter a regression."""
 
     low: FloatArray  # (d,) weighted sum of the rows below the fit
@@ -133,16 +134,16 @@ class Rest:
     target_scores: float = 0.0  # Sum of all scores times their targets
 
     @classmethod
-    def zeros(cls, d: int) -> Rest:
+    def zeros(cls, d: int) -> RowSums:
         """Build the sums of no rows."""
         return cls(np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d))
 
     @classmethod
-    def from_rows(cls, rows: Rows, below: BoolArray) -> Rest:
+    def from_rows(cls, rows: Rows, below: BoolArray) -> RowSums:
         """Sum N rows, of which those flagged in `below` (N,) lie below the fit."""
         rest = cls.zeros(rows.features.shape[1])
-        for start in range(0, len(rows), BLOCK):
-            part = slice(start, start + BLOCK)
+        for start in range(0, len(rows), BLOCK_SIZE):
+            part = slice(start, start + BLOCK_SIZE)
             some = rows.take(part)
             x, s, w, t = some.features, some.scores, some.weights, some.targets
             under = w * below[part]
@@ -151,14 +152,14 @@ class Rest:
             rest += cls(under @ x, total, w @ np.abs(x), target, float(under @ s), float(t @ s))
         return rest
 
-    def __add__(self, other: Rest) -> Rest:
+    def __add__(self, other: RowSums) -> RowSums:
         return self._combine(operator.add, other)
 
-    def __sub__(self, other: Rest) -> Rest:
+    def __sub__(self, other: RowSums) -> RowSums:
         return self._combine(operator.sub, other)
 
-    def _combine(self, combine: Callable[[Any, Any], Any], other: Rest) -> Rest:
-        return Rest(*(combine(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)))
+    def _combine(self, combine: Callable[[Any, Any], Any], other: RowSums) -> RowSums:
+        return RowSums(*(combine(getattr(self, one.name), getattr(other, one.name)) for one in fields(self)))
 
 
 def _merge_equal(rows: Rows) -> Rows:
@@ -178,9 +179,11 @@ def find_unique_rows(table: FloatArray) -> tuple[IntArray, IntArray]:
     collides, they are sorted by their entries.
     """
     table = table + 0.0  # turns minus zero into zero, so that equal numbers have equal bits
-    factors = np.random.default_rng(0).integers(1, 2**62, table.shape[1], dtype=np.uint64) * ODD + ONE
+    factors = (
+        np.random.default_rng(0).integers(1, 2**62, table.shape[1], dtype=np.uint64) * HASH_TWO + HASH_ONE
+    )
     mixed = table.view(np.uint64) * factors
-    keys = np.bitwise_xor.reduce(mixed ^ (mixed >> HALF), axis=1)
+    keys = np.bitwise_xor.reduce(mixed ^ (mixed >> HASH_SHIFT), axis=1)
     _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     if (table[first[group.ravel()]] != table).any():
         _, first, group = np.unique(table, axis=0, return_index=True, return_inverse=True)
@@ -244,7 +247,7 @@ class Columns:
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Return the kept, scaled columns of one prompt; None if it is invalid or out of reach."""
-        if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST:
+        if phi.shape != self.scale.shape or not np.abs(phi).max() < LARGEST_NUMBER:
             return None
         scaled: FloatArray = phi / self.scale
         if len(self.dropped) == 0:
@@ -258,7 +261,7 @@ class Columns:
         size = np.maximum(
             np.abs(dropped) + np.abs(kept) @ self._abs_mixture, np.abs(scaled).max(axis=1)[:, np.newaxis]
         )
-        return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENT * size).all(axis=1))
+        return np.asarray((np.abs(dropped - kept @ self.mixture) <= DEPENDENCE_TOLERANCE * size).all(axis=1))
 
     @cached_property
     def _abs_mixture(self) -> FloatArray:
@@ -266,7 +269,7 @@ class Columns:
         return np.abs(self.mixture)
 
 
-def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -> IntArray:
+def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENCE_TOLERANCE) -> IntArray:
     """Find linearly independent columns, ascending (pivoted Gram-Schmidt, orthogonalised twice)."""
     rest = matrix.copy()
     lengths = np.linalg.norm(matrix, axis=0)
@@ -288,7 +291,7 @@ def find_independent_columns(matrix: FloatArray, dependent: float = DEPENDENT) -
 
 def triangularize(matrix: FloatArray) -> FloatArray:
     """Compute the upper triangular factor R of a QR decomposition, by blocks of rows."""
-    blocks = [matrix[start : start + BLOCK] for start in range(0, len(matrix), BLOCK)] or [matrix]
+    blocks = [matrix[start : start + BLOCK_SIZE] for start in range(0, len(matrix), BLOCK_SIZE)] or [matrix]
     factors = [np.linalg.qr(block, mode="r") for block in blocks]
     factor = factors[0] if len(factors) == 1 else np.linalg.qr(np.vstack(factors), mode="r")
     return np.asarray(factor, dtype=np.float64)
@@ -302,17 +305,19 @@ def round_up_to_power_of_two(sizes: FloatArray) -> FloatArray:
 def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatArray:
     """Compute the largest (or smallest) entry of each column, over long rows first for locality."""
     size, d = matrix.shape
-    whole = size - size % WIDE
+    whole = size - size % ROWS_PER_LONG_ROW
     parts = [matrix[whole:]]
     if whole and matrix.flags.c_contiguous:
-        parts.append(ufunc.reduce(matrix[:whole].reshape(-1, WIDE * d)).reshape(WIDE, d))
+        parts.append(
+            ufunc.reduce(matrix[:whole].reshape(-1, ROWS_PER_LONG_ROW * d)).reshape(ROWS_PER_LONG_ROW, d)
+        )
     else:
         parts.append(matrix[:whole])
     return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)
 
 
 @dataclass(frozen=True)
-class Standardised:
+class RidgeUnits:
     """A change of units for (m, d) features, and the penalties in these units."""
 
     shift: FloatArray  # (d,) subtracted first
@@ -322,7 +327,7 @@ class Standardised:
     @classmethod
     def fit(
         cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
-    ) -> Standardised:
+    ) -> RidgeUnits:
         """Compute the units for (N, d) calibration features, or from `units_of` if given.
 
         Powers of two, which the penalties compensate for, make the entries of the calibration features at
@@ -332,10 +337,14 @@ class Standardised:
         others = None if penalised == "all" else units_of
         source = features if others is None else others
         # Powers of two first: squares of the features as they are may be too large or too small.
-        base = _column_scales(source)
+        base = _compute_column_scales(source)
         scaled = source / base
         constant = penalised == "slopes" and spans_constant(scaled)
-        if others is not None and not constant and spans_constant(features / _column_scales(features)):
+        if (
+            others is not None
+            and not constant
+            and spans_constant(features / _compute_column_scales(features))
+        ):
             # Not penalising it would make it depend on the calibration features; penalising it would
             # silently break the guarantee over all prompts.
             msg = (
@@ -345,7 +354,7 @@ class Standardised:
             raise InputError(msg)
         middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
         # A constant column varies only by round-off.
-        varies = np.abs(scaled - middle).max(axis=0) > DEPENDENT
+        varies = np.abs(scaled - middle).max(axis=0) > DEPENDENCE_TOLERANCE
         unit = 1.0 / base
         if penalised == "slopes":
             unit = np.where(varies, np.sqrt(np.mean((scaled - middle) ** 2, axis=0)), 1.0)
@@ -375,8 +384,8 @@ class Standardised:
         scaled = self.apply(features)
         # The columns of the small triangular factor have the same lengths and angles.
         factor = triangularize(np.column_stack([scaled, values]))
-        found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENT)[0]
-        if (np.abs(values - scaled @ found) > NEGLIGIBLE * np.abs(values).max(initial=0.0)).any():
+        found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENCE_TOLERANCE)[0]
+        if (np.abs(values - scaled @ found) > ZERO_TOLERANCE * np.abs(values).max(initial=0.0)).any():
             msg = (
                 "the function is not in the span of the ridge's columns: it uses a column that is left out, "
                 "because it is constant among the prompts that set the units"
@@ -390,7 +399,7 @@ class Standardised:
         Penalised columns need not be independent; a thousandth of the identity makes the root regular.
         """
         width, size = features.shape[1], len(features)
-        factor = np.vstack([triangularize(features), LEAST * np.sqrt(size) * np.eye(width)])
+        factor = np.vstack([triangularize(features), IDENTITY_SHARE * np.sqrt(size) * np.eye(width)])
         return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)
 
     def to_arrays(self) -> dict[str, FloatArray]:
@@ -398,7 +407,7 @@ class Standardised:
         return {"shift": self.shift, "spread": self.spread, "penalty": self.penalty}
 
     @classmethod
-    def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> Standardised:
+    def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> RidgeUnits:
         """Rebuild the units from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
         columns = int((spread > 0.0).sum())
@@ -416,10 +425,10 @@ class Standardised:
 
 def _is_in_range(penalties: FloatArray) -> bool:
     """Return whether penalties are positive, and products of two neither overflow nor underflow."""
-    return bool(((penalties > 1.0 / LARGEST) & (penalties < LARGEST)).all())
+    return bool(((penalties > 1.0 / LARGEST_NUMBER) & (penalties < LARGEST_NUMBER)).all())
 
 
-def _column_scales(features: FloatArray) -> FloatArray:
+def _compute_column_scales(features: FloatArray) -> FloatArray:
     """Compute (d,) powers of two that bring the columns of (N, d) features to order one."""
     return round_up_to_power_of_two(np.abs(features).max(axis=0))
 
@@ -428,4 +437,4 @@ def spans_constant(features: FloatArray) -> bool:
     """Return whether some combination of the (N, d) features is one for every row."""
     factor = triangularize(np.column_stack([features, np.ones(len(features))]))
     last = np.abs(factor[-1, -1]) if len(factor) > features.shape[1] else 0.0
-    return bool(last <= DEPENDENT * np.sqrt(len(features)))
+    return bool(last <= DEPENDENCE_TOLERANCE * np.sqrt(len(features)))

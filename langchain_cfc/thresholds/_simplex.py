@@ -29,8 +29,9 @@ one vertex answers the prompts on both sides of the tie.
 
 *More rows on the fit than the basis.* Then many bases have the same fit, and the basis at which a search ends
 depends on where it began. The numbers of the fit must not. So its coefficients are computed from rows chosen
-in a fixed way among all rows on the fit: those within `ON` of it, provided that no other is within `OFF`, so
-that the round-off of any basis gives the same rows. Otherwise the fit is not shared between prompts.
+in a fixed way among all rows on the fit: those within `ON_FIT` of it, provided that no other is within
+`OFF_FIT`, so that the round-off of any basis gives the same rows. Otherwise the fit is not shared between
+prompts.
 
 *Pivot.* If F_k > 0, the objective falls at rate F_k / q when r_k rises (if F_k < -q, when r_k falls, at rate
 (-q - F_k) / q). Residuals change at rates f a_i, a = X X_B^-1 e_k, f = +-1. Each row whose residual reaches
@@ -76,26 +77,26 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
+from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
 
 EPS = float(np.finfo(np.float64).eps)
 # Rates below this share of the largest possible are round-off of rows that do not move.
-STILL = 1e-11
-# Rates below this share are below `STILL` in every computation.
-FLAT = STILL / 2
+STILL_TOLERANCE = 1e-11
+# Rates below this share are below `STILL_TOLERANCE` in every computation.
+FLAT_TOLERANCE = STILL_TOLERANCE / 2
 # Perturbations relative to the spread of the scores, tried in this order. Without noise more than one round
 # may be needed: a row on the fit within the round-off of one vertex may be off it within that of the next.
-NOISE = (1e-9, 1e-12, *8 * (0.0,))
-# For scores of order one, rows with residuals up to `ON` are on a fit, and rows from `OFF` on are off it.
-ON, OFF = 1e-12, 1e-9
+NOISE_LEVELS = (1e-9, 1e-12, *8 * (0.0,))
+# For scores of order one, rows with residuals up to `ON_FIT` are on a fit, and rows from `OFF_FIT` on off it.
+ON_FIT, OFF_FIT = 1e-12, 1e-9
 # Share of a row's length that projection must leave for it to be independent of other rows on the fit.
-INDEPENDENT = 1e-4
+INDEPENDENCE_TOLERANCE = 1e-4
 # Number of pivots after which distances are recomputed.
-REFRESH = 50
+REFRESH_INTERVAL = 50
 # Pivots smaller than this amplify the round-off of an updated inverse, which is then recomputed.
 SMALL_PIVOT = 1e-6
 # Breakpoints sorted at first.
-FIRST_PART = 64
+FIRST_BREAKPOINTS = 64
 TOO_DEPENDENT = "features are nearly dependent in floating point; use fewer features"
 
 
@@ -133,7 +134,7 @@ class Box(NamedTuple):
         products, d = phis @ self.sides, phis.shape[1]
         inside, w = products < self.ends, products[:, : 2 * d]
         largest = np.abs(w).max(axis=1, initial=0.0, keepdims=True)
-        owned = (w > 2.0 * STILL * largest) | (self.owned & (np.abs(w) <= FLAT * largest))
+        owned = (w > 2.0 * STILL_TOLERANCE * largest) | (self.owned & (np.abs(w) <= FLAT_TOLERANCE * largest))
         on = owned & (np.abs(w - self.edges) <= self.ties)
         return np.asarray((inside[:, : 2 * d] | on).all(axis=1) & inside[:, 2 * d :].all(axis=1))
 
@@ -144,7 +145,9 @@ class Box(NamedTuple):
         if len(left) and left[-1] >= 2 * d:
             return False
         w, largest = products[left], float(np.abs(products[:d]).max(initial=0.0))
-        owned = (w > 2.0 * STILL * largest) | (self.owned[left] & (np.abs(w) <= FLAT * largest))
+        owned = (w > 2.0 * STILL_TOLERANCE * largest) | (
+            self.owned[left] & (np.abs(w) <= FLAT_TOLERANCE * largest)
+        )
         return bool((owned & (np.abs(w - self.edges[left]) <= self.ties[left])).all())
 
 
@@ -183,7 +186,7 @@ class Solution(NamedTuple):
         """The relative round-off of an operation of this dimension."""
         return 4 * (len(self.beta) + 2) * EPS
 
-    def round_off(self, features: FloatArray, scores: FloatArray) -> FloatArray:
+    def bound_round_off(self, features: FloatArray, scores: FloatArray) -> FloatArray:
         """Bound the round-off in the (N,) residuals of (N, d) features and (N,) scores.
 
         The round-off of the equations reaches a row through x X_B^-1. Bounds by |x| |X_B^-1| would be so wide
@@ -216,7 +219,7 @@ class Fit:
         """The (d,) bound on the round-off in the coefficients."""
         return self.solution.unit * self.solution.size
 
-    def value(self, phi: FloatArray) -> tuple[float, float]:
+    def compute_value(self, phi: FloatArray) -> tuple[float, float]:
         """Compute the threshold phi' beta and a bound on its round-off.
 
         The value is w' S_B + (phi - X_B' w)' beta with w = phi X_B^-1: this equals phi' beta for any w, and
@@ -229,9 +232,9 @@ class Fit:
         value = w.dot(solution.scores) + (phi - w.dot(solution.rows)).dot(solution.beta)
         return float(value), float(self._bound_error(np.abs(w), np.abs(phi)))
 
-    def values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Compute (m,) thresholds of (m, d) prompts, bit by bit as `value` does, and (m,) bounds."""
-        # One vector-matrix product per prompt, as in `value`.
+    def compute_values(self, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Compute (m,) thresholds of (m, d) prompts, bit by bit as `compute_value` does, and (m,) bounds."""
+        # One vector-matrix product per prompt, as in `compute_value`.
         solution, each = self.solution, phis[:, np.newaxis, :]
         w = each @ solution.inverse
         value = w @ solution.scores + (each - w @ solution.rows) @ solution.beta
@@ -239,11 +242,11 @@ class Fit:
 
     def _bound_error(self, w: FloatArray, phi: FloatArray) -> FloatArray:
         """Bound the round-off in values for |w| and |phi|, (d,) or (m, 1, d)."""
-        on_basis, on_prompt = self._round_off
+        on_basis, on_prompt = self._round_off_factors
         return np.asarray(w @ on_basis + phi @ on_prompt)
 
     @cached_property
-    def _round_off(self) -> tuple[FloatArray, FloatArray]:
+    def _round_off_factors(self) -> tuple[FloatArray, FloatArray]:
         """The round-off in a value per unit of |w| and of |phi|."""
         solution = self.solution
         beta, rows = np.abs(solution.beta), np.abs(solution.rows)
@@ -275,7 +278,7 @@ class Unbounded(NamedTuple):
 
 
 @dataclass
-class Search:
+class SearchState:
     """The state of a descent: a vertex, and the distance of every row from its fit."""
 
     basis: IntArray  # (d,) numbers of the rows that the fit goes through
@@ -283,9 +286,9 @@ class Search:
     distance: FloatArray  # (N,) how far each row lies from the fit, towards its side
     inverse: FloatArray  # (d, d) inverse of the basis rows
 
-    def copy(self) -> Search:
+    def copy(self) -> SearchState:
         """Copy the state to pivot on it."""
-        return Search(self.basis.copy(), self.side.copy(), self.distance.copy(), self.inverse)
+        return SearchState(self.basis.copy(), self.side.copy(), self.distance.copy(), self.inverse)
 
 
 class QuantileSimplex:
@@ -300,7 +303,7 @@ class QuantileSimplex:
         self,
         rows: Rows,
         tau: Fraction,
-        rest: Rest | None = None,
+        rest: RowSums | None = None,
         start: Vertex | None = None,
         *,
         negative: bool = False,
@@ -313,8 +316,8 @@ class QuantileSimplex:
         plain = bool((self._weights == 1.0).all())
         self._weighted = self._x if plain else self._weights[:, np.newaxis] * self._x
         self._unit = 8 * EPS * (self._p + self._q)
-        self._rest = Rest.zeros(self._x.shape[1]) if rest is None else rest
-        everything = self._rest + Rest.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
+        self._rest = RowSums.zeros(self._x.shape[1]) if rest is None else rest
+        everything = self._rest + RowSums.from_rows(rows, np.zeros(len(rows), dtype=np.bool_))
         self._target, self._mass = everything.target, everything.mass
         self._mean = self._target / max(1.0, float(np.abs(self._target).max(initial=0.0)))
         # Round-off grows with phi, so a box holds no prompt beyond this reach.
@@ -324,7 +327,7 @@ class QuantileSimplex:
         self._box_ends = self._p * np.tile(reach, 4)
         self._spread = max(1.0, float(np.abs(self._s).max()))
         self._noise = self._spread * np.random.default_rng(0).uniform(-1.0, 1.0, len(rows))
-        self._start = self._start_search(start or self._crash_basis(), NOISE[0])
+        self._start = self._start_search(start or self._choose_first_basis(), NOISE_LEVELS[0])
 
     def minimise(self, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         """Find the minimiser with the smallest phi' beta, from a vertex near it if one is known.
@@ -332,8 +335,8 @@ class QuantileSimplex:
         Return the optimal fit, or a direction in which the problem is unbounded. Raise a ThresholdError if no
         vertex can be proven optimal.
         """
-        search = self._start.copy() if start is None else self._start_search(start, NOISE[0])
-        for attempt, noise in enumerate(NOISE):
+        search = self._start.copy() if start is None else self._start_search(start, NOISE_LEVELS[0])
+        for attempt, noise in enumerate(NOISE_LEVELS):
             if attempt > 0:
                 search = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
             ray = self._descend(search, noise, phi)
@@ -345,14 +348,14 @@ class QuantileSimplex:
         msg = f"the threshold could not be proven optimal: {TOO_DEPENDENT}"
         raise ThresholdError(msg)
 
-    def _crash_basis(self) -> Vertex:
+    def _choose_first_basis(self) -> Vertex:
         """Choose a first vertex: d rows that are as independent as possible."""
         basis = find_independent_columns(self._x.T, dependent=16 * EPS)
         if len(basis) < self._x.shape[1]:
             raise ThresholdError(TOO_DEPENDENT)
         return Vertex(basis, np.zeros(len(self._s), dtype=np.bool_))
 
-    def _start_search(self, vertex: Vertex, noise: float) -> Search:
+    def _start_search(self, vertex: Vertex, noise: float) -> SearchState:
         """Start a search at a vertex, on scores perturbed by noise.
 
         Sides follow from the signs of the residuals; rows on the fit within round-off keep their sides.
@@ -360,17 +363,17 @@ class QuantileSimplex:
         scores = self._s + noise * self._noise
         solution = Solution.solve(self._x[vertex.basis], scores[vertex.basis])
         residuals = scores - self._x.dot(solution.beta)
-        off = np.abs(residuals) > solution.round_off(self._x, scores)
+        off = np.abs(residuals) > solution.bound_round_off(self._x, scores)
         below = np.where(off, residuals < 0.0, vertex.below)
         side = np.where(below, -1.0, 1.0)
         side[vertex.basis] = 0.0
-        return Search(vertex.basis.copy(), side, side * residuals, solution.inverse)
+        return SearchState(vertex.basis.copy(), side, side * residuals, solution.inverse)
 
-    def _descend(self, search: Search, noise: float, phi: FloatArray) -> FloatArray | None:
+    def _descend(self, search: SearchState, noise: float, phi: FloatArray) -> FloatArray | None:
         """Pivot until the vertex is optimal for these scores; return the ray if the problem is unbounded."""
         linear, size = self._p * (phi + self._target), self._bound_noise(phi)
         for count in range(1, 200 + 20 * len(self._s)):
-            if count % REFRESH == 0:
+            if count % REFRESH_INTERVAL == 0:
                 fresh = self._start_search(Vertex(search.basis, search.side < 0.0), noise)
                 search.side, search.distance = fresh.side, fresh.distance
             low = self._sum_below(search.side < 0.0)
@@ -394,7 +397,7 @@ class QuantileSimplex:
         return size
 
     def _choose_leaving(
-        self, search: Search, balance: FloatArray, size: FloatArray, phi: FloatArray
+        self, search: SearchState, balance: FloatArray, size: FloatArray, phi: FloatArray
     ) -> LeavingRow | None:
         """Choose the row that leaves the basis; None at the optimum."""
         if len(phi) == 0:  # all features are zero, and so is every fit
@@ -410,21 +413,21 @@ class QuantileSimplex:
             return None  # strictly inside the box
         at_top, at_bottom = np.abs(above) <= noise, np.abs(under) <= noise
         w = (-phi if self._is_negative else phi) @ search.inverse
-        still = STILL * float(np.abs(w).max())
+        still = STILL_TOLERANCE * float(np.abs(w).max())
         leaving = _choose_on_edge(at_top & (w > still), at_bottom & (w < -still), w)
         if leaving is not None or still == 0.0:  # without a linear term any fit will do
             return leaving
         u, flat = self._mean @ search.inverse, np.abs(w) <= still
-        still = STILL * float(np.abs(u).max())
+        still = STILL_TOLERANCE * float(np.abs(u).max())
         return _choose_on_edge(at_top & flat & (u < -still), at_bottom & flat & (u > still), u)
 
-    def _pivot(self, search: Search, leaving: LeavingRow) -> bool:
+    def _pivot(self, search: SearchState, leaving: LeavingRow) -> bool:
         """Replace a row of the basis by the row that ends the descent; return False if none does."""
         k, f, rate = leaving
         column = search.inverse[:, k]
         toward = search.side * self._x.dot(-f * column)
         # The leaving row moves at rate one.
-        still = STILL * max(1.0, float(np.abs(toward).max()))
+        still = STILL_TOLERANCE * max(1.0, float(np.abs(toward).max()))
         moving = (toward > still).nonzero()[0]
         if len(moving) == 0:
             return False
@@ -443,10 +446,10 @@ class QuantileSimplex:
         search.side[left], search.distance[left] = f, steps[last]
         search.side[entering] = search.distance[entering] = 0.0
         search.basis[k] = entering
-        search.inverse = self._exchange(search, k)
+        search.inverse = self._update_inverse(search, k)
         return True
 
-    def _exchange(self, search: Search, k: int) -> FloatArray:
+    def _update_inverse(self, search: SearchState, k: int) -> FloatArray:
         """Compute the inverse after row k of the basis was exchanged."""
         inverse = search.inverse
         w = self._x[search.basis[k]].dot(inverse)
@@ -457,18 +460,18 @@ class QuantileSimplex:
         updated: FloatArray = inverse - (inverse[:, k] / pivot)[:, np.newaxis] * w
         return updated
 
-    def _prove(self, search: Search, phi: FloatArray) -> Fit | None:
+    def _prove(self, search: SearchState, phi: FloatArray) -> Fit | None:
         """Return the fit of a vertex if sides, box and face rule hold on the true scores; else None."""
         basis = np.sort(search.basis)
         solution = Solution.solve(self._x[basis], self._s[basis])
         towards = search.side * (self._s - self._x.dot(solution.beta))
-        bound = solution.round_off(self._x, self._s)
+        bound = solution.bound_round_off(self._x, self._s)
         alone = int(np.count_nonzero(towards > bound)) == len(bound) - len(basis)
         if not alone and (towards < -bound).any():
             return None
         below = search.side < 0.0
         low = self._sum_below(below)
-        fresh = Search(basis, search.side, search.distance, solution.inverse)
+        fresh = SearchState(basis, search.side, search.distance, solution.inverse)
         balance = self._q * low - self._p * (phi + self._target)
         if self._choose_leaving(fresh, balance, self._bound_noise(phi), phi) is not None:
             return None
@@ -478,12 +481,12 @@ class QuantileSimplex:
 
     def _solve_fixed_rows(self, residuals: FloatArray, bound: float) -> Solution | None:
         """Compute the same fit through rows that depend only on the fit; None if that is not certain."""
-        on, off = ON * self._spread, OFF * self._spread
+        on, off = ON_FIT * self._spread, OFF_FIT * self._spread
         near = residuals <= on
         if 4.0 * bound > on or int(np.count_nonzero(residuals < off)) > int(np.count_nonzero(near)):
             return None
         rows = np.flatnonzero(near)
-        rows = rows[find_independent_columns(self._x[rows].T, dependent=INDEPENDENT)]
+        rows = rows[find_independent_columns(self._x[rows].T, dependent=INDEPENDENCE_TOLERANCE)]
         return Solution.solve(self._x[rows], self._s[rows]) if len(rows) == self._x.shape[1] else None
 
     def build_box(self, fit: Fit) -> Box:
@@ -498,7 +501,7 @@ class QuantileSimplex:
         # A tie here must be a tie for every prompt; the round-off without a prompt is the smallest.
         tie = 0.5 * self._bound_noise(np.zeros(d)).dot(np.abs(inverse)) / self._p
         u = self._mean @ inverse
-        certain = 2.0 * STILL * float(np.abs(u).max(initial=0.0))
+        certain = 2.0 * STILL_TOLERANCE * float(np.abs(u).max(initial=0.0))
         edges = np.concatenate([balance - lowest, -balance]) / self._p
         owned = np.concatenate([u < -certain, u > certain])
         # For negative terms each edge belongs to the other vertex.
@@ -531,7 +534,7 @@ def _find_long_step(steps: FloatArray, slowing: FloatArray, rate: float) -> tupl
     first = int(steps.argmin())
     if slowing[first] >= enough:
         return np.zeros(0, dtype=np.int64), first
-    count = FIRST_PART
+    count = FIRST_BREAKPOINTS
     while True:
         part = np.argpartition(steps, count)[:count] if count < len(steps) else np.arange(len(steps))
         order = part[np.argsort(steps[part], kind="stable")]

@@ -15,11 +15,11 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
-from langchain_cfc.thresholds._rows import DEPENDENT, Rest, Rows, triangularize
+from langchain_cfc.thresholds._rows import DEPENDENCE_TOLERANCE, Rows, RowSums, triangularize
 from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 
 # Rows in the first subsample.
-FIRST = 2000
+FIRST_SAMPLE_SIZE = 2000
 # The largest factor from one sample to the next.
 BASE_GROWTH = 25
 F = TypeVar("F")
@@ -38,24 +38,26 @@ class BaseFit(NamedTuple):
     beta: FloatArray  # (d,) coefficients
     vertex: Vertex  # The rows on the fit, and the sides of all others
     residuals: FloatArray  # (N,) residuals, positive above the fit
-    sums: Rest  # Sums over all rows with these sides
+    sums: RowSums  # Sums over all rows with these sides
 
 
 def fit_base_regression(rows: Rows, tau: Fraction) -> BaseFit:
     """Fit the quantile regression to any number of rows whose features have full column rank."""
     nothing = np.zeros(rows.features.shape[1])
-    if len(rows) <= FIRST:
+    if len(rows) <= FIRST_SAMPLE_SIZE:
         fit = require_bounded(QuantileSimplex(rows, tau).minimise(nothing))
         residuals = rows.scores - rows.features @ fit.beta
-        return BaseFit(fit.beta, fit.vertex, residuals, Rest.from_rows(rows, fit.vertex.below))
-    steps = math.ceil(math.log(len(rows) / FIRST) / math.log(BASE_GROWTH))
-    sizes = [round(FIRST * (len(rows) / FIRST) ** (step / steps)) for step in range(steps)]
+        return BaseFit(fit.beta, fit.vertex, residuals, RowSums.from_rows(rows, fit.vertex.below))
+    steps = math.ceil(math.log(len(rows) / FIRST_SAMPLE_SIZE) / math.log(BASE_GROWTH))
+    sizes = [
+        round(FIRST_SAMPLE_SIZE * (len(rows) / FIRST_SAMPLE_SIZE) ** (step / steps)) for step in range(steps)
+    ]
     # Seeded, so that equal data give equal bits.
     sample = np.random.default_rng(0).choice(len(rows), sizes[-1], replace=False)
-    needed = _find_spanning_rows(rows.features, sample[:FIRST])
+    needed = _find_spanning_rows(rows.features, sample[:FIRST_SAMPLE_SIZE])
     sample = np.concatenate([needed, sample[~np.isin(sample, needed)]])
-    fit = require_bounded(QuantileSimplex(rows.take(sample[:FIRST]), tau).minimise(nothing))
-    beta, basis, known = fit.beta, fit.vertex.basis, FIRST
+    fit = require_bounded(QuantileSimplex(rows.take(sample[:FIRST_SAMPLE_SIZE]), tau).minimise(nothing))
+    beta, basis, known = fit.beta, fit.vertex.basis, FIRST_SAMPLE_SIZE
     for size in sizes[1:]:
         beta, (basis, _), _, _ = _extend_fit(rows.take(sample[:size]), tau, beta, basis, known)
         known = size
@@ -67,7 +69,7 @@ def _find_spanning_rows(features: FloatArray, sample: IntArray) -> IntArray:
     needed = np.empty(0, dtype=np.int64)
     while len(needed) < features.shape[1]:
         _, sizes, directions = np.linalg.svd(triangularize(features[np.append(sample, needed)]))
-        if len(sizes) == 0 or sizes[-1] > DEPENDENT * sizes[0]:
+        if len(sizes) == 0 or sizes[-1] > DEPENDENCE_TOLERANCE * sizes[0]:
             break
         # The direction that the sample does not determine, and the row with the largest component in it.
         needed = np.append(needed, np.abs(features @ directions[-1]).argmax())
@@ -89,14 +91,14 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
     """Compute the fit on all rows from the fit on `known` of them."""
     residuals = rows.scores - rows.features @ beta
     below = residuals < 0.0
-    everyone = Rest.from_rows(rows, below)
+    everyone = RowSums.from_rows(rows, below)
     count = compute_band_size(len(rows), known, len(beta), rows.mean_target * tau)
     band = flag_nearest(residuals, count)
     while True:
         band[basis] = True
         inside = np.flatnonzero(band)
         near = rows.take(inside)
-        rest = everyone - Rest.from_rows(near, below[inside])
+        rest = everyone - RowSums.from_rows(near, below[inside])
         start = Vertex(np.searchsorted(inside, basis), below[inside])
         found = QuantileSimplex(near, tau, rest, start).minimise(np.zeros(len(beta)))
         if isinstance(found, Unbounded) and not band.all():
@@ -108,7 +110,7 @@ def _extend_fit(rows: Rows, tau: Fraction, beta: FloatArray, basis: IntArray, kn
         residuals = rows.scores - rows.features @ fit.beta
         crossed = ((residuals < 0.0) != below) & ~band
         if not crossed.any():
-            sums = rest + Rest.from_rows(near, fit.vertex.below)
+            sums = rest + RowSums.from_rows(near, fit.vertex.below)
             below[inside] = fit.vertex.below
             return BaseFit(fit.beta, Vertex(inside[fit.vertex.basis], below), residuals, sums)
         band |= crossed  # it grows, so this ends

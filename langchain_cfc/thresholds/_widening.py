@@ -13,12 +13,12 @@ directions. So moves are measured: a sample of the calibration prompts is solved
     Sigma = sum_k u_k y_k y_k' + r^2 (X' X / N)^-1,
 
 the weights u_k such that y_k' Sigma^-1 y_k <= 1: nearly the smallest ellipsoid that holds all y_k (Khachiyan
-1996; weights are multiplied by y_k' Sigma^-1 y_k `UPDATES` times, and Sigma is then scaled until it holds the
-longest y_k), enlarged by the ball that holds half of the usual number of rows. All rows with D_i <= 1 in this
-metric are kept. The proof holds for any metric.
+1996; weights are multiplied by y_k' Sigma^-1 y_k `WEIGHT_UPDATES` times, and Sigma is then scaled until it
+holds the longest y_k), enlarged by the ball that holds half of the usual number of rows. All rows with
+D_i <= 1 in this metric are kept. The proof holds for any metric.
 
 An unproven answer gives an estimate of its move and is solved again, until all answers are proven. If some
-are not after `ROUNDS` rounds, all rows are kept.
+are not after `MAX_ROUNDS` rounds, all rows are kept.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from langchain_cfc.thresholds._warm_start import BaseFit
 from langchain_cfc.thresholds._windows import Windows
 
 # Prompts in the sample, in addition to those with the smallest and the largest entry of each feature.
-SAMPLE = 128
+SAMPLE_SIZE = 128
 # Factor by which the rows kept reach farther than the moves of the sample.
 HEADROOM = 3.0
 # Attempts to prove all answers before all rows are kept.
-ROUNDS = 12
+MAX_ROUNDS = 12
 # Updates of the weights of an ellipsoid, which need not be the smallest.
-UPDATES = 12
+WEIGHT_UPDATES = 12
 # Largest ratio of the axes of an ellipsoid, so that its metric stays well conditioned.
-LONGEST = 1e4
+LARGEST_AXIS_RATIO = 1e4
 
 
 def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
@@ -55,11 +55,11 @@ def sample_prompts(prompts: Rows, beta: FloatArray, cap: float) -> FloatArray:
     the cap are left out: their threshold is infinite and needs no proof.
     """
     size = len(prompts)
-    drawn = np.random.default_rng(0).choice(size, min(size, SAMPLE), replace=False)
+    drawn = np.random.default_rng(0).choice(size, min(size, SAMPLE_SIZE), replace=False)
     ends = [prompts.features.argmin(axis=0), prompts.features.argmax(axis=0)]
-    asked = np.unique(np.concatenate([drawn, *ends]))
-    asked = asked[prompts.features[asked] @ beta < cap]
-    return np.unique(prompts.targets[asked, np.newaxis] * prompts.features[asked], axis=0)
+    sample = np.unique(np.concatenate([drawn, *ends]))
+    sample = sample[prompts.features[sample] @ beta < cap]
+    return np.unique(prompts.targets[sample, np.newaxis] * prompts.features[sample], axis=0)
 
 
 def build_wide_neighbourhood(
@@ -68,22 +68,22 @@ def build_wide_neighbourhood(
     root: FloatArray,
     keep: int | None,
     *,
-    asked: FloatArray,
-    windows_of: Callable[[Neighbourhood], Windows[Any]],
+    linear_terms: FloatArray,
+    build_windows: Callable[[Neighbourhood], Windows[Any]],
 ) -> Neighbourhood:
-    """Build a neighbourhood of the base fit that proves the answers to (m, d) prompts `asked` with a margin.
+    """Build a neighbourhood of the base fit that proves the answers to (m, d) `linear_terms` with a margin.
 
     It keeps at least `keep` rows, or all if None. `root` is the triangular root of the metric X' X / N, and
-    `windows_of` builds the solver for a neighbourhood.
+    `build_windows` builds the solver for a neighbourhood.
     """
     near = Neighbourhood.build(rows, base, root, keep)
     if keep is None:
         return near
     moves = Moves(base.beta, root)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if near.radius == np.inf:
             return near
-        asked = moves.measure(near, windows_of(near), asked)
+        linear_terms = moves.measure(near, build_windows(near), linear_terms)
         if moves.are_all_within(near):
             return near
         ball = _find_ball_radius(rows, Centre(base.beta, root), keep)
@@ -102,10 +102,10 @@ class Moves:
         self._proven: list[FloatArray] = []
         self._unproven: list[FloatArray] = []
 
-    def measure(self, near: Neighbourhood, windows: Windows[Any], asked: FloatArray) -> FloatArray:
+    def measure(self, near: Neighbourhood, windows: Windows[Any], linear_terms: FloatArray) -> FloatArray:
         """Solve prompts, and return those to solve again: those without a proof, and unbounded ones."""
         self._unproven, again = [], []
-        for phi in asked:
+        for phi in linear_terms:
             found = windows.find(phi)
             if found is None:
                 guess = windows.solve_unproven(phi)
@@ -115,7 +115,7 @@ class Moves:
                 self._proven.append(found.beta - self._beta)
             else:
                 again.append(phi)  # its proof depends on the rows that are left out
-        return np.array(again).reshape(-1, asked.shape[1])
+        return np.array(again).reshape(-1, linear_terms.shape[1])
 
     def are_all_within(self, near: Neighbourhood) -> bool:
         """Return whether all answers are proven, with a margin of a factor `HEADROOM`."""
@@ -127,9 +127,9 @@ class Moves:
     def fit_metric(self, ball: float) -> FloatArray:
         """Fit the (d, d) triangular root of the metric in which moves are at most 1 / `HEADROOM` long."""
         moves = HEADROOM * np.array([*self._proven, *self._unproven]) @ self._root.T
-        ball = max(ball, float(np.abs(moves).max()) / LONGEST)
+        ball = max(ball, float(np.abs(moves).max()) / LARGEST_AXIS_RATIO)
         weights, within = np.ones(len(moves)), ball**2 * np.eye(len(self._beta))
-        for _ in range(UPDATES):
+        for _ in range(WEIGHT_UPDATES):
             weights *= _compute_squared_lengths(moves, weights, within)
         # Enlarge the ellipsoid until it contains the longest move.
         longest = max(1.0, float(_compute_squared_lengths(moves, weights, within).max()))

@@ -35,15 +35,15 @@ from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds._clusters import Clusters
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
-from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._rows import Rows, RowSums
 from langchain_cfc.thresholds._simplex import EPS, Box, Fit, QuantileSimplex, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import Start, require_bounded
 from langchain_cfc.thresholds.certificate import Certificate, Problem, build_certificate
 
 # Clusters per set of non-zero features in the coarsest division, and the factor to the next division.
-COARSEST, FINER = 16, 16
+COARSEST_CLUSTERS, CLUSTER_FACTOR = 16, 16
 # Rows in the smallest window, and the factor from each window to the next.
-SMALLEST, FACTOR = 64, 4
+SMALLEST_WINDOW, WINDOW_FACTOR = 64, 4
 # Rows per feature in the smallest window.
 ROWS_PER_FEATURE = 10
 # Rows on the base fit, per feature, above which they are clustered.
@@ -51,9 +51,9 @@ MIN_CLUSTERED = 32
 # Answers and vertices in a cache, a few kilobytes each.
 CACHE_SIZE = 2048
 # Products of prompts and vertices held at a time when many prompts are looked up.
-LOOKUPS = 1 << 20
+LOOKUP_SIZE = 1 << 20
 # Shares of a prompt's weight to try if its full weight leads outside the certified region.
-SHARES = (0.0, 0.25, 0.5)
+WEIGHT_SHARES = (0.0, 0.25, 0.5)
 
 OptimalFit: TypeAlias = Fit | RidgeFit
 # The optimal fit, a direction in which the problem is unbounded, or None outside the certified region.
@@ -67,7 +67,7 @@ class Window(Generic[R]):
 
     regression: R  # The regression on the rows, including the sums of the others
     rows: Rows  # The k rows
-    rest: Rest  # Sums of the others
+    rest: RowSums  # Sums of the others
     tau: float  # Target coverage
     distances: FloatArray  # (k,) distances of the rows from the base fit
     radius: float  # The smallest distance among the rows left out; `inf` if there are none
@@ -144,7 +144,7 @@ class Windows(ABC, Generic[R]):
         prompt, answers = phi.tobytes(), self._answers
         if prompt in answers:
             return answers[prompt]
-        answer = self._search(phi)
+        answer = self._find_proven(phi)
         with self._lock:
             if len(self._answers) >= CACHE_SIZE:  # drop the oldest half
                 self._answers = dict(list(self._answers.items())[len(self._answers) // 2 + 1 :])
@@ -170,33 +170,33 @@ class Windows(ABC, Generic[R]):
         weight is a lower bound for the fit with all of it. No such bound is known for negative multiples.
         """
         bounds = [-np.inf]
-        for share in () if self._is_negative else SHARES:
+        for share in () if self._is_negative else WEIGHT_SHARES:
             found = self.find(share * linear)
             if isinstance(found, Unbounded):
                 return np.inf
             if found is not None:
-                value, error = found.value(phi)
+                value, error = found.compute_value(phi)
                 bounds.append(value - error)
         return max(bounds)
 
     @abstractmethod
-    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
+    def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer for a linear term at a prompt; None if it is not a fit."""
 
     @abstractmethod
-    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> R:
+    def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> R:
         """Build the regression on some rows and the sums of all others."""
 
     @abstractmethod
     def _fit_base(self, rows: Rows, nothing: FloatArray) -> OptimalFit:
         """Compute the base fit from all kept rows and a linear term of (d,) zeros."""
 
-    def _search(self, phi: FloatArray) -> Answer:
+    def _find_proven(self, phi: FloatArray) -> Answer:
         """Find the answer of the first window that proves one."""
         failed: ThresholdError | None = None
         for number in range(len(self._window_sizes)):
             try:
-                found = self._query(number, phi)
+                found = self._find_in_window(number, phi)
             except ThresholdError as error:  # a larger window may succeed
                 failed = error
                 continue
@@ -206,7 +206,7 @@ class Windows(ABC, Generic[R]):
             raise failed
         return None
 
-    def _query(self, number: int, phi: FloatArray) -> Answer:
+    def _find_in_window(self, number: int, phi: FloatArray) -> Answer:
         """Solve one window; None if it proves nothing."""
         window = self._get_window(number)
         found = window.regression.minimise(phi)
@@ -215,9 +215,12 @@ class Windows(ABC, Generic[R]):
     @cached_property
     def _window_sizes(self) -> list[int]:
         """The number of rows in each window, not counting clustered rows on the base fit."""
-        kept, sizes = len(self._near.rows), [max(SMALLEST, ROWS_PER_FEATURE * len(self._near.centre.root))]
+        kept, sizes = (
+            len(self._near.rows),
+            [max(SMALLEST_WINDOW, ROWS_PER_FEATURE * len(self._near.centre.root))],
+        )
         while sizes[-1] < kept:
-            sizes.append(FACTOR * sizes[-1])
+            sizes.append(WINDOW_FACTOR * sizes[-1])
         return [*sizes[:-1], kept]
 
     @cached_property
@@ -251,12 +254,12 @@ class Windows(ABC, Generic[R]):
         beyond = slice(inside.stop, None)
         distances = centre.compute_distances(rows)
         radius = float(min(self._near.radius, distances[beyond].min(initial=np.inf)))
-        rest = self._near.rest + Rest.from_rows(rows.take(beyond), below[beyond])
+        rest = self._near.rest + RowSums.from_rows(rows.take(beyond), below[beyond])
         part, distances = rows.take(inside), distances[inside]
         clusters: Clusters | None = None
         start: Start | None = None
         if first:
-            clusters = Clusters.build(rows.take(slice(first)), COARSEST * FINER**number)
+            clusters = Clusters.build(rows.take(slice(first)), COARSEST_CLUSTERS * CLUSTER_FACTOR**number)
             part = Rows.concatenate([clusters.means, part])
             distances = np.concatenate([np.zeros(len(clusters.means)), distances])
         else:
@@ -297,8 +300,8 @@ class VertexCache:
         self._lock = threading.Lock()
         self._known: list[list[KnownVertex]] = []
         self._numbers: dict[bytes, int] = {}
-        self._slopes = np.empty((SMALLEST, d))
-        self._losses = np.empty(SMALLEST)
+        self._slopes = np.empty((SMALLEST_WINDOW, d))
+        self._losses = np.empty(SMALLEST_WINDOW)
         self._bases: set[bytes] = set()
         self._view = self._slopes[:0], self._losses[:0]
 
@@ -323,7 +326,7 @@ class VertexCache:
     def find_nearest_each(self, phis: FloatArray) -> IntArray:
         """Find the indices of the fits with the smallest value at (m, d) prompts, in a non-empty cache."""
         slopes, losses = self._view
-        size = max(1, LOOKUPS // len(losses))
+        size = max(1, LOOKUP_SIZE // len(losses))
         parts = [
             (losses - phis[start : start + size] @ slopes.T).argmin(axis=1)
             for start in range(0, len(phis), size)
@@ -369,7 +372,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         """Find the distinct proven answers to (m, d) prompts, and the index of each prompt's answer."""
         answers: list[Answer] = []
         which = np.full(len(phis), -1, dtype=np.int64)
-        asked: dict[bytes, int] = {}
+        solved: dict[bytes, int] = {}
         pending, turn = np.arange(len(phis)), 1
         while len(pending):
             for known, rows in self._find_cached_each(phis, pending):
@@ -379,19 +382,19 @@ class PlainWindows(Windows[QuantileSimplex]):
             # A few prompts are solved one by one, then all others are looked up among the vertices found.
             for row in pending[:turn]:
                 prompt = phis[row].tobytes()
-                if prompt not in asked:
-                    asked[prompt] = len(answers)
+                if prompt not in solved:
+                    solved[prompt] = len(answers)
                     answers.append(self.find(phis[row]))
-                which[row] = asked[prompt]
+                which[row] = solved[prompt]
             pending, turn = pending[turn:], 2 * turn
         return answers, which
 
-    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
+    def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
         fit = self.find(linear)
         if not isinstance(fit, Fit):
             return None
-        value = fit.value(phi)
+        value = fit.compute_value(phi)
         if self._n_clustered:
             fit = require_bounded(self._get_window(len(self._window_sizes) - 1).regression.minimise(linear))
         problem, vertex = self._build_problem(linear), Vertex(fit.vertex.basis, self._find_sides(fit))
@@ -400,7 +403,7 @@ class PlainWindows(Windows[QuantileSimplex]):
         on_basis: FloatArray = np.asarray(np.linalg.solve(basis.T, -others), dtype=np.float64)
         return build_certificate(problem, vertex, on_basis, fit.beta, value)
 
-    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> QuantileSimplex:
+    def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> QuantileSimplex:
         vertex = None if start is None else start.vertex
         return QuantileSimplex(rows, self._tau, rest, vertex, negative=self._is_negative)
 
@@ -420,7 +423,7 @@ class PlainWindows(Windows[QuantileSimplex]):
             if len(self._vertices[number]):
                 yield self._vertices[number]
 
-    def _query(self, number: int, phi: FloatArray) -> Answer:
+    def _find_in_window(self, number: int, phi: FloatArray) -> Answer:
         nearest = self._vertices[number].find_nearest(phi)
         for known in nearest:
             if self._is_held(known.box, phi):
@@ -504,15 +507,15 @@ class PlainWindows(Windows[QuantileSimplex]):
 class RidgeWindows(Windows[RidgeRegression]):
     """Proven answers from quantile regression with a ridge penalty."""
 
-    def certificate(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
+    def certify(self, linear: FloatArray, phi: FloatArray) -> Certificate | None:
         """Build the certificate of the answer to one prompt; None if the answer is not a fit."""
         fit = self.find(linear)
         if not isinstance(fit, RidgeFit):
             return None
-        vertex = Vertex(fit.vertex.basis, self._find_sides(fit))
-        return build_certificate(self._build_problem(linear), vertex, fit.eta, fit.beta, fit.value(phi))
+        problem, vertex = self._build_problem(linear), Vertex(fit.vertex.basis, self._find_sides(fit))
+        return build_certificate(problem, vertex, fit.eta, fit.beta, fit.compute_value(phi))
 
-    def _build_regression(self, rows: Rows, rest: Rest, start: Start | None) -> RidgeRegression:
+    def _build_regression(self, rows: Rows, rest: RowSums, start: Start | None) -> RidgeRegression:
         return RidgeRegression(rows, self._tau, self._penalty, rest, start, negative=self._is_negative)
 
     def _fit_base(self, rows: Rows, nothing: FloatArray) -> RidgeFit:

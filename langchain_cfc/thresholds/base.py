@@ -24,16 +24,16 @@ import numpy.typing as npt
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
-from langchain_cfc.thresholds._rows import LARGEST
+from langchain_cfc.thresholds._rows import LARGEST_NUMBER
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
 # The floats of the solver could not distinguish levels with more decimals.
-DECIMALS = 12
+MAX_DECIMALS = 12
 # Relative round-off of a binomial tail per count that is visited: see `_binomial_tails`.
-ROUND_OFF = 2.0**-42
+TAIL_ROUND_OFF = 2.0**-42
 State = TypeVar("State")
 Level: TypeAlias = str | float | Decimal
 """A decimal such as 0.1, read as its shortest decimal text."""
@@ -68,12 +68,12 @@ def format_alpha(alpha: Level, name: str = "alpha") -> str:
         raise InputError(msg)
     if isinstance(alpha, float):
         # Arithmetic such as 1 - 0.8 differs from the decimal only by round-off.
-        number = Decimal(alpha).quantize(Decimal(1).scaleb(-DECIMALS))
+        number = Decimal(alpha).quantize(Decimal(1).scaleb(-MAX_DECIMALS))
     # A huge exponent would expand to as many zeros, so tiny numbers are not written out.
-    tiny = number.is_zero() or number.adjusted() < -DECIMALS
+    tiny = number.is_zero() or number.adjusted() < -MAX_DECIMALS
     text = str(alpha) if tiny or number == 1 else f"{number:f}".rstrip("0")
-    if tiny or number == 1 or len(text) > len("0.") + DECIMALS:
-        msg = f"{name} must have at most {DECIMALS} decimals, got {text[:40]}"
+    if tiny or number == 1 or len(text) > len("0.") + MAX_DECIMALS:
+        msg = f"{name} must have at most {MAX_DECIMALS} decimals, got {text[:40]}"
         raise InputError(msg)
     return text
 
@@ -156,7 +156,7 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
         msg = f"delta must lie strictly between 0 and 1; got {allowed}"
         raise InputError(msg)
     first, tails = _binomial_tails(size, tau, allowed)
-    above = tails * (1.0 + ROUND_OFF * len(tails)) > float(allowed)
+    above = tails * (1.0 + TAIL_ROUND_OFF * len(tails)) > float(allowed)
     return max(conformal_rank(size, tau), first + int(np.count_nonzero(above)))
 
 
@@ -374,7 +374,7 @@ def check_state(data: Mapping[str, FloatArray], axes: Mapping[str, int]) -> None
 def _is_moderate(numbers: FloatArray) -> bool:
     """Return whether all numbers are finite and no product of two overflows."""
     # Comparisons with NaN are false.
-    return bool(numbers.max(initial=0.0) < LARGEST and numbers.min(initial=0.0) > -LARGEST)
+    return bool(numbers.max(initial=0.0) < LARGEST_NUMBER and numbers.min(initial=0.0) > -LARGEST_NUMBER)
 
 
 def check_calibration_arrays(
@@ -392,8 +392,8 @@ def check_calibration_arrays(
         raise InputError(msg)
     if not (_is_moderate(x) and _is_moderate(s)):
         msg = (
-            f"features and success scores must be finite and below {LARGEST:g} in size; a prompt without a "
-            "correct candidate has the score `cap`"
+            f"features and success scores must be finite and below {LARGEST_NUMBER:g} in size; a prompt "
+            "without a correct candidate has the score `cap`"
         )
         raise InputError(msg)
     if s.max() > cap:

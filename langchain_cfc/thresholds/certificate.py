@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._rows import Rows, RowSums
 from langchain_cfc.thresholds._simplex import Vertex
 
 
@@ -60,7 +60,7 @@ class Problem:
     """The regression problem that a certificate refers to."""
 
     rows: Rows  # Calibration prompts one by one
-    rest: Rest  # Sums of all others
+    rest: RowSums  # Sums of all others
     tau: float  # Coverage of which targets are multiples
     penalty: FloatArray  # (d,) ridge penalties; zeros without a ridge
     phi: FloatArray  # (d,) reduced features of the prompt, times its target

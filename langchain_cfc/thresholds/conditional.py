@@ -16,11 +16,11 @@ import numpy.typing as npt
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds._randomized import compute_factors
-from langchain_cfc.thresholds._rows import LARGEST, Penalised, Rows
+from langchain_cfc.thresholds._rows import LARGEST_NUMBER, Penalised, Rows
 from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
 from langchain_cfc.thresholds.base import (
-    DECIMALS,
+    MAX_DECIMALS,
     Level,
     ThresholdRule,
     Thresholds,
@@ -29,7 +29,7 @@ from langchain_cfc.thresholds.base import (
     format_alpha,
 )
 from langchain_cfc.thresholds.certificate import Certificate
-from langchain_cfc.thresholds.state import Calibrated
+from langchain_cfc.thresholds.state import ConditionalState
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +38,7 @@ WINDOW = 1024
 
 
 @dataclass(frozen=True)
-class ConditionalThreshold(ThresholdRule[Calibrated]):
+class ConditionalThreshold(ThresholdRule[ConditionalState]):
     """The exact conditional threshold: valid under every non-negative reweighting that the features span.
 
     For features phi it is sup{s : s <= g(s)}, where g(s) is the fit at the prompt of the quantile regression
@@ -192,13 +192,13 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             factor = (
                 weight
                 if alphas is None and not self.has_levels
-                else weight * self._target_of(self.alpha if alpha is None else alpha)
+                else weight * self._get_target(self.alpha if alpha is None else alpha)
             )
             answer = state.windows.find(reduced if factor == 1.0 else factor * reduced)
             if isinstance(answer, Unbounded):
                 return np.inf
             if answer is not None:
-                value, error = answer.value(reduced)
+                value, error = answer.compute_value(reduced)
                 return value if value < self.cap - error else np.inf
         # Out of reach, not determined, or invalid features.
         return float(self.solve(vector[np.newaxis], [weight], alphas=alphas).require_known()[0])
@@ -275,7 +275,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             msg = f"coefficients must be {self.dimension} finite numbers, got an array of shape {gamma.shape}"
             raise InputError(msg)
         own = np.ones(len(x)) if weights is None else _check_positive(weights, "weights", len(x))
-        return state.slack(gamma, Rows.with_weights(x, np.zeros(len(x)), own)) if len(x) else 0.0
+        return state.compute_slack(gamma, Rows.with_weights(x, np.zeros(len(x)), own)) if len(x) else 0.0
 
     def certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
@@ -298,8 +298,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         reduced = self.fitted.reduce_one(vector)
         if reduced is None:
             return None
-        target = self._target_of(self.alpha if alpha is None else alpha)
-        return self.fitted.windows.certificate(target * reduced, reduced)
+        target = self._get_target(self.alpha if alpha is None else alpha)
+        return self.fitted.windows.certify(target * reduced, reduced)
 
     def state_data(self) -> dict[str, FloatArray]:
         """Return the fitted state as named arrays.
@@ -318,12 +318,12 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
         """Return a fitted copy from `state_data`."""
-        state = Calibrated.from_arrays(
+        state = ConditionalState.from_arrays(
             data, self.unit, self.cap, ridge=self.ridge > 0.0, has_levels=self.has_levels
         )
         return replace(self, _state=state)
 
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> Calibrated:
+    def _learn(self, features: FloatArray, success_scores: FloatArray) -> ConditionalState:
         return self._calibrate(Rows.with_unit_weights(features, success_scores))
 
     @cached_property
@@ -334,7 +334,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             targets[level] = targets[float(level)] = float(compute_tau(level) / self.unit)
         return targets
 
-    def _target_of(self, alpha: Level) -> float:
+    def _get_target(self, alpha: Level) -> float:
         """Return the coverage of an error level in units of `unit`; raise an InputError if not offered."""
         target = self._targets.get(alpha) or self._targets.get(format_alpha(alpha))
         if target is None:
@@ -344,17 +344,17 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
     def _match_levels(self, alphas: npt.ArrayLike | None, size: int) -> tuple[FloatArray, FloatArray]:
         """Return (size,) error levels as exact floats, and their coverages in units of `unit`."""
         if alphas is None:
-            return np.full(size, float(self.alpha)), np.full(size, self._target_of(self.alpha))
+            return np.full(size, float(self.alpha)), np.full(size, self._get_target(self.alpha))
         given = to_float_array(alphas, "alphas")
         if given.shape != (size,):
             msg = f"alphas must be {size} error levels, got an array of shape {given.shape}"
             raise InputError(msg)
         offered = np.array([float(level) for level in self.levels])
         nearest = np.abs(given[:, np.newaxis] - offered).argmin(axis=1)
-        wrong = ~(np.abs(given - offered[nearest]) < 0.5 * 10.0**-DECIMALS)
+        wrong = ~(np.abs(given - offered[nearest]) < 0.5 * 10.0**-MAX_DECIMALS)
         if wrong.any():
             raise self._not_offered_error(str(given[wrong][0]))
-        targets = np.array([self._target_of(level) for level in self.levels])
+        targets = np.array([self._get_target(level) for level in self.levels])
         return offered[nearest], targets[nearest]
 
     def _not_offered_error(self, level: str) -> InputError:
@@ -362,8 +362,8 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         msg = f"error level {level} is not available; this rule has levels {', '.join(map(str, self.levels))}"
         return InputError(msg)
 
-    def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> Calibrated:
-        return Calibrated.fit(
+    def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> ConditionalState:
+        return ConditionalState.fit(
             prompts,
             self.unit,
             self.cap,
@@ -373,17 +373,17 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
             units_of=units_of,
         )
 
-    def _compute_one(self, state: Calibrated, features: FloatArray) -> Thresholds | None:
+    def _compute_one(self, state: ConditionalState, features: FloatArray) -> Thresholds | None:
         """Compute one threshold at a third of the cost; None for several prompts, and if no fit is proven."""
         reduced = state.reduce_one(features[0]) if len(features) == 1 else None
         answer = None if reduced is None else state.windows.find(reduced)
         if reduced is None or answer is None or isinstance(answer, Unbounded):
             return None
-        value, error = answer.value(reduced)
+        value, error = answer.compute_value(reduced)
         return Thresholds.apply_cap(np.array([value]), np.array([error]), self.cap)
 
     def _compute(
-        self, state: Calibrated, features: FloatArray, factors: FloatArray | None = None
+        self, state: ConditionalState, features: FloatArray, factors: FloatArray | None = None
     ) -> Thresholds:
         """Compute thresholds; (m,) factors multiply linear terms: weight, target and randomisation."""
         reduced, reached = state.reduce(features)
@@ -402,7 +402,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
                 if isinstance(answer, Unbounded):
                     values[rows] = windows.unbounded_value
                 elif answer is not None:
-                    values[rows], errors[rows] = answer.values(reduced[rows])
+                    values[rows], errors[rows] = answer.compute_values(reduced[rows])
                 else:
                     # Prompts of equal weighted features share an answer, but not the bounds on their fits.
                     bounds = [windows.bound_below(linear[row], reduced[row]) for row in rows]
@@ -418,7 +418,7 @@ class ConditionalThreshold(ThresholdRule[Calibrated]):
         base = windows.find(np.zeros(reduced.shape[1]))
         if base is None or isinstance(base, Unbounded):
             return np.zeros(len(reduced), dtype=np.bool_)
-        return Thresholds.reaches_cap(*base.values(reduced), self.cap)
+        return Thresholds.reaches_cap(*base.compute_values(reduced), self.cap)
 
 
 def _find_common_divisor(first: Fraction, second: Fraction) -> Fraction:
@@ -441,7 +441,7 @@ def _check_units(features: npt.ArrayLike, d: int) -> FloatArray:
     """Convert (M, d) features to floats and check that they can define the units of a ridge."""
     given = to_float_array(features, "units_of")
     rows = given.ndim == 2 and given.shape[1] == d and len(given) > 0  # noqa: PLR2004 - rows and columns
-    if not (rows and np.abs(given).max() < LARGEST):
+    if not (rows and np.abs(given).max() < LARGEST_NUMBER):
         msg = f"units_of must be a finite (M, {d}) array of features, M >= 1; got shape {given.shape}"
         raise InputError(msg)
     return given

@@ -95,7 +95,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _MarginalState:
         size, tau = len(success_scores), compute_tau(self.alpha)
         rank = conformal_rank(size, tau) if self.delta is None else confident_rank(size, tau, self.delta)
-        return _MarginalState(_order_statistic(success_scores, rank, np.inf), features.shape[1])
+        return _MarginalState(_select_order_statistic(success_scores, rank, np.inf), features.shape[1])
 
     def _compute(self, state: _MarginalState, features: FloatArray) -> Thresholds:
         # An order statistic is one of the data, so it has no round-off.
@@ -184,7 +184,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         members = [success_scores[column == 1.0] for column in features.T]
         tau = compute_tau(self.alpha)
         ranks = [confident_rank(len(scores), tau, share) for scores in members]
-        quantiles = map(_order_statistic, members, ranks, [self.cap] * len(members))
+        quantiles = map(_select_order_statistic, members, ranks, [self.cap] * len(members))
         return _GroupedState(np.array(list(quantiles)))
 
     def _compute(self, state: _GroupedState, features: FloatArray) -> Thresholds:
@@ -192,7 +192,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         return Thresholds.apply_cap(values, np.zeros(len(features)), self.cap)
 
 
-def _order_statistic(scores: FloatArray, rank: int, beyond: float) -> float:
+def _select_order_statistic(scores: FloatArray, rank: int, beyond: float) -> float:
     """Return the score of a rank from 1, or `beyond` for a rank above the number of scores."""
     return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else beyond
 

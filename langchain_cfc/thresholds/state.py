@@ -13,14 +13,22 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import fit_penalised_base
-from langchain_cfc.thresholds._rows import DEPENDENT, NEGLIGIBLE, Columns, Penalised, Rest, Rows, Standardised
+from langchain_cfc.thresholds._rows import (
+    DEPENDENCE_TOLERANCE,
+    ZERO_TOLERANCE,
+    Columns,
+    Penalised,
+    RidgeUnits,
+    Rows,
+    RowSums,
+)
 from langchain_cfc.thresholds._simplex import invert
 from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._widening import build_wide_neighbourhood, sample_prompts
 from langchain_cfc.thresholds._windows import PlainWindows, RidgeWindows
 from langchain_cfc.thresholds.base import check_state
 
-AXES = {
+STATE_AXES = {
     "features": 2,
     "success_scores": 1,
     "weights": 1,
@@ -38,11 +46,11 @@ RIDGE_AXES = {"shift": 1, "spread": 1, "penalty": 1}
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class ConditionalState:
     """The state of a fitted conditional rule."""
 
     columns: Columns  # Independent columns of the features, which determine which prompts are within reach
-    units: Standardised | None  # Features in the units of a ridge; None without one
+    units: RidgeUnits | None  # Features in the units of a ridge; None without one
     near: Neighbourhood  # The neighbourhood of the fit, in independent columns or in these units
     tau: Fraction  # Coverage of which targets are multiples
 
@@ -57,13 +65,13 @@ class Calibrated:
         ridge: float,
         penalised: Penalised,
         units_of: FloatArray | None,
-    ) -> Calibrated:
+    ) -> ConditionalState:
         """Calibrate on prompts with `ridge` >= 0, and keep at least `window` of them; all of them if None."""
         columns, root = Columns.choose(prompts.features)
         size = float(prompts.weights.sum())
-        units: Standardised | None = None
+        units: RidgeUnits | None = None
         if ridge > 0.0:
-            units = Standardised.fit(prompts.features, (size + 1.0) * ridge, penalised, units_of)
+            units = RidgeUnits.fit(prompts.features, (size + 1.0) * ridge, penalised, units_of)
         features = columns.reduce(prompts.features)[0] if units is None else units.apply(prompts.features)
         rows = replace(prompts, features=features)
         lean = rows.merge_equal() if rows.is_repetitive else rows
@@ -72,14 +80,14 @@ class Calibrated:
         else:
             base = fit_penalised_base(lean, tau, units.penalty / (size + 1.0))
             root = units.compute_root(lean.features)
-        asked = sample_prompts(rows, base.beta, cap)
+        linear_terms = sample_prompts(rows, base.beta, cap)
         near = build_wide_neighbourhood(
             lean,
             base,
             root,
             window,
-            asked=asked,
-            windows_of=lambda near: _build_windows(near, tau, units),
+            linear_terms=linear_terms,
+            build_windows=lambda near: _build_windows(near, tau, units),
         )
         return cls(columns, units, near, tau)
 
@@ -105,7 +113,7 @@ class Calibrated:
         """The solver for negative multiples of prompts (see `_randomized`)."""
         return _build_windows(self.near, self.tau, self.units, negative=True)
 
-    def slack(self, coefficients: FloatArray, prompts: Rows) -> float:
+    def compute_slack(self, coefficients: FloatArray, prompts: Rows) -> float:
         """Compute how much a ridge lowers the coverage under f = features' coefficients (see `ridge_slack`).
 
         The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i is gamma' D
@@ -113,10 +121,10 @@ class Calibrated:
         """
         f, total = prompts.features @ coefficients, float(prompts.weights.sum())
         size = float((np.abs(prompts.features) @ np.abs(coefficients)).max(initial=0.0))
-        if (f < -NEGLIGIBLE * size).any():
+        if (f < -ZERO_TOLERANCE * size).any():
             msg = "a weighting must not be negative: the guarantee covers only f >= 0"
             raise InputError(msg)
-        if self.units is None or f.max() <= DEPENDENT * size:
+        if self.units is None or f.max() <= DEPENDENCE_TOLERANCE * size:
             return 0.0
         gamma = self.units.compute_coordinates(f, prompts.features)
         pull = float(gamma @ (self.units.penalty * self.near.centre.beta)) / (total + 1.0)
@@ -142,10 +150,10 @@ class Calibrated:
     @classmethod
     def from_arrays(
         cls, data: Mapping[str, FloatArray], tau: Fraction, cap: float, *, ridge: bool, has_levels: bool
-    ) -> Calibrated:
+    ) -> ConditionalState:
         """Rebuild the state from named, maybe untrusted arrays; raise an InputError if they do not fit."""
-        check_state(data, AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
-        units = Standardised.from_arrays(data, len(data["scale"])) if ridge else None
+        check_state(data, STATE_AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
+        units = RidgeUnits.from_arrays(data, len(data["scale"])) if ridge else None
         columns = Columns.from_arrays(data)
         impossible = _find_impossible(data, tau, cap, columns, units)
         if impossible is not None:
@@ -157,7 +165,7 @@ class Calibrated:
         scores = data["success_scores"]
         weights = data["weights"] if len(data["weights"]) else np.ones(len(scores))
         low, total, mass = data["rest"]
-        rest = Rest(low, total, mass, data.get("rest_target", total), *data["rest_scores"].tolist())
+        rest = RowSums(low, total, mass, data.get("rest_target", total), *data["rest_scores"].tolist())
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
         rows = Rows(data["features"], scores, weights, data.get("targets", weights))
         centre = Centre(data["centre"], data["root"])
@@ -165,7 +173,7 @@ class Calibrated:
 
 
 def _build_windows(
-    near: Neighbourhood, tau: Fraction, units: Standardised | None, *, negative: bool = False
+    near: Neighbourhood, tau: Fraction, units: RidgeUnits | None, *, negative: bool = False
 ) -> PlainWindows | RidgeWindows:
     """Build the solver for a neighbourhood; `negative` for negative multiples of prompts."""
     if units is None:
@@ -182,7 +190,7 @@ def _is_invertible(matrix: FloatArray) -> bool:
 
 
 def _find_impossible(
-    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns, units: Standardised | None
+    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns, units: RidgeUnits | None
 ) -> str | None:
     """Return the name of an array that cannot be part of a state; None if all can."""
     size, rank = len(data["success_scores"]), len(columns.kept)

@@ -112,12 +112,12 @@ def test_thresholds_agree(record_property: Callable[[str, object], None]) -> Non
 @pytest.mark.long
 def test_the_comparison_notices_a_threshold_that_is_a_little_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    honest = Fit.values
+    honest = Fit.compute_values
 
     def shifted(fit: Fit, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
         values, errors = honest(fit, phis)
         return values + 1e-8, errors
 
-    monkeypatch.setattr(Fit, "values", shifted)
+    monkeypatch.setattr(Fit, "compute_values", shifted)
     with pytest.raises(AssertionError):
         compared(wide_cases(3))

@@ -10,7 +10,7 @@ import pytest
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import Certificate, ConditionalThreshold
-from langchain_cfc.thresholds._rows import Columns, Rest, Rows
+from langchain_cfc.thresholds._rows import Columns, Rows, RowSums
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex
 from langchain_cfc.thresholds.certificate import Problem, build_certificate
 from tests.lengths import mostly_long
@@ -81,12 +81,12 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
     right, other = simplex.minimise(phi), simplex.minimise(np.array([0.2, 3.0]))
     assert isinstance(right, Fit)
     assert isinstance(other, Fit)
-    problem = Problem(rows, Rest.zeros(2), TAU, np.zeros(2), phi)
+    problem = Problem(rows, RowSums.zeros(2), TAU, np.zeros(2), phi)
 
     def certified(fit: Fit, vertex: Vertex) -> Certificate:
         others = problem.compute_imbalance(problem.compute_eta(vertex, np.zeros(2)))
         on_basis = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
-        return build_certificate(problem, vertex, on_basis, fit.beta, fit.value(phi))
+        return build_certificate(problem, vertex, on_basis, fit.beta, fit.compute_value(phi))
 
     assert proves(certified(right, right.vertex), 200)
     assert not proves(certified(other, other.vertex), 200)

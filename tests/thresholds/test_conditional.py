@@ -165,7 +165,7 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
             exact = certified_value(
                 rows, case.scores, case.alpha, phi, basis=fit.vertex.basis, below=fit.vertex.below
             )
-            value, error = fit.value(phi)
+            value, error = fit.compute_value(phi)
             assert abs(Fraction(value) - exact) <= Fraction(error)
             proven += 1
     assert proven > repetitions(20, share=0.1)

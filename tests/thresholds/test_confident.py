@@ -31,7 +31,7 @@ from langchain_cfc.thresholds import (
     conformal_rank,
     format_delta,
 )
-from langchain_cfc.thresholds.base import ROUND_OFF, _binomial_tails
+from langchain_cfc.thresholds.base import TAIL_ROUND_OFF, _binomial_tails
 from tests.lengths import mostly_long, repetitions
 
 FALSE_ALARM = 1e-6
@@ -136,7 +136,7 @@ def test_tails_are_as_accurate_as_they_say() -> None:
         for place, tail in enumerate(tails.tolist())
         if exact[first + place] > delta / 2
     )
-    assert 0 < error < ROUND_OFF * len(tails)
+    assert 0 < error < TAIL_ROUND_OFF * len(tails)
     assert exact[first + len(tails) - 1] < delta < exact[first]
 
 

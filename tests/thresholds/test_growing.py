@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from langchain_cfc.thresholds import ConditionalThreshold, _warm_start
-from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._rows import Rows, RowSums
 from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
-from langchain_cfc.thresholds._warm_start import FIRST, BaseFit, fit_base_regression
+from langchain_cfc.thresholds._warm_start import FIRST_SAMPLE_SIZE, BaseFit, fit_base_regression
 from tests.lengths import mostly_long
 
 from .oracles import order_statistic
@@ -64,12 +64,12 @@ def assert_optimal(rows: Rows, fit: BaseFit, tau: Fraction) -> None:
 
 
 @mostly_long("kind", KINDS, quick=3)
-@pytest.mark.parametrize("size", [FIRST, FIRST + 1, 7_000, 50_000])
+@pytest.mark.parametrize("size", [FIRST_SAMPLE_SIZE, FIRST_SAMPLE_SIZE + 1, 7_000, 50_000])
 def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
     rows = kind(np.random.default_rng(size), size)
     fit = fit_base_regression(rows, TAU)
     assert_optimal(rows, fit, TAU)
-    expected = Rest.from_rows(rows, fit.vertex.below)
+    expected = RowSums.from_rows(rows, fit.vertex.below)
     for name, expected_sum in vars(expected).items():
         np.testing.assert_allclose(getattr(fit.sums, name), expected_sum, rtol=1e-12, atol=1e-9)
 
@@ -93,7 +93,7 @@ def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None
     plain = QuantileSimplex(rows, TAU)
     for phi in rows.features[:5]:
         fit = plain.minimise(phi)
-        expected = np.inf if isinstance(fit, Unbounded) else fit.value(phi)[0]
+        expected = np.inf if isinstance(fit, Unbounded) else fit.compute_value(phi)[0]
         expected = np.inf if expected >= 2.0 - 1e-9 else expected
         assert rule.threshold(phi) == pytest.approx(expected, abs=1e-12)
 

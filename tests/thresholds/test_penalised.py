@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds._rows import Penalised, Standardised, spans_constant
+from langchain_cfc.thresholds._rows import Penalised, RidgeUnits, spans_constant
 from tests.lengths import mostly_long, repetitions
 
 from .cases import KINDS, Case, cases
@@ -219,10 +219,10 @@ def test_a_constant_is_recognised_in_the_span_and_nowhere_else() -> None:
     assert spans_constant(np.full((50, 1), 0.3))
     assert not spans_constant(t[:, np.newaxis])
     assert not spans_constant(hats[:, :3] + 0.1 * rng.random((50, 3)))
-    units = Standardised.fit(hats, 0.5, "slopes")
+    units = RidgeUnits.fit(hats, 0.5, "slopes")
     assert units.penalty[0] == 0.0
     assert (np.abs(units.apply(hats)) <= 1.0).all()
-    assert (Standardised.fit(hats, 0.5, "all").penalty > 0.0).all()
+    assert (RidgeUnits.fit(hats, 0.5, "all").penalty > 0.0).all()
 
 
 def test_outside_the_span_of_the_calibration_features_nothing_is_certified() -> None:

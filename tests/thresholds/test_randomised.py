@@ -169,8 +169,9 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
     )
     assert isinstance(unmirrored, Fit)
     assert isinstance(mirrored, Fit)
-    assert rule.threshold([1.0], uniform=0.5) == mirrored.value(np.ones(1))[0] == 0.1  # rank 6/4 - 1/2
-    assert unmirrored.value(np.ones(1))[0] == 0.2
+    # The rank is 6/4 - 1/2.
+    assert rule.threshold([1.0], uniform=0.5) == mirrored.compute_value(np.ones(1))[0] == 0.1
+    assert unmirrored.compute_value(np.ones(1))[0] == 0.2
 
 
 @mostly_long(

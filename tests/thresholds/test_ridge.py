@@ -15,7 +15,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import ThresholdError
 from langchain_cfc.thresholds import _ridge
 from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
-from langchain_cfc.thresholds._rows import Rest, Rows, find_independent_columns
+from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
 from langchain_cfc.thresholds._simplex import Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import Start
 from tests.lengths import LONG, mostly_long
@@ -129,7 +129,7 @@ def test_agrees_with_a_conic_solver(kind: str) -> None:
             scale = 1.0 + abs(least)
             assert least <= objective(problem, phi, beta) + 1e-12 * scale
             assert least >= objective(problem, phi, beta) - AGREEMENT * scale
-            value, bound = fit.value(phi)
+            value, bound = fit.compute_value(phi)
             slack = AGREEMENT * max(1.0, abs(value)) + bound
             assert value <= phi @ beta + slack  # the smallest, where minimisers are not unique
             if (problem.penalty > 0.0).all() and status == "optimal":
@@ -148,7 +148,7 @@ def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
             _ridge = np.where(free, 0.0, fit.beta)
             scores = problem.rows.scores - x @ _ridge
             expected = dual_threshold(x[:, free], scores, problem.alpha, phi[free]) + phi @ _ridge
-            value, bound = fit.value(phi)
+            value, bound = fit.compute_value(phi)
             assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
 
 
@@ -230,7 +230,7 @@ def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
                 assert w[i] * (tau - 1) - Fraction(ROUNDED) <= dual
                 assert dual <= w[i] * tau + Fraction(ROUNDED)
             exact = sum((a * b for a, b in zip(f, beta, strict=True)), Fraction(0))
-            value, bound = fit.value(phi)
+            value, bound = fit.compute_value(phi)
             assert abs(Fraction(value) - exact) <= Fraction(bound)
 
 
@@ -238,7 +238,7 @@ def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
     for problem in problems("continuous", 40):
         for _, fit in problem.solved():
             for row in fit.vertex.basis:
-                assert fit.value(problem.rows.features[row])[0] == problem.rows.scores[row]
+                assert fit.compute_value(problem.rows.features[row])[0] == problem.rows.scores[row]
 
 
 @pytest.mark.parametrize("kind", ["groups", "whole_rank", "group_without_points"])
@@ -252,7 +252,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
         for group, phi in enumerate(np.eye(groups, groups + 1)):
             fit = solver.minimise(phi)
             expected = order_statistic(case.scores[features[:, group] == 1.0], case.alpha)
-            assert (np.inf if isinstance(fit, Unbounded) else fit.value(phi)[0]) == expected
+            assert (np.inf if isinstance(fit, Unbounded) else fit.compute_value(phi)[0]) == expected
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
@@ -268,8 +268,8 @@ def test_answers_do_not_depend_on_the_start(kind: str) -> None:
                 for phi, expected in plain:
                     fit = solver.minimise(phi)
                     assert isinstance(fit, RidgeFit)
-                    value, bound = expected.value(phi)
-                    assert fit.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+                    value, bound = expected.compute_value(phi)
+                    assert fit.compute_value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
 def test_asking_leaves_no_trace() -> None:
@@ -297,8 +297,8 @@ def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
             weighted, repeated = left.minimise(phi), right.minimise(phi)
             assert isinstance(weighted, Unbounded) == isinstance(repeated, Unbounded)
             if isinstance(weighted, RidgeFit) and isinstance(repeated, RidgeFit):
-                value, bound = repeated.value(phi)
-                assert weighted.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+                value, bound = repeated.compute_value(phi)
+                assert weighted.compute_value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
@@ -309,14 +309,14 @@ def test_rows_may_take_part_by_their_sums(kind: str) -> None:
             outside: BoolArray = rng.random(len(problem.rows)) < 0.7
             outside[whole.vertex.basis] = False
             inside = np.flatnonzero(~outside)
-            rest = Rest.from_rows(problem.rows.take(outside), whole.vertex.below[outside])
+            rest = RowSums.from_rows(problem.rows.take(outside), whole.vertex.below[outside])
             basis = np.searchsorted(inside, whole.vertex.basis)
             near = Start(Vertex(basis, whole.vertex.below[inside]), np.zeros(len(phi)))
             window = problem._replace(rows=problem.rows.take(inside))
             fit = window.solver(rest=rest, start=near).minimise(phi)
             assert isinstance(fit, RidgeFit)
-            value, bound = whole.value(phi)
-            assert fit.value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
+            value, bound = whole.compute_value(phi)
+            assert fit.compute_value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
 def large(rng: np.random.Generator, kind: str, size: int) -> Rows:
@@ -342,7 +342,7 @@ RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
 def test_the_grown_fit_is_the_direct_one(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_ridge, "FIRST", first)
+    monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", first)
     rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
     penalty = (rows.weights.sum() + 1) * RIDGE
     direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
@@ -366,7 +366,7 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
 
 
 def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ridge, "FIRST", 50)
+    monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", 50)
     rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
     grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
@@ -381,7 +381,8 @@ def test_a_penalty_bounds_what_is_unbounded_without() -> None:
     assert without.ray.tolist() == [1.0]
     fit = RidgeRegression(rows, Fraction(9, 10), np.full(1, 0.1)).minimise(np.ones(1))
     assert isinstance(fit, RidgeFit)
-    assert fit.value(np.ones(1))[0] == pytest.approx((0.9 * 4 - 3) / 0.1)  # all below: 0.1 beta + 3 = 0.9 * 4
+    # All rows lie below: 0.1 beta + 3 = 0.9 * 4.
+    assert fit.compute_value(np.ones(1))[0] == pytest.approx((0.9 * 4 - 3) / 0.1)
 
 
 def test_dependent_columns_need_a_penalty() -> None:

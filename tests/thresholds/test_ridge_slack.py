@@ -19,7 +19,7 @@ import pytest
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
-from langchain_cfc.thresholds._rows import Penalised, Standardised
+from langchain_cfc.thresholds._rows import Penalised, RidgeUnits
 from tests.lengths import mostly_long
 
 from .test_randomised import HIGH, shares
@@ -126,7 +126,7 @@ def test_units_that_overflow_are_refused() -> None:
     features = np.array([[1.0, 0.0], [1.0, 1e140], [1.0, 2e140]])
     others = np.array([[1.0, 0.0], [1.0, 1e-140], [1.0, 2e-140]])
     with pytest.raises(InputError, match="floating point"):
-        Standardised.fit(features, 1.0, "slopes", others)
+        RidgeUnits.fit(features, 1.0, "slopes", others)
 
 
 # The slack as an identity.

@@ -7,7 +7,7 @@ import pytest
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.thresholds import _rows as module
-from langchain_cfc.thresholds._rows import Rest, Rows
+from langchain_cfc.thresholds._rows import Rows, RowSums
 
 
 def draw_rows(size: int, seed: int = 0) -> Rows:
@@ -30,7 +30,7 @@ def counted(rows: Rows) -> dict[tuple[float, ...], float]:
 
 @pytest.mark.parametrize("chunk", [16, 100, 1 << 16])
 def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK", chunk)
+    monkeypatch.setattr(module, "MERGE_SIZE", chunk)
     rows = draw_rows(500)
     merged = rows.merge_equal()
     assert counted(merged) == counted(rows)
@@ -42,8 +42,8 @@ def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytes
 
 def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Factors of zero give every row the same hash.
-    monkeypatch.setattr(module, "ODD", np.uint64(0))
-    monkeypatch.setattr(module, "ONE", np.uint64(0))
+    monkeypatch.setattr(module, "HASH_TWO", np.uint64(0))
+    monkeypatch.setattr(module, "HASH_ONE", np.uint64(0))
     rows = draw_rows(300)
     assert counted(rows.merge_equal()) == counted(rows)
 
@@ -57,12 +57,12 @@ def test_a_sample_tells_whether_rows_repeat() -> None:
 
 @pytest.mark.parametrize("block", [7, 8192])
 def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK_SIZE", block)
     rng = np.random.default_rng(2)
     weights, targets = rng.uniform(0.5, 2.0, 100), rng.uniform(0.1, 3.0, 100)
     rows = Rows(rng.normal(size=(100, 3)), rng.random(100), weights, targets)
     below = rng.random(100) < 0.6
-    rest = Rest.from_rows(rows, below)
+    rest = RowSums.from_rows(rows, below)
     expected: dict[str, FloatArray] = {
         "low": (weights * below) @ rows.features,
         "total": weights @ rows.features,
@@ -73,8 +73,8 @@ def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch)
     }
     for name, value in expected.items():
         np.testing.assert_allclose(getattr(rest, name), value, rtol=1e-12)
-    half = Rest.from_rows(rows.take(slice(None, 50)), below[:50])
-    other = Rest.from_rows(rows.take(slice(50, None)), below[50:])
+    half = RowSums.from_rows(rows.take(slice(None, 50)), below[:50])
+    other = RowSums.from_rows(rows.take(slice(50, None)), below[50:])
     for whole in (half + other, rest):
         for name, value in vars(whole - other).items():
             np.testing.assert_allclose(value, getattr(half, name), rtol=1e-9, atol=1e-12)

@@ -21,7 +21,7 @@ from langchain_cfc.thresholds._rows import Columns, Rows
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Solution, Unbounded, Vertex
 from langchain_cfc.thresholds._warm_start import fit_base_regression
 from langchain_cfc.thresholds._windows import Answer, PlainWindows
-from langchain_cfc.thresholds.state import Calibrated
+from langchain_cfc.thresholds.state import ConditionalState
 from tests.lengths import LONG, mostly_long, repetitions
 
 from .oracles import dual_threshold, order_statistic
@@ -124,7 +124,7 @@ def narrowed(
     columns, root = Columns.choose(features)
     rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
     near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, keep)
-    return replace(rule, _state=Calibrated(columns, None, near, TAU))
+    return replace(rule, _state=ConditionalState(columns, None, near, TAU))
 
 
 def assert_same(found: Thresholds, expected: Thresholds) -> None:
@@ -185,7 +185,7 @@ def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
     for phi, exact in zip(columns.reduce(queries)[0], everything, strict=True):
         careful, careless = certain.find(phi), trusting.find(phi)
         refused += careful is None
-        value = careless.value(phi)[0] if isinstance(careless, Fit) else np.inf
+        value = careless.compute_value(phi)[0] if isinstance(careless, Fit) else np.inf
         wrong += careful is None and not np.isclose(min(value, 2.0), min(exact, 2.0), rtol=1e-6)
     assert refused > 30
     assert wrong > 30
