@@ -133,7 +133,7 @@ def binomial_p_value(count: int, size: int, rate: float | Fraction) -> float:
     rate = _to_fraction("rate", rate)
     if count == size:
         return 1.0
-    return _tail(count, size, rate)
+    return _compute_tail(count, size, rate)
 
 
 def required_size(share: float | Fraction, rate: float | Fraction, delta: float) -> int | None:
@@ -167,7 +167,7 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     # w = (1 - l) / (1 - share) the difference is 0 at w = 1 and grows with w (w + 1 / w >= 2). So t is
     # stochastically larger to the right, more so beyond rate >= share, and the covariance is negative.
     enough = 1 + bisect_left(
-        range(1, LARGEST_SIZE + 1), True, key=lambda size: _tail(share * size, size, rate) <= delta
+        range(1, LARGEST_SIZE + 1), True, key=lambda size: _compute_tail(share * size, size, rate) <= delta
     )
     if enough > LARGEST_SIZE:
         return None
@@ -179,7 +179,7 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
     return start + 1 + bisect_left(range(start + 1, enough), True, key=rejects)
 
 
-def _tail(count: int | Fraction, size: int, rate: Fraction) -> float:
+def _compute_tail(count: int | Fraction, size: int, rate: Fraction) -> float:
     """Return P(Binomial(size, rate) <= count), never too small; the count, below size, may be fractional."""
     tail = require("scipy.special", "calibrate", "a certificate").betaincc
     below = float(rate)

@@ -107,8 +107,8 @@ FALLBACKS = 10
 SPACED_TESTS = 9
 # Number of policies on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
-_EVERYONE = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
-_ZEROS = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
+_EVERY_PROMPT = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
+_ZERO_SCORES_ONLY = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
 
 
 def certify_mean_score(
@@ -132,7 +132,7 @@ def certify_mean_score(
     """
     alpha = artifact.alphas[0]
     seen = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
-    ranking = _Ranking.of(artifact, certification, seen)
+    ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}
     for rate in max_wrong_rates:
@@ -147,7 +147,7 @@ def certify_mean_score(
         )
         if isinstance(certificate, str):
             stricter = [one for one in certificates if Fraction(one.max_wrong_rate) < Fraction(rate)]
-            refused[rate] = _explain_stricter(rate, stricter[-1]) if stricter else certificate
+            refused[rate] = _explain_stricter_rate(rate, stricter[-1]) if stricter else certificate
         else:
             certificates.append(certificate)
     if not certificates:
@@ -183,22 +183,22 @@ class _Ranking:
     wrong: IntArray  # (m + 1,) number of wrong answers among the first 0 ... m
 
     @classmethod
-    def of(cls, artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> _Ranking:
+    def rank(cls, artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> _Ranking:
         """Rank the prompts; ties are broken by hash."""
         answered = np.flatnonzero(seen.decisions.answered)
         scores = MEAN_SCORE.values(labelled.draws)[answered]
         tickets = artifact.calibration.split.uniforms("tie", [labelled.ids[row] for row in answered])
         order = np.lexsort((tickets, scores))
-        return cls._of_rows(answered[order], scores[order], seen.wrong)
+        return cls._from_rows(answered[order], scores[order], seen.wrong)
 
     @classmethod
-    def _of_rows(cls, rows: IntArray, scores: FloatArray, wrong: BoolArray) -> _Ranking:
+    def _from_rows(cls, rows: IntArray, scores: FloatArray, wrong: BoolArray) -> _Ranking:
         return cls(rows, scores, np.concatenate([[0], np.cumsum(wrong[rows])]).astype(np.int64))
 
     def select(self, members: BoolArray, wrong: BoolArray) -> _Ranking:
         """Return the ranking of the certification prompts flagged in `members`."""
         inside = members[self.rows]
-        return self._of_rows(self.rows[inside], self.scores[inside], wrong)
+        return self._from_rows(self.rows[inside], self.scores[inside], wrong)
 
     def divides_ties(self, size: int) -> bool:
         """Return whether a cut behind the first `size` prompts divides a tie."""
@@ -217,7 +217,7 @@ class _Ranking:
     def make_policy(self, size: int) -> AnswerPolicy:
         """Return the policy that answers mean scores below that of the prompt behind the first `size`."""
         if size == len(self.scores):
-            return _EVERYONE
+            return _EVERY_PROMPT
         cut = math.nextafter(float(self.scores[size]), 0.0)
         return AnswerPolicy(max_mean_score=cut, ignores_sets=True)
 
@@ -357,11 +357,12 @@ def _certify_rate(
         within.append(np.isin(counts, alone))
     size = max(sizes, key=lambda one: (sum(bool(certified[one]) for certified in within), one))
     answered = np.isin(np.arange(len(certification)), ranking.rows[:size])
+    answers_zeros = size == ranking.count_zeros() < len(ranking.scores)
     return WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
         delta=delta,
         alpha=artifact.alphas[0],
-        policy=_ZEROS if size == ranking.count_zeros() < len(ranking.scores) else ranking.make_policy(size),
+        policy=_ZERO_SCORES_ONLY if answers_zeros else ranking.make_policy(size),
         prompts=len(certification),
         groups=(
             seen.certify_group(everyone, answered, certified=True),
@@ -440,7 +441,7 @@ def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
     return words.rstrip()
 
 
-def _explain_stricter(rate: str, stricter: WrongRateCertificate) -> str:
+def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
     """Say that the cut certified for a smaller rate also keeps a rate that has no cut of its own."""
     return (
         f"A wrong-answer rate of {float(rate):g} could not be certified separately: too many answers are "
@@ -455,7 +456,7 @@ def state_abstentions(policy: CertifiedPolicy) -> str | None:
     Return None if no policy on the curve answers all prompts: the model's wrong-answer rate is then unknown.
     """
     everyone = policy.curve[-1] if policy.curve else None
-    if everyone is None or everyone.policy != _EVERYONE:
+    if everyone is None or everyone.policy != _EVERY_PROMPT:
         return None
     wrong_rate = everyone.wrong / everyone.answered
     shares = [

@@ -58,21 +58,21 @@ SURE, DOUBTED, BROKEN, KNOWN = range(4)
 # Outcomes in the evidence of a certificate.
 KEPT, BROKE, UNLABELLED = "+", "-", "."
 # A judge whose doubt is at least this is not sure.
-_DOUBT = 0.25
+_LEAST_DOUBT = 0.25
 # Prior counts of each stratum: kept and broken promises, and prompts.
-_PRIOR = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
-_PRIOR_MET = np.array([4.0, 2.0, 2.0, 0.0])
+_PRIOR_LABELS = np.array([(1.9, 0.1), (1.7, 0.3), (1.0, 1.0), (0.5, 0.5)])
+_PRIOR_PROMPTS = np.array([4.0, 2.0, 2.0, 0.0])
 # Probability that a prompt is labelled, relative to `share`: without doubt, and more per unit of doubt.
-_INCLUSION = (0.7, 0.8)
+_INCLUSION_FACTORS = (0.7, 0.8)
 # Fractions of the wealth to choose a bet from; the best is about proportional to the share labelled.
-_FRACTIONS = np.geomspace(0.001, 0.9, 20)
+_BET_FRACTIONS = np.geomspace(0.001, 0.9, 20)
 # The smallest share that people may label.
 LEAST_SHARE = 0.01
 # More than the round-off of the logarithm of the wealth after a million prompts.
 _ROUND_OFF = 1e-6
 # Hypotheses: probabilities in steps of half a percent, and of a tenth of one from 95 % on.
-_GRID = np.unique([*(np.arange(1, 200) / 200.0), *(np.arange(950, 1000) / 1000.0)])
-LARGEST_TARGET = float(_GRID[-1])
+_HYPOTHESES = np.unique([*(np.arange(1, 200) / 200.0), *(np.arange(950, 1000) / 1000.0)])
+LARGEST_TARGET = float(_HYPOTHESES[-1])
 # How far ahead a forecast looks, in prompts, and how often it is repeated.
 _FORECAST_STEPS = 10_000
 _FORECASTS = 200
@@ -83,13 +83,13 @@ def compute_inclusion(share: float, doubt: FloatArray) -> FloatArray:
 
     They grow from 0.7 times `share` without doubt to 1.5 times for the most doubtful prompts, capped at 1.
     """
-    least, more = _INCLUSION
+    least, more = _INCLUSION_FACTORS
     return np.asarray(np.minimum(1.0, share * (least + more * doubt)), dtype=np.float64)
 
 
 def assign_strata(kept: BoolArray, doubt: FloatArray, known: BoolArray) -> IntArray:
     """Return the stratum of each prompt, from what the judge says, its doubt, and if the outcome is known."""
-    by_judge = np.where(kept, np.where(doubt < _DOUBT, SURE, DOUBTED), BROKEN)
+    by_judge = np.where(kept, np.where(doubt < _LEAST_DOUBT, SURE, DOUBTED), BROKEN)
     return np.asarray(np.where(known, KNOWN, by_judge), dtype=np.int64)
 
 
@@ -142,7 +142,7 @@ class JudgedEProcess:
     fractions: FloatArray  # (..., g) part of the wealth that is bet
     kept: FloatArray  # (..., s) promises kept by people's labels, by stratum
     labelled: FloatArray  # (..., s) people's labels
-    met: FloatArray  # (..., s) prompts so far
+    prompts_met: FloatArray  # (..., s) prompts so far
     included: FloatArray  # (..., s) sum of their probabilities to be labelled
     refit_every: int  # prompts between two choices of bets: about as many as contain one label
     prompts: int = 0  # number of prompts so far
@@ -153,20 +153,20 @@ class JudgedEProcess:
 
         The grid does not depend on what is to be certified, so the target may change on the way.
         """
-        return cls.of_targets(_GRID, share)
+        return cls.of_targets(_HYPOTHESES, share)
 
     @classmethod
     def of_targets(cls, targets: FloatArray, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
         """Start an array of sequences, before any prompt, with the given ascending hypotheses."""
-        by_stratum = np.zeros((*shape, len(_PRIOR)))
+        by_stratum = np.zeros((*shape, len(_PRIOR_LABELS)))
         return cls(
             targets=targets,
             wealth=EProcess.start([*shape, len(targets)], 1),
             fractions=np.zeros((*shape, len(targets))),
-            kept=by_stratum + _PRIOR[:, 0],
-            labelled=by_stratum + _PRIOR.sum(axis=1),
-            met=by_stratum + _PRIOR_MET,
-            included=by_stratum + share * _PRIOR_MET,
+            kept=by_stratum + _PRIOR_LABELS[:, 0],
+            labelled=by_stratum + _PRIOR_LABELS.sum(axis=1),
+            prompts_met=by_stratum + _PRIOR_PROMPTS,
+            included=by_stratum + share * _PRIOR_PROMPTS,
             refit_every=max(1, round(1.0 / share)),
         )
 
@@ -202,7 +202,7 @@ class JudgedEProcess:
             kept: (...) whether the promise is kept; looked at only where sampled.
         """
         fractions = self._choose_fractions() if self.prompts % self.refit_every == 0 else self.fractions
-        member = strata[..., np.newaxis] == np.arange(len(_PRIOR))
+        member = strata[..., np.newaxis] == np.arange(len(_PRIOR_LABELS))
         prediction = (self.predictions * member).sum(axis=-1)
         pay, pay_kept, pay_broken = compute_payoffs(
             fractions, self.targets, prediction[..., np.newaxis], inclusion[..., np.newaxis]
@@ -216,26 +216,26 @@ class JudgedEProcess:
             fractions=fractions,
             kept=self.kept + (seen & kept[..., np.newaxis]),
             labelled=self.labelled + seen,
-            met=self.met + member,
+            prompts_met=self.prompts_met + member,
             included=self.included + member * inclusion[..., np.newaxis],
             prompts=self.prompts + 1,
         )
 
     def _choose_fractions(self) -> FloatArray:
         """Return the (..., g) fractions of wealth to bet for which the shares so far predict most growth."""
-        met, shape = self.met, (..., np.newaxis, np.newaxis, slice(None))
+        met, shape = self.prompts_met, (..., np.newaxis, np.newaxis, slice(None))
         inclusion = np.where(met > 0.0, self.included / np.maximum(met, 1e-9), 1.0)[shape]
         predicted = self.predictions[shape]
         pay, pay_kept, pay_broken = compute_payoffs(
-            _FRACTIONS[:, np.newaxis], self.targets[:, np.newaxis, np.newaxis], predicted, inclusion
+            _BET_FRACTIONS[:, np.newaxis], self.targets[:, np.newaxis, np.newaxis], predicted, inclusion
         )
         by_label = predicted * np.log(pay_kept) + (1.0 - predicted) * np.log(pay_broken)
         growth = inclusion * by_label + (1.0 - inclusion) * np.log(pay)
         mean = (growth * (met / met.sum(axis=-1, keepdims=True))[shape]).sum(axis=-1)
         best = mean.argmax(axis=-1)
-        return np.where(mean.max(axis=-1) > 0.0, _FRACTIONS[best], 0.0)
+        return np.where(mean.max(axis=-1) > 0.0, _BET_FRACTIONS[best], 0.0)
 
-    def bound(self, delta: float) -> FloatArray:
+    def compute_bound(self, delta: float) -> FloatArray:
         """Return (...) lower bounds on the probability that the promise is kept; 0 if nothing is shown."""
         rejected = self.wealth.peak >= math.log(1.0 / delta) + _ROUND_OFF
         count = np.logical_and.accumulate(rejected, axis=-1).sum(axis=-1)
@@ -272,7 +272,7 @@ class JudgedEProcess:
             fractions=repeat(self.fractions[one]),
             kept=repeat(self.kept),
             labelled=repeat(self.labelled),
-            met=repeat(self.met),
+            prompts_met=repeat(self.prompts_met),
             included=repeat(self.included),
         )
         truth = rng.beta(state.kept, state.labelled - state.kept)

@@ -76,11 +76,11 @@ def _select_step(
             break
         passed = level, missed
     if passed is None:
-        raise _unattainable(alpha, delta, missed, len(certification))
+        raise _make_unattainable_error(alpha, delta, missed, len(certification))
     return passed
 
 
-def _unattainable(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
+def _make_unattainable_error(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
     needed = required_size(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
     cure = (
         f"with this share about {needed} certification prompts would be enough: add more records or raise "

@@ -96,8 +96,8 @@ def certify_policy(
     if not tested:
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
         msg = (
-            f"{_failure(rate, artifact.unit)}: no prompt is answered at any of the levels ({levels}); use "
-            "larger alphas"
+            f"{_describe_failure(rate, artifact.unit)}: no prompt is answered at any of the levels "
+            f"({levels}); use larger alphas"
         )
         raise UnattainableTargetError(msg)
     certificate, curve = _test_in_sequence(
@@ -134,7 +134,7 @@ def _test_in_sequence(
     }
     certified = range(passed[everyone.name])
     if not certified:
-        raise _unattainable(*tested[0], rate, own, artifact.unit)
+        raise _make_unattainable_error(*tested[0], rate, own, artifact.unit)
     chosen = max(certified, key=lambda place: (sum(place < count for count in passed.values()), place))
     policy, seen = tested[chosen]
     certificate = WrongRateCertificate(
@@ -224,12 +224,12 @@ def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction
     return len(tested)
 
 
-def _failure(rate: Fraction, unit: Unit) -> str:
+def _describe_failure(rate: Fraction, unit: Unit) -> str:
     what = "wrong-answer rate" if unit == "answers" else "share of unsupported claims among those shown"
     return f"a {what} of {float(rate):g} cannot be certified with these records"
 
 
-def _unattainable(
+def _make_unattainable_error(
     one: _Policy, seen: Outcomes, rate: Fraction, delta: float, unit: Unit
 ) -> UnattainableTargetError:
     """Build the error for a first policy that fails its test, with the number of prompts it would need.
@@ -240,14 +240,14 @@ def _unattainable(
     size = len(seen.kept)
     answered, wrong = seen.count_answers(seen.decisions.answered)
     msg = (
-        f"{_failure(rate, unit)}. The policy that looked safest, {one.policy.described} at "
+        f"{_describe_failure(rate, unit)}. The policy that looked safest, {one.policy.described} at "
         f"alpha = {one.alpha}, answers {answered} of {size} certification prompts, {wrong} of them wrongly"
     )
     if unit == "claims":
         msg = (
-            f"{_failure(rate, unit)}. The level that looked safest, alpha = {one.alpha}, shows claims in "
-            f"{answered} of {size} certification answers; one claim was drawn from each of these, and "
-            f"{wrong} of the claims drawn are unsupported"
+            f"{_describe_failure(rate, unit)}. The level that looked safest, alpha = {one.alpha}, shows "
+            f"claims in {answered} of {size} certification answers; one claim was drawn from each of these, "
+            f"and {wrong} of the claims drawn are unsupported"
         )
     pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
     needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)

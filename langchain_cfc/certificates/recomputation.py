@@ -18,7 +18,7 @@ from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, J
 from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
 # Relative difference allowed between versions of SciPy.
-_AGREEMENT = 1e-7
+_TOLERANCE = 1e-7
 
 
 class BoundCheck(BaseModel):
@@ -66,14 +66,14 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     return checks
 
 
-def _compare(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
-    agrees = math.isclose(stated, recomputed, rel_tol=_AGREEMENT, abs_tol=_AGREEMENT)
+def _compare_bounds(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
+    agrees = math.isclose(stated, recomputed, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return BoundCheck(
         certificate=certificate, bound=bound, stated=stated, recomputed=recomputed, agrees=agrees
     )
 
 
-def _test(certificate: str, bound: str, failing: float, p_value: float) -> BoundCheck:
+def _check_test(certificate: str, bound: str, failing: float, p_value: float) -> BoundCheck:
     return BoundCheck(
         certificate=certificate, bound=bound, stated=failing, recomputed=p_value, agrees=p_value <= failing
     )
@@ -87,9 +87,9 @@ def _recompute_coverage(one: CoverageCertificate, of: str, among: int) -> Iterat
     for share in one.shares:
         failing = overall if share is one.shares[0] else whole / (4 * len(groups))
         kept = lower_bound(share.kept, share.prompts, failing)
-        yield _compare(name, f"kept at least, {share.name}", share.kept_at_least, kept)
+        yield _compare_bounds(name, f"kept at least, {share.name}", share.kept_at_least, kept)
         covered = lower_bound(share.covered, share.prompts, failing)
-        yield _compare(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
+        yield _compare_bounds(name, f"covered at least, {share.name}", share.coverage_at_least, covered)
     size = one.mean_set_size_at_most if one.claims is None else one.claims.mean_at_most
     mean = one.mean_set_size if one.claims is None else one.claims.mean
     yield BoundCheck(
@@ -107,7 +107,7 @@ def _recompute_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) ->
     delta = float(policy.certificate.delta)
     divided = CURVE_POINTS if policy.ignores_sets else len(policy.curve)
     for point in policy.curve:
-        yield _compare(
+        yield _compare_bounds(
             f"policies compared at alpha = {point.alpha}",
             f"wrong at most, {point.answered} answered",
             point.wrong_rate_at_most,
@@ -127,7 +127,7 @@ def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCh
         if one.certified:
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))
-            yield _test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
+            yield _check_test(f"wrong rate of {rate}", f"p-value, {one.name}", failing, p_value)
 
 
 def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -> Iterator[BoundCheck]:
@@ -142,14 +142,16 @@ def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -
         for stratum, outcome in zip(evidence.strata, evidence.outcomes, strict=True)
         if outcome != UNLABELLED and int(stratum) != KNOWN
     ]
-    yield _compare(name, "labelled", one.labelled, len(asked))
-    yield _compare(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
-    recomputed = float(JudgedEProcess.replay(evidence).bound(float(one.delta)))
-    yield _compare(name, bound, one.at_least, recomputed)
+    yield _compare_bounds(name, "labelled", one.labelled, len(asked))
+    yield _compare_bounds(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
+    recomputed = float(JudgedEProcess.replay(evidence).compute_bound(float(one.delta)))
+    yield _compare_bounds(name, bound, one.at_least, recomputed)
 
 
 def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:
     """Yield the tests of levels; none where an order statistic gives the confidence without prompts."""
     for alpha, missed in confidence.missed.items():
         p_value = binomial_p_value(missed, confidence.prompts, float(alpha))
-        yield _test(f"confidence at alpha = {alpha}", "p-value of misses", float(confidence.delta), p_value)
+        yield _check_test(
+            f"confidence at alpha = {alpha}", "p-value of misses", float(confidence.delta), p_value
+        )

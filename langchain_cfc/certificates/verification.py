@@ -22,10 +22,10 @@ from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 # Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which
 # stands for the limit; its own tolerances are far smaller.
-AGREEMENT = 1e-6
-NUDGE = 1e-8
-HIGHS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
-CLARABEL = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+TOLERANCE = 1e-6
+THETA_DISTANCE = 1e-8
+HIGHS_OPTIONS = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+CLARABEL_OPTIONS = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 
 
 class LevelVerification(BaseModel):
@@ -61,7 +61,7 @@ class LevelVerification(BaseModel):
     @property
     def agrees(self) -> bool:
         """Whether the other solvers confirm every threshold."""
-        return self.contradicted == 0 and max(self.largest_difference, self.largest_gap) <= AGREEMENT
+        return self.contradicted == 0 and max(self.largest_difference, self.largest_gap) <= TOLERANCE
 
 
 def verify(
@@ -107,7 +107,7 @@ def _verify_level(
     chosen = np.random.default_rng(0).choice(size, min(prompts, size), replace=False)
     sample = np.vstack([features.mean(axis=0, keepdims=True), features[np.sort(chosen)]])
     solvers = _ReferenceSolvers(state, rule)
-    differences, gaps = [0.0], [solvers.base_gap(rule)]
+    differences, gaps = [0.0], [solvers.compute_base_gap(rule)]
     infinite = outside = contradicted = 0
     for reduced in progress(sample):
         phi = _restore_features(reduced, state)
@@ -120,8 +120,8 @@ def _verify_level(
             outside += 1
             continue
         tau = float(compute_tau(rule.alpha if alpha is None else alpha))
-        theirs = solvers.threshold(reduced, tau)
-        reaches = theirs >= rule.cap - AGREEMENT
+        theirs = solvers.compute_threshold(reduced, tau)
+        reaches = theirs >= rule.cap - TOLERANCE
         infinite += bool(np.isinf(ours))
         if np.isinf(ours) != reaches:
             contradicted += 1
@@ -129,7 +129,7 @@ def _verify_level(
             differences.append(abs(ours - theirs))
         certificate = rule.certificate(phi, alpha)
         if certificate is not None:
-            objective = solvers.objective(tau * reduced)
+            objective = solvers.compute_objective(tau * reduced)
             gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
     return LevelVerification(
         alpha=str(rule.alpha),
@@ -187,19 +187,19 @@ class _ReferenceSolvers:
             [features @ self._beta + over - under == scores],
         )
 
-    def threshold(self, phi: FloatArray, tau: float) -> float:
+    def compute_threshold(self, phi: FloatArray, tau: float) -> float:
         """Return the smallest fit at a prompt of coverage tau; `inf` if the problem is unbounded."""
-        self._linear.value = (tau - NUDGE) * phi
+        self._linear.value = (tau - THETA_DISTANCE) * phi
         if self._penalised:
-            self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+            self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL_OPTIONS)
         else:
-            self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS)
+            self._solve(solver=self._cvxpy.HIGHS, highs_options=HIGHS_OPTIONS)
         return float(phi @ self._beta.value) if self._problem.status == "optimal" else np.inf
 
-    def objective(self, linear: FloatArray) -> float:
+    def compute_objective(self, linear: FloatArray) -> float:
         """Return the optimal value by Clarabel, given a prompt's features times its coverage."""
         self._linear.value = linear
-        self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL)
+        self._solve(solver=self._cvxpy.CLARABEL, **CLARABEL_OPTIONS)
         return float(self._problem.value)
 
     def _solve(self, **settings: Any) -> None:
@@ -209,7 +209,7 @@ class _ReferenceSolvers:
             msg = f"{settings['solver']} could not compute a threshold, so it cannot be verified: {error}"
             raise ThresholdError(msg) from error
 
-    def base_gap(self, rule: ConditionalThreshold) -> float:
+    def compute_base_gap(self, rule: ConditionalThreshold) -> float:
         """Return the relative difference between the base regression's objective and ours."""
         if self._penalised:  # in the units of a ridge no prompt has all features zero
             return 0.0
@@ -219,5 +219,5 @@ class _ReferenceSolvers:
             return 0.0
         if certificate is None:  # every feature is zero
             return 0.0
-        objective = self.objective(np.zeros(self._linear.shape))
+        objective = self.compute_objective(np.zeros(self._linear.shape))
         return abs(certificate.primal - objective) / max(1.0, abs(objective))

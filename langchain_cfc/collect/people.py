@@ -249,8 +249,8 @@ class PeopleSample:
             state = state.update(*prompts.get(row), np.array(kept))
             seen.append((KEPT if kept else BROKE) if prompts.sampled[row] else UNLABELLED)
             if prompts.sampled[row]:
-                bounds.append((labelled, float(state.bound(float(text)))))
-        at_least = float(state.bound(float(text)))
+                bounds.append((labelled, float(state.compute_bound(float(text)))))
+        at_least = float(state.compute_bound(float(text)))
         rest = [one for one in np.array(judged.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
             about="sets" if self.policy is None else "answers",

@@ -90,7 +90,7 @@ def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
         about="sets",
         labelled=int(asked.sum()),
         agreed=int((labels == (strata != BROKEN))[asked].sum()),
-        at_least=float(JudgedEProcess.replay(evidence).bound(0.05)),
+        at_least=float(JudgedEProcess.replay(evidence).compute_bound(0.05)),
     )
     return artifact.model_copy(update={"people_certificates": [made], "people_evidence": [evidence]})
 

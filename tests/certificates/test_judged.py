@@ -115,13 +115,13 @@ def test_the_bound_is_zero_at_first_and_never_falls() -> None:
     rng = np.random.default_rng(0)
     bounds = []
     state = JudgedEProcess.start(1.0)
-    assert state.bound(0.05) == 0.0
+    assert state.compute_bound(0.05) == 0.0
     for kept in rng.random(400) < 0.9:
         state = state.update(np.array(DOUBTED), np.array(1.0), np.array(True), np.array(kept))
-        bounds.append(float(state.bound(0.05)))
+        bounds.append(float(state.compute_bound(0.05)))
     assert bounds == sorted(bounds)
     assert 0.75 < bounds[-1] < 0.9
-    assert state.bound(0.001) < state.bound(0.05)
+    assert state.compute_bound(0.001) < state.compute_bound(0.05)
 
 
 def test_a_hypothesis_counts_as_rejected_only_with_all_smaller_ones() -> None:
@@ -130,8 +130,8 @@ def test_a_hypothesis_counts_as_rejected_only_with_all_smaller_ones() -> None:
     peak[20] = 0.0
     wealth = state.wealth.__class__(**{**state.wealth.__dict__, "peak": peak})
     held_back = state.__class__(**{**state.__dict__, "wealth": wealth})
-    assert held_back.bound(0.05) == state.targets[19]
-    assert state.bound(0.05) > 0.9
+    assert held_back.compute_bound(0.05) == state.targets[19]
+    assert state.compute_bound(0.05) > 0.9
 
 
 def test_prompts_that_need_no_label_count_by_themselves() -> None:
@@ -168,7 +168,7 @@ def test_a_forecast_is_about_what_is_needed() -> None:
             early, so_far = state, needed
         state = state.update(strata[row], inclusion[row], prompts.sampled[row], kept[row])
         needed += bool(prompts.sampled[row])
-        if row % 20 == 0 and state.bound(0.05) >= 0.75:
+        if row % 20 == 0 and state.compute_bound(0.05) >= 0.75:
             break
     rest = JudgedPrompts(strata[200:], inclusion[200:], prompts.sampled[200:])
     expected = early.forecast_labels(0.75, 0.05, rest)

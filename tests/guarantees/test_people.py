@@ -103,5 +103,5 @@ def test_certificates_of_frozen_artifacts_are_false_as_rarely() -> None:
         kept_of = dict(zip((one.id for one in truth), by_people.tolist(), strict=True))
         for row, name in enumerate(judged.ids):
             state = state.update(*judged.prompts.get(row), np.array(kept_of[name]))
-        false += bool(state.bound(DELTA) >= target)
+        false += bool(state.compute_bound(DELTA) >= target)
     assert not too_often(false, repeated, DELTA)
