@@ -211,7 +211,7 @@ class FeatureMap:
         Raises:
             NotFittedError: If the map is not fitted.
         """
-        constant = self._constant_coefficients()
+        constant = self._compute_constant_coefficients()
         ones = tuple(constant.tolist())
         weights = [GuaranteedWeight("1", "constant", "all prompts", ones, 1.0, ones)]
         start = 0
@@ -277,7 +277,7 @@ class FeatureMap:
             msg = f"the feature map {self.text} is not fitted; call fit with the prompts of a fit split first"
             raise NotFittedError(msg)
 
-    def _constant_coefficients(self) -> FloatArray:
+    def _compute_constant_coefficients(self) -> FloatArray:
         """Return the (d,) coefficients of the function 1: ones for the first term that sums to one."""
         chosen = next(term for term in self._fitted_terms if term.sums_to_one)
         return np.concatenate(

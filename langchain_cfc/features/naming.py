@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 
 _DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_SOFT = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
-_CATEGORY = re.compile(r"prompts whose (.*?) is (?:'(.*)'|(-?\d+|true|false))", re.DOTALL)
+_SOFT_WORDS = re.compile(r"prompts weighted.* how near their (.*) is to (.*?)(?: \(.*)?", re.DOTALL)
+_CATEGORY_WORDS = re.compile(r"prompts whose (.*?) is (?:'(.*)'|(-?\d+|true|false))", re.DOTALL)
 # Columns and weightings that place a prompt between easy and hard.
-_PLACED = re.compile(r"(?P<kind>hat|bins|bernstein)\((?P<statistic>\w+), (?P<count>\d+)\)\[(?P<index>\d+)\]")
+_DIFFICULTY_NAME = re.compile(
+    r"(?P<kind>hat|bins|bernstein)\((?P<statistic>\w+), (?P<count>\d+)\)\[(?P<index>\d+)\]"
+)
 # Whether a larger statistic means a harder prompt.
 _IS_HARDER = {
     "mean_score": True,
@@ -42,7 +44,7 @@ def place_question(features: dict[str, float]) -> str | None:
     K holds the shares from i / K to (i + 1) / K.
     """
     for name in features:
-        found = _PLACED.fullmatch(name)
+        found = _DIFFICULTY_NAME.fullmatch(name)
         if found is not None and found["kind"] != "bernstein" and found["statistic"] in _IS_HARDER:
             term = name.rpartition("[")[0]
             values = [value for other, value in features.items() if other.startswith(f"{term}[")]
@@ -73,10 +75,10 @@ def name_group(words: str, name: str = "", digits: int | None = 4) -> str:
         >>> name_group("prompts whose mean score is below 0.123456")
         'mean score is below 0.1235'
     """
-    difficulty = _name_placed(words, name)
+    difficulty = _name_difficulty_group(words, name)
     if difficulty is not None:
         return difficulty
-    category = _CATEGORY.fullmatch(words)
+    category = _CATEGORY_WORDS.fullmatch(words)
     if category:
         return f"{category[1]}: {category[2] if category[2] is not None else category[3]}"
     return describe_group(words, digits)
@@ -86,17 +88,17 @@ def describe_group(words: str, digits: int | None = 4) -> str:
     """Describe a group by its bounds: the words without "prompts whose" and without details of softness."""
     if digits is not None:
         words = _DECIMAL.sub(lambda found: f"{float(found[0]):.{digits}g}", words)
-    soft = _SOFT.fullmatch(words)
+    soft = _SOFT_WORDS.fullmatch(words)
     if soft:
         return f"{soft[1]} near {soft[2]} (soft)"
     return words.removeprefix("prompts ").removeprefix("whose ")
 
 
-def _name_placed(words: str, name: str) -> str | None:
+def _name_difficulty_group(words: str, name: str) -> str | None:
     """Name a group of prompts of similar difficulty; None for other groups, or if five names are too few."""
     if name.startswith("hard("):
         return f"{name.rpartition('=')[2]} questions"
-    found = _PLACED.fullmatch(name)
+    found = _DIFFICULTY_NAME.fullmatch(name)
     if found is None or found["statistic"] not in _IS_HARDER:
         return None
     groups = int(found["count"]) + (found["kind"] == "bernstein")

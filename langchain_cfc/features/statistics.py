@@ -28,7 +28,7 @@ from langchain_cfc.errors import FeatureError
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_LISTED = 20
 # Metadata may hold any number; beyond this, differences and products of two of them would overflow.
-LARGEST = 1e100
+LARGEST_NUMBER = 1e100
 
 Measure: TypeAlias = Callable[[CandidateBatch], FloatArray]
 
@@ -58,25 +58,25 @@ def format_list(items: Iterable[str]) -> str:
 
 # Statistics of scores, (N,) each, in the unit of the scores.
 SCORE_STATISTICS: Mapping[str, Measure] = {
-    "mean_score": lambda draws: _mean(_sort_scores(draws)),  # The paper's statistic T
+    "mean_score": lambda draws: _compute_mean(_sort_scores(draws)),  # The paper's statistic T
     "min_score": lambda draws: _sort_scores(draws)[:, 0],
     "max_score": lambda draws: _sort_scores(draws)[:, -1],  # The paper's maximum loss on TriviaQA
-    "std_score": lambda draws: _std(_sort_scores(draws)),  # Exactly 0 if all are equal
-    "score_gap": lambda draws: _score_gap(_sort_scores(draws)),
+    "std_score": lambda draws: _compute_std(_sort_scores(draws)),  # Exactly 0 if all are equal
+    "score_gap": lambda draws: _compute_score_gap(_sort_scores(draws)),
     "count": lambda draws: draws.counts.astype(np.float64),  # of the candidates drawn, or of the claims
 }
 # Statistics of the distribution of answers, (N,) each.
 _COUNT_STATISTICS: Mapping[str, Measure] = {
-    "entropy": lambda draws: _entropy(count_answers(draws)),
+    "entropy": lambda draws: _compute_entropy(count_answers(draws)),
     "distinct_answers": lambda draws: np.count_nonzero(count_answers(draws), axis=1).astype(np.float64),
     "top_share": lambda draws: count_answers(draws)[:, -1] / draws.n,  # Share of the most frequent answer
 }
 # Statistics of the numbers of characters of the answers, (N,) each.
 _LENGTH_STATISTICS: Mapping[str, Measure] = {
-    "mean_length": lambda draws: _mean(_sort_lengths(draws)),
+    "mean_length": lambda draws: _compute_mean(_sort_lengths(draws)),
     "min_length": lambda draws: _sort_lengths(draws)[:, 0],
     "max_length": lambda draws: _sort_lengths(draws)[:, -1],
-    "std_length": lambda draws: _std(_sort_lengths(draws)),
+    "std_length": lambda draws: _compute_std(_sort_lengths(draws)),
 }
 ANSWER_STATISTICS: Mapping[str, Measure] = {**_COUNT_STATISTICS, **_LENGTH_STATISTICS}
 STATISTICS: Mapping[str, Measure] = {**SCORE_STATISTICS, **ANSWER_STATISTICS}
@@ -125,7 +125,7 @@ class Statistic:
             return draws.precomputed[self.name]
         if self.key is None:
             return _measure(self.name, draws)
-        numbers = [_metadata_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]
+        numbers = [_read_number(row, entries, self.key) for row, entries in enumerate(draws.metadata)]
         return np.array(numbers, dtype=np.float64)
 
 
@@ -171,13 +171,13 @@ def get_metadata(row: int, entries: Mapping[str, Scalar], key: str) -> Scalar:
     return entries[key]
 
 
-def _metadata_number(row: int, entries: Mapping[str, Scalar], key: str) -> float:
+def _read_number(row: int, entries: Mapping[str, Scalar], key: str) -> float:
     value = get_metadata(row, entries, key)
     # NaN fails this test as well.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
         msg = (
             f"metadata {key!r} of prompt {row} is {value!r}; meta({format_key(key)}) needs a finite number "
-            f"of size at most {LARGEST:g}. For categories use group({format_key(key)})"
+            f"of size at most {LARGEST_NUMBER:g}. For categories use group({format_key(key)})"
         )
         raise FeatureError(msg, row)
     return float(value)
@@ -189,54 +189,54 @@ def _sort_scores(draws: CandidateBatch) -> FloatArray:
 
 def _sort_lengths(draws: CandidateBatch) -> FloatArray:
     if draws.lengths is None:
-        raise _no_answers()
+        raise _make_missing_answers_error()
     return np.sort(np.ascontiguousarray(draws.lengths), axis=1).astype(np.float64)
 
 
 def count_answers(draws: CandidateBatch) -> IntArray:
     """Count the candidates of each answer: (N, n), ascending, with leading zeros."""
     if draws.answer_codes is None:
-        raise _no_answers()
+        raise _make_missing_answers_error()
     size, n = draws.answer_codes.shape
     cells = draws.answer_codes + n * np.arange(size)[:, None]
     counts = np.bincount(cells.ravel(), minlength=size * n).reshape(size, n)
     return np.sort(counts, axis=1).astype(np.int64)
 
 
-def _no_answers() -> FeatureError:
+def _make_missing_answers_error() -> FeatureError:
     return FeatureError(
         f"{format_list(ANSWER_STATISTICS)} need the candidates' answers, but there are only scores; "
         f"statistics of scores are: {format_list(SCORE_STATISTICS)}"
     )
 
 
-def _score_gap(ordered: FloatArray) -> FloatArray:
+def _compute_score_gap(ordered: FloatArray) -> FloatArray:
     """Compute the second smallest score minus the smallest: in [0, 1]; 0 if n is 1."""
     gap: FloatArray = ordered[:, min(1, ordered.shape[1] - 1)] - ordered[:, 0]
     return gap
 
 
-def _entropy(counts: IntArray) -> FloatArray:
+def _compute_entropy(counts: IntArray) -> FloatArray:
     """Compute the entropy of the answers in nats: in [0, log n]. Used by the paper on TriviaQA."""
     n = counts.shape[1]
     parts = np.array([0.0, *((count / n) * math.log(n / count) for count in range(1, n + 1))])
-    return _total(parts[counts])
+    return _compute_sum(parts[counts])
 
 
-def _total(rows: FloatArray) -> FloatArray:
+def _compute_sum(rows: FloatArray) -> FloatArray:
     # A running sum has a fixed order of additions; see the module.
     return np.add.accumulate(rows, axis=1)[:, -1]
 
 
-def _mean(ordered: FloatArray) -> FloatArray:
+def _compute_mean(ordered: FloatArray) -> FloatArray:
     # Rounding can move the quotient out of [min, max]; clipped, the mean of equal values is their value.
     mean: FloatArray = np.minimum(
-        np.maximum(_total(ordered) / ordered.shape[1], ordered[:, 0]), ordered[:, -1]
+        np.maximum(_compute_sum(ordered) / ordered.shape[1], ordered[:, 0]), ordered[:, -1]
     )
     return mean
 
 
-def _std(ordered: FloatArray) -> FloatArray:
-    distances = ordered - _mean(ordered)[:, None]
-    deviation: FloatArray = np.sqrt(_total(distances * distances) / ordered.shape[1])
+def _compute_std(ordered: FloatArray) -> FloatArray:
+    distances = ordered - _compute_mean(ordered)[:, None]
+    deviation: FloatArray = np.sqrt(_compute_sum(distances * distances) / ordered.shape[1])
     return deviation

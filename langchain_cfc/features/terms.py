@@ -18,7 +18,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
-    LARGEST,
+    LARGEST_NUMBER,
     Statistic,
     format_category,
     format_key,
@@ -126,7 +126,7 @@ class Term(ABC, Generic[Learned]):
             self._raise_impossible("strictly increasing", values)
         return numbers
 
-    def _column_weights(
+    def _make_column_weights(
         self, words: Iterable[str], kind: WeightKind = "indicator"
     ) -> tuple[GuaranteedWeight, ...]:
         """Return the columns themselves as weights, with the words for each."""
@@ -175,7 +175,7 @@ def _build_indicators(which: IntArray, width: int) -> FloatArray:
 
 def _is_number(value: object) -> TypeGuard[float]:
     # NaN fails this test as well.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
 
 
 @dataclass(frozen=True)
@@ -346,7 +346,7 @@ class Bins(_CountTerm):
         cuts = [format_number(cut) for cut in self.learned]
         inner = [f"lies in [{lo}, {hi})" for lo, hi in pairwise(cuts)]
         places = [f"is below {cuts[0]}", *inner, f"is at least {cuts[-1]}"]
-        return self._column_weights(f"prompts whose {self.statistic.words} {place}" for place in places)
+        return self._make_column_weights(f"prompts whose {self.statistic.words} {place}" for place in places)
 
 
 @dataclass(frozen=True)
@@ -406,7 +406,7 @@ class Hat(_CountTerm):
             beyond = {0: " or less", len(knots) - 1: " or more"}.get(index, "")
             ends = " and ".join(knots[max(index - 1, 0) : index] + knots[index + 1 : index + 2])
             words.append(f"{near} {knot}{beyond} (falling to zero at {ends})")
-        return self._column_weights(words, "hat")
+        return self._make_column_weights(words, "hat")
 
 
 @dataclass(frozen=True)
@@ -477,7 +477,7 @@ class Hard(Term[float]):
         pairs = [(part.words, format_number(cut)) for part, cut in zip(self.parts, self.learned, strict=True)]
         easy = " and ".join(f"whose {words} is below {cut}" for words, cut in pairs)
         hard = " or ".join(f"whose {words} is at least {cut}" for words, cut in pairs)
-        return self._column_weights((f"prompts {easy}", f"prompts {hard}"))
+        return self._make_column_weights((f"prompts {easy}", f"prompts {hard}"))
 
 
 Category: TypeAlias = str | int | bool
@@ -561,7 +561,9 @@ class Group(Term[Category]):
     def weights(self) -> tuple[GuaranteedWeight, ...]:
         """One weight per category."""
         whose = f"prompts whose {format_key(self.key)} is"
-        return self._column_weights(f"{whose} {_describe_category(category)}" for category in self.learned)
+        return self._make_column_weights(
+            f"{whose} {_describe_category(category)}" for category in self.learned
+        )
 
     def _read_categories(self, draws: CandidateBatch) -> list[Category]:
         """Read the category of each prompt from its metadata."""

@@ -18,7 +18,7 @@ from langchain_cfc.features.statistics import (
     SCORE_STATISTICS,
     STATISTICS,
     Statistic,
-    _total,
+    _compute_sum,
 )
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
@@ -131,7 +131,7 @@ def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(seed: int, n: int, s
 def test_sums_run_from_left_to_right(order: Literal["C", "F"]) -> None:
     # `np.sum` adds in blocks, whose borders it may move; most of these rows would then end in other bits.
     rows = np.random.default_rng(0).random((500, 37)).copy(order=order)
-    assert _total(rows).tolist() == [reduce(add, row) for row in rows.tolist()]
+    assert _compute_sum(rows).tolist() == [reduce(add, row) for row in rows.tolist()]
 
 
 @settings(derandomize=True, max_examples=repetitions(50, share=0.3))
