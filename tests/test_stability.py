@@ -17,7 +17,7 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee.stability import DELTA, LARGEST, PaperStability
+from langchain_cfc.guarantee.stability import DELTA, LARGEST_NUMBER, PaperStability
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 from tests.lengths import repetitions
 
@@ -85,7 +85,7 @@ DECIMALS = st.builds(
 @example("0.1", "0.9", 1.0, SIZE)
 @example("0.000000000001", "0.999999999999", 1e-9, 10**9)
 @example("0.1", "0.9", 5e-324, 10**30)
-@example("0.999999999999", "0.000000000001", LARGEST, 1)
+@example("0.999999999999", "0.000000000001", LARGEST_NUMBER, 1)
 @settings(max_examples=repetitions(300, share=0.1))
 def test_what_is_left_is_rounded_down(alpha: str, delta: str, constant: float, size: int) -> None:
     stability = PaperStability.from_constant(constant, delta)
@@ -194,8 +194,8 @@ def test_a_constant_out_of_floating_point_is_refused() -> None:
     with pytest.raises(InputError, match="constant: Input should be a finite number"):
         PaperStability.from_theorem(1e200, 1.0, 1.0)
     with pytest.raises(InputError, match="expected a constant of at most 1e"):
-        PaperStability.from_constant(math.nextafter(LARGEST, math.inf))
-    assert math.isfinite(PaperStability.from_constant(LARGEST, "0.000000000001").slack(1))
+        PaperStability.from_constant(math.nextafter(LARGEST_NUMBER, math.inf))
+    assert math.isfinite(PaperStability.from_constant(LARGEST_NUMBER, "0.000000000001").slack(1))
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "10"])

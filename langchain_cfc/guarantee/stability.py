@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 DELTA = "0.9"  # from the paper's tables
 # Larger numbers overflow when they are multiplied.
-LARGEST = 1e150
+LARGEST_NUMBER = 1e150
 # Round-off in 60 digits is far below 1e-50; bounds are rounded up by that factor.
 _DIGITS = 60
-_UP = 1 + Decimal("1e-50")
+_ROUND_UP = 1 + Decimal("1e-50")
 _NOT_PROVEN = (
     "Not proven: the proof needs a penalty, but takes expected coverage from a theorem that holds without "
     "one. It needs independent, identically distributed prompts and success scores whose distribution has no "
@@ -86,8 +86,8 @@ class PaperStability(BaseModel):
     @field_validator("constant")
     @classmethod
     def _does_not_overflow(cls, value: float) -> float:
-        if value > LARGEST:
-            msg = f"expected a constant of at most {LARGEST}, got {value}"
+        if value > LARGEST_NUMBER:
+            msg = f"expected a constant of at most {LARGEST_NUMBER}, got {value}"
             raise ValueError(msg)
         return value
 
@@ -100,7 +100,7 @@ class PaperStability(BaseModel):
         if radius is None or ridge is None or lipschitz is None:
             msg = "expected all of radius, ridge and lipschitz, or none of them"
             raise ValueError(msg)
-        constant = _theorem_constant(radius, ridge, lipschitz)
+        constant = _compute_theorem_constant(radius, ridge, lipschitz)
         if self.constant != constant:
             msg = f"expected the constant derived from the other numbers, {constant}, got {self.constant}"
             raise ValueError(msg)
@@ -150,7 +150,7 @@ class PaperStability(BaseModel):
             if not isinstance(number, (int, float)) or not 0.0 < number < math.inf:
                 msg = f"{name} must be a finite number above 0, got {number!r}"
                 raise InputError(msg)
-        constant = _theorem_constant(radius, ridge, lipschitz)
+        constant = _compute_theorem_constant(radius, ridge, lipschitz)
         return cls._create(delta=format_delta(delta), constant=constant, **given)
 
     @classmethod
@@ -169,7 +169,7 @@ class PaperStability(BaseModel):
             >>> round(PaperStability.from_constant().slack(10_000), 6)
             0.003246
         """
-        return float(self._slack(size))
+        return float(self._compute_exact_slack(size))
 
     def effective_alpha(self, alpha: Level, size: int) -> str:
         """Compute the level that remains, max(0, alpha - eps), rounded down to 12 decimals.
@@ -181,7 +181,7 @@ class PaperStability(BaseModel):
             '0.09675407154'
         """
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
-            left = Decimal(format_alpha(alpha)) - self._slack(size)
+            left = Decimal(format_alpha(alpha)) - self._compute_exact_slack(size)
             unit = Decimal(1).scaleb(-MAX_DECIMALS)
             return format_alpha(left.quantize(unit)) if left >= unit else "0"
 
@@ -190,12 +190,11 @@ class PaperStability(BaseModel):
         level, left = format_alpha(alpha), self.effective_alpha(alpha, size)
         claim = (
             "CFC-PAC, a heuristic. The paper claims: with probability at least "
-            f"{_complement(self.delta)} over calibration sets (delta = {self.delta} is the probability of "
-            f"failure), coverage over all prompts is at least {_complement(level)}."
+            f"{_format_complement(self.delta)} over calibration sets (delta = {self.delta} is the "
+            f"probability of failure), coverage over all prompts is at least {_format_complement(level)}."
         )
-        slack = (
-            f"The slack is {self.slack(size):.4g}, from N = {size} calibration prompts and {self._origin()}."
-        )
+        origin = f"N = {size} calibration prompts and {self._describe_origin()}"
+        slack = f"The slack is {self.slack(size):.4g}, from {origin}."
         outcome = (
             f"Nothing is left of alpha = {level}: the claim is vacuous, and every prompt is flagged as not "
             "certifiable."
@@ -204,7 +203,7 @@ class PaperStability(BaseModel):
         )
         return f"{claim} {slack} {outcome} {_NOT_PROVEN}"
 
-    def _origin(self) -> str:
+    def _describe_origin(self) -> str:
         """Describe where the constant comes from."""
         if self.radius is None:
             return f"C = {self.constant:.4g}, which was given and does not follow from the theorem"
@@ -213,23 +212,23 @@ class PaperStability(BaseModel):
             f"lambda = {self.ridge:.4g} and L = {self.lipschitz:.4g}"
         )
 
-    def _slack(self, size: int) -> Decimal:
+    def _compute_exact_slack(self, size: int) -> Decimal:
         """Compute eps, rounded up by less than one part in 1e49."""
         if type(size) is not int or size < 1:  # True would pass for 1
             msg = f"size must be a number of calibration prompts, at least 1; got {size!r}"
             raise InputError(msg)
         with localcontext(Context(_DIGITS, ROUND_FLOOR)):
-            return Decimal(self.constant) * (-Decimal(self.delta).ln() / size).sqrt() * _UP
+            return Decimal(self.constant) * (-Decimal(self.delta).ln() / size).sqrt() * _ROUND_UP
 
 
-def _theorem_constant(radius: float, ridge: float, lipschitz: float) -> float:
+def _compute_theorem_constant(radius: float, ridge: float, lipschitz: float) -> float:
     """Compute the smallest float not below sqrt(2) L R^2 / lambda."""
     with localcontext(Context(_DIGITS, ROUND_FLOOR)):
-        exact = Decimal(2).sqrt() * Decimal(lipschitz) * Decimal(radius) ** 2 / Decimal(ridge) * _UP
+        exact = Decimal(2).sqrt() * Decimal(lipschitz) * Decimal(radius) ** 2 / Decimal(ridge) * _ROUND_UP
     nearest = float(exact)
     return math.nextafter(nearest, math.inf) if Decimal(nearest) < exact else nearest
 
 
-def _complement(share: str) -> str:
+def _format_complement(share: str) -> str:
     """Format one minus a share in percent."""
     return f"{(100 * (1 - Decimal(share))).normalize():f} %"

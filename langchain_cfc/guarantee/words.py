@@ -28,7 +28,7 @@ NOTHING_ABOUT_ANSWERS = (
 ON_AVERAGE = (
     "The probability is over calibration sets as well as prompts: for this one artifact it may be lower."
 )
-INDEPENDENT = (
+INDEPENDENT_PROMPTS = (
     "Prompts are independent and identically distributed: a confidence needs more than exchangeability."
 )
 EMPTY_IS_A_MISS = "A set that is empty because the threshold is low counts as a miss."
@@ -66,16 +66,16 @@ NOT_BY_LEVEL = (
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
 CHOSEN_BEFORE = "The level was chosen before {} drawn."
-ADAPTIVE = (
+ADAPTIVE_LEVELS = (
     "The smallest error level was chosen before {} drawn. The level stated for a prompt "
     "is a function of its scores, which was fitted on a split that calibration never saw."
 )
-_PROVEN: dict[str, GuaranteeKind] = {
+_PROVEN_KINDS: dict[str, GuaranteeKind] = {
     "conditional": "conditional",
     "grouped": "conditional",
     "marginal": "marginal",
 }
-_BINDING = {
+_BINDING_SENTENCES = {
     "unchecked": "Generator and verifier are the ones calibrated: serving compares their fingerprints.",
     "matched": "Generator and verifier are the ones calibrated: their fingerprints match the artifact's.",
     "unverified": (
@@ -87,7 +87,7 @@ _BINDING = {
         "records do not name them."
     ),
 }
-_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
+_WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
 def find_guarantee_kind(
@@ -103,7 +103,7 @@ def find_guarantee_kind(
     """
     if not exchangeable or every_coefficient:
         return "heuristic"
-    proven = _PROVEN.get(threshold_rule, "heuristic")
+    proven = _PROVEN_KINDS.get(threshold_rule, "heuristic")
     return "marginal" if ridge and proven == "conditional" else proven
 
 
@@ -114,7 +114,7 @@ def count_weightings(weightings: Sequence[Weighting]) -> str:
         >>> count_weightings([Weighting(name="a", kind="hat", words="soft", coefficients=(1.0,))] * 2)
         '2 soft weightings'
     """
-    number = Counter(_KINDS[one.kind] for one in weightings if one.kind != "constant")
+    number = Counter(_WEIGHTING_KINDS[one.kind] for one in weightings if one.kind != "constant")
     return " and ".join(f"{count} {kind}{'s'[: count > 1]}" for kind, count in number.items())
 
 
@@ -219,7 +219,9 @@ def state_confidence(delta: float, confident: Sequence[str], weightings: Sequenc
     )
 
 
-DESCRIBED = "The metadata of a prompt come from the same function as in calibration, which is not checked."
+SAME_METADATA_FUNCTION = (
+    "The metadata of a prompt come from the same function as in calibration, which is not checked."
+)
 
 
 def list_assumptions(
@@ -269,18 +271,18 @@ def list_assumptions(
     drawn = "Each call draws its own random number, so repeating a prompt may give another set."
     return (
         exchangeable,
-        *([INDEPENDENT] if independent else []),
+        *([INDEPENDENT_PROMPTS] if independent else []),
         fitted,
         *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
         *([f"The rule that stops drawing was fixed before the records were seen: {draws}."] if draws else []),
-        *([DESCRIBED] if described else []),
+        *([SAME_METADATA_FUNCTION] if described else []),
         "The labels of the calibration records are right.",
-        (ADAPTIVE if adaptive else CHOSEN_BEFORE).format(
+        (ADAPTIVE_LEVELS if adaptive else CHOSEN_BEFORE).format(
             "the answer was" if claims else "the candidates were"
         ),
-        _BINDING[binding],
+        _BINDING_SENTENCES[binding],
     )
 
 
@@ -362,7 +364,7 @@ def add_people(guarantee: Guarantee, certificates: Sequence[PeopleCertificate]) 
 
 
 def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
-    return assumed if INDEPENDENT in assumed else (assumed[0], INDEPENDENT, *assumed[1:])
+    return assumed if INDEPENDENT_PROMPTS in assumed else (assumed[0], INDEPENDENT_PROMPTS, *assumed[1:])
 
 
 def restrict_to_policy(
