@@ -24,11 +24,11 @@ from langchain_cfc.errors import InputError, SamplingWarning
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
 """What is kept or rejected: whole candidate answers, or the claims of one answer."""
-_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
+_PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict: "object"}
 _Kind = TypeVar("_Kind", bound=np.generic)
 # Standard deviations between the rank sum of correct candidates and its mean above which a warning is given.
-_SORTED = 6.0
-_KINDS_OF_JSON: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
+_SORTED_SPREADS = 6.0
+_JSON_PROMPT_KINDS: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CandidateBatch:
         if any(part.drawn is not None for part in parts):
             drawn = np.concatenate([part.counts for part in parts])
         return cls(
-            _stack([part.scores for part in parts], 1.0),
+            _concatenate_padded([part.scores for part in parts], 1.0),
             _concatenate_known([part.answer_codes for part in parts]),
             _concatenate_known([part.lengths for part in parts]),
             _concatenate_metadata([part.metadata for part in parts]),
@@ -167,12 +167,12 @@ class CandidateBatch:
 
 def find_prompt_kinds(inputs: Iterable[object]) -> frozenset[PromptKind]:
     """Return the kinds of prompts that records hold: texts, lists of messages or JSON objects."""
-    return frozenset(_KINDS[kind] for kind in {type(one) for one in inputs})
+    return frozenset(_PROMPT_KINDS[kind] for kind in {type(one) for one in inputs})
 
 
 def find_json_prompt_kinds(inputs: Iterable[str]) -> frozenset[PromptKind]:
     """Return the kinds of prompts, given the prompts as JSON texts."""
-    return frozenset(_KINDS_OF_JSON[first] for first in {one.lstrip()[:1] for one in inputs})
+    return frozenset(_JSON_PROMPT_KINDS[first] for first in {one.lstrip()[:1] for one in inputs})
 
 
 @dataclass(frozen=True)
@@ -344,12 +344,12 @@ class LabelledBatch:
         kinds = [part.prompt_kinds for part in several]
         whole = cls(
             CandidateBatch.concatenate([part.draws for part in several]),
-            _stack([part.correct for part in several], False),
+            _concatenate_padded([part.correct for part in several], False),
             tuple(chain.from_iterable(part.ids for part in several)),
             tuple(chain.from_iterable(part.clusters for part in several)),
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
-            {name: _stack([part.raw[name] for part in several], 0.0) for name in first.raw},
+            {name: _concatenate_padded([part.raw[name] for part in several], 0.0) for name in first.raw},
             np.concatenate([np.ones(len(one)) if one.weights is None else one.weights for one in several])
             if is_weighted
             else None,
@@ -413,8 +413,9 @@ def warn_if_sorted(labelled: LabelledBatch) -> None:
 
     Independent draws are exchangeable: every order of a prompt's candidates is equally likely. So, given the
     number of correct candidates, the sum of their positions has the mean and variance of Wilcoxon's rank sum
-    (1945, "Individual comparisons by ranking methods"). The sum over all prompts has to be `_SORTED` standard
-    deviations from its mean for a warning; by the normal approximation, one data set in 500 million is.
+    (1945, "Individual comparisons by ranking methods"). The sum over all prompts has to be `_SORTED_SPREADS`
+    standard deviations from its mean for a warning; by the normal approximation, one data set in 500 million
+    is.
 
     Args:
         labelled: N prompts with all their recorded candidates, of which only the first will be used.
@@ -426,7 +427,7 @@ def warn_if_sorted(labelled: LabelledBatch) -> None:
     right = correct.sum(axis=1)
     found = float((correct * (np.arange(n) - (n - 1) / 2)).sum())
     spread = float(np.sqrt((right * (n - right)).sum() * (n + 1) / 12))
-    if abs(found) > _SORTED * spread:
+    if abs(found) > _SORTED_SPREADS * spread:
         where = "first" if found < 0 else "last"
         msg = (
             f"correct candidates mostly come {where}. Only the first candidates are used here, "
@@ -528,7 +529,7 @@ def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:
     return tuple(map(items.__getitem__, rows.tolist()))
 
 
-def _stack(parts: Sequence[NDArray[_Kind]], padding: Any) -> NDArray[_Kind]:
+def _concatenate_padded(parts: Sequence[NDArray[_Kind]], padding: Any) -> NDArray[_Kind]:
     """Concatenate (m, n) arrays, padding the narrower ones to the width of the widest."""
     widest = max(part.shape[1] for part in parts)
     return np.concatenate(

@@ -35,12 +35,12 @@ Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _GRAMMAR = re.compile(rf"([a-z]+)\(({_NUMBER})(?:,(at_most|rounds)=(\d+(?:\+\d+)*))?\)")
-_KNOWN = (
+_EXAMPLES = (
     "fixed(10), lead(3, at_most=10), below(0.05, at_most=10), or waves: agree(0.8, rounds=4+4+8), "
     "lead(3, rounds=4+2+2), below(0.05, rounds=2+4+4)"
 )
 # A larger number of draws for one prompt is surely a typing error.
-_MOST = 100_000
+_MAX_DRAWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ class DrawRule:
             return np.minimum(np.maximum(int(self.value) - _measure_lead(drawn), 0), left)
         ends = list(accumulate(self.rounds))
         size = self.rounds[ends.index(drawn.n) + 1] if left else 0
-        return np.where(self._is_met(drawn), 0, size)
+        return np.where(self._is_condition_met(drawn), 0, size)
 
-    def _is_met(self, drawn: CandidateBatch) -> BoolArray:
+    def _is_condition_met(self, drawn: CandidateBatch) -> BoolArray:
         """Return (N,) whether the condition to stop is met."""
         if self.condition == "lead":
             return np.asarray(_measure_lead(drawn) >= int(self.value), dtype=np.bool_)
@@ -173,31 +173,33 @@ def parse_draw_rule(text: str) -> DrawRule:
     """
     found = _GRAMMAR.fullmatch(text.replace(" ", ""))
     if found is None or found[1] not in {"fixed", "lead", "agree", "below"}:
-        raise _refuse(text, "unknown rule")
+        raise _make_error(text, "unknown rule")
     name, value, kind, bound = found.groups()
     whole = int(value) if value.isdigit() else 0
     if name == "fixed":
-        if kind is not None or not 1 <= whole <= _MOST:
-            raise _refuse(text, "fixed takes a number of draws, at least 1")
+        if kind is not None or not 1 <= whole <= _MAX_DRAWS:
+            raise _make_error(text, "fixed takes a number of draws, at least 1")
         return DrawRule("fixed", str(whole), (whole,))
     numbers = [int(one) for one in (bound or "0").split("+")]
-    if min(numbers) < 1 or sum(numbers) > _MOST or (kind == "at_most" and len(numbers) > 1):
-        raise _refuse(text, f"{name} takes at_most= or rounds=, of at least one draw each")
+    if min(numbers) < 1 or sum(numbers) > _MAX_DRAWS or (kind == "at_most" and len(numbers) > 1):
+        raise _make_error(text, f"{name} takes at_most= or rounds=, of at least one draw each")
     if name == "lead":
         if not 1 <= whole <= sum(numbers):
-            raise _refuse(text, "a lead is a whole number from 1 to the largest number of draws")
+            raise _make_error(text, "a lead is a whole number from 1 to the largest number of draws")
         value = str(whole)
     elif not 0.0 < float(value) <= 1.0:
-        raise _refuse(text, "a share or a score must be above 0 and at most 1")
+        raise _make_error(text, "a share or a score must be above 0 and at most 1")
     if name == "agree" and (kind == "at_most" or numbers[0] == 1):
-        raise _refuse(text, "one candidate always agrees with itself: agree takes rounds=, the first above 1")
+        raise _make_error(
+            text, "one candidate always agrees with itself: agree takes rounds=, the first above 1"
+        )
     rounds = tuple(numbers) if kind == "rounds" else (1,) * numbers[0]
     condition: Condition = "lead" if name == "lead" else "agree" if name == "agree" else "below"
     return DrawRule(condition, value, rounds, in_rounds=kind == "rounds")
 
 
-def _refuse(text: str, problem: str) -> InputError:
-    return InputError(f"draws = {text!r}: {problem}; examples of draw rules: {_KNOWN}")
+def _make_error(text: str, problem: str) -> InputError:
+    return InputError(f"draws = {text!r}: {problem}; examples of draw rules: {_EXAMPLES}")
 
 
 def _measure_lead(drawn: CandidateBatch) -> IntArray:

@@ -14,7 +14,8 @@ candidates of prompt i, and e_i the sum of (V - A) / w over its wrong ones,
     var(A) = I_c / (I_c - 1) sum_i d_i^2 + I_w / (I_w - 1) sum_i e_i^2 + 2 I / (I - 1) sum_i d_i e_i,
 
 where I_c and I_w count the prompts with a correct and with a wrong candidate, and I counts all prompts. The
-interval is computed on the logit scale, which keeps it within [0, 1], and widened as `_observed_share` asks.
+interval is computed on the logit scale, which keeps it within [0, 1], and widened as
+`_compute_observed_share` asks.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Combination(BaseModel):
     intercept: float
 
     @model_validator(mode="after")
-    def _fits(self) -> Combination:
+    def _check_sizes(self) -> Combination:
         check_names(self.names)
         if not len(self.names) == len(self.centres) == len(self.scales) == len(self.coefficients):
             msg = f"expected a centre, a scale and a coefficient for each of {len(self.names)} names"
@@ -199,8 +200,8 @@ def compute_auroc(scores: FloatArray, correct: BoolArray, confidence: float = 0.
     wrong_sums = _sum_by_prompt(~correct, beating / (2 * len(right)) - auroc)
     with_right, with_wrong = (int(np.any(kind, axis=1).sum()) for kind in (correct, ~correct))
     variance = _compute_variance(right_sums, wrong_sums, with_right, with_wrong)
-    low, high = _logit_interval(auroc, variance, NormalDist().inv_cdf(0.5 + confidence / 2.0))
-    observed = _observed_share(min(with_right, with_wrong, size // 2), confidence)
+    low, high = _compute_logit_interval(auroc, variance, NormalDist().inv_cdf(0.5 + confidence / 2.0))
+    observed = _compute_observed_share(min(with_right, with_wrong, size // 2), confidence)
     low, high = min(low, observed * auroc), max(high, 1.0 - observed * (1.0 - auroc))
     return Discrimination(auroc, low, high, confidence, len(right), len(wrong), size)
 
@@ -249,7 +250,7 @@ def _compute_variance(right: FloatArray, wrong: FloatArray, with_right: int, wit
     return max(0.0, float(own + 2.0 * size / (size - 1) * (right @ wrong)))
 
 
-def _logit_interval(auroc: float, variance: float, quantile: float) -> tuple[float, float]:
+def _compute_logit_interval(auroc: float, variance: float, quantile: float) -> tuple[float, float]:
     if auroc in {0.0, 1.0}:
         return auroc, auroc
     centre = math.log(auroc / (1.0 - auroc))
@@ -258,7 +259,7 @@ def _logit_interval(auroc: float, variance: float, quantile: float) -> tuple[flo
     return low, high
 
 
-def _observed_share(pairs: int, confidence: float) -> float:
+def _compute_observed_share(pairs: int, confidence: float) -> float:
     """Compute a lower bound on the share of pairs that behave like those observed, for zero variance.
 
     Take disjoint pairs of prompts, a correct candidate from one and a wrong one from the other. An order that

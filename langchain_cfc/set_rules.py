@@ -187,7 +187,7 @@ class Unique(SetRule):
 
     def _levels(self, draws: CandidateBatch) -> FloatArray:
         levels = self._base.levels(draws)
-        codes = _codes(draws)
+        codes = _require_answer_codes(draws)
         rows = np.arange(len(draws))
         best: IntArray = np.full(levels.shape, -1, dtype=np.int64)
         for slot in range(draws.n):
@@ -203,7 +203,7 @@ class Unique(SetRule):
 
     def check_labels(self, labelled: LabelledBatch) -> None:
         """Reject an answer that is labelled correct in one candidate and wrong in another."""
-        codes = _codes(labelled.draws)
+        codes = _require_answer_codes(labelled.draws)
         clash = labelled.correct != np.take_along_axis(labelled.correct, codes, axis=1)
         if clash.any():
             row, slot = (int(i) for i in np.argwhere(clash)[0])
@@ -216,7 +216,7 @@ class Unique(SetRule):
         self._base.check_labels(labelled)
 
 
-def _codes(draws: CandidateBatch) -> IntArray:
+def _require_answer_codes(draws: CandidateBatch) -> IntArray:
     if draws.answer_codes is None:
         msg = "the set rule `unique` needs the candidates' answers; these candidates have scores only"
         raise InputError(msg)
@@ -294,8 +294,8 @@ class Claims(SetRule):
         return np.asarray(np.partition(confidences, place, axis=1)[:, place], dtype=np.float64)
 
 
-_CLAIMS = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
-_PLAIN: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
+_CLAIMS_PATTERN = re.compile(r"claims\((0|[1-9]\d{0,5})\)")
+_BASE_RULES: dict[str, type[SetRule]] = {"all": AcceptAll, "best_prefix": BestPrefix, "rank": Rank}
 _WRAPPERS = ("at_least_one", "unique")
 
 
@@ -320,17 +320,17 @@ def parse_set_rule(text: str) -> SetRule:
         'unique(at_least_one(all))'
     """
     inner, wrappers = text.replace(" ", ""), []
-    if (of_claims := _CLAIMS.fullmatch(inner)) is not None:
+    if (of_claims := _CLAIMS_PATTERN.fullmatch(inner)) is not None:
         return Claims(int(of_claims[1]))
     while wrapped := re.fullmatch(rf"({'|'.join(_WRAPPERS)})(?:\((.+)\))?", inner):
         wrappers.append(wrapped[1])
         inner = wrapped[2] or "all"
-    if inner not in _PLAIN or len(set(wrappers)) < len(wrappers):
-        known = ", ".join([*_PLAIN, *(f"{wrapper}(...) around one of them" for wrapper in _WRAPPERS)])
-        known += f", or unique(at_least_one(...)){suggest_name(inner, _PLAIN)}"
+    if inner not in _BASE_RULES or len(set(wrappers)) < len(wrappers):
+        known = ", ".join([*_BASE_RULES, *(f"{wrapper}(...) around one of them" for wrapper in _WRAPPERS)])
+        known += f", or unique(at_least_one(...)){suggest_name(inner, _BASE_RULES)}"
         msg = f"unknown set rule {text!r}; known are {known}"
         raise InputError(msg)
-    rule = _PLAIN[inner]()
+    rule = _BASE_RULES[inner]()
     if "at_least_one" in wrappers:
         rule = AtLeastOne(rule)
     return Unique(rule) if "unique" in wrappers else rule
