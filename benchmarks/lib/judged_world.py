@@ -69,7 +69,7 @@ def count_labels(
     """
     rng = np.random.default_rng(seed)
     alone = labels == "people"
-    state = JudgedEProcess.of_targets(np.array([target]), 1.0 if alone else share, (sequences,))
+    state = JudgedEProcess.start(1.0 if alone else share, np.array([target]), (sequences,))
     spent, certified = np.zeros(sequences), np.zeros(sequences, dtype=np.bool_)
     for _ in range(prompts):
         kept, judged, doubt, hard = world.draw(rng, sequences)

@@ -148,16 +148,13 @@ class JudgedEProcess:
     prompts: int = 0  # number of prompts so far
 
     @classmethod
-    def start(cls, share: float) -> JudgedEProcess:
-        """Start one sequence, before any prompt, with the grid of hypotheses.
+    def start(
+        cls, share: float, targets: FloatArray = _HYPOTHESES, shape: tuple[int, ...] = ()
+    ) -> JudgedEProcess:
+        """Start an array of sequences, before any prompt, with ascending hypotheses.
 
-        The grid does not depend on what is to be certified, so the target may change on the way.
+        Those by default do not depend on what is to be certified, so the target may change on the way.
         """
-        return cls.of_targets(_HYPOTHESES, share)
-
-    @classmethod
-    def of_targets(cls, targets: FloatArray, share: float, shape: tuple[int, ...] = ()) -> JudgedEProcess:
-        """Start an array of sequences, before any prompt, with the given ascending hypotheses."""
         by_stratum = np.zeros((*shape, len(_PRIOR_LABELS)))
         return cls(
             targets=targets,

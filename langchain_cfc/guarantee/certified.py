@@ -267,17 +267,16 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
     policies_tested: Count
 
+    def _state_bound(self, answered: str, also: str) -> str:
+        rate = format_share(float(self.max_wrong_rate))
+        event = f"Of the prompts {answered}, at most {rate} get a wrong best answer"
+        if self.unit == "claims":
+            event = f"Of the claims that an answer shows, at most {rate} are unsupported on average"
+        return f"{event}{also}, with confidence {format_share(1 - float(self.delta))}"
+
     def brief(self) -> str:
         """State the bound in one line, for a single answer."""
-        if self.unit == "claims":
-            return (
-                f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
-                f"unsupported on average, with confidence {format_share(1 - float(self.delta))}."
-            )
-        return (
-            f"Of the prompts answered, at most {format_share(float(self.max_wrong_rate))} get a wrong best "
-            f"answer, with confidence {format_share(1 - float(self.delta))}."
-        )
+        return f"{self._state_bound('answered', '')}."
 
     def state_uncertified(self) -> str:
         """State in which requested groups the bound is not certified; empty if there is none."""
@@ -299,12 +298,11 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
+        bound = f"{self._state_bound('that are answered', also)} for this very artifact."
         missing = f" {self.state_uncertified()}".rstrip()
         if self.unit == "claims":
             return (
-                f"Of the claims that an answer shows, at most {format_share(float(self.max_wrong_rate))} are "
-                f"unsupported on average{also}, with confidence {format_share(1 - float(self.delta))} for "
-                f"this very artifact. At alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
+                f"{bound} At alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
                 "certification answers show claims; one claim was drawn from each of these, and "
                 f"{everyone.wrong} of the claims drawn are unsupported.{missing}"
             )
@@ -312,9 +310,7 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
         if not self.policy.ignores_sets:
             answers = f"from {self.policy.described} at alpha = {self.alpha}"
         return (
-            f"Of the prompts that are answered, at most {format_share(float(self.max_wrong_rate))} get a "
-            f"wrong best answer{also}, with confidence {format_share(1 - float(self.delta))} for this very "
-            f"artifact. It answers {answers}: {everyone.answered} of {everyone.prompts} certification "
+            f"{bound} It answers {answers}: {everyone.answered} of {everyone.prompts} certification "
             f"prompts, {everyone.wrong} of them wrongly.{missing}"
         )
 

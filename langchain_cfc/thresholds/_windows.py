@@ -356,17 +356,13 @@ class VertexCache:
 class PlainWindows(Windows[QuantileSimplex]):
     """Proven answers from quantile regression without a penalty."""
 
-    def __init__(
-        self,
-        near: Neighbourhood,
-        tau: Fraction,
-        penalty: FloatArray | None = None,
-        negative: bool = False,
-    ) -> None:
-        super().__init__(near, tau, penalty, negative)
-        # Checking edges costs time, and continuous features never lie on one. No answer depends on this.
-        self._has_ties = False
-        self._vertices = defaultdict[int, VertexCache](lambda: VertexCache(len(near.centre.root)))
+    # Checking edges costs time, and continuous features never lie on one. No answer depends on this.
+    _has_ties = False
+
+    @cached_property
+    def _vertices(self) -> defaultdict[int, VertexCache]:
+        """The vertices found in each window."""
+        return defaultdict(lambda: VertexCache(len(self._near.centre.root)))
 
     def find_each(self, phis: FloatArray) -> tuple[list[Answer], IntArray]:
         """Find the distinct proven answers to (m, d) prompts, and the index of each prompt's answer."""

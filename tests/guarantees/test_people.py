@@ -98,7 +98,7 @@ def test_certificates_of_frozen_artifacts_are_false_as_rarely() -> None:
     for seed in range(2, 2 + repeated):
         truth = prompts(seed, 600)
         sample = PeopleSample.draw(artifact, judge(truth, seed), until=target, share=0.3)
-        judged, state = sample.judged, JudgedEProcess.of_targets(np.array([target]), 0.3)
+        judged, state = sample.judged, JudgedEProcess.start(0.3, np.array([target]))
         by_people = compute_outcomes(artifact, tabulate(truth), "0.2").kept
         kept_of = dict(zip((one.id for one in truth), by_people.tolist(), strict=True))
         for row, name in enumerate(judged.ids):
