@@ -6,13 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc._internal.text import format_limit

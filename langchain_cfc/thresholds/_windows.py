@@ -122,11 +122,7 @@ class Windows(ABC, Generic[R]):
     """
 
     def __init__(
-        self,
-        near: Neighbourhood,
-        tau: Fraction,
-        penalty: FloatArray | None = None,
-        negative: bool = False,
+        self, near: Neighbourhood, tau: Fraction, penalty: FloatArray | None = None, negative: bool = False
     ) -> None:
         self._near, self._tau, self._is_negative = near, tau, negative
         self.unbounded_value = -np.inf if negative else np.inf
