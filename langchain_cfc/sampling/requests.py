@@ -22,8 +22,8 @@ AnyRunnable = Runnable[Any, Any]
 class GeneratorParts(NamedTuple):
     """A generator, cut before the model that answers."""
 
-    once: AnyRunnable | None  # prepares a request, for example retrieval and the prompt template
-    sampled: AnyRunnable  # is invoked for each of the n candidates
+    per_prompt: AnyRunnable | None  # prepares a request, for example retrieval and the prompt template
+    per_candidate: AnyRunnable  # is invoked for each of the n candidates
 
 
 def split_generator(generator: AnyRunnable) -> GeneratorParts:
@@ -37,9 +37,9 @@ def split_generator(generator: AnyRunnable) -> GeneratorParts:
         return _split_steps(generator.steps)
     # Bound arguments belong to the first step of the bound sequence, so it must stay whole.
     if _is_transparent(generator) and not generator.kwargs:
-        once, sampled = split_generator(generator.bound)
-        if once is not None:
-            return GeneratorParts(_rebind(generator, once), _rebind(generator, sampled))
+        per_prompt, per_candidate = split_generator(generator.bound)
+        if per_prompt is not None:
+            return GeneratorParts(_rebind(generator, per_prompt), _rebind(generator, per_candidate))
     return GeneratorParts(None, generator)
 
 
@@ -47,16 +47,16 @@ def _split_steps(steps: list[AnyRunnable]) -> GeneratorParts:
     first = _find_first_sampled(steps)
     if first is None:
         return GeneratorParts(None, _join(steps))
-    once, sampled = split_generator(steps[first])
-    before = [*steps[:first], *([once] if once is not None else [])]
-    return GeneratorParts(_join(before) if before else None, _join([sampled, *steps[first + 1 :]]))
+    per_prompt, per_candidate = split_generator(steps[first])
+    before = [*steps[:first], *([per_prompt] if per_prompt is not None else [])]
+    return GeneratorParts(_join(before) if before else None, _join([per_candidate, *steps[first + 1 :]]))
 
 
 def _find_first_sampled(steps: list[AnyRunnable]) -> int | None:
     """Return the position of the first model after the last retriever, or else of the first model."""
     models = [position for position, step in enumerate(steps) if has_model(step)]
     retrieved = max((position for position, step in enumerate(steps) if has_retriever(step)), default=-1)
-    if retrieved in models and has_retriever(split_generator(steps[retrieved]).once):
+    if retrieved in models and has_retriever(split_generator(steps[retrieved]).per_prompt):
         # The step is a nested sequence, which is cut after its own retriever.
         return retrieved
     after = [position for position in models if position > retrieved]

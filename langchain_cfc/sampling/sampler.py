@@ -91,18 +91,20 @@ class Sampler:
         watches_model: bool = True,
     ) -> None:
         stated = compute_fingerprint(generator)
-        self._once, self._sampled = split_generator(without_streaming_and_cache(generator))
+        self._per_prompt, self._per_candidate = split_generator(without_streaming_and_cache(generator))
         # The part that runs once per prompt may have a seed and may stream: it draws no candidate.
-        refuse_seed(self._sampled)
+        refuse_seed(self._per_candidate)
         self._greedy_setting = next(
             (f"{name} {value}" for name, value in _GREEDY_SETTINGS.items() if stated.get(name) == value), None
         )
         # With several models, it is unknown which of them a reported name must match.
-        models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._sampled))
+        models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._per_candidate))
         self._requested_model: str | None = stated.get("model") if models == 1 and watches_model else None
-        model = find_answering_model(self._sampled)
+        model = find_answering_model(self._per_candidate)
         # If the output is the answering model's own message, it states all that callbacks would report.
-        self._has_plain_messages = model is not None and model.after is None and not has_model(self._once)
+        self._has_plain_messages = (
+            model is not None and model.after is None and not has_model(self._per_prompt)
+        )
         self._choices: Runnable[Any, Any] | None = None
         if sampling == "single_request":
             if model is None:
@@ -117,10 +119,10 @@ class Sampler:
                 )
             )
         self._after = None if model is None else model.after
-        opaque = list_opaque_parts(self._sampled)
-        self._functions = [] if has_model(self._sampled) else opaque
-        self._is_model_expected = bool(opaque) and has_model(self._sampled)
-        hidden = list_hidden_models(self._sampled)
+        opaque = list_opaque_parts(self._per_candidate)
+        self._functions = [] if has_model(self._per_candidate) else opaque
+        self._is_model_expected = bool(opaque) and has_model(self._per_candidate)
+        hidden = list_hidden_models(self._per_candidate)
         self._warned: set[str] = {"streaming"} if hidden else set()
         _warn_of_hidden_models(hidden)
 
@@ -184,8 +186,8 @@ class Sampler:
             config = add_handler(config, recorder)
         self._warn_before_drawing(n if choose_next_wave is None else n + 1)
         given = prompt
-        if self._once is not None:
-            given = yield from self._prepare(self._once, prompt, add_tags(config, "cfc:context"))
+        if self._per_prompt is not None:
+            given = yield from self._prepare(self._per_prompt, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
         receive = None if store is None else partial(self._save, store, recorder)
         request = _PromptRequest(given, config, progress, receive, {})
@@ -272,7 +274,7 @@ class Sampler:
         }
 
         def run(slot: int) -> Any:
-            output = self._sampled.invoke(request.given, configs[slot])
+            output = self._per_candidate.invoke(request.given, configs[slot])
             if request.receive is not None:
                 request.receive(slot, output)
             if request.progress.has_listeners:
@@ -280,7 +282,7 @@ class Sampler:
             return output
 
         async def arun(slot: int) -> Any:
-            output = await self._sampled.ainvoke(request.given, configs[slot])
+            output = await self._per_candidate.ainvoke(request.given, configs[slot])
             if request.receive is not None:
                 request.receive(slot, output)
             if request.progress.has_listeners:

@@ -224,7 +224,7 @@ def test_the_parts_answer_as_the_whole(name: str, draw: Draw) -> None:
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "model in a function"])
 def test_one_request_finds_context_once_too(name: str, draw: Draw) -> None:
     parts = Parts(SHAPES[name])
-    if find_answering_model(split_generator(parts.chain).sampled) is None:
+    if find_answering_model(split_generator(parts.chain).per_candidate) is None:
         # Inside a map, the model's message is not what is drawn.
         assert name in {"retrieval chain", "history"}
         return
@@ -236,7 +236,7 @@ def test_one_request_finds_context_once_too(name: str, draw: Draw) -> None:
 
 def test_without_history_nothing_is_rewritten() -> None:
     parts = Parts(SHAPES["history"])
-    assert split_generator(parts.chain).once is not None
+    assert split_generator(parts.chain).per_prompt is not None
     parts.chain.invoke({**QUESTION, "chat_history": []})
     assert parts.helper.requests == []
 
@@ -267,8 +267,8 @@ def test_what_cannot_be_cut_before_its_retriever_searches_for_each_answer(name: 
 def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
     chain = Parts(WHOLE[name]).chain
     found = split_generator(chain)
-    assert found.once is None
-    assert found.sampled is chain
+    assert found.per_prompt is None
+    assert found.per_candidate is chain
 
 
 class Own(RunnableBindingBase[Any, Any]):
@@ -277,20 +277,20 @@ class Own(RunnableBindingBase[Any, Any]):
 
 def test_a_binding_of_another_kind_stays_whole() -> None:
     parts = Parts(SHAPES["assigned"])
-    assert split_generator(parts.chain).once is not None
+    assert split_generator(parts.chain).per_prompt is not None
     chain: AnyRunnable = Own(bound=parts.chain)
-    assert split_generator(chain).once is None
-    assert split_generator(chain).sampled is chain
+    assert split_generator(chain).per_prompt is None
+    assert split_generator(chain).per_candidate is chain
     assert find_answering_model(Own(bound=parts.model)) is None
     assert find_answering_model(RunnableBinding(bound=parts.model)) is not None
 
 
 def test_a_draft_made_in_a_function_is_no_preparation() -> None:
     parts = Parts(lambda model, helper, _: said_in_a_function(helper) | itemgetter("input") | model)
-    assert split_generator(parts.chain).once is None
+    assert split_generator(parts.chain).per_prompt is None
     # The negative control: a function that calls no model prepares, and runs once.
     prepared: AnyRunnable = RunnableLambda(itemgetter("input")) | parts.model
-    assert split_generator(prepared).once is not None
+    assert split_generator(prepared).per_prompt is not None
 
 
 def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
@@ -300,7 +300,7 @@ def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
         return chain.invoke(given) if given else ""
 
     chain = RunnableLambda(again) | RunnableLambda(lambda given: given)
-    assert split_generator(chain).once is None
+    assert split_generator(chain).per_prompt is None
 
 
 def test_a_config_of_the_whole_reaches_both_parts(draw: Draw) -> None:
@@ -384,5 +384,5 @@ def test_a_chain_without_streaming_is_cut_as_the_chain_is() -> None:
     for name, shape in SHAPES.items():
         chain = Parts(shape).chain
         loud, quietly = split_generator(chain), split_generator(without_streaming_and_cache(chain))
-        assert (quietly.once is None) == (loud.once is None), name
-        assert type(quietly.sampled) is type(loud.sampled), name
+        assert (quietly.per_prompt is None) == (loud.per_prompt is None), name
+        assert type(quietly.per_candidate) is type(loud.per_candidate), name
