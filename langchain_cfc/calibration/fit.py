@@ -44,8 +44,10 @@ from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
 from langchain_cfc.scoring import Combination
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
-# Number of calibration prompts that test a fitted rule; factor by which its window grows if one fails.
-ASKED, WIDER = 1_000, 4
+# Number of calibration prompts that test a fitted rule.
+SELF_CHECK_SIZE = 1_000
+# Factor by which the window of a rule grows if one of them fails.
+WINDOW_GROWTH = 4
 # Penalty of the logistic regression.
 RIDGE = 0.01
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
@@ -201,14 +203,14 @@ def _widen_window(
 
     Fitting itself tests only a few prompts and keeps what they need; this tests more.
     """
-    chosen = np.unique(np.linspace(0, len(data.features) - 1, ASKED).astype(np.int64))
+    chosen = np.unique(np.linspace(0, len(data.features) - 1, SELF_CHECK_SIZE).astype(np.int64))
     weights = None if data.ratios is None else data.ratios[chosen]
     alphas = None if stated is None else stated[chosen]
     while True:
         refused = int(fitted.solve(data.features[chosen], weights, alphas=alphas).outside.sum())
         if refused == 0 or fitted.window is None:
             break
-        wider = WIDER * fitted.window
+        wider = WINDOW_GROWTH * fitted.window
         fitted = _fit(replace(fitted, window=wider if wider < len(data.features) else None), data, stated)
     kept = len(fitted.state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
