@@ -108,38 +108,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
         OrientationWarning: If correct candidates score worse than wrong ones.
     """
-    config = CalibrationConfig(
-        alpha=alpha,
-        adaptive_alpha=adaptive_alpha,
-        given_drawn=given_drawn,
-        features=features,
-        unit=unit,
-        at_most=at_most,
-        set_rule=set_rule,
-        never_empty=never_empty,
-        threshold_rule=threshold_rule,
-        combine=combine,
-        n=n,
-        draws=draws,
-        cap=cap,
-        window=window,
-        ridge=ridge,
-        penalised=penalised,
-        stability=stability,
-        shift=shift,
-        randomised=randomised,
-        confident=confident,
-        max_wrong_rate=max_wrong_rate,
-        wrong_rate_groups=wrong_rate_groups,
-        delta=delta,
-        seed=seed,
-        fit_fraction=fit_fraction,
-        test_fraction=test_fraction,
-        certification_fraction=certification_fraction,
-        within_clusters=within_clusters,
-        allow_unattainable=allow_unattainable,
-    )
-    return _calibrate(records, config, provenance)
+    options = {name: value for name, value in locals().items() if name not in {"records", "provenance"}}
+    return _calibrate(records, CalibrationConfig(**options), provenance)
 
 
 def _calibrate(
@@ -153,7 +123,7 @@ def _calibrate(
     plan = config.plan_split(given)
     if provenance is None and isinstance(records, Records):
         provenance = records.provenance
-    prompts = CalibrationPrompts.of(records, config, plan, provenance)
+    prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
     shift = config.shift_statistic
     needs_answers = (
         given.needs_answers

@@ -295,34 +295,6 @@ def _standardise(
     return centres, scales
 
 
-def _tabulate_outputs(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    names: Sequence[str],
-    config: CalibrationConfig,
-    provenance: Provenance | None,
-) -> tuple[LabelledBatch, FloatArray, bool]:
-    """Tabulate records with the (N, n, k) outputs to combine; also return whether a draw rule shortened them.
-
-    If all verifiers score separately, the draw rule is applied after the combination, and may use its scores.
-    """
-    rule = config.draw_rule
-    labelled, raw = tabulate_raw(
-        records,
-        names,
-        n=config.n,
-        provenance=provenance,
-        weighted=True,
-        shortened=rule is not None,
-        claims=True,
-    )
-    if rule is None:
-        check_first_candidates(labelled, provenance, names)
-    if rule is None or scores_separately(provenance):
-        return labelled, raw, False
-    labelled = replay_outputs(rule, labelled, names, provenance)
-    return labelled, labelled.stack_outputs(names), True
-
-
 @dataclass(frozen=True)
 class CalibrationPrompts:
     """The labelled prompts of a calibration and their split.
@@ -341,53 +313,47 @@ class CalibrationPrompts:
     uses_weights: bool
 
     @classmethod
-    def of(
+    def from_records(
         cls,
         records: Iterable[LabelledRecord] | LabelledBatch,
         config: CalibrationConfig,
         plan: SplitPlan,
         provenance: Provenance | None,
+        *,
+        fits_combination: bool = True,
     ) -> CalibrationPrompts:
-        """Read records; with `combine`, score them by a combination fitted on the fit split."""
-        names, rule = config.combine, config.draw_rule
-        if names is None:
-            return cls.before_fit(records, config, plan, provenance)
-        labelled, raw, shortened = _tabulate_outputs(records, names, config, provenance)
-        fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
-        combination = fit_combination(names, raw[fit], labelled.take(fit))
-        # The raw outputs are not needed any more, and would be copied with every part of the table.
-        scored = replace(with_scores(labelled, combination.score_all(raw)), raw={})
-        if rule is not None and not shortened:
-            scored = replay_prefixes(rule, scored, provenance, combines=True)
-        return cls(plan, scored, combination, config.uses_weights)
+        """Read records; with `combine`, score them by a combination fitted on the fit split.
 
-    @classmethod
-    def before_fit(
-        cls,
-        records: Iterable[LabelledRecord] | LabelledBatch,
-        config: CalibrationConfig,
-        plan: SplitPlan,
-        provenance: Provenance | None,
-    ) -> CalibrationPrompts:
-        """Read records without fitting anything; with `combine`, keep the recorded scores and outputs."""
+        Without `fits_combination`, the recorded scores and outputs are kept. If all verifiers score
+        separately, the draw rule is applied after the combination, and may use its scores.
+        """
         names, rule = config.combine, config.draw_rule
-        shortened = False
+        options: dict[str, Any] = {
+            "n": config.n,
+            "provenance": provenance,
+            "weighted": True,
+            "shortened": rule is not None,
+            "claims": True,
+        }
         if names is None:
-            table = tabulate(
-                records,
-                n=config.n,
-                provenance=provenance,
-                weighted=True,
-                shortened=rule is not None,
-                claims=True,
-            )
+            labelled, raw = tabulate(records, **options), None
         else:
-            table, _, shortened = _tabulate_outputs(records, names, config, provenance)
+            labelled, raw = tabulate_raw(records, names, **options)
         if rule is None:
-            check_first_candidates(table, provenance)
-        elif not shortened:
-            table = replay_prefixes(rule, table, provenance, combines=names is not None)
-        return cls(plan, table, None, config.uses_weights)
+            check_first_candidates(labelled, provenance, names or ())
+        elif names is not None and not scores_separately(provenance):
+            labelled = replay_outputs(rule, labelled, names, provenance)
+            raw = labelled.stack_outputs(names)
+            rule = None  # applied
+        combination = None
+        if names is not None and raw is not None and fits_combination:
+            fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
+            combination = fit_combination(names, raw[fit], labelled.take(fit))
+            # The raw outputs are not needed any more, and would be copied with every part of the table.
+            labelled = replace(with_scores(labelled, combination.score_all(raw)), raw={})
+        if rule is not None:
+            labelled = replay_prefixes(rule, labelled, provenance, combines=names is not None)
+        return cls(plan, labelled, combination, config.uses_weights)
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:

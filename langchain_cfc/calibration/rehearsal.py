@@ -53,7 +53,9 @@ def rehearse_calibration(
     given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
     made_up = _make_up_candidates(prompts, provenance, outputs)
     try:
-        rehearsed = CalibrationPrompts.before_fit(made_up, config, config.plan_split(given), provenance)
+        rehearsed = CalibrationPrompts.from_records(
+            made_up, config, config.plan_split(given), provenance, fits_combination=False
+        )
         _check_parts(config, rehearsed, given)
         calibration = rehearsed.calibration(config.within_clusters)
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
