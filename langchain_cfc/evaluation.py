@@ -14,13 +14,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
@@ -57,21 +58,16 @@ class ClaimsFigures(ReportData):
     unsupported_kept: float
 
 
-class _WithClaims(ReportData):
+class _WithClaims(OmitsDefaults, ReportData):
     """Base of reports with figures of claims, for answers that are split into claims.
 
     Attributes:
         claims: Figures of the claims; omitted from the serialised data if whole answers are kept.
     """
 
-    claims: ClaimsFigures | None = None
+    _omitted: ClassVar[tuple[str, ...]] = ("claims",)
 
-    @model_serializer(mode="wrap")
-    def _without_claims(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialised(self)
-        if self.claims is None:
-            data.pop("claims", None)
-        return data
+    claims: ClaimsFigures | None = None
 
 
 class GroupFigures(ReportData):
@@ -226,7 +222,7 @@ class AnswersReport(ReportData):
     contradicted: bool
 
 
-class EvaluationReport(LevelReport):
+class EvaluationReport(OmitsDefaults, LevelReport):
     """Results of an artifact on labelled prompts that it was not calibrated on.
 
     Some attributes are omitted from the serialised data if they have their default.
@@ -246,6 +242,8 @@ class EvaluationReport(LevelReport):
         certified_by_people: What people's labels certify about the level and bot mode, in words.
     """
 
+    _omitted: ClassVar[tuple[str, ...]] = ("other_answers", "mean_draws", "certified_by_people")
+
     test_prompts: str
     artifact_digest: str
     guarantee: str
@@ -256,14 +254,6 @@ class EvaluationReport(LevelReport):
     n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialised(self)
-        for name in ("other_answers", "mean_draws", "certified_by_people"):
-            if getattr(self, name) in {(), None}:
-                data.pop(name, None)
-        return data
 
     @property
     def all_answers(self) -> tuple[AnswersReport, ...]:

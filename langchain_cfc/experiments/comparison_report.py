@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
-
+from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.candidates import Unit
 from langchain_cfc.evaluation import GroupFigures, LevelReport, MethodFigures, ReportData
 from langchain_cfc.set_rules import Claims, parse_set_rule
@@ -138,7 +137,7 @@ class DataFacts(ReportData):
     attainable: list[AttainableComparison]
 
 
-class ComparisonReport(LevelComparison):
+class ComparisonReport(OmitsDefaults, LevelComparison):
     """Results of a comparison: the leading level in the form of `evaluate`'s report, then all levels.
 
     Attributes:
@@ -154,6 +153,8 @@ class ComparisonReport(LevelComparison):
         notes: What a reader has to know, for example how many prompts were left out.
         unit: What methods keep or reject; omitted from the serialised data for answers.
     """
+
+    _omitted: ClassVar[tuple[str, ...]] = ("unit",)
 
     splits: int
     seed: str
@@ -172,10 +173,3 @@ class ComparisonReport(LevelComparison):
         """The number of unsupported claims that may be kept; 0 for answers."""
         rule = parse_set_rule(self.set_rule)
         return rule.at_most if isinstance(rule, Claims) else 0
-
-    @model_serializer(mode="wrap")
-    def _without_unit(self, serialised: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = serialised(self)
-        if self.unit == "answers":
-            data.pop("unit", None)
-        return data
