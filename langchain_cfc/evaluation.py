@@ -30,7 +30,8 @@ from langchain_cfc.certificates.coverage import Outcomes
 from langchain_cfc.errors import FingerprintWarning
 from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
-from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
 
 
@@ -336,8 +337,7 @@ def evaluate(
     Warns:
         FingerprintWarning: If the records come from another generator or verifier than in calibration.
     """
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     for part in artifact.differing_parts(provenance):
         msg = (
             f"these records come from another {part} than the calibration records; the artifact promises "

@@ -34,7 +34,8 @@ from langchain_cfc.certificates import certify_mean_score, certify_policy, selec
 from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import WINDOW, Level
 
@@ -121,8 +122,7 @@ def _calibrate(
     rule = parse_set_rule(config.rule_text)
     given = config.features if isinstance(config.features, FeatureMap) else FeatureMap.parse(config.features)
     plan = config.plan_split(given)
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
     shift = config.shift_statistic
     needs_answers = (

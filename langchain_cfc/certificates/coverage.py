@@ -25,7 +25,8 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     DroppedClaims,
 )
-from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import Claims
 from langchain_cfc.thresholds import Level, format_delta
 
@@ -197,8 +198,7 @@ def certify(
             "invalidate it: if there is a reason to certify again, use the artifact that `calibrate` made"
         )
         raise InputError(msg)
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     check_origin(artifact, provenance)
     labelled, _ = tabulate_held_out(artifact, records, "certification")
     digest = compute_records_digest(labelled)

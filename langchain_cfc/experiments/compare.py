@@ -43,7 +43,8 @@ from langchain_cfc.experiments.splits import (
     measure_splits,
 )
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate, tabulate_raw
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate, tabulate_raw
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -285,8 +286,7 @@ def compare(
         CalibrationError: If a split leaves a required part empty.
         MissingExtraError: If SciPy is not installed.
     """
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     n = None if n is None else check_count(n, "n", "candidates")

@@ -22,7 +22,8 @@ from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputEr
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.splits import Progress, measure_splits
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, format_alpha
 
@@ -134,8 +135,7 @@ def suggest_draws(
     if cost_per_candidate is not None and not 0.0 <= cost_per_candidate < np.inf:
         msg = f"cost_per_candidate must be a finite number, at least 0, got {cost_per_candidate!r}"
         raise InputError(msg)
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     table = tabulate(records, provenance=provenance)
     plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
     part = table.take(plan.rows(table)["fit"])

@@ -50,7 +50,8 @@ from langchain_cfc.experiments.methods import CAP, Pool
 from langchain_cfc.experiments.metrics import make_groups
 from langchain_cfc.experiments.splits import Progress
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
@@ -241,8 +242,7 @@ def analyse_recording(
         FeatureError: If a feature map does not suit the records.
         MissingExtraError: If SciPy is not installed.
     """
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     table, alpha = tabulate(records, provenance=provenance), format_alpha(alpha)
     compared = compare(
         table,

@@ -31,7 +31,8 @@ from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelC
 from langchain_cfc.experiments.methods import get_methods, list_paper_methods
 from langchain_cfc.experiments.paper import METRICS, PublishedCell, published_cells
 from langchain_cfc.experiments.splits import GroupedOn, Progress
-from langchain_cfc.records import LabelledRecord, Provenance, Records, tabulate
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.thresholds import Level, compute_tau
 
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
@@ -200,8 +201,7 @@ def reproduce_study(
         MissingExtraError: If SciPy is not installed.
     """
     study = STUDIES[name]
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     table = tabulate(records, provenance=provenance)
     levels = tuple(map(str, alpha)) if alpha else study.alphas
     chosen_name = setting or study.setting

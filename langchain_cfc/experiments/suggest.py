@@ -58,7 +58,8 @@ from langchain_cfc.experiments.trials import (
     tabulate_verifiers,
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.records import LabelledRecord, Provenance
+from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
@@ -487,8 +488,7 @@ def suggest(
         raise InputError(msg)
     maps = None if features is None else list(dict.fromkeys(FeatureMap.parse(one).text for one in features))
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     table, notes = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
     rows = plan.rows(table)
     part = table.take(rows["fit"])

@@ -45,37 +45,31 @@ IN_MEMORY = "records"
 class DatasetChecks:
     """Checks that all records have the same number of candidates and different ids, across files.
 
-    Keeps the ids and where each was seen, nothing else of a record.
+    Keeps the ids and where each was seen, nothing else of a record. A provenance fixes the number of
+    candidates, or claims, and the draw rule; errors name `origin` as the reason.
 
     Attributes:
         longest: Largest number of candidates that a draw rule may have left; None without a draw rule.
     """
 
-    longest: int | None = None
-
-    def __init__(self) -> None:
+    def __init__(self, provenance: Provenance | None = None, origin: str = "the provenance") -> None:
+        self.longest: int | None = None
         self._n: int | None = None
-        self._n_from = ""
+        self._n_from = origin
+        if provenance is not None:
+            self._n = CLAIMS if provenance.unit == "claims" else provenance.n
+            self.longest = None if provenance.draws is None else provenance.n
         # Each record's position by id, its line by position, and where each source begins. For a million
         # records, objects would take more memory than all of their scores.
         self._positions: dict[str, int] = {}
         self._lines = array("Q")
         self._sources: list[tuple[int, str]] = []
 
-    def expect(self, n: int, origin: str) -> None:
-        """Fix the number of candidates, or `CLAIMS`; errors name `origin` as the reason."""
-        self._n, self._n_from = n, origin
-
-    def expect_provenance(self, provenance: Provenance, origin: str) -> None:
-        """Fix the number of candidates, or claims, and the draw rule that a header states."""
-        self.expect(CLAIMS if provenance.unit == "claims" else provenance.n, origin)
-        self.longest = None if provenance.draws is None else provenance.n
-
     def add(self, record: LabelledRecord, source: str, line: int) -> None:
         """Check one more record."""
         n = count_candidates(record)
         if self._n is None:
-            self.expect(n, f"{source}, line {line}")
+            self._n, self._n_from = n, f"{source}, line {line}"
         elif n != self._n and CLAIMS in {n, self._n}:
             found, expected = ("claims", "candidates") if n == CLAIMS else ("candidates", "claims")
             problem = f"found {found}; expected {expected} for every prompt, by {self._n_from}"
@@ -103,7 +97,7 @@ class DatasetChecks:
         if not new or self._n not in {None, n}:
             return False
         if self._n is None:
-            self.expect(n, f"{source}, line {lines[0]}")
+            self._n, self._n_from = n, f"{source}, line {lines[0]}"
         self._positions.update(here)
         self._append_lines(source, lines)
         return True
@@ -123,7 +117,7 @@ def check_records(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[LabelledRecord]:
     """Yield records after checking that they form one dataset; refuse an empty dataset."""
-    checks = _start_checks(provenance)
+    checks = DatasetChecks(provenance)
     line = 0
     for line, record in enumerate(records, start=1):
         _add(checks, record, line)
@@ -136,7 +130,7 @@ def check_in_batches(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[Batch]:
     """Yield records as `check_records` does, but in batches of up to `BATCH`, which takes fewer calls."""
-    checks = _start_checks(provenance)
+    checks = DatasetChecks(provenance)
     stream = iter(records)
     first = 1
     while batch := list(islice(stream, BATCH)):
@@ -148,13 +142,6 @@ def check_in_batches(
         yield make_batch(batch, checks.longest)
     if first == 1:
         raise no_records_error(IN_MEMORY)
-
-
-def _start_checks(provenance: Provenance | None) -> DatasetChecks:
-    checks = DatasetChecks()
-    if provenance is not None:
-        checks.expect_provenance(provenance, "the provenance")
-    return checks
 
 
 def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: Sequence[int]) -> bool:

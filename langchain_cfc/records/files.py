@@ -122,13 +122,15 @@ class Records:
                 yield batch
 
     def _start_checks(self) -> DatasetChecks:
-        checks = DatasetChecks()
-        if self.provenance is not None:
-            checks.expect_provenance(self.provenance, f"the provenance of {self.paths[0]}")
-        return checks
+        return DatasetChecks(self.provenance, f"the provenance of {self.paths[0]}")
 
     def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
+
+
+def find_provenance(records: object, given: Provenance | None) -> Provenance | None:
+    """Return the given provenance, or else the one that records carry themselves; None if there is none."""
+    return records.provenance if given is None and isinstance(records, Records) else given
 
 
 def _describe_difference(header: Provenance | None, first: Provenance | None) -> tuple[str, str]:
@@ -162,8 +164,7 @@ def write_records(
         MissingExtraError: If the path ends in `.parquet` and pyarrow is not installed.
     """
     check_records_target(path)
-    if provenance is None and isinstance(records, Records):
-        provenance = records.provenance
+    provenance = find_provenance(records, provenance)
     good = check_records(records.iterate() if isinstance(records, Records) else records, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path, private=True) as file:
