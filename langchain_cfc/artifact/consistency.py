@@ -24,12 +24,7 @@ from langchain_cfc.artifact.facts import AttainableGroup, CertifiedPolicy, Confi
 from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, scores_separately
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
-from langchain_cfc.thresholds import (
-    ConditionalThreshold,
-    compute_tau,
-    confident_rank,
-    conformal_rank,
-)
+from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, confident_rank, conformal_rank
 
 # Relative difference allowed between results of SciPy and NumPy, and between sums taken in another order.
 TOLERANCE = 1e-6

@@ -9,12 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc._internal.serialization import OmitsDefaults

@@ -14,12 +14,7 @@ from langchain_cfc.artifact import (
     compute_likelihood_ratios,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
-from langchain_cfc.calibration.checks import (
-    check_answers,
-    check_attainable,
-    check_orientation,
-    is_attainable,
-)
+from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation, is_attainable
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,

@@ -10,12 +10,7 @@ from fractions import Fraction
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.errors import (
-    AttainabilityWarning,
-    InputError,
-    OrientationWarning,
-    UnattainableTargetError,
-)
+from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination, compute_auroc

@@ -16,13 +16,7 @@ from langchain_cfc.candidates import (
     warn_if_sorted,
 )
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.batches import (
-    CLAIMS,
-    Batch,
-    check_in_batches,
-    check_records,
-    missing_output_error,
-)
+from langchain_cfc.records.batches import CLAIMS, Batch, check_in_batches, check_records, missing_output_error
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import LabelledRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names

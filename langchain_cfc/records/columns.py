@@ -11,22 +11,12 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc.candidates import (
-    CandidateBatch,
-    LabelledBatch,
-    PromptKind,
-    find_json_prompt_kinds,
-)
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values, require_certain
-from langchain_cfc.records.schema import (
-    ClaimsRecord,
-    LabelledRecord,
-    PromptRecord,
-    validate_fields,
-)
+from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, validate_fields
 
 # Columns that hold any JSON, as text.
 JSON_COLUMNS = ("input", "reference", "metadata")

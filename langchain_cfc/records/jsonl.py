@@ -27,12 +27,7 @@ from pydantic_core import from_json
 
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc.candidates import (
-    CandidateBatch,
-    LabelledBatch,
-    encode_answers,
-    find_prompt_kinds,
-)
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, encode_answers, find_prompt_kinds
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
