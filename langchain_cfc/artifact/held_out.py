@@ -41,16 +41,14 @@ def tabulate_draws(
         table, _ = tabulate_raw(records, combination.names, weighted=True, shortened=True)
         table = replay_outputs(rule, table, combination.names, artifact.provenance)
         return with_scores(table, combination.score_all(table.stack_outputs(combination.names)))
-    n, shortened = (artifact.n, False) if rule is None else (None, True)
-    if artifact.unit == "claims":
-        n = None
+    claims = artifact.unit == "claims"
     table = tabulate(
         records,
-        n=n,
+        n=artifact.n if rule is None and not claims else None,
         combination=combination,
         weighted=True,
-        shortened=shortened,
-        claims=artifact.unit == "claims",
+        shortened=rule is not None,
+        claims=claims,
     )
     if rule is None:
         check_first_candidates(table, artifact.provenance, () if combination is None else combination.names)

@@ -294,7 +294,7 @@ class CalibrationConfig:
         """Error levels as decimal text, ascending; `POLICY_ALPHAS` if none are given."""
         if self.alpha is None:
             return POLICY_ALPHAS
-        texts = {format_alpha(one) for one in _list_levels(self.alpha)}
+        texts = {format_alpha(one) for one in list_levels(self.alpha)}
         if not texts:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
@@ -316,7 +316,7 @@ class CalibrationConfig:
         """`max_wrong_rate` as decimal texts, ascending; empty without bot mode."""
         if self.max_wrong_rate is None:
             return ()
-        rates = _list_levels(self.max_wrong_rate)
+        rates = list_levels(self.max_wrong_rate)
         if not rates:
             msg = "max_wrong_rate: at least one rate is needed"
             raise InputError(msg)
@@ -453,7 +453,7 @@ def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
     return replace(feature_map, adaptive_alpha=None) if artifact.calibration.fit_size else feature_map
 
 
-def _list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
+def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
     """Return one level or several as a sequence."""
     return [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
 
@@ -474,7 +474,7 @@ def _flag(name: str, value: Any) -> list[str]:
     if value is True:
         return [flag]
     if name in _LEVELS:
-        return [word for one in _list_levels(value) for word in (flag, format_alpha(one))]
+        return [word for one in list_levels(value) for word in (flag, format_alpha(one))]
     if name == "combine":
         return [word for one in value for word in (flag, one)]
     if isinstance(value, FeatureMap):

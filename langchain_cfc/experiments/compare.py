@@ -15,7 +15,7 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import check_first_candidates, replay_prefixes
-from langchain_cfc.calibration.config import CalibrationConfig
+from langchain_cfc.calibration.config import CalibrationConfig, list_levels
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import InputError
@@ -454,8 +454,7 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
 
 
 def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
-    several = [alpha] if isinstance(alpha, str) or not isinstance(alpha, Sequence) else alpha
-    texts = tuple(dict.fromkeys(format_alpha(one) for one in several))
+    texts = tuple(dict.fromkeys(format_alpha(one) for one in list_levels(alpha)))
     if not texts:
         msg = "alpha: at least one error level is needed"
         raise InputError(msg)

@@ -25,6 +25,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
+from langchain_cfc.artifact import make_threshold_rule
 from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
@@ -35,14 +36,7 @@ from langchain_cfc.features import FeatureMap, name_records_in_errors, precomput
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import with_scores
 from langchain_cfc.set_rules import Claims, parse_set_rule
-from langchain_cfc.thresholds import (
-    ConditionalThreshold,
-    LearnedThreshold,
-    MarginalThreshold,
-    ThresholdRule,
-    Thresholds,
-    compute_tau,
-)
+from langchain_cfc.thresholds import ConditionalThreshold, ThresholdRule, Thresholds, compute_tau
 from langchain_cfc.thresholds._rows import find_unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
@@ -304,11 +298,11 @@ class ThresholdMethod(Method):
         return convention.clip_thresholds(each)
 
     def _make_rule(self, level: str) -> ThresholdRule[Any]:
-        if self.rule in {"conditional", "randomised"}:
-            return ConditionalThreshold(level, CAP, window=None)
-        if self.rule == "learned":
-            return LearnedThreshold(level, CAP)
-        return MarginalThreshold(level, CAP, delta=DELTA if self.rule == "confident" else None)
+        if self.rule == "confident":
+            return make_threshold_rule("marginal", level, CAP, delta=DELTA)
+        return make_threshold_rule(
+            "conditional" if self.rule == "randomised" else self.rule, level, CAP, window=None
+        )
 
 
 @dataclass(frozen=True)

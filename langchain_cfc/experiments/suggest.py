@@ -57,7 +57,7 @@ from langchain_cfc.experiments.trials import (
     make_judged_groups,
     tabulate_verifiers,
 )
-from langchain_cfc.features import FeatureMap, name_records_in_errors
+from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, split_plan
@@ -381,8 +381,7 @@ class OptionJudge:
         try:
             needed = FeatureMap.parse(feature_text).needs_answers
             check_answers(pool.labelled, self.provenance, needed=needed)
-            with name_records_in_errors(pool.labelled.ids):
-                pool.compute_features(feature_text, np.arange(len(pool.labelled)))
+            pool.compute_features(feature_text, np.arange(len(pool.labelled)))
         except InputError as error:
             self._reject(feature_text, get_first_line(error))
             return False
