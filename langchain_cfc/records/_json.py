@@ -26,12 +26,12 @@ _Value = TypeVar("_Value")
 
 # Largest depth of nesting: far beyond any prompt or tool call, and far below Python's recursion limit.
 _MAX_DEPTH = 100
-_MAX_WIDTH = 60
+_MAX_REPR_LENGTH = 60
 
-_repr = reprlib.Repr()
-_repr.maxstring = _repr.maxlong = _repr.maxother = _MAX_WIDTH
-_repr.maxlevel = 2
-_repr.maxlist = _repr.maxtuple = _repr.maxdict = 3
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = _MAX_REPR_LENGTH
+_REPR.maxlevel = 2
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 3
 
 
 class NotJsonError(ValueError):
@@ -66,17 +66,17 @@ def parse_json(text: str) -> Any:
 
 def check_json(value: _Value) -> _Value:
     """Return a value of strict JSON as it is; raise NotJsonError for anything else."""
-    _check(value, ())
+    _check_value(value, ())
     return value
 
 
 def short_repr(value: object) -> str:
     """Return the repr of a value for an error message, at most 60 characters long."""
-    text = _repr.repr(value)
-    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 3]}..."
+    text = _REPR.repr(value)
+    return text if len(text) <= _MAX_REPR_LENGTH else f"{text[: _MAX_REPR_LENGTH - 3]}..."
 
 
-def _check(value: object, path: tuple[str | int, ...]) -> None:
+def _check_value(value: object, path: tuple[str | int, ...]) -> None:
     if isinstance(value, str):
         _check_text(value, path)
     elif isinstance(value, dict | list):
@@ -106,15 +106,15 @@ def _check_items(items: dict[Any, Any] | list[Any], path: tuple[str | int, ...])
                 raise NotJsonError(short_repr(key), path)
             _check_text(key, path)
     for step, item in items.items() if isinstance(items, dict) else enumerate(items):
-        _check(item, (*path, step))
+        _check_value(item, (*path, step))
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
     fields = dict(pairs)
     return fields if len(fields) == len(pairs) else RepeatedKey(pairs)
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_DECODER = json.JSONDecoder(object_pairs_hook=_build_object)
 MAX_LINE_BYTES = 16 * 1024 * 1024
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -130,7 +130,7 @@ def check_regular_file(path: Path) -> None:
 def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
     """Yield line numbers (from 1) and lines of a file; gzip is recognised by its first bytes and unpacked."""
     source = str(path)
-    with _open(path) as file:
+    with _open_unpacked(path) as file:
         for line in count(1):
             try:
                 raw = file.readline(max_line_bytes + 1)
@@ -175,7 +175,7 @@ def describe_decode_error(error: UnicodeDecodeError) -> str:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
+def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
     try:
         file = path.open("rb")
     except OSError as error:

@@ -16,7 +16,13 @@ from langchain_cfc.candidates import (
     warn_if_sorted,
 )
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.batches import CLAIMS, Batch, check_in_batches, check_records, missing_output_error
+from langchain_cfc.records.batches import (
+    CLAIMS_SENTINEL,
+    Batch,
+    check_in_batches,
+    check_records,
+    make_missing_output_error,
+)
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import LabelledRecord, Provenance
 from langchain_cfc.scoring import Combination, check_names
@@ -179,11 +185,11 @@ def _tabulate_batches(
 ) -> Iterator[LabelledBatch]:
     line = 1
     for batch in batches:
-        if n is not None and batch.recorded != CLAIMS:
+        if n is not None and batch.recorded != CLAIMS_SENTINEL:
             check_candidate_count(n, batch.recorded)
         used = n or batch.recorded
-        table = batch.table(used, names)
+        table = batch.make_table(used, names)
         if table is None:
-            raise missing_output_error(batch.list_records(), names, used, line)
+            raise make_missing_output_error(batch.list_records(), names, used, line)
         line += len(batch.ids)
         yield table

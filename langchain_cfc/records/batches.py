@@ -35,30 +35,30 @@ from langchain_cfc.records.schema import (
 )
 
 # Number of records turned into arrays at a time; more would not fit in the processor's cache.
-BATCH = 64
+BATCH_SIZE = 64
 # Stands in for the number of candidates if records hold claims, whose number differs between answers.
-CLAIMS = 0
+CLAIMS_SENTINEL = 0
 # Source in errors about records that come from no file, or from several.
 IN_MEMORY = "records"
 
 
-class DatasetChecks:
+class DatasetChecker:
     """Checks that all records have the same number of candidates and different ids, across files.
 
     Keeps the ids and where each was seen, nothing else of a record. A provenance fixes the number of
     candidates, or claims, and the draw rule; errors name `origin` as the reason.
 
     Attributes:
-        longest: Largest number of candidates that a draw rule may have left; None without a draw rule.
+        max_candidates: Largest number of candidates that a draw rule may have left; None without a draw rule.
     """
 
     def __init__(self, provenance: Provenance | None = None, origin: str = "the provenance") -> None:
-        self.longest: int | None = None
+        self.max_candidates: int | None = None
         self._n: int | None = None
-        self._n_from = origin
+        self._n_origin = origin
         if provenance is not None:
-            self._n = CLAIMS if provenance.unit == "claims" else provenance.n
-            self.longest = None if provenance.draws is None else provenance.n
+            self._n = CLAIMS_SENTINEL if provenance.unit == "claims" else provenance.n
+            self.max_candidates = None if provenance.draws is None else provenance.n
         # Each record's position by id, its line by position, and where each source begins. For a million
         # records, objects would take more memory than all of their scores.
         self._positions: dict[str, int] = {}
@@ -69,16 +69,16 @@ class DatasetChecks:
         """Check one more record."""
         n = count_candidates(record)
         if self._n is None:
-            self._n, self._n_from = n, f"{source}, line {line}"
-        elif n != self._n and CLAIMS in {n, self._n}:
-            found, expected = ("claims", "candidates") if n == CLAIMS else ("candidates", "claims")
-            problem = f"found {found}; expected {expected} for every prompt, by {self._n_from}"
-            if n == CLAIMS:
+            self._n, self._n_origin = n, f"{source}, line {line}"
+        elif n != self._n and CLAIMS_SENTINEL in {n, self._n}:
+            found, expected = ("claims", "candidates") if n == CLAIMS_SENTINEL else ("candidates", "claims")
+            problem = f"found {found}; expected {expected} for every prompt, by {self._n_origin}"
+            if n == CLAIMS_SENTINEL:
                 problem += ' (a header of claims says "unit": "claims")'
             raise RecordError(source, line, found, problem)
-        elif n != self._n and (self.longest is None or n > self.longest):
-            at_most = "" if self.longest is None else "at most "
-            problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_from}"
+        elif n != self._n and (self.max_candidates is None or n > self.max_candidates):
+            at_most = "" if self.max_candidates is None else "at most "
+            problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_origin}"
             raise RecordError(source, line, "candidates", problem)
         position = len(self._positions)
         first = self._positions.setdefault(record.id, position)
@@ -97,7 +97,7 @@ class DatasetChecks:
         if not new or self._n not in {None, n}:
             return False
         if self._n is None:
-            self._n, self._n_from = n, f"{source}, line {lines[0]}"
+            self._n, self._n_origin = n, f"{source}, line {lines[0]}"
         self._positions.update(here)
         self._append_lines(source, lines)
         return True
@@ -117,34 +117,34 @@ def check_records(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[LabelledRecord]:
     """Yield records after checking that they form one dataset; refuse an empty dataset."""
-    checks = DatasetChecks(provenance)
+    checks = DatasetChecker(provenance)
     line = 0
     for line, record in enumerate(records, start=1):
-        _add(checks, record, line)
+        _add_record(checks, record, line)
         yield record
     if line == 0:
-        raise no_records_error(IN_MEMORY)
+        raise make_empty_dataset_error(IN_MEMORY)
 
 
 def check_in_batches(
     records: Iterable[LabelledRecord], provenance: Provenance | None = None
 ) -> Iterator[Batch]:
-    """Yield records as `check_records` does, but in batches of up to `BATCH`, which takes fewer calls."""
-    checks = DatasetChecks(provenance)
+    """Yield records as `check_records` does, but in batches of at most `BATCH_SIZE`, with fewer calls."""
+    checks = DatasetChecker(provenance)
     stream = iter(records)
     first = 1
-    while batch := list(islice(stream, BATCH)):
+    while batch := list(islice(stream, BATCH_SIZE)):
         lines = range(first, first + len(batch))
-        if not _try_add_all(checks, batch, lines):
+        if not _try_add_records(checks, batch, lines):
             for line, record in zip(lines, batch, strict=True):
-                _add(checks, record, line)
+                _add_record(checks, record, line)
         first += len(batch)
-        yield make_batch(batch, checks.longest)
+        yield make_batch(batch, checks.max_candidates)
     if first == 1:
-        raise no_records_error(IN_MEMORY)
+        raise make_empty_dataset_error(IN_MEMORY)
 
 
-def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: Sequence[int]) -> bool:
+def _try_add_records(checks: DatasetChecker, batch: Sequence[LabelledRecord], lines: Sequence[int]) -> bool:
     """Add several records; return False, and add none, if one may have to be refused."""
     if not set(map(type, batch)) <= {PromptRecord, ClaimsRecord}:
         return False
@@ -152,7 +152,7 @@ def _try_add_all(checks: DatasetChecks, batch: Sequence[LabelledRecord], lines: 
     return len(sizes) == 1 and checks.try_add([record.id for record in batch], sizes.pop(), IN_MEMORY, lines)
 
 
-def _add(checks: DatasetChecks, record: object, line: int) -> None:
+def _add_record(checks: DatasetChecker, record: object, line: int) -> None:
     """Add a record, or refuse it."""
     if not isinstance(record, (PromptRecord, ClaimsRecord)):
         problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
@@ -161,11 +161,11 @@ def _add(checks: DatasetChecks, record: object, line: int) -> None:
 
 
 def count_candidates(record: LabelledRecord) -> int:
-    """Return the number of candidates of a record; `CLAIMS` if it holds claims."""
-    return len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS
+    """Return the number of candidates of a record; `CLAIMS_SENTINEL` if it holds claims."""
+    return len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS_SENTINEL
 
 
-def no_records_error(source: str) -> RecordError:
+def make_empty_dataset_error(source: str) -> RecordError:
     """Make the error for a source without records."""
     return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
 
@@ -178,14 +178,14 @@ class Batch:
         labelled: All candidates or claims, without raw outputs.
         find_outputs: Returns the (N, n) raw outputs of a verifier; NaN where a candidate or claim has none.
         list_records: Returns the records themselves, for errors.
-        answered: (N, n) whether an extractor made the answer of a candidate; None for claims.
+        is_extracted: (N, n) whether an extractor made the answer of a candidate; None for claims.
         counts: (N,) numbers of candidates that a draw rule left; None without a draw rule.
     """
 
     labelled: LabelledBatch
     find_outputs: Callable[[str], FloatArray]
     list_records: Callable[[], list[LabelledRecord]]
-    answered: BoolArray | None = None
+    is_extracted: BoolArray | None = None
     counts: IntArray | None = None
 
     @property
@@ -195,15 +195,15 @@ class Batch:
 
     @property
     def recorded(self) -> int:
-        """Number of candidates per record, the largest one if they differ; `CLAIMS` for claims."""
-        return self.labelled.recorded or CLAIMS
+        """Number of candidates per record, the largest one if they differ; `CLAIMS_SENTINEL` for claims."""
+        return self.labelled.recorded or CLAIMS_SENTINEL
 
-    def table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
+    def make_table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
         """Return the first n slots, or all claims, with the named raw outputs; None if one is missing."""
         table = replace(self.labelled, raw={name: self.find_outputs(name) for name in names})
-        if self.answered is not None:
-            answered = self.answered[:, :n]
-            extracted = True if answered.all() else None if answered.any() else False
+        if self.is_extracted is not None:
+            is_extracted = self.is_extracted[:, :n]
+            extracted = True if is_extracted.all() else None if is_extracted.any() else False
             table = replace(table, extracted=extracted)
             if n < table.draws.n:
                 if self.counts is None:  # a draw rule leaves padding, which is not exchangeable
@@ -214,19 +214,19 @@ class Batch:
         return table if self.counts is None else table.keep_drawn(np.minimum(self.counts, n))
 
 
-def make_batch(records: list[LabelledRecord], longest: int | None = None) -> Batch:
-    """Make a batch of at least one record, all of one kind; `longest` is that of `DatasetChecks`."""
+def make_batch(records: list[LabelledRecord], max_candidates: int | None = None) -> Batch:
+    """Make a batch of at least one record, all of one kind; `max_candidates` is that of `DatasetChecker`."""
     claims = [one for one in records if isinstance(one, ClaimsRecord)]
     if claims:
         return _make_batch_of_claims(claims)
-    return _make_batch_of_candidates([require_candidates(one) for one in records], longest)
+    return _make_batch_of_candidates([require_candidates(one) for one in records], max_candidates)
 
 
-def _make_batch_of_candidates(records: list[PromptRecord], longest: int | None) -> Batch:
+def _make_batch_of_candidates(records: list[PromptRecord], max_candidates: int | None) -> Batch:
     several = [record.candidates for record in records]
     counts = np.array([len(one) for one in several], dtype=np.int64)
-    n = longest or len(several[0])
-    if longest is not None:
+    n = max_candidates or len(several[0])
+    if max_candidates is not None:
         several = [one + one[:1] * (n - len(one)) for one in several]  # `keep_drawn` overwrites this padding
     candidates = list(chain.from_iterable(several))
     # For speed, most candidates are handled without a call of `answer_key`.
@@ -249,7 +249,7 @@ def _make_batch_of_candidates(records: list[PromptRecord], longest: int | None) 
         lambda name: np.array(_list_outputs(candidates, name), np.float64).reshape(-1, n),
         lambda: list(records),
         np.array([one.answer is not None for one in candidates], np.bool_).reshape(-1, n),
-        None if longest is None else counts,
+        None if max_candidates is None else counts,
     )
 
 
@@ -305,7 +305,7 @@ def stack_claims(
     return Batch(labelled, lambda name: stack(find_outputs(name), 0.0), list_records)
 
 
-def missing_output_error(
+def make_missing_output_error(
     records: Sequence[LabelledRecord], names: Sequence[str], n: int, first_line: int
 ) -> RecordError:
     """Make the error for the first candidate or claim that lacks one of the named raw outputs."""

@@ -15,7 +15,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind, 
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
-from langchain_cfc.records.jsonl import DoubtError, are_metadata, parse_values, require_certain
+from langchain_cfc.records.jsonl import UncertainError, are_valid_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, validate_fields
 
 # Columns that hold any JSON, as text.
@@ -32,7 +32,7 @@ def decode_rows(rows: Any, source: str, first: int) -> Batch | None:
     decode = _decode_claims if find_list_column(rows.schema.names) == "claims" else _decode_candidates
     try:
         return decode(rows, _check_prompts(rows), lambda: list(parse_rows(rows, source, first)))
-    except (DoubtError, ValueError):
+    except (UncertainError, ValueError):
         return None
 
 
@@ -44,14 +44,14 @@ def _decode_candidates(
     require_certain(bool((sizes == n).all()))
     with_text, with_message = (_to_bools(candidates[name].is_valid()) for name in ("text", "message"))
     require_certain(bool((with_text != with_message).all()))
-    require_certain(set(map(type, parse_values(_texts(candidates["message"])))) <= {dict})
+    require_certain(set(map(type, parse_values(_list_texts(candidates["message"])))) <= {dict})
     find_outputs = _decode_outputs(candidates["scores"])
-    keys = _answer_keys(candidates)
+    keys = _compute_answer_keys(candidates)
     codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     draws = CandidateBatch(
         candidates["score"].to_numpy().reshape(-1, n),
         find_first_equal(codes.reshape(-1, n)),
-        _answer_lengths(keys).to_numpy().astype(np.int64).reshape(-1, n),
+        _count_characters(keys).to_numpy().astype(np.int64).reshape(-1, n),
         metadata,
     )
     labelled = LabelledBatch(
@@ -62,8 +62,8 @@ def _decode_candidates(
         n,
         prompt_kinds=_find_prompt_kinds(rows),
     )
-    answered = _to_bools(candidates["answer"].is_valid()).reshape(-1, n)
-    return Batch(labelled, lambda name: find_outputs(name).reshape(-1, n), list_records, answered)
+    is_extracted = _to_bools(candidates["answer"].is_valid()).reshape(-1, n)
+    return Batch(labelled, lambda name: find_outputs(name).reshape(-1, n), list_records, is_extracted)
 
 
 def _decode_claims(
@@ -71,14 +71,14 @@ def _decode_claims(
 ) -> Batch:
     counts, claims = _check_items(rows, "claims", "supported")
     require_certain(claims["text"].null_count == 0)
-    require_certain(_compute().min(_compute().utf8_length(claims["text"])).as_py() > 0)
+    require_certain(_require_compute().min(_require_compute().utf8_length(claims["text"])).as_py() > 0)
     # A claim at an unknown place gets start -1 and end 0.
     starts, ends = (claims[name].fill_null(no).to_numpy() for name, no in (("start", -1), ("end", 0)))
     known = _to_bools(claims["end"].is_valid())
     require_certain(bool((known == _to_bools(claims["start"].is_valid())).all()))
     require_certain(bool(((starts >= 0) == known).all() and (starts < ends).all()))
     lasts = np.maximum.reduceat(ends, np.cumsum(counts) - counts)
-    lengths = _compute().utf8_length(rows["answer"])
+    lengths = _require_compute().utf8_length(rows["answer"])
     given = _to_bools(lengths.is_valid())
     require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[given].all()))
     return stack_claims(
@@ -130,41 +130,41 @@ def _parse_cell(text: str, source: str, line: int, field: str) -> Any:
         raise RecordError(source, line, field, error.problem) from None
 
 
-def _compute() -> Any:
+def _require_compute() -> Any:
     return require("pyarrow.compute", "collect", "reading Parquet")
 
 
-def _flatten(rows: Any, column: str) -> dict[str, Any]:
+def _list_item_columns(rows: Any, column: str) -> dict[str, Any]:
     """Return the fields of all candidates or claims as columns, row after row."""
     every = rows[column].flatten()
     return {field.name: values for field, values in zip(every.type, every.flatten(), strict=True)}
 
 
 def _find_prompt_kinds(rows: Any) -> frozenset[PromptKind]:
-    return find_json_prompt_kinds(text.decode() for text in _texts(rows["input"]))
+    return find_json_prompt_kinds(text.decode() for text in _list_texts(rows["input"]))
 
 
 def _check_prompts(rows: Any) -> JsonMetadata:
-    """Return the metadata; raise DoubtError for prompts that the strict reader might refuse."""
+    """Return the metadata; raise UncertainError for prompts that the strict reader might refuse."""
     for name in ("id", "cluster"):
-        shortest = _compute().min(_compute().utf8_length(rows[name])).as_py()
+        shortest = _require_compute().min(_require_compute().utf8_length(rows[name])).as_py()
         require_certain(shortest is None or shortest > 0)
     require_certain(rows["id"].null_count == rows["input"].null_count == 0)
-    inputs = parse_values(_texts(rows["input"]))
+    inputs = parse_values(_list_texts(rows["input"]))
     require_certain(set(map(type, inputs)) <= {str, list, dict})
-    parse_values(_texts(rows["reference"]))
+    parse_values(_list_texts(rows["reference"]))
     encoded = rows["metadata"].fill_null("{}").dictionary_encode()
-    require_certain(are_metadata(parse_values(_texts(encoded.dictionary))))
+    require_certain(are_valid_metadata(parse_values(_list_texts(encoded.dictionary))))
     return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
 
 
 def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str, Any]]:
     """Return (N,) numbers of candidates or claims, and their columns after checking scores and labels."""
     require_certain(rows[column].null_count == 0)
-    counts: IntArray = _compute().list_value_length(rows[column]).to_numpy().astype(np.int64)
+    counts: IntArray = _require_compute().list_value_length(rows[column]).to_numpy().astype(np.int64)
     require_certain(bool((counts > 0).all()))
     require_certain(rows[column].flatten().null_count == 0)
-    columns = _flatten(rows, column)
+    columns = _list_item_columns(rows, column)
     require_certain(columns["score"].null_count == columns[label].null_count == 0)
     scores = columns["score"].to_numpy()
     # In this form the comparison refuses NaN as well.
@@ -178,7 +178,7 @@ def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
     `pyarrow.compute.map_lookup` would take twice as long.
 
     Raises:
-        DoubtError: If outputs are null, not finite, or repeated under one name.
+        UncertainError: If outputs are null, not finite, or repeated under one name.
     """
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
@@ -205,25 +205,27 @@ def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
     return find_outputs
 
 
-def _answer_keys(candidates: dict[str, Any]) -> Any:
+def _compute_answer_keys(candidates: dict[str, Any]) -> Any:
     """Return the key of each candidate's answer, as `Candidate.answer_key` does."""
     pa = require("pyarrow", "collect", "reading Parquet")
-    keys = _compute().coalesce(candidates["answer"], candidates["text"])
+    keys = _require_compute().coalesce(candidates["answer"], candidates["text"])
     if keys.null_count == 0:
         return keys
-    messages = parse_values(_texts(candidates["message"]))
+    messages = parse_values(_list_texts(candidates["message"]))
     every = candidates["message"].is_valid()
     texts = pa.array([canonical_json(message) for message in messages], pa.string())
-    return _compute().coalesce(keys, _compute().replace_with_mask(candidates["message"], every, texts))
+    return _require_compute().coalesce(
+        keys, _require_compute().replace_with_mask(candidates["message"], every, texts)
+    )
 
 
-def _answer_lengths(keys: Any) -> Any:
+def _count_characters(keys: Any) -> Any:
     """Return the number of characters of each answer, 0 for blank ones, as `encode_answers` does."""
-    blank = _compute().utf8_is_space(keys)
-    return _compute().if_else(blank, 0, _compute().utf8_length(keys))
+    blank = _require_compute().utf8_is_space(keys)
+    return _require_compute().if_else(blank, 0, _require_compute().utf8_length(keys))
 
 
-def _texts(column: Any) -> list[bytes]:
+def _list_texts(column: Any) -> list[bytes]:
     """Return the texts of a column, without its nulls."""
     texts: list[bytes] = column.drop_null().cast("binary").to_pylist()
     return texts

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular_file, short_repr
-from langchain_cfc.records.batches import Batch, DatasetChecks, check_records
+from langchain_cfc.records.batches import Batch, DatasetChecker, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
 from langchain_cfc.records.schema import (
@@ -27,10 +27,10 @@ from langchain_cfc.records.schema import (
     require_claims,
 )
 
-_GZIP = b"\x1f\x8b"
+_GZIP_MAGIC = b"\x1f\x8b"
 # Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
-_KEY_BYTES = 1 << 20
+_SEARCHED_BYTES = 1 << 20
 
 
 def read_records(*paths: str | os.PathLike[str], max_line_bytes: int = MAX_LINE_BYTES) -> Records:
@@ -84,9 +84,9 @@ class Records:
     @cached_property
     def provenance(self) -> Provenance | None:
         """The provenance of the records, None if the files hold none; reads only their headers."""
-        _, first = self._make_reader(self.paths[0]).header()
+        _, first = self._make_reader(self.paths[0]).read_header()
         for path in self.paths[1:]:
-            line, header = self._make_reader(path).header()
+            line, header = self._make_reader(path).read_header()
             if header != first:
                 field, contrast = _describe_difference(header, first)
                 problem = f"contradicting provenance: {contrast} in {self.paths[0]}; expected the same"
@@ -121,8 +121,8 @@ class Records:
                 self.on_read(len(batch.ids))
                 yield batch
 
-    def _start_checks(self) -> DatasetChecks:
-        return DatasetChecks(self.provenance, f"the provenance of {self.paths[0]}")
+    def _start_checks(self) -> DatasetChecker:
+        return DatasetChecker(self.provenance, f"the provenance of {self.paths[0]}")
 
     def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)
@@ -169,7 +169,7 @@ def write_records(
     if Path(path).suffix == ".parquet":
         with atomic_writer(path, private=True) as file:
             return write_parquet(file, good, provenance)
-    with atomic_writer(path, private=True) as file, _compress(file, path) as lines:
+    with atomic_writer(path, private=True) as file, _wrap_in_gzip(file, path) as lines:
         return _write_lines(lines, good, provenance)
 
 
@@ -195,12 +195,12 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
 def _read_keys(path: Path) -> bytes:
     """Return the part of a file where records have their keys: the start of JSON, or Parquet's footer."""
     with path.open("rb") as file:
-        is_packed = file.read(len(_GZIP)) == _GZIP
+        is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         if is_parquet(path):
-            file.seek(-min(_KEY_BYTES, path.stat().st_size), os.SEEK_END)
+            file.seek(-min(_SEARCHED_BYTES, path.stat().st_size), os.SEEK_END)
             return file.read()
     with gzip.open(path) if is_packed else path.open("rb") as lines:
-        first = lines.read(_KEY_BYTES).lstrip()
+        first = lines.read(_SEARCHED_BYTES).lstrip()
     return first if first.startswith(b"{") else b""
 
 
@@ -216,7 +216,7 @@ def _write_lines(
     return written
 
 
-def _compress(
+def _wrap_in_gzip(
     file: BinaryIO, path: str | os.PathLike[str]
 ) -> AbstractContextManager[BinaryIO] | AbstractContextManager[gzip.GzipFile]:
     if Path(path).suffix != ".gz":

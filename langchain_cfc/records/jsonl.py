@@ -31,11 +31,11 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch, encode_answe
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
-    BATCH,
+    BATCH_SIZE,
     Batch,
-    DatasetChecks,
+    DatasetChecker,
     make_batch,
-    no_records_error,
+    make_empty_dataset_error,
     stack_claims,
 )
 from langchain_cfc.records.schema import (
@@ -51,24 +51,24 @@ from langchain_cfc.records.schema import (
 _Kind = TypeVar("_Kind", bound=np.generic)
 
 # Largest depth of nesting that the fast reader checks; the strict reader allows more.
-_DEEPEST = 20
+_MAX_DEPTH = 20
 
 
-class _Absent:
+class _Missing:
     """Placeholder for a missing field, which is not the same as null."""
 
 
-class DoubtError(Exception):
+class UncertainError(Exception):
     """The fast reader cannot be certain; the strict reader has to decide."""
 
 
-_ABSENT = _Absent()
-_NOTHING = {_Absent, type(None)}
-_NUMBERS = {int, float}
-_SCALARS = {str, bool, *_NUMBERS}
-_FIELDS = frozenset(PromptRecord.model_fields)
-_CLAIMS_FIELDS = frozenset(ClaimsRecord.model_fields)
-_NO_FIELDS = dict.fromkeys(Candidate.model_fields, _ABSENT)
+_MISSING = _Missing()
+_NULL_TYPES = {_Missing, type(None)}
+_NUMBER_TYPES = {int, float}
+_SCALAR_TYPES = {str, bool, *_NUMBER_TYPES}
+_RECORD_FIELDS = frozenset(PromptRecord.model_fields)
+_CLAIMS_RECORD_FIELDS = frozenset(ClaimsRecord.model_fields)
+_MISSING_FIELDS = dict.fromkeys(Candidate.model_fields, _MISSING)
 
 
 def is_provenance(fields: Mapping[str, Any]) -> bool:
@@ -94,36 +94,36 @@ def decode_lines(lines: Sequence[bytes]) -> Batch | None:
         if b'"claims"' in lines[0]:
             return _decode_claims(lines)
         return _decode_candidates(lines)
-    except (DoubtError, TypeError, ValueError, OverflowError):
+    except (UncertainError, TypeError, ValueError, OverflowError):
         # The parser raises ValueErrors; reading a candidate that is no object raises a TypeError.
         return None
 
 
 def parse_values(texts: Sequence[bytes]) -> list[Any]:
-    """Parse JSON texts; DoubtError or ValueError if only the strict reader can decide about them."""
+    """Parse JSON texts; UncertainError or ValueError if only the strict reader can decide about them."""
     values = [from_json(text, allow_inf_nan=False) for text in texts]
-    require_certain(_count_quotation_marks(texts) == 2 * _texts(values))
+    require_certain(_count_quotation_marks(texts) == 2 * _count_texts(values))
     return values
 
 
-def are_metadata(values: Sequence[Any]) -> bool:
+def are_valid_metadata(values: Sequence[Any]) -> bool:
     """Whether parsed values are all objects of texts, numbers and booleans, as metadata must be."""
     return set(map(type, values)) <= {dict} and (
-        set(map(type, chain.from_iterable(map(dict.values, values)))) <= _SCALARS
+        set(map(type, chain.from_iterable(map(dict.values, values)))) <= _SCALAR_TYPES
     )
 
 
-class _UnevenError(DoubtError):
+class _MixedFieldsError(UncertainError):
     """The candidates or claims of lines do not all have the same fields in the same order."""
 
 
 def _parse_columns(
-    lines: Sequence[bytes], column: str, known: frozenset[str], absent: Mapping[str, Any] | None = None
+    lines: Sequence[bytes], column: str, known: frozenset[str], defaults: Mapping[str, Any] | None = None
 ) -> tuple[list[dict[str, Any]], list[int], dict[str, list[Any]]]:
     """Parse lines into their other fields, their numbers of candidates or claims, and columns of these items.
 
-    If items differ in their fields, `absent` supplies the missing ones, which is slower; without it, an
-    `_UnevenError` is raised.
+    If items differ in their fields, `defaults` supplies the missing ones, which is slower; without it, an
+    `_MixedFieldsError` is raised.
     """
     records: list[dict[str, Any]] = []
     counts: list[int] = []
@@ -134,12 +134,12 @@ def _parse_columns(
         require_certain(type(record) is dict and record.keys() <= known)
         items = record.pop(column, None)
         require_certain(type(items) is list and bool(items) and bool(items[0]))
-        if absent is not None:
-            items = [absent | item for item in items]
+        if defaults is not None:
+            items = [defaults | item for item in items]
         fields = fields or list(items[0])
         # No object has a key twice, so the joined keys are equal only if every item has these fields.
         if list(chain.from_iterable(items)) != fields * len(items):
-            raise _UnevenError
+            raise _MixedFieldsError
         # Keep only the values, so that the memory of the parsed objects can be reused for the next line.
         values.extend(chain.from_iterable(map(dict.values, items)))
         counts.append(len(items))
@@ -149,13 +149,13 @@ def _parse_columns(
 
 def _decode_candidates(lines: Sequence[bytes]) -> Batch:
     try:
-        records, counts, found = _parse_columns(lines, "candidates", _FIELDS)
-    except _UnevenError:
-        records, counts, found = _parse_columns(lines, "candidates", _FIELDS, _NO_FIELDS)
+        records, counts, found = _parse_columns(lines, "candidates", _RECORD_FIELDS)
+    except _MixedFieldsError:
+        records, counts, found = _parse_columns(lines, "candidates", _RECORD_FIELDS, _MISSING_FIELDS)
     n = counts[0]
-    require_certain(counts == [n] * len(lines) and found.keys() <= _NO_FIELDS.keys())
-    nowhere: list[Any] = [_ABSENT] * (n * len(lines))
-    columns = {name: found.get(name, nowhere) for name in _NO_FIELDS}
+    require_certain(counts == [n] * len(lines) and found.keys() <= _MISSING_FIELDS.keys())
+    missing: list[Any] = [_MISSING] * (n * len(lines))
+    columns = {name: found.get(name, missing) for name in _MISSING_FIELDS}
     kinds = {name: _count_types(column) for name, column in columns.items()}
     texts = _count_record_texts(records) + _count_candidate_texts(columns, kinds)
     require_certain(_count_quotation_marks(lines) == 2 * texts)
@@ -163,7 +163,7 @@ def _decode_candidates(lines: Sequence[bytes]) -> Batch:
     # In this form the comparison refuses NaN as well.
     require_certain(bool(((scores >= 0.0) & (scores <= 1.0)).all()))
     # In most files an extractor made all answers.
-    answers = columns["answer"] if kinds["answer"].keys() == {str} else _answer_keys(columns)
+    answers = columns["answer"] if kinds["answer"].keys() == {str} else _list_answer_keys(columns)
     labelled = LabelledBatch(
         CandidateBatch(
             scores, *encode_answers(answers, n), [record.get("metadata", {}) for record in records]
@@ -184,13 +184,13 @@ def _decode_candidates(lines: Sequence[bytes]) -> Batch:
 
 def _decode_claims(lines: Sequence[bytes]) -> Batch:
     """Decode lines with claims; all claims must have the same fields in the same order."""
-    records, counts, columns = _parse_columns(lines, "claims", _CLAIMS_FIELDS)
+    records, counts, columns = _parse_columns(lines, "claims", _CLAIMS_RECORD_FIELDS)
     require_certain(
         columns.keys() <= Claim.model_fields.keys() and {"text", "score", "supported"} <= columns.keys()
     )
     kinds = {name: set(map(type, column)) for name, column in columns.items()}
     require_certain(kinds["text"] == {str} and all(columns["text"]))
-    require_certain(kinds["score"] <= _NUMBERS and kinds["supported"] == {bool})
+    require_certain(kinds["score"] <= _NUMBER_TYPES and kinds["supported"] == {bool})
     # In this form the comparison refuses NaN as well.
     require_certain(all(0.0 <= score <= 1.0 for score in columns["score"]))
     ends = _check_spans(columns, kinds)
@@ -201,7 +201,7 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
     require_certain(
         all(answer is None or last <= len(answer) for answer, last in zip(answers, lasts, strict=True))
     )
-    texts = _count_record_texts(records) + _texts(answers)
+    texts = _count_record_texts(records) + _count_texts(answers)
     texts += (len(columns) + 1) * len(columns["text"])  # the keys, and the texts themselves
     if "scores" in columns:
         require_certain(kinds["scores"] == {dict})
@@ -231,7 +231,7 @@ def _parse_lines(lines: Sequence[bytes]) -> list[LabelledRecord]:
 
 
 def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[type]]) -> IntArray:
-    """Return the ends of the claims, 0 if unknown; DoubtError for spans that may be invalid."""
+    """Return the ends of the claims, 0 if unknown; UncertainError for spans that may be invalid."""
     if "start" not in columns and "end" not in columns:
         return np.zeros(len(columns["text"]), dtype=np.int64)
     require_certain(kinds.get("start") == {int} and kinds.get("end") == {int})
@@ -241,13 +241,13 @@ def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[t
 
 
 def require_certain(certain: bool) -> None:
-    """Raise DoubtError unless a value is certainly valid."""
+    """Raise UncertainError unless a value is certainly valid."""
     if not certain:
-        raise DoubtError
+        raise UncertainError
 
 
 def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
-    """Count the texts outside of candidates or claims, keys included; DoubtError for what may be invalid."""
+    """Count the texts outside candidates or claims, keys included; UncertainError if one may be invalid."""
     ids = [record.get("id") for record in records]
     require_certain(set(map(type, ids)) == {str} and all(ids))
     clusters = [cluster for record in records if (cluster := record.get("cluster")) is not None]
@@ -255,28 +255,28 @@ def _count_record_texts(records: Sequence[dict[str, Any]]) -> int:
     inputs = [record.get("input") for record in records]
     require_certain(set(map(type, inputs)) <= {str, list, dict})
     metadata = [record["metadata"] for record in records if "metadata" in record]
-    require_certain(are_metadata(metadata))
+    require_certain(are_valid_metadata(metadata))
     references = [record["reference"] for record in records if "reference" in record]
     keys = sum(len(record) + 1 for record in records)  # plus the key of the candidates or claims
-    return keys + len(ids) + len(clusters) + _texts(inputs) + _texts(metadata) + _texts(references)
+    return keys + len(ids) + len(clusters) + sum(map(_count_texts, (inputs, metadata, references)))
 
 
 def _count_candidate_texts(
     columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, Mapping[type, int]]
 ) -> int:
-    """Count the texts in candidates, keys included; DoubtError for values that may be invalid."""
-    require_certain(kinds["text"].keys() <= {str, *_NOTHING})
-    require_certain(kinds["message"].keys() <= {dict, *_NOTHING})
-    require_certain(kinds["answer"].keys() <= {str, *_NOTHING})
+    """Count the texts in candidates, keys included; UncertainError for values that may be invalid."""
+    require_certain(kinds["text"].keys() <= {str, *_NULL_TYPES})
+    require_certain(kinds["message"].keys() <= {dict, *_NULL_TYPES})
+    require_certain(kinds["answer"].keys() <= {str, *_NULL_TYPES})
     require_certain(kinds["correct"].keys() == {bool})
-    require_certain(kinds["score"].keys() <= _NUMBERS)
-    require_certain(kinds["scores"].keys() <= {dict, *_NOTHING})
-    keys = sum(len(values) - kinds[name].get(_Absent, 0) for name, values in columns.items())
+    require_certain(kinds["score"].keys() <= _NUMBER_TYPES)
+    require_certain(kinds["scores"].keys() <= {dict, *_NULL_TYPES})
+    keys = sum(len(values) - kinds[name].get(_Missing, 0) for name, values in columns.items())
     texts = keys + kinds["text"].get(str, 0) + kinds["answer"].get(str, 0)
     if dict in kinds["message"] or kinds["text"].keys() != {str}:
         pairs = zip(columns["text"], columns["message"], strict=True)
         require_certain(all((type(text) is str) != (type(message) is dict) for text, message in pairs))
-        texts += _texts([message for message in columns["message"] if type(message) is dict])
+        texts += _count_texts([message for message in columns["message"] if type(message) is dict])
     if dict in kinds["scores"]:
         texts += _count_output_names([known for known in columns["scores"] if type(known) is dict])
     return texts
@@ -284,16 +284,16 @@ def _count_candidate_texts(
 
 def _count_output_names(outputs: Sequence[dict[str, Any]]) -> int:
     values = list(chain.from_iterable(map(dict.values, outputs)))
-    require_certain(set(map(type, values)) <= _NUMBERS)
+    require_certain(set(map(type, values)) <= _NUMBER_TYPES)
     # One sum shows whether any number is infinite; `float` raises for integers that are too large.
     require_certain(math.isfinite(sum(map(float, values))))
     return len(values)
 
 
-def _texts(values: Sequence[Any]) -> int:
-    """Count the texts in parsed values, keys included; DoubtError if infinite or nested too deeply."""
+def _count_texts(values: Sequence[Any]) -> int:
+    """Count the texts in parsed values, keys included; UncertainError if infinite or nested too deeply."""
     texts = 0
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         kinds = _count_types(values)
         texts += kinds.get(str, 0)
         if float in kinds:
@@ -304,7 +304,7 @@ def _texts(values: Sequence[Any]) -> int:
         texts += sum(map(len, objects))
         lists = (value for value in values if type(value) is list)
         values = [*chain.from_iterable(map(dict.values, objects)), *chain.from_iterable(lists)]
-    raise DoubtError
+    raise UncertainError
 
 
 def _count_types(values: Sequence[Any]) -> Mapping[type, int]:
@@ -324,7 +324,7 @@ def _count_quotation_marks(lines: Sequence[bytes]) -> int:
     return int(total)
 
 
-def _answer_keys(columns: Mapping[str, Sequence[Any]]) -> Sequence[str]:
+def _list_answer_keys(columns: Mapping[str, Sequence[Any]]) -> Sequence[str]:
     """Return the key of each candidate's answer, as `Candidate.answer_key` does."""
     several = zip(columns["answer"], columns["text"], columns["message"], strict=True)
     return [
@@ -341,7 +341,7 @@ def _to_array(values: Iterable[Any], kind: type[_Kind], n: int) -> NDArray[_Kind
 _Line: TypeAlias = tuple[int, bytes]
 
 # If a batch cannot be decoded, parts of this size are tried before the strict reader takes them.
-_PART = 16
+_PART_LINES = 16
 
 
 @dataclass(frozen=True)
@@ -351,10 +351,10 @@ class JsonLinesFile:
     path: Path
     max_line_bytes: int
 
-    def header(self) -> tuple[int, Provenance | None]:
+    def read_header(self) -> tuple[int, Provenance | None]:
         """Return the number of the first line that is not blank, and the provenance if it holds one."""
         source = str(self.path)
-        for line, content in self._lines():
+        for line, content in self._read_lines():
             fields = parse_object(content, source, line)
             if not is_provenance(fields):
                 return line, None
@@ -362,22 +362,22 @@ class JsonLinesFile:
             if "version" not in fields:
                 raise RecordError(source, line, "version", "missing; expected 1")
             return line, validate_fields(Provenance, fields, source, line)
-        raise no_records_error(source)
+        raise make_empty_dataset_error(source)
 
-    def records(self, checks: DatasetChecks) -> Iterator[LabelledRecord]:
+    def records(self, checks: DatasetChecker) -> Iterator[LabelledRecord]:
         """Yield the records one by one."""
-        for line, content in self._lines_of_records():
+        for line, content in self._read_record_lines():
             yield self._parse_line(line, content, checks)
 
-    def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
-        """Yield the same records in batches; an error may lose up to `BATCH` good lines before it."""
-        lines = self._lines_of_records()
+    def batches(self, checks: DatasetChecker) -> Iterator[Batch]:
+        """Yield the same records in batches; an error may lose up to `BATCH_SIZE` good lines before it."""
+        lines = self._read_record_lines()
         failure: RecordError | None = None
         while failure is None:
             window: list[_Line] = []
             try:
                 # Not `window.extend`: what it keeps if an error interrupts it is undefined.
-                for line in islice(lines, BATCH):
+                for line in islice(lines, BATCH_SIZE):
                     window.append(line)  # noqa: PERF402
             except RecordError as error:
                 failure = error
@@ -389,36 +389,36 @@ class JsonLinesFile:
                 return
             yield from judged
 
-    def _decode_or_parse(self, lines: Sequence[_Line], checks: DatasetChecks) -> Iterator[Batch]:
+    def _decode_or_parse(self, lines: Sequence[_Line], checks: DatasetChecker) -> Iterator[Batch]:
         """Yield batches of lines, decoded if they are certainly valid, otherwise parsed strictly."""
         numbers, contents = zip(*lines, strict=True)
         batch = decode_lines(contents)
         if batch is not None and checks.try_add(batch.ids, batch.recorded, str(self.path), numbers):
             yield batch
-        elif len(lines) > _PART:
-            for start in range(0, len(lines), _PART):
-                yield from self._decode_or_parse(lines[start : start + _PART], checks)
+        elif len(lines) > _PART_LINES:
+            for start in range(0, len(lines), _PART_LINES):
+                yield from self._decode_or_parse(lines[start : start + _PART_LINES], checks)
         else:
             records = [self._parse_line(line, content, checks) for line, content in lines]
-            yield make_batch(records, checks.longest)
+            yield make_batch(records, checks.max_candidates)
 
-    def _parse_line(self, line: int, content: bytes, checks: DatasetChecks) -> LabelledRecord:
+    def _parse_line(self, line: int, content: bytes, checks: DatasetChecker) -> LabelledRecord:
         record = parse_record(content, str(self.path), line)
         checks.add(record, str(self.path), line)
         return record
 
-    def _lines_of_records(self) -> Iterator[_Line]:
+    def _read_record_lines(self) -> Iterator[_Line]:
         """Yield all lines except the provenance, if the first line holds one."""
-        lines = self._lines()
+        lines = self._read_lines()
         first = next(lines, None)
         if first is not None and is_provenance(parse_object(first[1], str(self.path), first[0])):
             first = next(lines, None)
         if first is None:
-            raise no_records_error(str(self.path))
+            raise make_empty_dataset_error(str(self.path))
         yield first
         yield from lines
 
-    def _lines(self) -> Iterator[_Line]:
+    def _read_lines(self) -> Iterator[_Line]:
         """Return an iterator over numbers and contents of the lines that are not blank."""
         lines = read_lines(self.path, self.max_line_bytes)
         return ((line, content) for line, raw in lines if (content := raw.rstrip()))

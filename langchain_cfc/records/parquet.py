@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import parse_object
-from langchain_cfc.records.batches import Batch, DatasetChecks, make_batch, no_records_error
+from langchain_cfc.records.batches import Batch, DatasetChecker, make_batch, make_empty_dataset_error
 from langchain_cfc.records.columns import JSON_COLUMNS, decode_rows, find_list_column, parse_rows
 from langchain_cfc.records.schema import (
     ClaimsRecord,
@@ -34,8 +34,8 @@ from langchain_cfc.records.schema import (
 )
 
 # Metadata key of the provenance.
-PROVENANCE = b"langchain-cfc"
-_REQUIRED = {
+PROVENANCE_KEY = b"langchain-cfc"
+_REQUIRED_COLUMNS = {
     "id",
     "input",
     *("candidates", "candidates.score", "candidates.correct"),
@@ -43,16 +43,16 @@ _REQUIRED = {
 }
 _MAGIC = b"PAR1"
 # Number of rows turned into arrays at a time, and of rows tried again if these may be invalid.
-_ROWS = 256
-_PART = 64
+_BATCH_ROWS = 256
+_PART_ROWS = 64
 # A group of rows holds about this many candidates or claims; the writer keeps one group in memory.
-_CANDIDATES = 100_000
+_GROUP_ITEMS = 100_000
 _MIB = 1 << 20
 # More memory than a few hundred records need.
-MOST_BATCH_BYTES = 256 * _MIB
+MAX_BATCH_BYTES = 256 * _MIB
 # A large column with a higher compression ratio is not unpacked at all.
-_MOST_RATIO = 2000
-_LARGE = 64 * _MIB
+_MAX_COMPRESSION_RATIO = 2000
+_LARGE_COLUMN_BYTES = 64 * _MIB
 
 
 def parquet_schema(provenance: Provenance | None = None) -> Any:
@@ -69,7 +69,7 @@ def parquet_schema(provenance: Provenance | None = None) -> Any:
         MissingExtraError: If pyarrow is not installed.
     """
     is_claims = provenance is not None and provenance.unit == "claims"
-    known = None if provenance is None else {PROVENANCE: encode_provenance(provenance)}
+    known = None if provenance is None else {PROVENANCE_KEY: encode_provenance(provenance)}
     return _make_schema("claims" if is_claims else "candidates").with_metadata(known)
 
 
@@ -112,7 +112,9 @@ def check_columns(found: Iterable[Any], expected: Any, source: str, within: str)
             raise RecordError(source, 0, name, problem)
         seen.add(field.name)
         _check_type(field.type, known[field.name], source, name)
-    missing = next((name for name in known if name not in seen and f"{within}{name}" in _REQUIRED), None)
+    missing = next(
+        (name for name in known if name not in seen and f"{within}{name}" in _REQUIRED_COLUMNS), None
+    )
     if missing is not None:
         raise RecordError(
             source, 0, f"{within}{missing}", f"no such column; expected one of {known[missing]}"
@@ -149,10 +151,10 @@ def read_batches(file: Any, source: str, rows: int) -> Iterator[Any]:
     _check_compression(file.metadata, source)
     row = 1
     for batch in file.iter_batches(batch_size=rows):
-        if batch.nbytes > MOST_BATCH_BYTES:
+        if batch.nbytes > MAX_BATCH_BYTES:
             problem = (
                 f"unpacks to {batch.nbytes // _MIB} MiB in {len(batch)} rows; expected at most "
-                f"{MOST_BATCH_BYTES // _MIB} MiB"
+                f"{MAX_BATCH_BYTES // _MIB} MiB"
             )
             raise RecordError(source, row, "", problem)
         row += len(batch)
@@ -164,10 +166,10 @@ def _check_compression(metadata: Any, source: str) -> None:
         for number in range(metadata.num_columns):
             column = metadata.row_group(group).column(number)
             unpacked, packed = column.total_uncompressed_size, column.total_compressed_size
-            if unpacked > _LARGE and unpacked > _MOST_RATIO * packed:
+            if unpacked > _LARGE_COLUMN_BYTES and unpacked > _MAX_COMPRESSION_RATIO * packed:
                 problem = (
                     f"the column {column.path_in_schema} unpacks from {packed / 1024:,.0f} KiB to "
-                    f"{unpacked / _MIB:,.0f} MiB; expected at most {_MOST_RATIO} times as much"
+                    f"{unpacked / _MIB:,.0f} MiB; expected at most {_MAX_COMPRESSION_RATIO} times as much"
                 )
                 raise RecordError(source, 0, "", problem)
 
@@ -187,56 +189,56 @@ class ParquetFile:
 
     path: Path
 
-    def header(self) -> tuple[int, Provenance | None]:
+    def read_header(self) -> tuple[int, Provenance | None]:
         """Return line 0, for the whole file, and the provenance if the file holds one."""
         source = str(self.path)
         with self._open() as file:
             if file.metadata.num_rows == 0:
-                raise no_records_error(source)
-            text = (file.schema_arrow.metadata or {}).get(PROVENANCE)
+                raise make_empty_dataset_error(source)
+            text = (file.schema_arrow.metadata or {}).get(PROVENANCE_KEY)
         if text is None:
             return 0, None
         return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
-    def records(self, checks: DatasetChecks) -> Iterator[LabelledRecord]:
+    def records(self, checks: DatasetChecker) -> Iterator[LabelledRecord]:
         """Yield the records one by one; in errors, `line` is the number of the row."""
-        for row, rows in self._rows():
-            for start in range(0, len(rows), _PART):
-                yield from self._parse_rows(row + start, rows.slice(start, _PART), checks)
+        for row, rows in self._read_rows():
+            for start in range(0, len(rows), _PART_ROWS):
+                yield from self._parse_rows(row + start, rows.slice(start, _PART_ROWS), checks)
 
-    def batches(self, checks: DatasetChecks) -> Iterator[Batch]:
+    def batches(self, checks: DatasetChecker) -> Iterator[Batch]:
         """Yield the same records in batches."""
-        for row, rows in self._rows():
+        for row, rows in self._read_rows():
             yield from self._decode_or_parse(row, rows, checks)
 
-    def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[Batch]:
+    def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecker) -> Iterator[Batch]:
         """Yield batches of rows, decoded if they are certainly valid, otherwise parsed strictly."""
         source = str(self.path)
         batch = decode_rows(rows, source, row)
         numbers = range(row, row + len(rows))
         if batch is not None and checks.try_add(batch.ids, batch.recorded, source, numbers):
             yield batch
-        elif len(rows) > _PART:
-            for start in range(0, len(rows), _PART):
-                yield from self._decode_or_parse(row + start, rows.slice(start, _PART), checks)
+        elif len(rows) > _PART_ROWS:
+            for start in range(0, len(rows), _PART_ROWS):
+                yield from self._decode_or_parse(row + start, rows.slice(start, _PART_ROWS), checks)
         else:
-            yield make_batch(list(self._parse_rows(row, rows, checks)), checks.longest)
+            yield make_batch(list(self._parse_rows(row, rows, checks)), checks.max_candidates)
 
-    def _parse_rows(self, row: int, rows: Any, checks: DatasetChecks) -> Iterator[LabelledRecord]:
+    def _parse_rows(self, row: int, rows: Any, checks: DatasetChecker) -> Iterator[LabelledRecord]:
         for number, record in enumerate(parse_rows(rows, str(self.path), row), start=row):
             checks.add(record, str(self.path), number)
             yield record
 
-    def _rows(self) -> Iterator[tuple[int, Any]]:
+    def _read_rows(self) -> Iterator[tuple[int, Any]]:
         """Yield batches of rows in the schema's types, with the number of the first row, counted from 1."""
         row = 1
         with self._open() as file:
-            for batch in read_batches(file, str(self.path), _ROWS):
+            for batch in read_batches(file, str(self.path), _BATCH_ROWS):
                 batch.validate(full=True)
                 yield row, cast_to_schema(batch)
                 row += len(batch)
         if row == 1:
-            raise no_records_error(str(self.path))
+            raise make_empty_dataset_error(str(self.path))
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
@@ -288,7 +290,7 @@ def _group_rows(rows: Iterable[dict[str, Any]], column: str) -> Iterator[list[di
     for row in rows:
         group.append(row)
         size += len(row[column])
-        if size >= _CANDIDATES:
+        if size >= _GROUP_ITEMS:
             yield group
             group, size = [], 0
     if group:

@@ -43,7 +43,7 @@ def _check_scalars(value: object) -> object:
     return check_json(value)
 
 
-def _as_tuple(value: object) -> object:
+def _convert_to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -127,7 +127,7 @@ class PromptRecord(Example):
         candidates: The n >= 1 candidates, ordered by request slot.
     """
 
-    candidates: Annotated[tuple[Candidate, ...], BeforeValidator(_as_tuple)] = Field(
+    candidates: Annotated[tuple[Candidate, ...], BeforeValidator(_convert_to_tuple)] = Field(
         min_length=1, description="a list of at least one candidate"
     )
 
@@ -169,7 +169,7 @@ class ClaimsRecord(Example):
     """
 
     answer: _Text | None = Field(default=None, description="text")
-    claims: Annotated[tuple[Claim, ...], BeforeValidator(_as_tuple)] = Field(
+    claims: Annotated[tuple[Claim, ...], BeforeValidator(_convert_to_tuple)] = Field(
         min_length=1, description="a list of at least one claim"
     )
 
@@ -275,12 +275,12 @@ def require_claims(record: LabelledRecord) -> ClaimsRecord:
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
-_UNLABELLED = (
+_UNLABELLED_CANDIDATE = (
     'the candidate is unlabelled; calibration needs "correct": true or false for every candidate, so label '
     "it by hand or with a labeler, or leave the prompt out"
 )
 
-_UNLABELLED_CLAIM = _UNLABELLED.replace("candidate", "claim").replace('"correct"', '"supported"')
+_UNLABELLED_CLAIM = _UNLABELLED_CANDIDATE.replace("candidate", "claim").replace('"correct"', '"supported"')
 
 
 def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, line: int) -> ModelT:
@@ -315,7 +315,7 @@ def _describe_problem(model: type[BaseModel], detail: ErrorDetails, flaw: Except
         known = owner.model_fields
         return f"unknown field; known fields: {', '.join(known)}{suggest_name(str(name), known)}"
     if name in {"correct", "supported"} and (kind == "missing" or value is None):
-        return _UNLABELLED if name == "correct" else _UNLABELLED_CLAIM
+        return _UNLABELLED_CANDIDATE if name == "correct" else _UNLABELLED_CLAIM
     if kind == "model_type":
         return f"found {short_repr(value)}; expected a JSON object"
     if isinstance(flaw, NotJsonError):

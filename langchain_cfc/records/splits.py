@@ -23,7 +23,7 @@ from langchain_cfc.errors import InputError
 
 Part = Literal["fit", "calibration", "certification", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
-_HELD_OUT: tuple[Part, ...] = ("test", "certification", "fit")
+_HELD_OUT_PARTS: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
 
 
@@ -41,7 +41,7 @@ class SplitPlan(OmitsDefaults):
 
     @field_validator("fit", "test", "certification")
     @classmethod
-    def _is_share(cls, value: float) -> float:
+    def _check_share(cls, value: float) -> float:
         if not 0.0 <= value < 1.0:
             msg = f"a split's share must lie in [0, 1), got {value}"
             raise ValueError(msg)
@@ -53,21 +53,21 @@ class SplitPlan(OmitsDefaults):
         Each part hashes with its own key, so that changing the share for fitting does not change which
         prompts are held out.
         """
-        (name,) = _split_names([record_id], [cluster])
-        return next((part for part in _HELD_OUT if self._select(part, [name])[0]), "calibration")
+        (name,) = _list_hashed_names([record_id], [cluster])
+        return next((part for part in _HELD_OUT_PARTS if self._is_in_part(part, [name])[0]), "calibration")
 
     def rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
         """Return the row numbers of each part, ascending."""
-        names = _split_names(labelled.ids, labelled.clusters)
+        names = _list_hashed_names(labelled.ids, labelled.clusters)
         free = np.ones(len(names), dtype=np.bool_)
         parts: dict[Part, BoolArray] = {}
-        for part in _HELD_OUT:
-            parts[part] = free & self._select(part, names)
+        for part in _HELD_OUT_PARTS:
+            parts[part] = free & self._is_in_part(part, names)
             free &= ~parts[part]
         parts["calibration"] = free
         return {part: np.flatnonzero(parts[part]) for part in get_args(Part)}
 
-    def _select(self, part: Part, names: Sequence[str]) -> BoolArray:
+    def _is_in_part(self, part: Part, names: Sequence[str]) -> BoolArray:
         """Return for each name whether its hash falls within a part's share of all hashes."""
         share: float = getattr(self, part)
         if share == 0.0:
@@ -112,13 +112,13 @@ class SplitPlan(OmitsDefaults):
 
         A dataset that shares a fraction p of the names hits the sketch with probability 1 - (1 - p)^256.
         """
-        smallest = nsmallest(SKETCH_SIZE, _hashes(names, self.seed, "sketch"))
+        smallest = nsmallest(SKETCH_SIZE, _compute_hashes(names, self.seed, "sketch"))
         return tuple(one.hex()[:16] for one in smallest)
 
     def has_overlap(self, sketch: Sequence[str], names: Iterable[str]) -> bool:
         """Return whether any of the names is in the sketch."""
         known = set(sketch)
-        return any(one.hex()[:16] in known for one in _hashes(names, self.seed, "sketch"))
+        return any(one.hex()[:16] in known for one in _compute_hashes(names, self.seed, "sketch"))
 
 
 def split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
@@ -136,12 +136,12 @@ def split_plan(seed: str | int, *, fit: float, test: float, certification: float
 
 def digest_ids(ids: Iterable[str]) -> str:
     """Compute a SHA-256 over a set of ids that does not depend on their order."""
-    hashes = b"".join(sorted(_hashes(ids)))
+    hashes = b"".join(sorted(_compute_hashes(ids)))
     # One hash per line, in hexadecimal.
     return compute_sha256(hashes.hex("\n", hashlib.sha256().digest_size))
 
 
-def _split_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:
+def _list_hashed_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:
     """Return the name of each prompt that is hashed to its part: its cluster, or its id without one."""
     return [
         f"id:{record_id}" if cluster is None else f"cluster:{cluster}"
@@ -149,7 +149,7 @@ def _split_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str
     ]
 
 
-def _hashes(names: Iterable[str], *before: str) -> list[bytes]:
+def _compute_hashes(names: Iterable[str], *before: str) -> list[bytes]:
     """Compute the SHA-256 of each name, prefixed with the same texts."""
     start = "".join(f"{one}\0" for one in before)
     sha256 = hashlib.sha256
@@ -158,5 +158,5 @@ def _hashes(names: Iterable[str], *before: str) -> list[bytes]:
 
 def _hash_to_uniforms(seed: str, purpose: str, names: Iterable[str]) -> FloatArray:
     """Hash each name to a number in [0, 1], uniform over names and purposes."""
-    first = b"".join([one[:8] for one in _hashes(names, seed, purpose)])
+    first = b"".join([one[:8] for one in _compute_hashes(names, seed, purpose)])
     return np.frombuffer(first, dtype=">u8").astype(np.float64) / 2.0**64

@@ -228,7 +228,7 @@ def test_other_types_of_the_same_kind_will_do(path: Path) -> None:
 
 
 def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet, "_CANDIDATES", 10)
+    monkeypatch.setattr(parquet, "_GROUP_ITEMS", 10)
     written = [
         ClaimsRecord(id=f"q{size}", input="?", claims=(Claim(text="a", score=0, supported=True),) * size)
         for size in range(1, 9)

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records import Provenance, jsonl, read_records, tabulate, write_records
 from langchain_cfc.records import jsonl as decoding_module
-from langchain_cfc.records.batches import BATCH, make_batch
+from langchain_cfc.records.batches import BATCH_SIZE, make_batch
 from langchain_cfc.records.jsonl import decode_lines, parse_record
 from tests.lengths import mostly_long, repetitions
 from tests.records.same import outcome, parts, raw_outcome
@@ -126,10 +126,10 @@ def twice(path: Path, **options: Any) -> Any:
     return found
 
 
-@mostly_long("place", [2 * BATCH + 5, 0, 1, 40, BATCH], quick=1)
+@mostly_long("place", [2 * BATCH_SIZE + 5, 0, 1, 40, BATCH_SIZE], quick=1)
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
 def test_a_line_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object, place: int) -> None:
-    lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH + 10))]
+    lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH_SIZE + 10))]
     lines.insert(place, nasty)
     twice(write_lines(tmp_path / "records.jsonl", *lines))
 
@@ -266,7 +266,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
 def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = [fields(f"q{row}") for row in range(10 * BATCH)]
+    lines = [fields(f"q{row}") for row in range(10 * BATCH_SIZE)]
     lines[300] = fields("odd", input=json.loads("[" * 30 + "]" * 30))
     strict: list[int] = []
 

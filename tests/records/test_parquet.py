@@ -86,7 +86,7 @@ def test_a_failure_leaves_the_old_file(path: Path) -> None:
 
 
 def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parquet_writing, "_CANDIDATES", 10)
+    monkeypatch.setattr(parquet_writing, "_GROUP_ITEMS", 10)
     records = [record(f"q{number}") for number in range(9)]
     write_records(path, records)
     assert pq.ParquetFile(path).num_row_groups == 3
@@ -351,7 +351,7 @@ def test_rows_that_unpack_to_far_more_are_refused(path: Path, monkeypatch: pytes
     assert path.stat().st_size < 20_000
     assert len(list(read_records(path))) == 64
     # A limit that takes less time to reach than that of 256 MiB.
-    monkeypatch.setattr("langchain_cfc.records.parquet.MOST_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.records.parquet.MAX_BATCH_BYTES", 1 << 20)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match="line 1: unpacks to 3 MiB in 64 rows; expected at most 1 MiB"):
             read(read_records(path))

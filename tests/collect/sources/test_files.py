@@ -270,7 +270,7 @@ def test_rows_that_unpack_to_far_more_are_refused(tmp_path: Path, monkeypatch: p
     pq.write_table(table, path, compression="zstd")
     assert path.stat().st_size < 20_000
     assert len(rows_of(path)) == 64
-    monkeypatch.setattr("langchain_cfc.records.parquet.MOST_BATCH_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.records.parquet.MAX_BATCH_BYTES", 1 << 20)
     with pytest.raises(RecordError, match="unpacks to 3 MiB in 64 rows"):
         rows_of(path)
 
