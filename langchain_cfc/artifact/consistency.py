@@ -29,16 +29,16 @@ from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, confiden
 # Relative difference allowed between results of SciPy and NumPy, and between sums taken in another order.
 TOLERANCE = 1e-6
 # A calibration prompt lies on the fit if its residual, relative to the scores, is at most this.
-ZERO = 1e-7
+FIT_TOLERANCE = 1e-7
 
 
 def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
     """Yield a description of each contradiction between parts of an artifact."""
     yield from _check_references(artifact)
-    yield from _check_extras(artifact)
+    yield from _check_combinations(artifact)
     yield from _check_header(artifact)
     yield from _check_attainable(artifact)
-    yield from _check_reference(artifact)
+    yield from _check_histograms(artifact)
     for level in artifact.levels:
         if level.settings is not None and level.settings != compute_settings_digest(artifact, level):
             yield f"level {level.alpha}: the digest of its settings does not match"
@@ -78,7 +78,7 @@ def compute_settings_digest(artifact: ArtifactContent, level: LevelState) -> str
     return files.compute_digest(settings | draws | ({"never_empty": True} if artifact.never_empty else {}))
 
 
-def upper_tail(count: int, size: int, share: float) -> float:
+def compute_upper_tail(count: int, size: int, share: float) -> float:
     """Return P(Binomial(size, share) >= count), for 0 < share < 1, accurate to about 1e-8."""
     if count <= 0:
         return 1.0
@@ -96,9 +96,9 @@ def upper_tail(count: int, size: int, share: float) -> float:
     return min(1.0, float(np.exp(first + np.concatenate([[0.0], np.cumsum(steps)])).sum()))
 
 
-def lower_tail(count: int, size: int, share: float) -> float:
+def compute_lower_tail(count: int, size: int, share: float) -> float:
     """Return P(Binomial(size, share) <= count), for 0 < share < 1."""
-    return upper_tail(size - count, size, 1.0 - share)
+    return compute_upper_tail(size - count, size, 1.0 - share)
 
 
 def _check_references(artifact: ArtifactContent) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
             yield "evidence of people is about another certificate"
 
 
-def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
+def _check_combinations(artifact: ArtifactContent) -> Iterator[str]:
     """Check that the threshold rule, its extras and the draw rule can be combined."""
     adaptive = artifact.feature_map.adaptive_alpha is not None
     extras = artifact.ridge is not None or artifact.shift is not None or artifact.randomised or adaptive
@@ -174,7 +174,7 @@ def _check_extras(artifact: ArtifactContent) -> Iterator[str]:
 
 
 def _check_header(artifact: ArtifactContent) -> Iterator[str]:
-    if not files.RELEASE.fullmatch(artifact.library_version):
+    if not files.RELEASE_PATTERN.fullmatch(artifact.library_version):
         yield "library_version is not a version"
     try:
         is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
@@ -207,7 +207,7 @@ def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
         yield "exchangeable must be true, since one prompt of each cluster was used"
 
 
-def _check_reference(artifact: ArtifactContent) -> Iterator[str]:
+def _check_histograms(artifact: ArtifactContent) -> Iterator[str]:
     """Check the histograms that detect drift."""
     facts = artifact.calibration
     names = {one.name for one in facts.groups}
@@ -261,13 +261,13 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     weights = state["weights"] if len(state["weights"]) else np.ones(len(scores))
     if any((scores > 1.0) & (scores < artifact.cap)):
         yield f"level {level.alpha} has a success score between 1 and the cap"
-    constant = _constant(state)
+    constant = _find_constant(state)
     if constant is None:
         return
     # With adaptive levels coverage differs between prompts: tau W is the sum of weights times coverages.
     low, total, _ = state["rest"]
     residuals = scores - features @ centre
-    on_fit = np.abs(residuals) <= ZERO * max(1.0, float(np.abs(scores).max()))
+    on_fit = np.abs(residuals) <= FIT_TOLERANCE * max(1.0, float(np.abs(scores).max()))
     below = float(low @ constant) + float(weights[(residuals < 0.0) & ~on_fit].sum())
     everyone = float(total @ constant) + float(weights.sum())
     facts = artifact.calibration
@@ -289,14 +289,14 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
             yield "attainable_coverage differs from that of the calibration prompts"
 
 
-def _constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
+def _find_constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
     """Return (r,) coefficients of the constant 1; None if a ridge penalises it or the columns lack it."""
     features = state["features"]
     if "penalty" in state:
         first = np.eye(1, features.shape[1])[0]
         return first if len(state["penalty"]) and state["penalty"][0] == 0.0 else None
     found = np.linalg.lstsq(features, np.ones(len(features)), rcond=None)[0]
-    spans = np.abs(features @ found - 1.0).max() <= ZERO
+    spans = np.abs(features @ found - 1.0).max() <= FIT_TOLERANCE
     return np.asarray(found, dtype=np.float64) if spans else None
 
 
@@ -336,18 +336,18 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
     if confidence.missed and not tested:
         yield "confidence: only the conditional rule has counts of missed prompts"
     if tested:
-        yield from _check_misses(artifact, confidence)
+        yield from _check_tested_levels(artifact, confidence)
     elif artifact.threshold_rule in {"marginal", "grouped"}:
         yield from _check_order_statistics(artifact, confidence)
 
 
-def _check_misses(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
+def _check_tested_levels(artifact: ArtifactContent, confidence: Confidence) -> Iterator[str]:
     """Check the exact binomial test of each level, from its number of missed prompts."""
     if set(confidence.missed) != set(artifact.alphas):
         yield "confidence: the counts are not for the levels that the artifact holds"
     for level in artifact.levels:
         missed = confidence.missed.get(level.alpha, 0)
-        p_value = lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
+        p_value = compute_lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
         if p_value > float(confidence.delta) * (1.0 + TOLERANCE):
             yield f"confidence: {missed} of {confidence.prompts} prompts missed do not certify {level.alpha}"
 
@@ -406,7 +406,7 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
         yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
         yield f"the certificate at {one.alpha} is not about the same prompts as the guarantee"
-    yield from _check_stated(artifact, one)
+    yield from _check_stated_coverage(artifact, one)
     whole = float(one.delta) / among
     each = whole / (4 * len(groups)) if groups else 0.0
     overall = whole / 6 if groups else whole / 3
@@ -438,7 +438,7 @@ def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: f
         yield f"the certificate at {one.alpha} states a bound on set sizes that contradicts its mean"
 
 
-def _check_stated(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
+def _check_stated_coverage(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
     """Check the mean stated coverage of each weighting, which only adaptive levels have."""
     possible = artifact.list_adaptive_coverages(one.alpha) if one.alpha in artifact.alphas else ()
     for share in one.shares:
@@ -461,7 +461,7 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
         yield "a policy on sets can be certified for one rate only"
     for certificate in policy.certificates:
         yield from _check_wrong_rate(artifact, certificate)
-        yield from _check_chosen(certificate, curve)
+        yield from _check_policy_choice(certificate, curve)
         first = policy.certificate
         if (certificate.delta, certificate.records_digest) != (first.delta, first.records_digest):
             yield "certificates of different rates have different prompts or a different delta"
@@ -490,13 +490,13 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
         yield "the policy is not certified over all prompts"
     shares = [whole / 2 if groups else whole, *(whole / (2 * len(groups)) for _ in groups)]
     for one, failing in zip(certificate.groups, shares, strict=True):
-        p_value = 1.0 if one.wrong == one.answered else lower_tail(one.wrong, one.answered, rate)
+        p_value = 1.0 if one.wrong == one.answered else compute_lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
             counts = f"{one.wrong} wrong of {one.answered} answers"
             yield f"{counts} do not certify a rate of {rate:g} on {one.name}"
 
 
-def _check_chosen(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
+def _check_policy_choice(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
     """Check that the certified policy agrees with the policies compared."""
     everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
     if not certificate.policy.ignores_sets:
@@ -540,7 +540,7 @@ def _is_lower_bound(bound: float, count: int, size: int, failing: float) -> bool
     """Whether P(Binomial(size, share) >= count) <= `failing` for every true share up to the bound."""
     if bound <= 0.0:
         return True
-    return bound < 1.0 and upper_tail(count, size, bound) <= failing * (1.0 + TOLERANCE)
+    return bound < 1.0 and compute_upper_tail(count, size, bound) <= failing * (1.0 + TOLERANCE)
 
 
 def _is_close(one: float, other: float) -> bool:

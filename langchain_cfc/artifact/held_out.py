@@ -88,7 +88,7 @@ def select_held_out(
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
     if plan.has_overlap(facts.sketch, labelled.names):
-        _check_usable(artifact, labelled, part)
+        _check_held_out_part(artifact, labelled, part)
         labelled = labelled.take(plan.rows(labelled)[part])
         which = HELD_OUT_PART
         if plan.has_overlap(facts.sketch, labelled.names):
@@ -113,7 +113,7 @@ def select_held_out(
     return answerable, f"{which}; of these {len(labelled)}, only the prompts with a correct candidate"
 
 
-def _check_usable(
+def _check_held_out_part(
     artifact: CalibrationArtifact, labelled: LabelledBatch, part: Literal["test", "certification"]
 ) -> None:
     """Refuse calibration records whose held-out part cannot test the artifact."""

@@ -244,7 +244,7 @@ class CalibrationArtifact(ArtifactContent):
         if not marginal and self.threshold_rule != "marginal":
             unknown = self.feature_map.has_unknown_category(features)
             if unknown.any():
-                return self._solve_known(features, text, ~unknown, weights, uniforms)
+                return self._solve_known_categories(features, text, ~unknown, weights, uniforms)
         solved = [
             rule.solve(
                 features,
@@ -282,7 +282,7 @@ class CalibrationArtifact(ArtifactContent):
             return np.full(len(features), float(text))
         return adaptive.read_alphas(features, text)
 
-    def _solve_known(
+    def _solve_known_categories(
         self,
         features: FloatArray,
         alpha: str,
@@ -412,7 +412,7 @@ class CalibrationArtifact(ArtifactContent):
         """
         source = os.fspath(path)
         try:
-            data = read_regular(Path(path), files.MOST_BYTES)
+            data = read_regular(Path(path), files.MAX_BYTES)
         except (OSError, InputError) as error:
             reason = getattr(error, "strerror", None) or error
             nearest = suggest_file(source) if isinstance(error, FileNotFoundError) else ""

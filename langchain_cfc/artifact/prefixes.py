@@ -21,7 +21,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
 
 # Verifiers of this library that score each candidate separately. Not `PTrue`: with `ideas` it sees others.
-_SEPARATE = {
+_SEPARATE_VERIFIERS = {
     "embedding-similarity",
     "evaluator",
     "model-judge",
@@ -29,8 +29,8 @@ _SEPARATE = {
     "sequence-probability",
     "token-probability",
 }
-_AGREEMENT = "self-consistency"
-_RECORD_SO_MANY = (
+_SELF_CONSISTENCY = "self-consistency"
+_TOO_MANY_RECORDED = (
     "draws: self-consistency gives other scores if fewer candidates are drawn than recorded: record exactly "
     "that many"
 )
@@ -40,8 +40,8 @@ def scores_separately(provenance: Provenance | None) -> bool | None:
     """Return whether the verifier scores each candidate separately; None if unknown."""
     if provenance is None or provenance.separate_scores is not None:
         return None if provenance is None else provenance.separate_scores
-    name = _get_name(provenance.verifier)
-    return True if name in _SEPARATE else False if name == _AGREEMENT else None
+    name = _get_verifier_name(provenance.verifier)
+    return True if name in _SEPARATE_VERIFIERS else False if name == _SELF_CONSISTENCY else None
 
 
 def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | None:
@@ -61,7 +61,7 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
             'in the first line of the records: "separate_scores": true'
         )
         raise InputError(msg)
-    if combines or _get_name(verifier) != _AGREEMENT or verifier.get("agreement") != "equal":
+    if combines or _get_verifier_name(verifier) != _SELF_CONSISTENCY or verifier.get("agreement") != "equal":
         msg = (
             "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates "
             "cannot be computed from the records. That works only for one SelfConsistency by equal answers"
@@ -86,7 +86,7 @@ def check_first_candidates(
     if labelled.unit == "claims" or labelled.recorded in (None, labelled.draws.n):
         return
     stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
-    compares = any(stated.get(f"{name}.id") == _AGREEMENT for name in combined)
+    compares = any(stated.get(f"{name}.id") == _SELF_CONSISTENCY for name in combined)
     if compares or scores_separately(provenance) is False:
         msg = (
             f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
@@ -125,10 +125,10 @@ def replay_prefixes(
         return replay(rule, labelled) if is_known else labelled
     rescore = find_rescore(provenance, combines=combines)
     if rescore is not None and is_fixed:
-        raise InputError(_RECORD_SO_MANY)
+        raise InputError(_TOO_MANY_RECORDED)
     check_first_wave(rule, provenance)
     if rescore is not None and labelled.draws.drawn is None:
-        _check_agreement(labelled, labelled.draws.scores)
+        _check_recorded_scores(labelled, labelled.draws.scores)
     return replay(rule, labelled, rescore)
 
 
@@ -163,12 +163,12 @@ def replay_outputs(
     """
     compared = find_compared_outputs(rule, names, provenance)
     if compared and rule.stored_text is None and rule.at_most < labelled.draws.n:
-        raise InputError(_RECORD_SO_MANY)
+        raise InputError(_TOO_MANY_RECORDED)
     shortened = replay(rule, labelled)
     raw = dict(shortened.raw)
     for name in compared:
         if labelled.draws.drawn is None:
-            _check_agreement(labelled, labelled.raw[name])
+            _check_recorded_scores(labelled, labelled.raw[name])
         raw[name] = np.zeros(shortened.draws.scores.shape)
         for rows, part in shortened.draws.parts():
             raw[name][rows, : part.n] = _rescore_by_agreement(part).scores
@@ -195,9 +195,9 @@ def find_compared_outputs(
     compared = []
     for name in names:
         own = {key.removeprefix(f"{name}."): one for key, one in stated.items() if key.startswith(f"{name}.")}
-        if _get_name(own) in _SEPARATE:
+        if _get_verifier_name(own) in _SEPARATE_VERIFIERS:
             continue
-        if _get_name(own) != _AGREEMENT or own.get("agreement") != "equal":
+        if _get_verifier_name(own) != _SELF_CONSISTENCY or own.get("agreement") != "equal":
             msg = (
                 f"draws: the outputs of the verifier {name!r} for fewer candidates cannot be computed from "
                 "the records: it compares candidates, or does not say whether it does. Remove it from the "
@@ -209,7 +209,7 @@ def find_compared_outputs(
     return tuple(compared)
 
 
-def _check_agreement(labelled: LabelledBatch, scores: FloatArray) -> None:
+def _check_recorded_scores(labelled: LabelledBatch, scores: FloatArray) -> None:
     """Refuse recorded scores that differ from self-consistency computed on the recorded answers.
 
     They differ if the verifier grouped answers more finely or more coarsely than the records do.
@@ -224,7 +224,7 @@ def _check_agreement(labelled: LabelledBatch, scores: FloatArray) -> None:
         raise InputError(msg)
 
 
-def _get_name(verifier: Mapping[str, Any] | None) -> object:
+def _get_verifier_name(verifier: Mapping[str, Any] | None) -> object:
     return None if verifier is None else verifier.get("id", verifier.get("method"))
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 # Path of a key file, or the key as text.
 PublicKey: TypeAlias = "str | os.PathLike[str]"
-_SIZE = 64
-_MOST_BYTES = 1 << 16
-_PEM, _SSH = b"-----BEGIN ", b"ssh-ed25519 "
-_PUBLIC = (
+_SIGNATURE_BYTES = 64
+_MAX_FILE_BYTES = 1 << 16
+_PEM_START, _SSH_START = b"-----BEGIN ", b"ssh-ed25519 "
+_EXPECTED_PUBLIC_KEY = (
     "expected an Ed25519 public key in PEM or OpenSSH format, as made by `openssl pkey -in key.pem "
     "-pubout` or `ssh-keygen -t ed25519`"
 )
-_PRIVATE = (
+_EXPECTED_PRIVATE_KEY = (
     "expected an Ed25519 private key in PEM or OpenSSH format, as made by `openssl genpkey -algorithm "
     "ed25519` or `ssh-keygen -t ed25519`"
 )
@@ -47,11 +47,13 @@ def load_private_key(path: str | os.PathLike[str], password: bytes | None = None
         InputError: If the file cannot be read, holds no Ed25519 key, or the password is wrong.
         MissingExtraError: If `cryptography` is not installed.
     """
-    serialization = _require("serialization")
-    data, name = _read(Path(path)), os.fspath(path)
+    serialization = _require_primitives("serialization")
+    data, name = _read_key_file(Path(path)), os.fspath(path)
     is_ssh = data.startswith(b"-----BEGIN OPENSSH")
     load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
-    key: Ed25519PrivateKey = _load_key(load, (data, password), name, "Ed25519PrivateKey", _PRIVATE)
+    key: Ed25519PrivateKey = _load_key(
+        load, (data, password), name, "Ed25519PrivateKey", _EXPECTED_PRIVATE_KEY
+    )
     return key
 
 
@@ -65,7 +67,7 @@ def write_signature(path: str | os.PathLike[str], data: bytes, key: Ed25519Priva
 
 def format_public_key(key: Ed25519PrivateKey) -> str:
     """Return the public key of a private key as one OpenSSH line, which `require_signature` accepts."""
-    serialization = _require("serialization")
+    serialization = _require_primitives("serialization")
     formats = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     return str(key.public_key().public_bytes(*formats).decode())
 
@@ -84,7 +86,7 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
         raise InputError(msg)
     trusted = [_load_public_key(key) for key in listed]
     signature, target = _read_signature(path), locate_signature(path)
-    if not any(_is_by(key, signature, data) for key in trusted):
+    if not any(_is_signed_by(key, signature, data) for key in trusted):
         which = "the required key" if len(trusted) == 1 else f"any of the {len(trusted)} required keys"
         msg = (
             f"{target}: not a signature of {os.fspath(path)} by {which}: the artifact was changed or made "
@@ -96,7 +98,7 @@ def check_signature(path: str | os.PathLike[str], data: bytes, keys: PublicKey |
 def _read_signature(path: str | os.PathLike[str]) -> bytes:
     target = locate_signature(path)
     try:
-        signature = read_regular(target, _MOST_BYTES)
+        signature = read_regular(target, _MAX_FILE_BYTES)
     except FileNotFoundError as error:
         msg = (
             f"{os.fspath(path)}: a signature is required, but {target} does not exist; `langchain-cfc sign` "
@@ -106,13 +108,16 @@ def _read_signature(path: str | os.PathLike[str]) -> bytes:
     except (OSError, InputError) as error:
         msg = f"{target}: the signature cannot be read ({getattr(error, 'strerror', None) or error})"
         raise ArtifactSignatureError(msg) from error
-    if len(signature) != _SIZE:
-        msg = f"{target}: {len(signature)} bytes; expected an Ed25519 signature of exactly {_SIZE} bytes"
+    if len(signature) != _SIGNATURE_BYTES:
+        msg = (
+            f"{target}: {len(signature)} bytes; expected an Ed25519 signature of exactly {_SIGNATURE_BYTES} "
+            "bytes"
+        )
         raise ArtifactSignatureError(msg)
     return signature
 
 
-def _is_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
+def _is_signed_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
     invalid = require("cryptography.exceptions", "signing", "a signature").InvalidSignature
     try:
         key.verify(signature, data)
@@ -122,18 +127,18 @@ def _is_by(key: Ed25519PublicKey, signature: bytes, data: bytes) -> bool:
 
 
 def _load_public_key(key: PublicKey) -> Ed25519PublicKey:
-    serialization = _require("serialization")
+    serialization = _require_primitives("serialization")
     text = key.encode() if isinstance(key, str) else b""
-    is_text = text.startswith((_PEM, _SSH))
-    data, name = (text, "the given key") if is_text else (_read(Path(key)), os.fspath(key))
-    if data.startswith(_PEM):
+    is_text = text.startswith((_PEM_START, _SSH_START))
+    data, name = (text, "the given key") if is_text else (_read_key_file(Path(key)), os.fspath(key))
+    if data.startswith(_PEM_START):
         load = serialization.load_pem_public_key
-    elif data.startswith(_SSH) and len(data.strip().splitlines()) == 1:
+    elif data.startswith(_SSH_START) and len(data.strip().splitlines()) == 1:
         load = serialization.load_ssh_public_key
     else:
-        msg = f"{name}: {_PUBLIC}, one per file"
+        msg = f"{name}: {_EXPECTED_PUBLIC_KEY}, one per file"
         raise InputError(msg)
-    public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _PUBLIC)
+    public: Ed25519PublicKey = _load_key(load, (data,), name, "Ed25519PublicKey", _EXPECTED_PUBLIC_KEY)
     return public
 
 
@@ -144,19 +149,19 @@ def _load_key(load: Any, arguments: tuple[Any, ...], name: str, kind: str, expec
     except (TypeError, ValueError, unsupported) as error:  # a missing password is a TypeError
         msg = f"{name}: {expected} ({error})"
         raise InputError(msg) from error
-    if not isinstance(key, getattr(_require("asymmetric.ed25519"), kind)):
+    if not isinstance(key, getattr(_require_primitives("asymmetric.ed25519"), kind)):
         msg = f"{name}: {expected}; found a {type(key).__name__}"
         raise InputError(msg)
     return key
 
 
-def _read(path: Path) -> bytes:
+def _read_key_file(path: Path) -> bytes:
     try:
-        return read_regular(path, _MOST_BYTES)
+        return read_regular(path, _MAX_FILE_BYTES)
     except (OSError, InputError) as error:
         msg = f"{path}: the key cannot be read ({getattr(error, 'strerror', None) or error})"
         raise InputError(msg) from error
 
 
-def _require(module: str) -> Any:
+def _require_primitives(module: str) -> Any:
     return require(f"cryptography.hazmat.primitives.{module}", "signing", "a signature")

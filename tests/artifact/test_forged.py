@@ -20,7 +20,7 @@ from scipy.stats import binom
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact, model
-from langchain_cfc.artifact.consistency import find_contradictions, lower_tail, upper_tail
+from langchain_cfc.artifact.consistency import compute_lower_tail, compute_upper_tail, find_contradictions
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
@@ -491,6 +491,6 @@ def test_what_contradicts_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [1e-6, 0.05, 0.5, 0.999])
 def test_tails_are_those_of_scipy(size: int, share: float) -> None:
     for count in sorted({0, 1, size // 3, size // 2, size - 1, size}):
-        above, below = upper_tail(count, size, share), lower_tail(count, size, share)
+        above, below = compute_upper_tail(count, size, share), compute_lower_tail(count, size, share)
         assert math.isclose(above, binom.sf(count - 1, size, share), rel_tol=1e-8, abs_tol=1e-300)
         assert math.isclose(below, binom.cdf(count, size, share), rel_tol=1e-8, abs_tol=1e-300)

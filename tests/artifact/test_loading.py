@@ -401,7 +401,7 @@ def test_what_never_ends_is_refused_at_once(tmp_path: Path) -> None:
 
 
 def test_what_is_far_too_large_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("langchain_cfc.artifact.files.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.artifact.files.MAX_BYTES", 1 << 20)
     with (tmp_path / "large").open("wb") as file:
         file.truncate((1 << 20) + 1)
     with pytest.raises(ArtifactFormatError, match=r"cannot be read \(larger than 1 MiB"):
