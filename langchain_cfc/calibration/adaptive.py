@@ -11,8 +11,8 @@ poor estimate costs usefulness (lower stated coverage than necessary, or flagged
 
 The margin is chosen by cross-fitting: the fit split is divided into folds, q is fitted without a fold, and
 thresholds for the fold's prompts are computed from the other folds. The smallest margin that flags at most
-`FLAGGED` of all prompts is taken. With fewer prompts more are flagged, so a small fit split gives a larger
-margin.
+`MAX_FLAGGED_SHARE` of all prompts is taken. With fewer prompts more are flagged, so a small fit split gives a
+larger margin.
 
 For claims no prompt is out of reach, because all claims may be dropped. There q(x) is the probability that a
 claim can be kept, and the margin is 0: a larger one would lower the stated coverage of every prompt.
@@ -35,14 +35,14 @@ from langchain_cfc.set_rules import SetRule
 from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
 
 # Distance between offered levels, and the largest of them.
-STEP, LARGEST = 0.05, 0.95
+LEVEL_STEP, MAX_LEVEL = 0.05, 0.95
 # Margins to try, and the share of flagged prompts that is acceptable.
 MARGINS = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2)
-FLAGGED = 0.025
+MAX_FLAGGED_SHARE = 0.025
 # Number of folds, and the largest number of prompts that are used to choose the margin.
-FOLDS, LARGEST_SAMPLE = 5, 500
+FOLDS, MAX_SAMPLE_SIZE = 5, 500
 # Penalty of the regression's slope, in prompts.
-RIDGE = 0.5
+SLOPE_PENALTY = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ def fit_adaptive_alpha(
             features=feature_map.transform(fit_split.draws),
             mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
             success_scores=success_scores,
-            is_reachable=success_scores < _find_reach(fit_split, set_rule, float(config.cap)),
+            is_reachable=success_scores < _compute_reach_thresholds(fit_split, set_rule, float(config.cap)),
         )
-    grid = _list_grid(config.alphas)
-    sample = np.unique(np.linspace(0, len(fit_split) - 1, LARGEST_SAMPLE).astype(np.int64))
+    grid = _list_offered_levels(config.alphas)
+    sample = np.unique(np.linspace(0, len(fit_split) - 1, MAX_SAMPLE_SIZE).astype(np.int64))
     is_answers = set_rule.unit == "answers"
     margin = _choose_margin(prompts.take(sample), grid, config) if is_answers else 0.0
-    estimate = _Estimate.fit(prompts)
+    estimate = _ReachabilityModel.fit(prompts)
     return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
 
 
-def _find_reach(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> FloatArray:
+def _compute_reach_thresholds(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> FloatArray:
     """Return (M,) thresholds below which a prompt is answered; for claims, below which one can be kept."""
     if set_rule.unit == "answers":
         return np.full(len(fit_split), cap)
@@ -104,9 +104,9 @@ def _find_reach(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> Floa
     return np.asarray(confidences.max(axis=1), dtype=np.float64)
 
 
-def _list_grid(alphas: Sequence[str]) -> list[str]:
-    """List the levels to choose from, ascending: those given, and multiples of `STEP` above the smallest."""
-    steps = [format_alpha(STEP * step) for step in range(1, round(LARGEST / STEP) + 1)]
+def _list_offered_levels(alphas: Sequence[str]) -> list[str]:
+    """List the offered levels, ascending: those given, and multiples of `LEVEL_STEP` above the smallest."""
+    steps = [format_alpha(LEVEL_STEP * step) for step in range(1, round(MAX_LEVEL / LEVEL_STEP) + 1)]
     offered = {*alphas, *(one for one in steps if float(one) > float(alphas[0]))}
     return sorted(offered, key=float)
 
@@ -118,31 +118,33 @@ def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: Calibration
         return MARGINS[-1]
     members = [np.arange(size) % FOLDS == fold for fold in range(FOLDS)]
     folds = [(prompts.take(~inside), prompts.take(inside)) for inside in members]
-    estimates = [_Estimate.fit(others) for others, _ in folds]
+    estimates = [_ReachabilityModel.fit(others) for others, _ in folds]
     shares = []
     for margin in MARGINS:
         flagged = 0
         for (others, fold), estimate in zip(folds, estimates, strict=True):
             levels = estimate.make_levels(grid, margin)
-            features, alphas = _add_columns(levels, others, grid[0])
+            features, alphas = _add_level_columns(levels, others, grid[0])
             rule = ConditionalThreshold(grid[0], float(config.cap), levels=levels.list_levels(grid[0]))
             fitted = rule.fit(features, others.success_scores, alphas=alphas)
-            features, alphas = _add_columns(levels, fold, grid[0])
+            features, alphas = _add_level_columns(levels, fold, grid[0])
             flagged += int(np.isinf(fitted.solve(features, alphas=alphas).values).sum())
         shares.append(flagged / size)
-        if shares[-1] <= FLAGGED:
+        if shares[-1] <= MAX_FLAGGED_SHARE:
             break
     return MARGINS[int(np.argmin(shares))]
 
 
-def _add_columns(levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str) -> tuple[FloatArray, FloatArray]:
+def _add_level_columns(
+    levels: AdaptiveAlpha, prompts: FitPrompts, alpha: str
+) -> tuple[FloatArray, FloatArray]:
     """Return the features with the columns of adaptive levels appended, and each prompt's level."""
     features = np.concatenate([prompts.features, levels.compute_columns(prompts.mean_scores)], axis=1)
     return features, levels.read_alphas(features, alpha)
 
 
 @dataclass(frozen=True)
-class _Estimate:
+class _ReachabilityModel:
     """The estimated probability that a prompt is reachable, as a function of its mean score."""
 
     centre: float
@@ -152,18 +154,18 @@ class _Estimate:
     mean_scores: FloatArray  # (M,) of the prompts that it was fitted to
 
     @classmethod
-    def fit(cls, prompts: FitPrompts) -> _Estimate:
-        """Fit the estimate to the prompts of the fit split."""
+    def fit(cls, prompts: FitPrompts) -> _ReachabilityModel:
+        """Fit the model to the prompts of the fit split."""
         scores, reachable = prompts.mean_scores, prompts.is_reachable
         centre, scale = float(scores.mean()), float(scores.std())
         standardised = (scores - centre) / scale if scale > 0.0 else np.zeros(len(scores))
         # Add half a prompt of each kind at the mean, so that the estimate is never 0 or 1.
         x = np.column_stack([np.ones(len(scores) + 2), np.append(standardised, [0.0, 0.0])])
         weights = np.append(np.ones(len(scores)), [0.5, 0.5])
-        theta = fit_logistic(x, np.append(reachable, [False, True]), weights, RIDGE)
+        theta = fit_logistic(x, np.append(reachable, [False, True]), weights, SLOPE_PENALTY)
         return cls(centre, scale, float(theta[0]), float(theta[1]), scores)
 
-    def estimate(self, mean_scores: FloatArray) -> FloatArray:
+    def predict(self, mean_scores: FloatArray) -> FloatArray:
         """Return the probability at each mean score."""
         place = (mean_scores - self.centre) / self.scale if self.scale > 0.0 else np.zeros(len(mean_scores))
         return expit(self.intercept + self.slope * place)
@@ -182,7 +184,7 @@ class _Estimate:
         ends = np.unique([low, *cuts[(cuts > low) & (cuts < high)], high])
         # Between two cuts the level is that of their middle.
         middles = (ends[:-1] + ends[1:]) / 2.0 if len(ends) > 1 else ends
-        needed = 1.0 - self.estimate(middles) + margin
+        needed = 1.0 - self.predict(middles) + margin
         places = np.minimum(np.searchsorted(offered, needed), len(grid) - 1)
         changes = np.flatnonzero(np.diff(places)) + 1
         of_prompts = places[[0, *changes]][np.searchsorted(ends[changes], self.mean_scores, side="right")]

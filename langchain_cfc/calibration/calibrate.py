@@ -23,7 +23,7 @@ from langchain_cfc.calibration.fit import (
     fit_feature_map,
     fit_levels,
 )
-from langchain_cfc.calibration.reference import count_reference
+from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
 from langchain_cfc.errors import CalibrationError
@@ -130,8 +130,8 @@ def _calibrate(
         or (shift is not None and shift.needs_answers)
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
-    fit_split = prompts.part("fit")
-    everyone = prompts.calibration(config.within_clusters)
+    fit_split = prompts.get_part("fit")
+    everyone = prompts.get_calibration_prompts(config.within_clusters)
     feature_map = fit_feature_map(given, fit_split, everyone)
     labelled = everyone.with_correct_candidate() if config.given_drawn else everyone
     if len(labelled) == 0:
@@ -180,7 +180,7 @@ def _calibrate(
         levels=levels,
         arrays=arrays,
         provenance=provenance,
-        calibration=prompts.facts(
+        calibration=prompts.make_facts(
             data,
             config,
             provenance=provenance,
@@ -190,7 +190,7 @@ def _calibrate(
         combination=prompts.combination,
         ridge=config.ridge_penalty,
         stability=config.stability,
-        confidence=_order_statistic_confidence(config, data),
+        confidence=_make_confidence(config, data),
         shift=None if shift is None else shift.text,
         randomised=config.randomised,
         # An answer without claims keeps the promise about unsupported claims.
@@ -198,9 +198,11 @@ def _calibrate(
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
     if config.tests_levels:
-        artifact = select_tested_levels(artifact, prompts.certification(), steps, config.failure_probability)
+        artifact = select_tested_levels(
+            artifact, prompts.get_certification_prompts(), steps, config.failure_probability
+        )
     artifact = artifact.with_settings()
-    artifact = artifact.model_copy(update={"reference": count_reference(artifact, prompts, fair)})
+    artifact = artifact.model_copy(update={"reference": make_reference_histograms(artifact, prompts, fair)})
     if not config.wrong_rates:
         return artifact
     if config.certifies_mean_score:
@@ -208,7 +210,7 @@ def _calibrate(
         fits = config.combine is not None or config.wrong_rate_groups
         return certify_mean_score(
             artifact,
-            prompts.one_per_cluster(fair if fits else prompts.fit_and_calibration()),
+            prompts.one_per_cluster(fair if fits else prompts.get_fit_and_calibration_prompts()),
             max_wrong_rates=config.wrong_rates,
             delta=config.failure_probability,
             by_group=config.wrong_rate_groups,
@@ -216,7 +218,7 @@ def _calibrate(
     return certify_policy(
         artifact,
         fair,
-        prompts.certification(),
+        prompts.get_certification_prompts(),
         max_wrong_rate=config.wrong_rates[0],
         delta=config.failure_probability,
         by_group=config.wrong_rate_groups,
@@ -233,7 +235,7 @@ def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[st
     return attainable[:1] if config.certifies_mean_score else attainable
 
 
-def _order_statistic_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:
+def _make_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:
     """Return the confidence that follows from the law of an order statistic; None in all other cases."""
     if not config.confident or config.tests_levels:
         return None

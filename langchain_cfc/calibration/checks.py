@@ -52,18 +52,18 @@ def is_attainable(alpha: Level, size: float, reachable: float) -> bool:
     return (Fraction(size) + 1) * compute_tau(alpha) <= Fraction(reachable)
 
 
-def smallest_alpha(size: float, reachable: float) -> float:
+def compute_smallest_alpha(size: float, reachable: float) -> float:
     """Return the smallest attainable level, 1 - reachable / (N + 1), rounded up to four decimals."""
     return math.ceil(10_000 * (1 - Fraction(reachable) / (Fraction(size) + 1))) / 10_000
 
 
-def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
+def compute_smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
     """Return the smallest N with ceil((N + 1) tau) <= floor(attainable N); None if attainable <= tau.
 
     A float share is read as its shortest decimal form, which is not exact for a share such as 20 / 21.
 
     Examples:
-        >>> smallest_size(0.1, 1.0), smallest_size(0.1, 0.95), smallest_size(0.1, 0.9)
+        >>> compute_smallest_size(0.1, 1.0), compute_smallest_size(0.1, 0.95), compute_smallest_size(0.1, 0.9)
         (9, 19, None)
     """
     tau, share = compute_tau(alpha), Fraction(str(attainable))
@@ -80,7 +80,7 @@ def smallest_size(alpha: Level, attainable: float | Fraction) -> int | None:
 # Uninformative scores cause a false warning once in 2,000 calibrations.
 ORIENTATION_CONFIDENCE = 0.999
 # Largest number of groups that a warning names.
-MOST_LISTED = 10
+MAX_LISTED_GROUPS = 10
 
 
 def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, needed: bool) -> None:
@@ -133,9 +133,13 @@ def check_attainable(
 ) -> None:
     """Refuse a target that is out of reach overall; warn if it is out of reach for guaranteed groups."""
     if not is_attainable(strictest, size, reached) and not allow_unattainable:
-        needed = smallest_size(strictest, Fraction(reached) / Fraction(size))
+        needed = compute_smallest_size(strictest, Fraction(reached) / Fraction(size))
         more = f"at least {needed} such prompts are needed" if needed else "no number of prompts is enough"
-        least = f"Smallest alpha here: {smallest_alpha(size, reached):g}" if reached else "No alpha is enough"
+        least = (
+            f"Smallest alpha here: {compute_smallest_alpha(size, reached):g}"
+            if reached
+            else "No alpha is enough"
+        )
         msg = (
             f"alpha = {strictest} is out of reach: {reached:.9g} of {size:.9g} calibration prompts have a "
             f"correct candidate that can enter the set (attainable coverage {reached / size:.3f}). {least}; "
@@ -152,7 +156,7 @@ def check_attainable(
         raise UnattainableTargetError(msg)
     hopeless = [group for group in groups[1:] if promised and not group.allows(strictest)]
     if hopeless:
-        worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MOST_LISTED]
+        worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MAX_LISTED_GROUPS]
         listed = "; ".join(
             f"{name_group(group.words, group.name)} (smallest alpha {group.smallest_alpha:.3f})"
             for group in worst

@@ -36,16 +36,16 @@ DEFAULT_CERTIFICATION_FRACTION = 0.3
 # Levels of the sets that a policy may answer from, if no alpha is given.
 POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 # Number of equal steps, up to the level itself, at which a level is tested.
-STEPS = 20
+TESTED_STEPS = 20
 # Value of the last decimal of a level.
-UNIT = Decimal(1).scaleb(-12)
+LEVEL_UNIT = Decimal(1).scaleb(-12)
 
 # Options whose name on the command line differs.
-_FLAGS = {"stability": "stability-delta"}
+_FLAG_NAMES = {"stability": "stability-delta"}
 # Decimal options, printed in canonical form.
-_LEVELS = {"alpha", "max_wrong_rate", "delta"}
+_DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
 # Options that are printed even if they have their defaults.
-_ALWAYS = ("alpha", "features", "set_rule", "seed")
+_ALWAYS_PRINTED = ("alpha", "features", "set_rule", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ class CalibrationConfig:
             shift=artifact.shift,
             randomised=artifact.randomised,
             confident=confidence is not None,
-            max_wrong_rate=_get_rates(artifact),
+            max_wrong_rate=_get_wrong_rates(artifact),
             wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
             delta=deltas[0] if deltas else None,
             seed=facts.split.seed,
@@ -374,7 +374,7 @@ class CalibrationConfig:
             if self.max_wrong_rate is not None:
                 # The policy may be at any level, so the confidence must hold for all levels jointly.
                 shared = Decimal(delta) / len(self.alphas)
-                delta = format_delta(shared.quantize(UNIT, rounding=ROUND_FLOOR))
+                delta = format_delta(shared.quantize(LEVEL_UNIT, rounding=ROUND_FLOOR))
         return make_threshold_rule(
             self.threshold_rule,
             alpha,
@@ -389,8 +389,8 @@ class CalibrationConfig:
     def level_steps(self, alpha: str) -> list[str]:
         """Return the levels to test in place of `alpha`, ascending; the last of them is `alpha` itself."""
         steps = [
-            (Decimal(alpha) * step / STEPS).quantize(UNIT, rounding=ROUND_FLOOR)
-            for step in range(1, STEPS + 1)
+            (Decimal(alpha) * step / TESTED_STEPS).quantize(LEVEL_UNIT, rounding=ROUND_FLOOR)
+            for step in range(1, TESTED_STEPS + 1)
         ]
         return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
 
@@ -442,8 +442,8 @@ class CalibrationConfig:
         for one in fields(self):
             value = getattr(self, one.name)
             is_default = str(value) == str(one.default)
-            if not is_default or (one.name in _ALWAYS and value is not None):
-                words += _flag(one.name, value)
+            if not is_default or (one.name in _ALWAYS_PRINTED and value is not None):
+                words += _format_option(one.name, value)
         return shlex.join(words)
 
 
@@ -458,7 +458,7 @@ def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
     return [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
 
 
-def _get_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
+def _get_wrong_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
     """Return the wrong-answer rates that were requested; None without bot mode."""
     if artifact.policy is None:
         return None
@@ -466,14 +466,14 @@ def _get_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
     return rates if len(rates) > 1 else rates[0]
 
 
-def _flag(name: str, value: Any) -> list[str]:
+def _format_option(name: str, value: Any) -> list[str]:
     """Return one option as the words of a command line."""
     if name == "never_empty":  # on by default
         return ["--allow-empty"]
-    flag = f"--{_FLAGS.get(name, name.replace('_', '-'))}"
+    flag = f"--{_FLAG_NAMES.get(name, name.replace('_', '-'))}"
     if value is True:
         return [flag]
-    if name in _LEVELS:
+    if name in _DECIMAL_OPTIONS:
         return [word for one in list_levels(value) for word in (flag, format_alpha(one))]
     if name == "combine":
         return [word for one in value for word in (flag, one)]

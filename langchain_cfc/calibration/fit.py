@@ -49,7 +49,7 @@ SELF_CHECK_SIZE = 1_000
 # Factor by which the window of a rule grows if one of them fails.
 WINDOW_GROWTH = 4
 # Penalty of the logistic regression.
-RIDGE = 0.01
+SLOPE_PENALTY = 0.01
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
@@ -170,7 +170,7 @@ def fit_levels(
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
         rule = config.make_rule(alpha, effective, () if adaptive is None else adaptive.list_levels(alpha))
-        fitted = None if effective == "0" else _fit(rule, data, stated)
+        fitted = None if effective == "0" else _fit_rule(rule, data, stated)
         check = None
         if isinstance(fitted, ConditionalThreshold):
             fitted, check = _widen_window(fitted, data, stated)
@@ -179,8 +179,8 @@ def fit_levels(
         levels.append(
             LevelState(
                 alpha=alpha,
-                rule=store(_state_of(fitted, data)),
-                marginal=store(_state_of(compared, data)),
+                rule=store(_get_state(fitted, data)),
+                marginal=store(_get_state(compared, data)),
                 effective_alpha=effective,
                 slack=_estimate_slack(fitted, data),
                 self_check=check,
@@ -189,7 +189,7 @@ def fit_levels(
     return levels, arrays
 
 
-def _fit(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT:
+def _fit_rule(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT:
     """Fit a rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
     if not isinstance(rule, ConditionalThreshold):
         return rule.fit(data.features, data.success_scores)
@@ -211,12 +211,13 @@ def _widen_window(
         if refused == 0 or fitted.window is None:
             break
         wider = WINDOW_GROWTH * fitted.window
-        fitted = _fit(replace(fitted, window=wider if wider < len(data.features) else None), data, stated)
+        window = wider if wider < len(data.features) else None
+        fitted = _fit_rule(replace(fitted, window=window), data, stated)
     kept = len(fitted.state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
-def _state_of(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, FloatArray]:
+def _get_state(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, FloatArray]:
     """Return the state of a rule; for None, the state of a rule that flags every prompt."""
     if fitted is not None:
         return fitted.state_data()
@@ -257,9 +258,9 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
     counts = fit_split.draws.counts
     weights = np.repeat(shares / counts, counts)
     outputs = raw[held]
-    centres, scales = _standardise(names, outputs, weights)
+    centres, scales = _compute_standardisation(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = fit_logistic(x, correct, weights, RIDGE).tolist()
+    intercept, *coefficients = fit_logistic(x, correct, weights, SLOPE_PENALTY).tolist()
     return Combination(
         names=tuple(names),
         centres=tuple(centres.tolist()),
@@ -269,7 +270,7 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
     )
 
 
-def _standardise(
+def _compute_standardisation(
     names: Sequence[str], outputs: FloatArray, weights: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Return the (k,) weighted means and standard deviations of raw outputs."""
@@ -367,7 +368,7 @@ class CalibrationPrompts:
         used = {name: rows if self._keeps_weights(name) else rows[fair[rows]] for name, rows in parts.items()}
         return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
 
-    def part(self, name: Part) -> LabelledBatch:
+    def get_part(self, name: Part) -> LabelledBatch:
         """Return the prompts of a part."""
         used = self.labelled.take(self.rows[name])
         return used if self._keeps_weights(name) else replace(used, weights=None)
@@ -375,12 +376,12 @@ class CalibrationPrompts:
     def _keeps_weights(self, name: Part) -> bool:
         return self.uses_weights and name == "calibration"
 
-    def calibration(self, within_clusters: str) -> LabelledBatch:
+    def get_calibration_prompts(self, within_clusters: str) -> LabelledBatch:
         """Return the prompts that calibrate: `one` of each cluster, or `all`."""
         if within_clusters not in {"one", "all"}:
             msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
             raise InputError(msg)
-        part = self.part("calibration")
+        part = self.get_part("calibration")
         if len(part) == 0:
             msg = (
                 "the calibration split is empty: lower fit_fraction, certification_fraction and "
@@ -395,14 +396,14 @@ class CalibrationPrompts:
             return self.labelled.draws.n
         return 1 if provenance is None else provenance.n
 
-    def fit_and_calibration(self) -> LabelledBatch:
+    def get_fit_and_calibration_prompts(self) -> LabelledBatch:
         """Return a fair sample of the prompts of the fit and the calibration split."""
         rows = np.sort(np.concatenate([self.rows["fit"], self.rows["calibration"]]))
         return self.plan.draw_fair_sample(self.labelled.take(rows))
 
-    def certification(self) -> LabelledBatch:
+    def get_certification_prompts(self) -> LabelledBatch:
         """Return the prompts of the certification part, one of each cluster."""
-        part = self.part("certification")
+        part = self.get_part("certification")
         if len(part) == 0:
             msg = "the split for certificates is empty: raise certification_fraction, or add more records"
             raise CalibrationError(msg)
@@ -413,7 +414,7 @@ class CalibrationPrompts:
         rows = self.plan.one_per_cluster(prompts)
         return prompts if len(rows) == len(prompts) else prompts.take(rows)
 
-    def facts(
+    def make_facts(
         self,
         data: CalibrationData,
         config: CalibrationConfig,

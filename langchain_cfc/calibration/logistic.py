@@ -17,7 +17,7 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import CalibrationError
 
 # Largest gradient per prompt at which the objective counts as minimal; largest number of Newton steps.
-_FLAT, _NEWTON_STEPS = 1e-12, 100
+_GRADIENT_TOLERANCE, _MAX_NEWTON_STEPS = 1e-12, 100
 
 
 def fit_logistic(
@@ -67,10 +67,10 @@ def fit_logistic(
     # The solver compares objective values, which round-off makes equal within about sqrt(epsilon) of the
     # minimum. Newton steps use the gradient and reach the last digits.
     theta, largest = np.asarray(solution.x, dtype=np.float64), np.inf
-    for _ in range(_NEWTON_STEPS):
+    for _ in range(_MAX_NEWTON_STEPS):
         slope = gradient(theta)
         largest = float(np.abs(slope).max())
-        if largest <= _FLAT:
+        if largest <= _GRADIENT_TOLERANCE:
             return theta
         theta = theta - np.linalg.solve(hessian(theta), slope)
     msg = (

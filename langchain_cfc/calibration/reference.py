@@ -14,12 +14,12 @@ from langchain_cfc.decision import decide
 from langchain_cfc.features import name_records_in_errors
 
 # Number of bins; each holds about the same share of the fit split.
-BINS = 16
+BIN_COUNT = 16
 # Edges between the decisions flagged (0), empty (1) and answered (2).
 _DECISION_EDGES = np.array([0.5, 1.5])
 
 
-def count_reference(
+def make_reference_histograms(
     artifact: CalibrationArtifact, prompts: CalibrationPrompts, calibration: LabelledBatch
 ) -> list[ReferenceHistogram]:
     """Count the reference histograms of an artifact that is otherwise finished.
@@ -31,10 +31,10 @@ def count_reference(
     """
     if artifact.shift is not None:
         return []
-    fit, test = (prompts.one_per_cluster(prompts.part(name)) for name in ("fit", "test"))
-    fit_values, fit_within = _measure(artifact, fit)
+    fit, test = (prompts.one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
+    fit_values, fit_within = _measure_prompts(artifact, fit)
     # Prompts of one cluster are alike, so they are not exchangeable with new prompts.
-    values_by_name, within = _measure(artifact, prompts.one_per_cluster(calibration))
+    values_by_name, within = _measure_prompts(artifact, prompts.one_per_cluster(calibration))
     histograms = []
     for name, values in values_by_name.items():
         edges = _choose_edges(fit_values[name])
@@ -43,17 +43,17 @@ def count_reference(
             varying = {
                 group: members
                 for group, members in within.items()
-                if not len(fit) or _varies(fit_values[name][fit_within[group]])
+                if not len(fit) or _is_varying(fit_values[name][fit_within[group]])
             }
-            histograms.append(_count(name, edges, values, varying))
+            histograms.append(_make_histogram(name, edges, values, varying))
     if len(test):
-        _, test_within = _measure(artifact, test)
+        _, test_within = _measure_prompts(artifact, test)
         for alpha in artifact.alphas:
-            histograms += _count_decisions(artifact, alpha, fit, test, test_within)
+            histograms += _make_decision_histograms(artifact, alpha, fit, test, test_within)
     return histograms
 
 
-def _measure(
+def _measure_prompts(
     artifact: CalibrationArtifact, prompts: LabelledBatch
 ) -> tuple[Mapping[str, FloatArray], Mapping[str, BoolArray]]:
     """Return monitored values by name, and by weighting which prompts count (weight = probability)."""
@@ -68,7 +68,7 @@ def _measure(
     )
 
 
-def _count_decisions(
+def _make_decision_histograms(
     artifact: CalibrationArtifact,
     alpha: str,
     fit: LabelledBatch,
@@ -78,29 +78,29 @@ def _count_decisions(
     """Count the decisions and thresholds of a level."""
     decisions = decide(artifact, test.draws, alpha, uniforms=artifact.uniforms(test))
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.accepted.any(axis=1))
-    histograms = [_count("decision", _DECISION_EDGES, kinds, within, alpha)]
+    histograms = [_make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)]
     if len(fit):
         thresholds = decide(artifact, fit.draws, alpha, uniforms=artifact.uniforms(fit)).thresholds
         edges = _choose_edges(thresholds[np.isfinite(thresholds)])
         if len(edges):
-            histograms.append(_count("threshold", edges, decisions.thresholds, within, alpha))
+            histograms.append(_make_histogram("threshold", edges, decisions.thresholds, within, alpha))
     return histograms
 
 
 def _choose_edges(values: FloatArray) -> FloatArray:
     """Return lower ends of bins with equal shares of the values, or with equal widths if there are none."""
     if len(values) == 0:
-        return np.arange(1, BINS) / BINS
-    ends: FloatArray = np.unique(np.quantile(values, np.arange(1, BINS + 1) / BINS, method="lower"))
+        return np.arange(1, BIN_COUNT) / BIN_COUNT
+    ends: FloatArray = np.unique(np.quantile(values, np.arange(1, BIN_COUNT + 1) / BIN_COUNT, method="lower"))
     above: FloatArray = ends[ends > values.min()]
     return above
 
 
-def _varies(values: FloatArray) -> bool:
+def _is_varying(values: FloatArray) -> bool:
     return len(values) > 0 and bool(values.min() < values.max())
 
 
-def _count(
+def _make_histogram(
     name: str,
     edges: FloatArray,
     values: FloatArray,

@@ -13,7 +13,7 @@ from fractions import Fraction
 from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc.artifact import compute_likelihood_ratios
-from langchain_cfc.calibration.checks import is_attainable, smallest_alpha, smallest_size
+from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
 from langchain_cfc.candidates import LabelledBatch
@@ -51,24 +51,24 @@ def rehearse_calibration(
     read_creation_time()
     features = config.features
     given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
-    made_up = _make_up_candidates(prompts, provenance, outputs)
+    made_up = _make_placeholder_candidates(prompts, provenance, outputs)
     try:
         rehearsed = CalibrationPrompts.from_records(
             made_up, config, config.plan_split(given), provenance, fits_combination=False
         )
         _check_parts(config, rehearsed, given)
-        calibration = rehearsed.calibration(config.within_clusters)
+        calibration = rehearsed.get_calibration_prompts(config.within_clusters)
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
     _check_features(config, rehearsed, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
     if config.certifies_mean_score:
         fits = config.combine is not None or config.wrong_rate_groups
-        certifying = calibration if fits else rehearsed.fit_and_calibration()
+        certifying = calibration if fits else rehearsed.get_fit_and_calibration_prompts()
         _check_wrong_rate(config, len(rehearsed.one_per_cluster(certifying)))
 
 
-def _make_up_candidates(
+def _make_placeholder_candidates(
     prompts: Sequence[Example], provenance: Provenance, outputs: Sequence[str]
 ) -> LabelledBatch:
     """Return the prompts with made-up candidates that all give one answer, or with one claim; all correct."""
@@ -85,7 +85,7 @@ def _make_up_candidates(
 
 def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
     """Refuse a split in which a required part is empty."""
-    fit_split = prompts.part("fit")
+    fit_split = prompts.get_part("fit")
     needs = {
         "a combination of verifiers is fitted on": config.combine is not None,
         "a ridge takes its units from": bool(config.ridge),
@@ -96,8 +96,8 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
         if needed:
             require_fit_split(fit_split, what)
     if config.needs_certification:
-        prompts.certification()
-    if len(prompts.part("test")) == 0:
+        prompts.get_certification_prompts()
+    if len(prompts.get_part("test")) == 0:
         msg = (
             f"test_fraction = {config.test_fraction:g} of {len(prompts.labelled)} prompts leaves none to "
             "evaluate on: raise it, or add more prompts"
@@ -120,8 +120,8 @@ def _check_features(
     # Terms of scores or answers cannot be fitted to made-up candidates.
     terms = tuple(one for one in given.terms if all(part.key is not None for part in one.statistics))
     known = replace(given, terms=terms, adaptive_alpha=None)
-    calibration = prompts.calibration(config.within_clusters)
-    fitted = fit_feature_map(known, prompts.part("fit"), calibration)
+    calibration = prompts.get_calibration_prompts(config.within_clusters)
+    fitted = fit_feature_map(known, prompts.get_part("fit"), calibration)
     with name_records_in_errors(calibration.ids):
         fitted.transform(calibration.draws)
     with name_records_in_errors(labelled.ids):
@@ -138,8 +138,8 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
         return
     msg = (
         f"alpha = {alpha} is out of reach of {size} calibration prompts, even if each of them gets a correct "
-        f"candidate: at least {smallest_size(alpha, 1)} are needed. Smallest alpha here: "
-        f"{smallest_alpha(size, size):g}. Add more questions, choose a larger alpha, or lower "
+        f"candidate: at least {compute_smallest_size(alpha, 1)} are needed. Smallest alpha here: "
+        f"{compute_smallest_alpha(size, size):g}. Add more questions, choose a larger alpha, or lower "
         "test_fraction and fit_fraction"
     )
     raise InputError(msg)

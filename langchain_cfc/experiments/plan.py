@@ -17,7 +17,7 @@ from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc._internal.text import format_percent, join_names
-from langchain_cfc.calibration.checks import smallest_size
+from langchain_cfc.calibration.checks import compute_smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
@@ -512,7 +512,7 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     verdict: Verdict = "attainable" if low > target else "out of reach"
     if interval is not None and low <= target <= high:
         verdict = "uncertain"
-    minimum = smallest_size(terms.alpha, attainable)
+    minimum = compute_smallest_size(terms.alpha, attainable)
     size = chance = prompts = None
     if minimum is not None:
         size = max(minimum, settled)

@@ -36,7 +36,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.checks import check_answers, is_attainable, smallest_alpha
+from langchain_cfc.calibration.checks import check_answers, compute_smallest_alpha, is_attainable
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
@@ -354,7 +354,7 @@ class OptionJudge:
                 found.append(rule)
                 continue
             least = (
-                f"Smallest alpha here: {smallest_alpha(self.calibration_size, inside):g}"
+                f"Smallest alpha here: {compute_smallest_alpha(self.calibration_size, inside):g}"
                 if inside
                 else "No alpha is attainable here"
             )

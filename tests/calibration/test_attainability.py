@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
-from langchain_cfc.calibration.checks import is_attainable, smallest_alpha, smallest_size
+from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
@@ -39,7 +39,7 @@ def test_a_target_is_attainable_exactly_where_the_rule_finds_a_threshold(alpha: 
 
 def test_the_smallest_alpha_is_met_and_four_decimals_below_it_is_not() -> None:
     for size, reached in cases(40):
-        alpha = round(10_000 * smallest_alpha(size, reached))
+        alpha = round(10_000 * compute_smallest_alpha(size, reached))
         if alpha < 10_000:
             assert is_attainable(f"{alpha / 10_000:.4f}", size, reached)
         if alpha > 1:
@@ -52,13 +52,13 @@ def test_the_smallest_size_is_what_trying_every_size_finds(alpha: str) -> None:
     for size, reached in cases(25):
         share = Fraction(reached, size)
         tried = (one for one in range(1, 1000) if math.ceil((one + 1) * tau) <= math.floor(share * one))
-        assert smallest_size(alpha, share) == (next(tried) if share > tau else None)
+        assert compute_smallest_size(alpha, share) == (next(tried) if share > tau else None)
 
 
 def test_a_decimal_share_is_read_as_it_is_written() -> None:
     # As a binary number, 0.7 is a little less than seven tenths.
-    assert smallest_size("0.38", 0.7) == smallest_size("0.38", Fraction(7, 10)) == 10
-    assert smallest_size("0.38", Fraction(0.7)) != 10
+    assert compute_smallest_size("0.38", 0.7) == compute_smallest_size("0.38", Fraction(7, 10)) == 10
+    assert compute_smallest_size("0.38", Fraction(0.7)) != 10
 
 
 def some_hopeless(size: int, hopeless: int, topics: tuple[str, ...] = ("all",)) -> list[PromptRecord]:

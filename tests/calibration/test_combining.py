@@ -18,7 +18,7 @@ from scipy import stats
 from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate, evaluate
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.calibration.fit import RIDGE, fit_combination
+from langchain_cfc.calibration.fit import SLOPE_PENALTY, fit_combination
 from langchain_cfc.calibration.logistic import fit_logistic
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import (
@@ -106,7 +106,7 @@ def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None
     slopes, intercept = cvxpy.Variable(3), cvxpy.Variable()
     z = x @ slopes + intercept
     losses = cvxpy.logistic(z) - cvxpy.multiply(correct.ravel().astype(float), z)
-    objective = cvxpy.sum(losses) / 5 / clusters + RIDGE / 2 * cvxpy.sum_squares(slopes)
+    objective = cvxpy.sum(losses) / 5 / clusters + SLOPE_PENALTY / 2 * cvxpy.sum_squares(slopes)
     problem = cvxpy.Problem(cvxpy.Minimize(objective))
     problem.solve(solver=cvxpy.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
     theirs = float(problem.value)

@@ -15,7 +15,7 @@ import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord, calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.config import POLICY_ALPHAS, STEPS
+from langchain_cfc.calibration.config import POLICY_ALPHAS, TESTED_STEPS
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
@@ -232,7 +232,7 @@ def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -
     assert numbers == sorted(set(numbers))
     assert all(0 < number <= Decimal(alpha) for number in numbers)
     unit = Decimal(1).scaleb(-12)
-    exact = [Decimal(alpha) * step / STEPS for step in range(1, STEPS + 1)]
+    exact = [Decimal(alpha) * step / TESTED_STEPS for step in range(1, TESTED_STEPS + 1)]
     # Cut, never rounded up: a step is never larger than its part of the level.
     for number in numbers:
         assert any(0 <= part - number < unit for part in exact)
