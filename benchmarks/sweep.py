@@ -56,12 +56,12 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     from benchmarks.lib.problems import TAU, Problem
     from langchain_cfc.experiments import SyntheticWorld
     from langchain_cfc.experiments.methods import get_methods
-    from langchain_cfc.experiments.splits import Comparison, Protocol
+    from langchain_cfc.experiments.splits import Comparison, ComparisonSettings
     from langchain_cfc.thresholds import ConditionalThreshold
 
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
     groups = "bins(meta(difficulty), 10)"
-    protocol = Protocol(
+    protocol = ComparisonSettings(
         get_methods(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
     )
     comparison = Comparison.from_labelled(drawn, protocol)

@@ -54,7 +54,7 @@ from langchain_cfc.experiments import (
 )
 from langchain_cfc.experiments.paper import ALPHAS
 from langchain_cfc.experiments.splits import GroupedOn
-from langchain_cfc.experiments.studies import SETTINGS, SIZES, Count
+from langchain_cfc.experiments.studies import SETTINGS, SIZE_FIGURES, Count
 from langchain_cfc.report import efficiency_plots, plots
 from langchain_cfc.thresholds import format_alpha
 
@@ -335,7 +335,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
 def _print_study(console: Console, found: StudyReport) -> None:
     sweep = found.comparison.sweep
     console.print(make_methods_table(found.comparison), "")
-    for figure in ("coverage", "worst_group_coverage", SIZES[found.count][0]):
+    for figure in ("coverage", "worst_group_coverage", SIZE_FIGURES[found.count][0]):
         console.print(make_sweep_table(sweep, figure), "")
     patterns = make_table("what the paper's table says, at how many levels", "paper", "here", no_wrap=True)
     for pattern in found.patterns:

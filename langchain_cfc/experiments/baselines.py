@@ -33,7 +33,7 @@ from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
 
-CUTS = 20
+MAX_CUTS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +75,8 @@ class SamplingRule:
     the n recorded candidates are drawn (their k_max). Their code orders on 30 % of the calibration prompts,
     here it is half of them; and by draws plus set size, here by set size alone, because recorded candidates
     are already paid for. It has about 25 values per cut, besides "all" and "none"; here there are at most
-    `CUTS`, the last of which is "all". It computes the number of misses from their mean, in floats; here they
-    are counted. Components of answers are left out.
+    `MAX_CUTS`, the last of which is "all". It computes the number of misses from their mean, in floats; here
+    they are counted. Components of answers are left out.
 
     Examples:
         >>> scores = np.array([[0.2, 0.6], [0.6, 0.2], [0.6, 0.2]] * 50)
@@ -119,7 +119,7 @@ class SamplingRule:
         level = format_delta(delta)
         order, test = slice(0, None, 2), slice(1, None, 2)
         # The cuts must not depend on the testing half.
-        shares = np.linspace(0.0, 1.0, CUTS)
+        shares = np.linspace(0.0, 1.0, MAX_CUTS)
         cuts = np.unique(np.quantile(scores[order], shares, method="inverted_cdf"))
         cuts[-1] = 1.0
         ranks, repeats = _rank_scores(cuts, scores, answer_codes)

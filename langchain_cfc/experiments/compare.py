@@ -35,9 +35,9 @@ from langchain_cfc.experiments.methods import Method, Pool, ThresholdMethod, get
 from langchain_cfc.experiments.metrics import Groups, list_figures
 from langchain_cfc.experiments.splits import (
     Comparison,
+    ComparisonSettings,
     GroupedOn,
     Progress,
-    Protocol,
     SplitResult,
     check_count,
     measure_splits,
@@ -49,11 +49,11 @@ from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
-Summarised = TypeVar("Summarised", MethodComparison, GroupComparison)
+ReportT = TypeVar("ReportT", MethodComparison, GroupComparison)
 FEATURES = "hat(mean_score, 5)"
 GROUPS = "bins(mean_score, 5)"
-_BINS = 20
-_CURVE = 100
+_HISTOGRAM_BINS = 20
+_CURVE_POINTS = 100
 
 
 def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
@@ -102,8 +102,8 @@ def find_worst_group(kept: FloatArray) -> tuple[int, float]:
 
 
 def summarise_splits(
-    shape: type[Summarised], figures: dict[str, Spread], *, listed: Iterable[str] | None = None, **others: Any
-) -> Summarised:
+    shape: type[ReportT], figures: dict[str, Spread], *, listed: Iterable[str] | None = None, **others: Any
+) -> ReportT:
     """Return a report of type `shape`, with means over splits and intervals of all figures it has fields for.
 
     Its `figures` hold the spreads of the `listed` figures, by default of all. An interval is (0, 1) if only
@@ -311,7 +311,7 @@ def compare(
         table, _ = tabulate_raw(records, combine, n=n, provenance=provenance, claims=claims)
     if rule is None:
         check_first_candidates(table, provenance, combine or ())
-    protocol = Protocol(
+    settings = ComparisonSettings(
         methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
         features=FeatureMap.parse(features).text,
@@ -324,14 +324,14 @@ def compare(
         test=test,
         fit=fit,
     )
-    comparison = Comparison.from_labelled(table, protocol)
+    comparison = Comparison.from_labelled(table, settings)
     comparison.check(provenance)
     pool = comparison.pool
-    measured = measure_splits(comparison.measure_split, protocol.splits, jobs, progress)
+    measured = measure_splits(comparison.measure_split, settings.splits, jobs, progress)
     summary = Summary(
         measured,
-        protocol.methods,
-        protocol.alphas,
+        settings.methods,
+        settings.alphas,
         comparison.groups,
         comparison.properties,
         pool.draws.n,
@@ -343,23 +343,23 @@ def compare(
     return ComparisonReport(
         **dict(_choose_first_level(sweep)),
         splits=splits,
-        seed=protocol.seed,
+        seed=settings.seed,
         test_fraction=test,
         fit_fraction=fit,
-        features=protocol.features,
-        set_rule=protocol.set_rule,
+        features=settings.features,
+        set_rule=settings.set_rule,
         groups=comparison.groups.text,
         data=data,
         sweep=sweep,
         notes=[
             *_list_notes(sweep, data, len(table) - len(pool.labelled)),
-            *_note_draws(rule, pool, [one.name for one in compared if one not in kept]),
+            *_list_draw_notes(rule, pool, [one.name for one in compared if one not in kept]),
         ],
         unit=unit,
     )
 
 
-def _note_draws(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> Iterable[str]:
+def _list_draw_notes(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> Iterable[str]:
     if rule is None:
         return
     mean = float(pool.draws.counts.mean())
@@ -372,7 +372,7 @@ def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFac
     """Describe the labelled prompts of a pool: counts, score histogram, AUROC and risk curve."""
     draws, correct = pool.draws, pool.correct
     held = draws.is_drawn
-    edges = np.linspace(0.0, 1.0, _BINS + 1)
+    edges = np.linspace(0.0, 1.0, _HISTOGRAM_BINS + 1)
     # If a draw rule stops early, the AUROC uses the slots that every prompt has.
     common = int(draws.counts.min())
     scores, labels = draws.scores[:, :common], correct[:, :common]
@@ -411,8 +411,8 @@ def _compute_risk_curve(pool: Pool) -> RiskCurve:
     order = np.argsort(lowest, kind="stable")
     last = np.append(lowest[order][1:] > lowest[order][:-1], True)
     places = np.flatnonzero(last)
-    if len(places) > _CURVE:
-        places = places[np.unique(np.linspace(0, len(places) - 1, _CURVE).round().astype(np.int64))]
+    if len(places) > _CURVE_POINTS:
+        places = places[np.unique(np.linspace(0, len(places) - 1, _CURVE_POINTS).round().astype(np.int64))]
     share = np.cumsum(wrong[order])[places] / (places + 1)
     return RiskCurve(answered=((places + 1) / len(lowest)).tolist(), wrong=share.tolist())
 

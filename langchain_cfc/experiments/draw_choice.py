@@ -28,9 +28,9 @@ from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, format_alpha
 
 # Share of the selection prompts on which a rule is judged in an inner split.
-_TEST = 0.4
+_TEST_SHARE = 0.4
 # Largest loss of coverage, against drawing all candidates, of the rule that is proposed.
-MOST_LOST = 0.03
+MAX_COVERAGE_LOSS = 0.03
 _FIGURES = ("mean_draws", "kept_promise", "coverage", "not_certifiable_rate", "answered_rate", "mean_answers")
 
 
@@ -178,14 +178,14 @@ def suggest_draws(
         ]
     )
     most = next(one for one in judged if one.rule == everything)
-    chosen = next(one.rule for one in judged if one.coverage >= most.coverage - MOST_LOST)
+    chosen = next(one.rule for one in judged if one.coverage >= most.coverage - MAX_COVERAGE_LOSS)
     final = CalibrationConfig(**(config.options() | {"draws": None if chosen == everything else chosen}))
     return DrawSuggestion(
         alpha=config.alphas[0],
         n=n,
         rules=judged,
         chosen=chosen,
-        most_lost=MOST_LOST,
+        most_lost=MAX_COVERAGE_LOSS,
         prompts=len(part),
         splits=splits,
         command=final.command(["RECORDS"]),
@@ -202,7 +202,7 @@ def _measure_rules(
     """Calibrate with each rule in one inner split, and return its `_FIGURES` on the other prompts."""
     options = config.options() | {
         "seed": f"{config.seed}/draws {split}",
-        "test_fraction": _TEST,
+        "test_fraction": _TEST_SHARE,
         "fit_fraction": None,
         "certification_fraction": None,
         "allow_unattainable": True,

@@ -40,10 +40,10 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency
 from langchain_cfc.experiments.efficiency_world import (
-    BEYOND_REACH,
     BROKEN,
     NODES,
     RARER,
+    UNREACHABLE_SCORE,
     WORLDS,
     EfficiencyWorld,
     check_assumptions,
@@ -56,14 +56,14 @@ from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 SizeRule: TypeAlias = Literal["oracle", "marginal", "learned"]
 CANDIDATES = (10, 50, 100)
-CALIBRATED = 10_000
+CALIBRATION_SIZE = 10_000
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 # The level and number of candidates used for the inequality checks and for convergence.
 ALPHA, N = "0.2", 50
-LIMIT = 3.0  # standard errors
-CLOSE = 0.01  # relative to the oracle's E|C|, at the largest calibration set
+MAX_Z = 3.0  # standard errors
+MAX_SIZE_ERROR = 0.01  # relative to the oracle's E|C|, at the largest calibration set
 _LEARNED_NODES = 2048
-_MIXED_NODES = 512
+_HIDDEN_NODES = 512
 
 
 class SizeCell(ReportData):
@@ -240,11 +240,11 @@ def analyse_efficiency(
     cells = [cell for found in several for cell in found]
     repeat = partial(_measure_repetition, tuple(worlds), tuple(sizes), seed)
     errors = np.array(measure_splits(repeat, repetitions, jobs, progress))
-    convergence = [_summarise(world, sizes, errors[:, place]) for place, world in enumerate(worlds)]
+    convergence = [_summarise_world(world, sizes, errors[:, place]) for place, world in enumerate(worlds)]
     checks = [compare_rules(world) for world in (*worlds, *(world for world, _ in BROKEN))]
-    checks.append(_hide_difficulty())
-    within = sum(abs(cell.z) <= LIMIT for cell in cells)
-    close = all(abs(one.points[-1].mean_size / one.oracle - 1.0) <= CLOSE for one in convergence)
+    checks.append(_compare_hidden_difficulty())
+    within = sum(abs(cell.z) <= MAX_Z for cell in cells)
+    close = all(abs(one.points[-1].mean_size / one.oracle - 1.0) <= MAX_SIZE_ERROR for one in convergence)
     return EfficiencyReport(
         seed=seed,
         prompts=prompts,
@@ -266,7 +266,7 @@ def _measure_cells(
     t, nodes, coarse = rng.random(prompts), make_nodes(), make_nodes(_LEARNED_NODES)
     scores, correct = world.draw_scores(t, n, rng)
     success = np.where(correct, scores, np.inf).min(axis=1)
-    learned_on = rng.random(CALIBRATED)
+    learned_on = rng.random(CALIBRATION_SIZE)
     calibration = world.draw_success_scores(learned_on, n, rng)
     # The error of the threshold itself shifts E|C| by less than it shifts the coverage.
     bound = n * world.bound_variation(n) / (2 * NODES)
@@ -275,7 +275,7 @@ def _measure_cells(
         coverage = float(compute_tau(alpha))
         one = np.array(find_marginal_threshold(world, coverage, n))
         learned = _learn_thresholds(
-            alpha, _make_line(learned_on), calibration, _make_line(t), _make_line(coarse)
+            alpha, _make_features(learned_on), calibration, _make_features(t), _make_features(coarse)
         )
         thresholds: dict[SizeRule, tuple[FloatArray, FloatArray, float | None]] = {
             "oracle": (world.compute_quantile(coverage, t, n), world.compute_cost(coverage, nodes, n), bound),
@@ -304,7 +304,7 @@ def _measure_cells(
     return found
 
 
-def _make_line(t: FloatArray) -> FloatArray:
+def _make_features(t: FloatArray) -> FloatArray:
     return np.column_stack([np.ones_like(t), t])
 
 
@@ -312,7 +312,7 @@ def _learn_thresholds(
     alpha: str, features: FloatArray, success: FloatArray, *asked: FloatArray
 ) -> list[FloatArray]:
     """Fit the conditional rule, and return its thresholds, clipped to [0, 1], for each array in `asked`."""
-    rule = ConditionalThreshold(alpha, BEYOND_REACH, window=None).fit(features, success)
+    rule = ConditionalThreshold(alpha, UNREACHABLE_SCORE, window=None).fit(features, success)
     return [np.clip(rule.thresholds(each), 0.0, 1.0) for each in asked]
 
 
@@ -353,9 +353,9 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
     )
 
 
-def _hide_difficulty() -> InequalityCheck:
+def _compare_hidden_difficulty() -> InequalityCheck:
     """Compare the rules in the world `rarer`, with one difficulty for all prompts; see the module."""
-    t, levels = make_nodes(_MIXED_NODES)[:, None], np.linspace(0.0, 1.0, _MIXED_NODES + 1)
+    t, levels = make_nodes(_HIDDEN_NODES)[:, None], np.linspace(0.0, 1.0, _HIDDEN_NODES + 1)
     coverage = RARER.compute_coverage(levels, t, N).mean(axis=0)
     share = RARER.compute_share(levels, t, N).mean(axis=0)
     slopes = np.diff(share) / np.diff(coverage)
@@ -389,7 +389,7 @@ def _measure_repetition(
         for size in sizes:
             t = rng.random(size)
             success = world.draw_success_scores(t, N, rng)
-            line, asked = _make_line(t), _make_line(nodes)
+            line, asked = _make_features(t), _make_features(nodes)
             (learned,) = _learn_thresholds(ALPHA, line, success, asked)
             (one,) = _learn_thresholds(ALPHA, line[:, :1], success, asked[:, :1])
             of_world.append(
@@ -403,7 +403,7 @@ def _measure_repetition(
     return found
 
 
-def _summarise(world: EfficiencyWorld, sizes: Sequence[int], found: FloatArray) -> Convergence:
+def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], found: FloatArray) -> Convergence:
     """Summarise the (R, sizes, 3) measurements of R repetitions in one world."""
     oracle = N * float(world.compute_cost(float(compute_tau(ALPHA)), make_nodes(), N).mean())
     learned, threshold, one = np.moveaxis(found, -1, 0)
@@ -445,13 +445,13 @@ def _write_account(
     convergence: Sequence[Convergence],
 ) -> list[str]:
     furthest = max(cells, key=lambda cell: abs(cell.z))
-    chance = 100.0 * (1.0 - math.erf(LIMIT / math.sqrt(2.0)))
+    chance = 100.0 * (1.0 - math.erf(MAX_Z / math.sqrt(2.0)))
     last = [one.points[-1] for one in convergence]
     off = max(abs(one.points[-1].mean_size / one.oracle - 1.0) for one in convergence)
     broken = [check for check in checks if check.holds is False]
     return [
         (
-            f"{within} of {len(cells)} cells have E|C| within {LIMIT:g} standard errors of the integral; the "
+            f"{within} of {len(cells)} cells have E|C| within {MAX_Z:g} standard errors of the integral; the "
             f"furthest, {furthest.world} with M = {furthest.n_candidates} at alpha = {furthest.alpha}, "
             f"{furthest.rule}, is {furthest.z:+.2f} away. Chance alone puts {chance:.2f} % of cells beyond."
         ),

@@ -59,9 +59,9 @@ RESAMPLES = 400
 CONFIDENCE = 0.95
 _SHOWN_COVERAGES = np.linspace(0.1, 0.9, 9)
 # Number of thresholds at which curves are compared; on a finer grid the differences are noise.
-THRESHOLDS = 9
-_COVERAGES = np.linspace(0.2, 0.8, 4)
-_FEWEST = 20
+COMPARED_THRESHOLDS = 9
+_CHECKED_COVERAGES = np.linspace(0.2, 0.8, 4)
+_MIN_GROUP_SIZE = 20
 STATEMENTS = {
     "2": "F_k(l) does not rise with difficulty",
     "3": "the cost of coverage is convex in every group",
@@ -157,7 +157,7 @@ class RecordedEfficiency(ReportData):
 
 
 @dataclass(frozen=True, eq=False)
-class _Curves:
+class _GroupCurves:
     """Estimated curves of one group: row 0 from its prompts, the other B rows from resamples."""
 
     success: FloatArray  # (n,) success scores, ascending
@@ -166,7 +166,7 @@ class _Curves:
     entered: FloatArray  # (1 + B, L) mean number of answers in a set at these levels
 
     @classmethod
-    def estimate(cls, success: FloatArray, levels: FloatArray, weights: FloatArray) -> _Curves:
+    def estimate(cls, success: FloatArray, levels: FloatArray, weights: FloatArray) -> _GroupCurves:
         """Estimate the curves from (n,) success scores, (n, M) levels, and (1 + B, n) weights of sum 1."""
         order = np.argsort(success, kind="stable")
         rows, slots = np.nonzero(np.isfinite(levels))
@@ -267,16 +267,19 @@ def analyse_recording(
     curves = []
     for place, words in enumerate(grouped.words):
         rows = np.flatnonzero(grouped.member[:, place])
-        if len(rows) < _FEWEST:
-            msg = f"the group {words!r} has {len(rows)} prompts; use fewer groups, each of at least {_FEWEST}"
+        if len(rows) < _MIN_GROUP_SIZE:
+            msg = (
+                f"the group {words!r} has {len(rows)} prompts; use fewer groups, each of at least "
+                f"{_MIN_GROUP_SIZE}"
+            )
             raise InputError(msg)
         drawn = rng.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), RESAMPLES) / len(rows)
         weights = np.concatenate([np.full((1, len(rows)), 1.0 / len(rows)), drawn])
-        curves.append(_Curves.estimate(success[rows], levels[rows], weights))
+        curves.append(_GroupCurves.estimate(success[rows], levels[rows], weights))
     shares = grouped.sizes / grouped.sizes.sum()
     target = float(compute_tau(alpha))
     one = _find_common_threshold(curves, shares, target)
-    described = [_describe(*pair, one, target) for pair in zip(curves, grouped.words, strict=True)]
+    described = [_describe_group(*pair, one, target) for pair in zip(curves, grouped.words, strict=True)]
     saved = sum(
         share * (curve.compute_size(one) - curve.compute_cost(target))
         for share, curve in zip(shares, curves, strict=True)
@@ -291,7 +294,7 @@ def analyse_recording(
         hopeless=float((success >= CAP).mean()),
         groups=described,
         checks=_check_assumptions(curves),
-        saved=_estimate(np.asarray(saved)),
+        saved=_make_estimate(np.asarray(saved)),
         served=LevelComparison.model_validate(
             {name: getattr(compared, name) for name in LevelComparison.model_fields}
         ),
@@ -300,7 +303,7 @@ def analyse_recording(
     return found.model_copy(update={"account": _write_account(found)})
 
 
-def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: float) -> FloatArray:
+def _find_common_threshold(curves: list[_GroupCurves], shares: FloatArray, target: float) -> FloatArray:
     """Return the (1 + B,) thresholds, one per row, that cover the target over all prompts."""
     at = np.unique(np.concatenate([curve.success for curve in curves]))
     total = np.zeros((len(curves[0].covered), len(at)))
@@ -311,7 +314,7 @@ def _find_common_threshold(curves: list[_Curves], shares: FloatArray, target: fl
     return found
 
 
-def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> RecordedGroup:
+def _describe_group(curve: _GroupCurves, words: str, one: FloatArray, target: float) -> RecordedGroup:
     own = curve.find_quantile(target)
     marginal_size, oracle_size = curve.compute_size(one), curve.compute_size(own)
     # A threshold at the cap accepts everything, and covers no more than is attainable.
@@ -322,37 +325,39 @@ def _describe(curve: _Curves, words: str, one: FloatArray, target: float) -> Rec
     return RecordedGroup(
         words=words,
         n=len(curve.success),
-        attainable=_estimate(curve.attainable),
-        marginal_coverage=_estimate(covered),
-        oracle_coverage=_estimate(own_covered),
-        marginal_size=_estimate(marginal_size),
-        oracle_size=_estimate(oracle_size),
+        attainable=_make_estimate(curve.attainable),
+        marginal_coverage=_make_estimate(covered),
+        oracle_coverage=_make_estimate(own_covered),
+        marginal_size=_make_estimate(marginal_size),
+        oracle_size=_make_estimate(oracle_size),
         price=float(marginal_size[0] - oracle_size[0]) / apart if apart else None,
         curve=[
-            CostPoint(coverage=float(round(u, 9)), size=_estimate(curve.compute_cost(u)))
-            for u in _list_within(curve, _SHOWN_COVERAGES)
+            CostPoint(coverage=float(round(u, 9)), size=_make_estimate(curve.compute_cost(u)))
+            for u in _list_reachable(curve, _SHOWN_COVERAGES)
         ],
     )
 
 
-def _list_within(curve: _Curves, coverages: FloatArray) -> list[float]:
+def _list_reachable(curve: _GroupCurves, coverages: FloatArray) -> list[float]:
     """Return the coverages that are within the group's reach with 97.5 % confidence."""
     return [float(u) for u in coverages if u <= np.quantile(curve.attainable, 0.025)]
 
 
-def _estimate(rows: FloatArray) -> Estimate:
+def _make_estimate(rows: FloatArray) -> Estimate:
     low, high = np.quantile(rows[1:], [(1.0 - CONFIDENCE) / 2.0, (1.0 + CONFIDENCE) / 2.0])
     return Estimate(value=float(rows[0]), interval=(float(low), float(high)))
 
 
-def _check_assumptions(curves: list[_Curves]) -> list[AssumptionCheck]:
+def _check_assumptions(curves: list[_GroupCurves]) -> list[AssumptionCheck]:
     """Check assumptions 2 to 4 over pairs of groups and coverages within reach."""
     pooled = np.concatenate([curve.success for curve in curves])
-    at = np.quantile(pooled[pooled < CAP], np.arange(1, THRESHOLDS + 1) / (THRESHOLDS + 1))
+    at = np.quantile(pooled[pooled < CAP], np.arange(1, COMPARED_THRESHOLDS + 1) / (COMPARED_THRESHOLDS + 1))
     rows = len(curves[0].covered)
     coverage = np.array([[curve.compute_coverage(np.full(rows, one)) for one in at] for curve in curves])
     costs = [
-        np.array([curve.compute_cost(u) for u in _list_within(curve, _COVERAGES)]).reshape(-1, rows)
+        np.array([curve.compute_cost(u) for u in _list_reachable(curve, _CHECKED_COVERAGES)]).reshape(
+            -1, rows
+        )
         for curve in curves
     ]
     steps = [np.diff(cost, axis=0) for cost in costs]

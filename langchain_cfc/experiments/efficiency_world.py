@@ -68,7 +68,7 @@ from langchain_cfc.experiments.paper import SyntheticWorld
 
 Line: TypeAlias = tuple[float, float]  # values at T = 0 and at T = 1
 NODES = 2**16
-BEYOND_REACH = 2.0  # success score of a prompt without a correct candidate
+UNREACHABLE_SCORE = 2.0  # success score of a prompt without a correct candidate
 _CHECK_NODES = 400
 _ROUND_OFF = 1e-9
 
@@ -111,18 +111,18 @@ class EfficiencyWorld:
 
     def get_chance(self, t: FloatArray, n: int) -> FloatArray:
         """Return p(t), the probability that one given candidate of n is correct."""
-        return np.full_like(t, 1.0 / n) if self.one_correct else _on_line(self.chance, t)
+        return np.full_like(t, 1.0 / n) if self.one_correct else _interpolate(self.chance, t)
 
     def get_skill(self, t: FloatArray) -> FloatArray:
         """Return rho(t), the exponent of the latent scores of wrong candidates."""
-        return _on_line(self.skill, t)
+        return _interpolate(self.skill, t)
 
     def stretch(self, w: FloatArray, t: FloatArray) -> FloatArray:
         """Return the scores Q_t(w) of latent scores w in [0, 1]."""
         if self.gap is not None:
             place, width = self.gap
             w = w * (1.0 - width) + np.where(w > place, width, 0.0)
-        s = _on_line(self.scale, t)
+        s = _interpolate(self.scale, t)
         score: FloatArray = ((1.0 - s) * w + s) * w
         return score if self.grades is None else np.ceil(score * self.grades - _ROUND_OFF) / self.grades
 
@@ -131,7 +131,7 @@ class EfficiencyWorld:
         level = np.clip(score, 0.0, 1.0)
         if self.grades is not None:
             level = np.floor(level * self.grades + _ROUND_OFF) / self.grades
-        s = _on_line(self.scale, t)
+        s = _interpolate(self.scale, t)
         w: FloatArray = 2.0 * level / (s + np.sqrt(s * s + 4.0 * (1.0 - s) * level))
         if self.gap is not None:
             place, width = self.gap
@@ -141,15 +141,15 @@ class EfficiencyWorld:
 
     def compute_coverage(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return F_t(threshold), the probability that the set at a threshold holds a correct candidate."""
-        return self._cover(self.unstretch(threshold, t), t, n)
+        return self._compute_latent_coverage(self.unstretch(threshold, t), t, n)
 
     def compute_share(self, threshold: FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return G_t(threshold), the share of candidates that enter the set."""
-        return self._accept(self.unstretch(threshold, t), t, n)
+        return self._compute_latent_share(self.unstretch(threshold, t), t, n)
 
     def compute_quantile(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return F_t^-1(coverage); 1, which accepts everything, if the coverage is out of reach."""
-        return self.stretch(self._uncover(coverage, t, n), t)
+        return self.stretch(self._find_latent_quantile(coverage, t, n), t)
 
     def compute_cost(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
         """Return C_t(coverage), the share of candidates in the set that reaches a coverage."""
@@ -157,7 +157,7 @@ class EfficiencyWorld:
 
     def compute_slope(self, coverage: float, t: FloatArray, n: int) -> FloatArray:
         """Return the slope dC_t/du at a coverage within reach, for continuous scores."""
-        w, p, rho = self._uncover(coverage, t, n), self.get_chance(t, n), self.get_skill(t)
+        w, p, rho = self._find_latent_quantile(coverage, t, n), self.get_chance(t, n), self.get_skill(t)
         accepted = p + (1.0 - p) * rho * w ** (rho - 1.0)
         return accepted if self.one_correct else accepted / (n * p * (1.0 - p * w) ** (n - 1))
 
@@ -170,10 +170,10 @@ class EfficiencyWorld:
         return 1.0 + float(np.ptp(p)) + 2.0 * of_power
 
     def draw_success_scores(self, t: FloatArray, n: int, rng: np.random.Generator) -> FloatArray:
-        """Draw a success score for each difficulty in `t`; `BEYOND_REACH` if no candidate is correct."""
+        """Draw a success score for each difficulty in `t`; `UNREACHABLE_SCORE` if no candidate is correct."""
         u = rng.random(t.shape)
         within = u <= self.compute_coverage(np.ones_like(t), t, n)
-        return np.where(within, self.compute_quantile(u, t, n), BEYOND_REACH)
+        return np.where(within, self.compute_quantile(u, t, n), UNREACHABLE_SCORE)
 
     def draw_scores(self, t: FloatArray, n: int, rng: np.random.Generator) -> tuple[FloatArray, BoolArray]:
         """Draw (N, n) scores and labels for N prompts with (N,) difficulties `t`."""
@@ -187,17 +187,17 @@ class EfficiencyWorld:
         latent = np.where(correct, latent, latent ** (1.0 / self.get_skill(column)))
         return self.stretch(latent, column), correct
 
-    def _cover(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
+    def _compute_latent_coverage(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
         return w if self.one_correct else 1.0 - (1.0 - self.get_chance(t, n) * w) ** n
 
-    def _uncover(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
+    def _find_latent_quantile(self, coverage: float | FloatArray, t: FloatArray, n: int) -> FloatArray:
         u = np.broadcast_to(np.asarray(coverage, dtype=np.float64), np.broadcast(coverage, t).shape)
         if self.one_correct:
             return u
         found: FloatArray = np.minimum(-np.expm1(np.log1p(-u) / n) / self.get_chance(t, n), 1.0)
         return found
 
-    def _accept(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
+    def _compute_latent_share(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
         p = self.get_chance(t, n)
         accepted: FloatArray = p * w + (1.0 - p) * w ** self.get_skill(t)
         return accepted
@@ -233,7 +233,7 @@ class FittedWorld(EfficiencyWorld):
         return found
 
 
-def _on_line(ends: Line, t: FloatArray) -> FloatArray:
+def _interpolate(ends: Line, t: FloatArray) -> FloatArray:
     return ends[0] + (ends[1] - ends[0]) * t
 
 

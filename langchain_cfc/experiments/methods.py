@@ -138,7 +138,7 @@ class Split(Cache):
         return self.pool.draws.take(self.test)
 
     @cached_property
-    def all_drawn(self) -> IntArray:
+    def draw_counts(self) -> IntArray:
         """(m,) number of candidates of each test prompt: n, unless a draw rule stopped earlier."""
         return self.pool.draws.counts[self.test]
 
@@ -237,8 +237,8 @@ class Convention:
         return replace(thresholds, values=np.clip(thresholds.values, 0.0, 1.0))
 
 
-OURS = Convention("ours", CAP, "calibration", "fit", never_empty=True)
-PAPER = Convention("paper", 1.0, "development", "development", never_empty=False)
+OUR_CONVENTION = Convention("ours", CAP, "calibration", "fit", never_empty=True)
+PAPER_CONVENTION = Convention("paper", 1.0, "development", "development", never_empty=False)
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class ThresholdMethod(Method):
             never_empty=self.convention.never_empty and unit == "answers",
             unit=unit,
         )
-        return MethodOutput(sets, thresholds.values, split.all_drawn)
+        return MethodOutput(sets, thresholds.values, split.draw_counts)
 
     def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
         """Return the test prompts' thresholds, cached for methods that differ only in the set served."""
@@ -322,7 +322,7 @@ class TopK(Method):
         if not grid:
             msg = f"TopK chooses K from {self.grid}, but the records hold {n} candidates a prompt"
             raise InputError(msg)
-        levels = split.pool.get_or_make(("top k", self.distinct), lambda: self._rank(split.pool))
+        levels = split.pool.get_or_make(("top k", self.distinct), lambda: self._compute_ranks(split.pool))
         success = np.where(split.pool.correct, levels, CAP).min(axis=1)[split.development]
         # k / n is computed like the levels, so that equal ranks compare equal. Coverage is a `Fraction`, so
         # that round-off does not decide between two K at the same distance.
@@ -338,9 +338,9 @@ class TopK(Method):
         sets = AnswerSets.from_levels(
             split.test_candidates, levels[split.test], thresholds, never_empty=False
         )
-        return MethodOutput(sets, None, split.all_drawn)
+        return MethodOutput(sets, None, split.draw_counts)
 
-    def _rank(self, pool: Pool) -> FloatArray:
+    def _compute_ranks(self, pool: Pool) -> FloatArray:
         """Return (N, n) levels, rank / n; infinite for repeated answers if K counts distinct answers."""
         if not self.distinct:
             return pool.compute_levels("rank")
@@ -386,7 +386,7 @@ class BackOff(Method):
         learn = partial(BackOffRule.learn, pool.draws.scores[rows], right, at_most)
         accepted = split.get_or_make(("back-off",), learn).make_sets(draws.scores, alpha) & draws.is_drawn
         sets = AnswerSets(draws, accepted, np.zeros(len(draws), dtype=np.bool_))
-        return MethodOutput(sets, None, split.all_drawn)
+        return MethodOutput(sets, None, split.draw_counts)
 
 
 class ClaimsBackOff(BackOff):
@@ -400,32 +400,32 @@ class ClaimsBackOff(BackOff):
         return "1", set_rule
 
 
-_NO_THEOREM = "nothing: no theorem covers it"
-_TOGETHER = "all prompts together, on average over calibration sets"
-_NO_MORE = "the same as CFC-FULL; the confidence claimed for it is not proven"
-_LESS = "less than the paper says: a set without a correct candidate counts as covered where S = 1"
-_OURS: dict[str, tuple[RuleName, str, str]] = {
+_NO_PROMISE = "nothing: no theorem covers it"
+_HOLDS_ON_AVERAGE = "all prompts together, on average over calibration sets"
+_PROMISES_CFC_FULL = "the same as CFC-FULL; the confidence claimed for it is not proven"
+_PROMISES_LESS = "less than the paper says: a set without a correct candidate counts as covered where S = 1"
+_OUR_RULES: dict[str, tuple[RuleName, str, str]] = {
     "conditional": (
         "conditional",
         "exact conditional thresholds (CFC, corrected)",
         "every weighting that the features span, on average over calibration sets",
     ),
-    "marginal": ("marginal", "one threshold for all prompts (ICP, corrected)", _TOGETHER),
+    "marginal": ("marginal", "one threshold for all prompts (ICP, corrected)", _HOLDS_ON_AVERAGE),
     "confident": (
         "confident",
         "one threshold, at a rank that holds with confidence",
         f"all prompts together, with confidence {1 - float(DELTA):g} for the calibration set at hand",
     ),
-    "learned": ("learned", "plain quantile regression, without correction", _NO_THEOREM),
+    "learned": ("learned", "plain quantile regression, without correction", _NO_PROMISE),
 }
-OURS_SHOWN = (*_OURS, "conditional:best_prefix", "marginal:rank")
+OUR_DEFAULT_METHODS = (*_OUR_RULES, "conditional:best_prefix", "marginal:rank")
 
 
 def make_our_method(name: str, unit: Unit = "answers") -> Method:
     """Return one of our methods by name: a threshold rule, optionally followed by `:` and a set rule."""
     kind, colon, set_rule = name.partition(":")
     served = parse_set_rule(set_rule).text if colon else None
-    if kind not in _OURS or (unit == "claims" and colon):
+    if kind not in _OUR_RULES or (unit == "claims" and colon):
         published = _list_published(unit)
         others = [one.name for methods in published.values() for one in methods]
         families, sets = "ours and outside", " (for claims)"
@@ -433,13 +433,15 @@ def make_our_method(name: str, unit: Unit = "answers") -> Method:
             families = "ours, paper and outside"
             sets = ", each optionally with its own set rule, such as conditional:best_prefix"
         msg = (
-            f"unknown method {name!r}; known are the families {families}, {', '.join(_OURS)}{sets}, "
-            f"and {', '.join(others)}{suggest_name(kind, [*_OURS, *others])}"
+            f"unknown method {name!r}; known are the families {families}, {', '.join(_OUR_RULES)}{sets}, "
+            f"and {', '.join(others)}{suggest_name(kind, [*_OUR_RULES, *others])}"
         )
         raise InputError(msg)
-    rule, words, promise = _OURS[kind]
+    rule, words, promise = _OUR_RULES[kind]
     sets = "" if served is None else f"; set rule {served}"
-    return ThresholdMethod(name, words + sets, promise, "ours", rule=rule, convention=OURS, set_rule=served)
+    return ThresholdMethod(
+        name, words + sets, promise, "ours", rule=rule, convention=OUR_CONVENTION, set_rule=served
+    )
 
 
 def list_paper_methods(
@@ -456,27 +458,27 @@ def list_paper_methods(
     # Only for the tables: the theorem does not cover a set that is truncated after calibration.
     cut = {"set_rule": "best_prefix", "calibrated_on": "all"}
 
-    def make(name: str, words: str, promise: str = _LESS, **settings: Any) -> Method:
+    def make(name: str, words: str, promise: str = _PROMISES_LESS, **settings: Any) -> Method:
         chosen = {"rule": "conditional", "set_rule": "all", **settings}
-        return ThresholdMethod(name, words, promise, "paper", convention=PAPER, **chosen)
+        return ThresholdMethod(name, words, promise, "paper", convention=PAPER_CONVENTION, **chosen)
 
     nearest = "the K best, K chosen for coverage closest to the target"
     reaching = "the K best, the smallest K that reaches the target"
     return (
-        TopK("TopK", nearest, _NO_THEOREM, "paper", reaching=False, grid=grid, distinct=distinct),
-        TopK("TopK-reaching", reaching, _NO_THEOREM, "paper", reaching=True, grid=grid, distinct=distinct),
+        TopK("TopK", nearest, _NO_PROMISE, "paper", reaching=False, grid=grid, distinct=distinct),
+        TopK("TopK-reaching", reaching, _NO_PROMISE, "paper", reaching=True, grid=grid, distinct=distinct),
         make("ICP", "one threshold for all prompts", rule="marginal"),
-        make("Learnt CP", "quantile regression", _NO_THEOREM, rule="learned", features=learned_features),
-        make("CFC", "conditional thresholds, sets cut after the best candidate", _NO_THEOREM, **cut),
+        make("Learnt CP", "quantile regression", _NO_PROMISE, rule="learned", features=learned_features),
+        make("CFC", "conditional thresholds, sets cut after the best candidate", _NO_PROMISE, **cut),
         make("CFC-FULL", "conditional thresholds"),
         make(
             "CFC-PAC",
             "CFC at a level made stricter by the paper's slack",
-            _NO_THEOREM,
+            _NO_PROMISE,
             **cut,
             stability=slack,
         ),
-        make("CFC-PAC-FULL", "CFC-FULL at that level", _NO_MORE, stability=slack),
+        make("CFC-PAC-FULL", "CFC-FULL at that level", _PROMISES_CFC_FULL, stability=slack),
     )
 
 
@@ -499,14 +501,14 @@ def list_claim_methods() -> tuple[Method, ...]:
         "randomisation"
     )
     return (
-        ClaimsBackOff("back-off", "one threshold (Mohri and Hashimoto 2024)", _TOGETHER, "outside"),
+        ClaimsBackOff("back-off", "one threshold (Mohri and Hashimoto 2024)", _HOLDS_ON_AVERAGE, "outside"),
         ThresholdMethod(
             "conditional-back-off",
             "randomised conditional thresholds (Cherian, Gibbs and Candes 2024)",
             exactly,
             "outside",
             rule="randomised",
-            convention=OURS,
+            convention=OUR_CONVENTION,
         ),
     )
 
@@ -535,7 +537,7 @@ def get_methods(
         InputError: If a name is unknown, no method is given, or two methods share a name.
     """
     published = _list_published(unit)
-    shown = OURS_SHOWN if unit == "answers" else tuple(_OURS)
+    shown = OUR_DEFAULT_METHODS if unit == "answers" else tuple(_OUR_RULES)
     families = {"ours": tuple(make_our_method(name, unit) for name in shown), **published}
     listed = {one.name: one for methods in published.values() for one in methods}
     found: dict[str, Method] = {}

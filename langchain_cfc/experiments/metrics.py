@@ -22,8 +22,8 @@ from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.terms import Group
 from langchain_cfc.set_rules import SetRule
 
-BINS = 5
-MOST_CATEGORIES = 30
+PROPERTY_BINS = 5
+MAX_CATEGORIES = 30
 # Definition of each figure, with the paper's name if its tables report it.
 FIGURES = {
     "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
@@ -59,10 +59,10 @@ def list_figures(unit: Unit) -> dict[str, str]:
 
 
 # Sets of 1, 2, 3-4, 5-8, ... distinct answers.
-_STRATA = np.array([1, 2, 3, 5, 9, 17, 33])
-FEWEST_IN_STRATUM = 20
+_STRATUM_STARTS = np.array([1, 2, 3, 5, 9, 17, 33])
+MIN_STRATUM_SIZE = 20
 SLAB_BINS = 20
-SMALLEST_SLAB = 0.1
+MIN_SLAB_SHARE = 0.1
 SLAB_DIRECTIONS = 16
 
 
@@ -125,9 +125,9 @@ def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
 
     The properties are all statistics, in equal-frequency bins, and all metadata keys with few categories.
     """
-    texts = [f"bins({name}, {BINS})" for name in draws.precomputed if not name.startswith("meta(")]
+    texts = [f"bins({name}, {PROPERTY_BINS})" for name in draws.precomputed if not name.startswith("meta(")]
     found = []
-    for text in [*texts, *list_category_terms(draws, MOST_CATEGORIES)]:
+    for text in [*texts, *list_category_terms(draws, MAX_CATEGORIES)]:
         with suppress(FeatureError):  # the property hardly varies between prompts
             found.append(make_groups(text, draws, draws))
     return tuple(found)
@@ -238,13 +238,13 @@ def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
     prediction"). Prompts without an answer form no stratum: all flagged ones count as kept and all other
     empty sets as missed. Small strata are left out because their shares are mostly noise.
     """
-    stratum = np.searchsorted(_STRATA, distinct, side="right")
+    stratum = np.searchsorted(_STRATUM_STARTS, distinct, side="right")
     worst = np.full(len(distinct), np.nan)
-    for number in range(1, len(_STRATA) + 1):
+    for number in range(1, len(_STRATUM_STARTS) + 1):
         inside = stratum == number
         count = inside.sum(axis=1)
         share = (inside & kept).sum(axis=1) / np.maximum(count, 1)
-        worst = np.where(count >= FEWEST_IN_STRATUM, np.fmin(worst, share), worst)
+        worst = np.where(count >= MIN_STRATUM_SIZE, np.fmin(worst, share), worst)
     return worst
 
 
@@ -266,7 +266,7 @@ class Slabs:
         """Return the (E,) kept promise in the worst slab of each run; NaN if there are too few prompts."""
         found_on, total_found = self._count_runs(kept, self.first)
         seen_on, total_seen = self._count_runs(kept, ~self.first)
-        wide = total_found >= max(1.0, SMALLEST_SLAB * self.first.sum())
+        wide = total_found >= max(1.0, MIN_SLAB_SHARE * self.first.sum())
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
             worst = shares.argmin(axis=1)
@@ -287,13 +287,13 @@ class Slabs:
         return _sum_runs(counts.astype(np.float64)), _sum_runs(total)
 
 
-_FROM, _TO = np.triu_indices(SLAB_BINS + 1, k=1)
+_RUN_STARTS, _RUN_ENDS = np.triu_indices(SLAB_BINS + 1, k=1)
 
 
 def _sum_runs(counts: FloatArray) -> FloatArray:
     """Return (..., P) sums over every run of neighbouring bins."""
     before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
-    return np.asarray(before[..., _TO] - before[..., _FROM], dtype=np.float64)
+    return np.asarray(before[..., _RUN_ENDS] - before[..., _RUN_STARTS], dtype=np.float64)
 
 
 def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:

@@ -102,22 +102,22 @@ Table: TypeAlias = Literal["main", "ablation"]
 
 PUBLISHED_SEEDS = 5
 # Limits of |z|. Of 120 normal z's, 1.1 are expected beyond the first and 0.1 beyond the second.
-BEYOND, FAR_BEYOND = 2.6, 3.3
+Z_LIMIT, FAR_Z_LIMIT = 2.6, 3.3
 # z takes the spread of the reproduced seeds for the true one, which is too noisy with fewer seeds.
-FEWEST_SEEDS = 100
+MIN_SEEDS = 100
 
 ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")
 SIZES = (2000, 5000, 10_000)
 BUDGETS = (50, 100, 150)
-TESTED = 10_000
+TEST_SIZE = 10_000
 ABLATED_ALPHA = "0.2"
 FEATURES = "bins(meta(difficulty), 10)"
 LEARNT_FEATURES = "meta(difficulty)^2"
 # The paper's text names no K beyond 16, the largest that its tables use.
-GRID = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50)
-MAIN = (SIZES[-1], BUDGETS[0])
+TOP_K_GRID = (4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 50)
+MAIN_SETTING = (SIZES[-1], BUDGETS[0])
 # Rows of the main table to which the four numbers of the world were fitted.
-FITTED = ("TopK", "ICP")
+FITTED_METHODS = ("TopK", "ICP")
 
 # The figure behind each column of the tables, and the factor to the unit of the column.
 METRICS = {
@@ -386,7 +386,7 @@ class Agreement(ReportData):
     @property
     def passes(self) -> bool | None:
         """Whether all cells were compared and meet the target; None if there are too few seeds to tell."""
-        if self.seeds < FEWEST_SEEDS:
+        if self.seeds < MIN_SEEDS:
             return None
         target = self.target
         limits = ((self.beyond, target.beyond), (self.far_beyond, target.far_beyond))
@@ -401,7 +401,7 @@ class Agreement(ReportData):
     def words(self) -> str:
         """The counts, the target and the verdict, in words."""
         target = self.target
-        few = f"No verdict: fewer than {FEWEST_SEEDS} seeds."
+        few = f"No verdict: fewer than {MIN_SEEDS} seeds."
         verdict = {True: "Reached.", False: "Not reached.", None: few}[self.passes]
         beyond, far = (
             "" if most is None else (f" (at most {most} allowed)")
@@ -409,9 +409,9 @@ class Agreement(ReportData):
         )
         return (
             f"{self.table}: {self.in_band} of {self.cells} cells lie in the published band (target: at "
-            f"least {target.in_band} of {target.cells}); {self.beyond} are further than {BEYOND} standard "
+            f"least {target.in_band} of {target.cells}); {self.beyond} are further than {Z_LIMIT} standard "
             f"errors of a five-seed mean from the published value{beyond}, {self.far_beyond} further than "
-            f"{FAR_BEYOND}{far}. {verdict}"
+            f"{FAR_Z_LIMIT}{far}. {verdict}"
         )
 
 
@@ -422,8 +422,8 @@ def count_agreement(cells: Sequence[Cell]) -> Agreement:
         table=table,
         cells=len(cells),
         in_band=sum(cell.in_band for cell in cells),
-        beyond=sum(abs(cell.z) > BEYOND for cell in cells),
-        far_beyond=sum(abs(cell.z) > FAR_BEYOND for cell in cells),
+        beyond=sum(abs(cell.z) > Z_LIMIT for cell in cells),
+        far_beyond=sum(abs(cell.z) > FAR_Z_LIMIT for cell in cells),
         seeds=min(cell.seeds for cell in cells),
         target=TARGETS[table],
     )
@@ -453,7 +453,7 @@ class SyntheticReport(ReportData):
 def measure_seed(world: SyntheticWorld, seed: int, number: int) -> dict[tuple[int, int], SplitResult]:
     """Return the figures of repetition `number`, by (calibration prompts, candidates per prompt)."""
     rng = np.random.default_rng([seed, number])
-    drawn = world.draw(SIZES[-1] + TESTED, BUDGETS[-1], rng)
+    drawn = world.draw(SIZES[-1] + TEST_SIZE, BUDGETS[-1], rng)
     found = {}
     for budget in BUDGETS:
         # Keep the first candidates only, but the precomputed difficulty, which does not depend on them.
@@ -500,11 +500,13 @@ def reproduce_synthetic(
     cells = [_compare_published(cell, measured) for table in tables for cell in table]
     in_band: dict[bool, list[bool]] = {True: [], False: []}
     for cell in cells:
-        in_band[cell.table == "main" and cell.method in FITTED].append(cell.in_band)
+        in_band[cell.table == "main" and cell.method in FITTED_METHODS].append(cell.in_band)
     fitted, predicted = ((len(several), sum(several)) for several in in_band.values())
-    drawn = world.draw(SIZES[-1] + TESTED, 1, np.random.default_rng(seed))
+    drawn = world.draw(SIZES[-1] + TEST_SIZE, 1, np.random.default_rng(seed))
     _, groups = _make_split(Pool(drawn, measure=False), SIZES[-1])
-    summary = Summary([one[MAIN] for one in measured], list_methods(), ALPHAS, groups, (), BUDGETS[0], 0.0)
+    summary = Summary(
+        [one[MAIN_SETTING] for one in measured], list_methods(), ALPHAS, groups, (), BUDGETS[0], 0.0
+    )
     return SyntheticReport(
         seeds=seeds,
         cells=cells,
@@ -518,18 +520,18 @@ def reproduce_synthetic(
 
 def list_methods() -> tuple[Method, ...]:
     """Return the methods of the main table, in which CFC keeps every accepted candidate."""
-    topk, _, icp, learnt, _, full, _, pac = list_paper_methods(LEARNT_FEATURES, GRID)
+    topk, _, icp, learnt, _, full, _, pac = list_paper_methods(LEARNT_FEATURES, TOP_K_GRID)
     return topk, icp, learnt, replace(full, name="CFC"), replace(pac, name="CFC-PAC")
 
 
 def _list_runs(key: tuple[int, int]) -> tuple[tuple[Method, ...], tuple[str, ...]]:
     """Return the methods and levels to run for a pair (calibration prompts, candidates per prompt)."""
-    return (list_methods(), ALPHAS) if key == MAIN else (list_methods()[-2:], (ABLATED_ALPHA,))
+    return (list_methods(), ALPHAS) if key == MAIN_SETTING else (list_methods()[-2:], (ABLATED_ALPHA,))
 
 
 def _make_split(pool: Pool, size: int) -> tuple[Split, Groups]:
     """Return a split with `size` calibration prompts, and ten equal-frequency bins of test difficulty."""
-    calibration, test = np.arange(size), np.arange(SIZES[-1], SIZES[-1] + TESTED)
+    calibration, test = np.arange(size), np.arange(SIZES[-1], SIZES[-1] + TEST_SIZE)
     split = Split(pool, np.empty(0, dtype=np.int64), calibration, test, FEATURES, "all")
     return split, make_groups(FEATURES, split.test_candidates, pool.draws)
 

@@ -27,12 +27,12 @@ from langchain_cfc.records.splits import split_plan
 from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
-ALL = "all prompts"
+ALL_PROMPTS = "all prompts"
 # Enough for +-5 points at any share, so the search for a pilot size ends here.
-_LARGEST_PILOT = 500
+_MAX_PILOT_SIZE = 500
 _HALF_WIDTH = 0.05
 # For smaller gaps to the target, sizes run into the millions.
-_SMALLEST_GAP = 0.001
+_MIN_GAP = 0.001
 # Tolerance for shares that users have rounded.
 _ROUNDING = Fraction(1, 100)
 
@@ -212,7 +212,7 @@ def find_pilot_size(attainable: float) -> int:
         low, high = clopper_pearson(attainable * size, size)
         return high - low <= 2.0 * _HALF_WIDTH
 
-    return 1 + bisect_left(range(1, _LARGEST_PILOT + 1), True, key=narrow)
+    return 1 + bisect_left(range(1, _MAX_PILOT_SIZE + 1), True, key=narrow)
 
 
 def _describe_obstacles(plan: Plan) -> Iterator[str]:
@@ -263,7 +263,7 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
     needed = {
         group.name: size
         for group in plan.groups
-        if group.verdict == "uncertain" and (size := _find_group_pilot(group)) > overall.pilot_size
+        if group.verdict == "uncertain" and (size := _find_group_pilot_size(group)) > overall.pilot_size
     }
     if needed:
         yield (
@@ -273,7 +273,7 @@ def _describe_larger_pilot(plan: Plan) -> Iterator[str]:
         )
 
 
-def _find_group_pilot(group: GroupPlan) -> int:
+def _find_group_pilot_size(group: GroupPlan) -> int:
     """Return the number of pilot prompts, of all groups, that tells this group's coverage to +-5 points."""
     # Two successes and two failures are added (Agresti and Coull 1998): 1 success in 1 trial does not mean
     # that every prompt can be covered, in which case 36 would suffice.
@@ -293,7 +293,7 @@ def _describe_ways_out(plan: Plan, group: GroupPlan) -> str:
 
 
 @dataclass(frozen=True)
-class _Terms:
+class _Inputs:
     """The checked arguments of a plan; see `Plan` and `plan_from_pilot`."""
 
     alpha: Level
@@ -309,12 +309,12 @@ class _Terms:
         format_alpha(self.alpha)
         split_plan(0, fit=self.fit, test=self.test)
         slack, delta = self.slack, self.delta
-        in_range = _SMALLEST_GAP <= slack < 1.0
-        _require(in_range, "slack", f"in [{_SMALLEST_GAP}, 1){suggest_share(slack)}", slack)
-        _require(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
+        in_range = _MIN_GAP <= slack < 1.0
+        _check_argument(in_range, "slack", f"in [{_MIN_GAP}, 1){suggest_share(slack)}", slack)
+        _check_argument(0.0 < delta < 1.0, "delta", f"strictly between 0 and 1{suggest_share(delta)}", delta)
         for name in ("cost_per_candidate", "cost_per_prompt"):
             cost = getattr(self, name)
-            _require(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
+            _check_argument(0.0 <= cost < math.inf, name, "a finite number, at least 0", cost)
 
     @property
     def tau(self) -> Fraction:
@@ -328,7 +328,7 @@ class _Terms:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _GroupFacts:
     """What is known about a group, in exact fractions so that sizes at a boundary are right."""
 
     name: str
@@ -401,27 +401,27 @@ def plan_from_pilot(
     check_unweighted(check_unit(labelled))
     drawn = labelled.draws.n
     n = drawn if n is None else _check_candidates(n, drawn)
-    terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
+    inputs = _Inputs(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
     # 1, 2, 3, 5, 10, 20, 30, 50, ... and all.
     ladder = (digit * 10**power for power in range(len(str(drawn))) for digit in (1, 2, 3, 5))
     numbers = [*(number for number in ladder if number < drawn), drawn]
-    by_group = _split_labels(labelled, group)
-    size = len(by_group[ALL])
+    by_group = _group_labels(labelled, group)
+    size = len(by_group[ALL_PROMPTS])
     by_n = []
     for number in numbers:
         shares = {name: float(estimate_pass_at(correct, number)) for name, correct in by_group.items()}
-        by_n.append(AttainableAt(n=number, attainable=shares.pop(ALL), groups=shares))
+        by_n.append(AttainableAt(n=number, attainable=shares.pop(ALL_PROMPTS), groups=shares))
     known = [
-        _Known(
+        _GroupFacts(
             name,
             Fraction(len(correct), size),
             estimate_pass_at(correct, n),
             len(correct),
-            find_fewest_candidates(correct, terms.tau),
+            find_fewest_candidates(correct, inputs.tau),
         )
         for name, correct in by_group.items()
     ]
-    return _make_plan(terms, known, by_n)
+    return _make_plan(inputs, known, by_n)
 
 
 def plan_from_assumptions(
@@ -464,10 +464,10 @@ def plan_from_assumptions(
         [('all prompts', 170, 266), ('rare', 170, 5313)]
     """
     n = _check_candidates(n, None)
-    terms = _Terms(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
-    overall = _Known(ALL, Fraction(1), _parse_share("attainable", attainable))
+    inputs = _Inputs(alpha, n, slack, delta, fit_fraction, test_fraction, cost_per_candidate, cost_per_prompt)
+    overall = _GroupFacts(ALL_PROMPTS, Fraction(1), _parse_share("attainable", attainable))
     members = [
-        _Known(
+        _GroupFacts(
             name,
             _parse_share(f"share of {name!r}", share),
             _parse_share(f"attainable coverage of {name!r}", reached),
@@ -475,21 +475,21 @@ def plan_from_assumptions(
         for name, (share, reached) in (groups or {}).items()
     ]
     _check_consistent(overall, members)
-    return _make_plan(terms, [overall, *members], [])
+    return _make_plan(inputs, [overall, *members], [])
 
 
-def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt]) -> Plan:
-    settled = find_settled_size(terms.tau, terms.tau - Fraction(str(terms.slack)), terms.delta)
-    groups = [_plan_group(terms, one, settled) for one in known]
+def _make_plan(inputs: _Inputs, known: Sequence[_GroupFacts], by_n: list[AttainableAt]) -> Plan:
+    settled = find_settled_size(inputs.tau, inputs.tau - Fraction(str(inputs.slack)), inputs.delta)
+    groups = [_plan_group(inputs, one, settled) for one in known]
     total = groups[0].prompts_needed and max(one.prompts_needed or 0 for one in groups)
-    each = terms.n * terms.cost_per_candidate + terms.cost_per_prompt
+    each = inputs.n * inputs.cost_per_candidate + inputs.cost_per_prompt
     plan = Plan(
-        alpha=float(format_alpha(terms.alpha)),
-        target_coverage=float(terms.tau),
-        n=terms.n,
-        slack=terms.slack,
-        delta=terms.delta,
-        calibration_share=float(terms.calibration_share),
+        alpha=float(format_alpha(inputs.alpha)),
+        target_coverage=float(inputs.tau),
+        n=inputs.n,
+        slack=inputs.slack,
+        delta=inputs.delta,
+        calibration_share=float(inputs.calibration_share),
         groups=groups,
         by_n=by_n,
         labelled_prompts=total,
@@ -500,8 +500,8 @@ def _make_plan(terms: _Terms, known: Sequence[_Known], by_n: list[AttainableAt])
     return plan.model_copy(update={"advice": advice})
 
 
-def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
-    attainable, target = float(known.attainable), float(terms.tau)
+def _plan_group(inputs: _Inputs, known: _GroupFacts, settled: int) -> GroupPlan:
+    attainable, target = float(known.attainable), float(inputs.tau)
     low = high = attainable
     interval = None
     if known.pilot_size is not None:
@@ -512,16 +512,16 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     verdict: Verdict = "attainable" if low > target else "out of reach"
     if interval is not None and low <= target <= high:
         verdict = "uncertain"
-    minimum = compute_smallest_size(terms.alpha, attainable)
+    minimum = compute_smallest_size(inputs.alpha, attainable)
     size = chance = prompts = None
     if minimum is not None:
         size = max(minimum, settled)
         # With this size the threshold is below the cap. An uncertain estimate may lie arbitrarily close to
         # the target, which would make the size arbitrarily large; `certifiable_chance` is reported instead.
-        if verdict != "uncertain" and known.attainable - terms.tau >= _SMALLEST_GAP:
-            size = max(size, find_settled_size(terms.tau, known.attainable, terms.delta))
-        chance = compute_chance_below(size, terms.tau, attainable)
-        prompts = math.ceil(size / (known.share * terms.calibration_share))
+        if verdict != "uncertain" and known.attainable - inputs.tau >= _MIN_GAP:
+            size = max(size, find_settled_size(inputs.tau, known.attainable, inputs.delta))
+        chance = compute_chance_below(size, inputs.tau, attainable)
+        prompts = math.ceil(size / (known.share * inputs.calibration_share))
     return GroupPlan(
         name=known.name,
         share=float(known.share),
@@ -539,10 +539,10 @@ def _plan_group(terms: _Terms, known: _Known, settled: int) -> GroupPlan:
     )
 
 
-def _split_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
+def _group_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
     """Return the (N_g, m) labels of all prompts and of each group, by name, with one prompt per cluster."""
     independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
-    parts = {ALL: independent.correct}
+    parts = {ALL_PROMPTS: independent.correct}
     if group is not None:
         # Groups and their names come from the feature map that calibration will use.
         features = FeatureMap.parse(f"group({json.dumps(group, ensure_ascii=False)})").fit(independent.draws)
@@ -554,11 +554,11 @@ def _split_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolA
     return parts
 
 
-def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
+def _check_consistent(overall: _GroupFacts, members: Sequence[_GroupFacts]) -> None:
     """Raise an InputError for groups that contradict each other or the figures of all prompts."""
-    empty = [one.name for one in members if one.share == 0 or one.name == ALL]
+    empty = [one.name for one in members if one.share == 0 or one.name == ALL_PROMPTS]
     if empty:
-        msg = f"group {empty[0]!r}: expected a share of prompts above 0 and a name other than {ALL!r}"
+        msg = f"group {empty[0]!r}: expected a share of prompts above 0 and a name other than {ALL_PROMPTS!r}"
         raise InputError(msg)
     total = sum((one.share for one in members), Fraction(0))
     if total > 1 + _ROUNDING:
@@ -580,16 +580,16 @@ def _check_consistent(overall: _Known, members: Sequence[_Known]) -> None:
 def _check_candidates(value: int, most: int | None) -> int:
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     expected = ", at least 1" if most is None else f" in 1 ... {most}, as recorded"
-    _require(whole and 1 <= value <= (most or value), "n", f"a whole number{expected}", value)
+    _check_argument(whole and 1 <= value <= (most or value), "n", f"a whole number{expected}", value)
     return int(value)
 
 
 def _parse_share(name: str, value: float) -> Fraction:
-    _require(0.0 <= value <= 1.0, name, f"in [0, 1]{suggest_share(value)}", value)
+    _check_argument(0.0 <= value <= 1.0, name, f"in [0, 1]{suggest_share(value)}", value)
     return Fraction(str(value))
 
 
-def _require(holds: bool, name: str, expected: str, value: object) -> None:
+def _check_argument(holds: bool, name: str, expected: str, value: object) -> None:
     if not holds:
         msg = f"{name} is {value!r}; expected {expected}"
         raise InputError(msg)

@@ -37,13 +37,13 @@ from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, split_plan
 from langchain_cfc.set_rules import parse_set_rule
 
-Found = TypeVar("Found")
+ResultT = TypeVar("ResultT")
 GroupedOn: TypeAlias = Literal["all", "test"]
 Progress: TypeAlias = Callable[[Iterable[Any], int], Iterable[Any]]
 # The function that a worker process runs for each split; sent to each worker only once.
-_TASK: list[Callable[[int], Any]] = []
+_WORKER_TASK: list[Callable[[int], Any]] = []
 # Longest delay of an interrupt, in seconds.
-_PAUSE = 0.1
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def _compute_attainable(split: Split, rows: IntArray, groups: Groups) -> FloatAr
 
 
 @dataclass(frozen=True)
-class Protocol:
+class ComparisonSettings:
     """The settings that are the same for every split."""
 
     methods: tuple[Method, ...]
@@ -120,24 +120,24 @@ class Protocol:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """A protocol applied to a pool of prompts, one from each cluster."""
+    """Settings applied to a pool of prompts, one from each cluster."""
 
     pool: Pool
-    protocol: Protocol
+    settings: ComparisonSettings
 
     @classmethod
-    def from_labelled(cls, labelled: LabelledBatch, protocol: Protocol) -> Comparison:
+    def from_labelled(cls, labelled: LabelledBatch, settings: ComparisonSettings) -> Comparison:
         """Set up a comparison on one prompt from each cluster.
 
         The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
         """
-        alone = split_plan(protocol.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
-        return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), protocol)
+        alone = split_plan(settings.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
+        return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), settings)
 
     def check(self, provenance: Provenance | None = None) -> None:
         """Raise errors that would occur in every split, before any split is measured."""
-        labelled, methods = self.pool.labelled, self.protocol.methods
-        maps = [self.protocol.groups, *(features for features, _ in self._inputs)]
+        labelled, methods = self.pool.labelled, self.settings.methods
+        maps = [self.settings.groups, *(features for features, _ in self._inputs)]
         asks = (
             any(FeatureMap.parse(one).needs_answers for one in maps)
             or any(parse_set_rule(set_rule).needs_answers for _, set_rule in self._inputs)
@@ -152,21 +152,21 @@ class Comparison:
     @cached_property
     def _inputs(self) -> list[tuple[str, str]]:
         """The distinct pairs of feature map and set rule that the methods use."""
-        protocol = self.protocol
-        several = (one.get_inputs(protocol.features, protocol.set_rule) for one in protocol.methods)
+        settings = self.settings
+        several = (one.get_inputs(settings.features, settings.set_rule) for one in settings.methods)
         return list(dict.fromkeys(several))
 
     @cached_property
     def groups(self) -> Groups:
         """The groups, with bins and categories made from all prompts."""
         with name_records_in_errors(self.pool.labelled.ids):
-            return make_groups(self.protocol.groups, self.pool.draws, self.pool.draws)
+            return make_groups(self.settings.groups, self.pool.draws, self.pool.draws)
 
     @cached_property
-    def _needed(self) -> tuple[Part, ...]:
+    def _required_parts(self) -> tuple[Part, ...]:
         """The parts that must not be empty in any split."""
         maps = [FeatureMap.parse(features) for features, _ in self._inputs]
-        fitted = self.protocol.combine is not None or any(one.needs_fit for one in maps)
+        fitted = self.settings.combine is not None or any(one.needs_fit for one in maps)
         return ("fit", "calibration", "test") if fitted else ("calibration", "test")
 
     @cached_property
@@ -175,48 +175,48 @@ class Comparison:
         return make_property_groups(self.pool.draws)
 
     @cached_property
-    def _bins(self) -> IntArray | None:
+    def _slab_bins(self) -> IntArray | None:
         return compute_slab_bins(self.pool.draws)
 
     def make_plan(self, number: int) -> SplitPlan:
         """Return the plan that assigns prompts to the parts of split `number`."""
-        protocol = self.protocol
-        return split_plan(f"{protocol.seed}/{number}", fit=protocol.fit, test=protocol.test)
+        settings = self.settings
+        return split_plan(f"{settings.seed}/{number}", fit=settings.fit, test=settings.test)
 
     def measure_split(self, number: int) -> SplitResult:
         """Return the figures of split `number`, counted from 0."""
         rows = self.make_plan(number).rows(self.pool.labelled)
-        for part in self._needed:
+        for part in self._required_parts:
             if len(rows[part]) == 0:
                 msg = (
                     f"the {part} part of split {number} is empty: add more records, or change test_fraction "
                     "and fit_fraction"
                 )
                 raise CalibrationError(msg)
-        protocol, draws = self.protocol, self.pool.draws
-        pool = self.pool if protocol.combine is None else self.pool.combine(protocol.combine, rows["fit"])
+        settings, draws = self.settings, self.pool.draws
+        pool = self.pool if settings.combine is None else self.pool.combine(settings.combine, rows["fit"])
         split = Split(
             pool,
             rows["fit"],
             rows["calibration"],
             rows["test"],
-            protocol.features,
-            protocol.set_rule,
+            settings.features,
+            settings.set_rule,
         )
         groups = self.groups
         if groups.text.startswith("hard("):
             groups = make_groups(groups.text, draws.take(split.development), draws)
-        elif protocol.group_on == "test":
+        elif settings.group_on == "test":
             groups = make_groups(groups.text, split.test_candidates, draws)
         slabs = None
-        if self._bins is not None:
+        if self._slab_bins is not None:
             # A separate hash of the id assigns prompts to halves, independently of the split's parts.
             half = self.make_plan(number).uniforms(
                 "slab", [self.pool.labelled.ids[row] for row in split.test]
             )
-            slabs = Slabs(self._bins[split.test], half < 0.5)  # noqa: PLR2004
+            slabs = Slabs(self._slab_bins[split.test], half < 0.5)  # noqa: PLR2004
         return measure_methods(
-            split, protocol.methods, protocol.alphas, groups, properties=self.properties, slabs=slabs
+            split, settings.methods, settings.alphas, groups, properties=self.properties, slabs=slabs
         )
 
 
@@ -236,21 +236,21 @@ def check_seed(seed: int) -> None:
 
 
 def measure_splits(
-    measured: Callable[[int], Found],
+    measure: Callable[[int], ResultT],
     splits: int,
     jobs: int = 1,
     progress: Progress | None = None,
-) -> list[Found]:
+) -> list[ResultT]:
     """Return the figures of all splits in order, for any number of processes; 1 runs in this process."""
     jobs = check_count(jobs, "jobs", "processes")
     show = progress or (lambda found, _: found)
     if jobs == 1 or splits == 1:
-        return list(show(map(measured, range(splits)), splits))
+        return list(show(map(measure, range(splits)), splits))
     others = set(active_children())
     with (
         _limit_threads(),
-        _hold_interrupts() as raise_interrupt,
-        ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measured,)) as pool,
+        _defer_interrupts() as raise_interrupt,
+        ProcessPoolExecutor(jobs, get_context("spawn"), _store_task, (measure,)) as pool,
     ):
         try:
             return list(show(_collect_results(pool, splits, raise_interrupt), splits))
@@ -274,14 +274,14 @@ def _collect_results(
     futures.reverse()  # popping from the end releases each result once it is yielded
     while futures:
         future = futures.pop()
-        while not wait([future], _PAUSE).done:
+        while not wait([future], _POLL_SECONDS).done:
             raise_interrupt()
         raise_interrupt()
         yield future.result()
 
 
 @contextmanager
-def _hold_interrupts() -> Iterator[Callable[[], None]]:
+def _defer_interrupts() -> Iterator[Callable[[], None]]:
     """Defer interrupts, and yield a function that raises a deferred one.
 
     A `KeyboardInterrupt` at an arbitrary point of the main thread may leave a lock of the pool held for ever.
@@ -304,14 +304,14 @@ def _hold_interrupts() -> Iterator[Callable[[], None]]:
     raise_interrupt()
 
 
-def _store_task(measured: Callable[[int], Any]) -> None:
+def _store_task(measure: Callable[[int], Any]) -> None:
     """Initialise a worker: store the task once for all splits, and leave interrupts to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _TASK.append(measured)
+    _WORKER_TASK.append(measure)
 
 
 def _run_task(number: int) -> Any:
-    return _TASK[0](number)
+    return _WORKER_TASK[0](number)
 
 
 @contextmanager

@@ -38,14 +38,14 @@ from langchain_cfc.thresholds import Level, compute_tau
 StudyName: TypeAlias = Literal["triviaqa", "gsm8k", "flickr8k"]
 Count: TypeAlias = Literal["drawn", "distinct"]
 # The figure behind APSS for each way of counting, with its factor as in `METRICS`.
-SIZES: dict[Count, tuple[str, float]] = {
+SIZE_FIGURES: dict[Count, tuple[str, float]] = {
     "drawn": METRICS["APSS"],
     "distinct": ("mean_distinct_answers", 1.0),
 }
 _MEAN_LOSS = "[1, T, T^2], T = mean verifier loss"
 # Figures that differ by at most this much, in percentage points, count as equal.
-NEAR = 1.0
-TWO = 2.0
+MAX_POINTS = 1.0
+SMALL_SET_SIZE = 2.0
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Study:
     ablated_alpha: str  # level of the ablation
 
 
-_HARD = "hard(entropy, max_score, 0.925)"
-_FIFTHS = "bins(mean_score, 5)"
+_HARD_GROUP = "hard(entropy, max_score, 0.925)"
+_SCORE_FIFTHS = "bins(mean_score, 5)"
 # Every learned feature map of the paper, by name, with its budget. `hard-group` replaces answer entropy and
 # largest score by their ranks; a prompt is hard if the larger rank reaches its 92.5th percentile.
 SETTINGS = {
     "hard-group": Setting(
         "two groups, hard where the larger of rank-normalised entropy and maximum loss is in its top 7.5 %",
-        _HARD,
+        _HARD_GROUP,
         20,
     ),
     "entropy-linear": Setting("linear in entropy", "entropy", 20),
@@ -91,7 +91,7 @@ STUDIES: dict[StudyName, Study] = {
     "triviaqa": Study(
         "hard-group",
         1,
-        _HARD,
+        _HARD_GROUP,
         ("0.2", "0.25", "0.3", "0.35", "0.4", "0.45"),
         ("entropy-linear", "max-loss-linear"),
         "0.3",
@@ -99,7 +99,7 @@ STUDIES: dict[StudyName, Study] = {
     "gsm8k": Study(
         "mean-loss-quadratic-first-5",
         5,
-        _FIFTHS,
+        _SCORE_FIFTHS,
         ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3"),
         ("mean-loss-quadratic-20",),
         "0.1",
@@ -107,7 +107,7 @@ STUDIES: dict[StudyName, Study] = {
     "flickr8k": Study(
         "mean-loss-quadratic-first-2",
         2,
-        _FIFTHS,
+        _SCORE_FIFTHS,
         ("0.01", "0.02", "0.03"),
         ("max-loss-quadratic-first-2", "mean-loss-quadratic-first-3"),
         "0.03",
@@ -279,14 +279,14 @@ def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable
 # One level of a table: ECR, GSC and APSS by method. A statement also gets the target in percent.
 Figures: TypeAlias = dict[str, dict[str, float]]
 _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
-    ("ICP's coverage is within a point of the target", lambda of, t: abs(of["ICP"]["ECR"] - t) <= NEAR),
+    ("ICP's coverage is within a point of the target", lambda of, t: abs(of["ICP"]["ECR"] - t) <= MAX_POINTS),
     (
         "ICP leaves its worst group further below the target than CFC-FULL does",
         lambda of, _: of["ICP"]["GSC"] < of["CFC-FULL"]["GSC"],
     ),
     (
         "Learnt CP's coverage is within a point of CFC-FULL's",
-        lambda of, _: abs(of["Learnt CP"]["ECR"] - of["CFC-FULL"]["ECR"]) <= NEAR,
+        lambda of, _: abs(of["Learnt CP"]["ECR"] - of["CFC-FULL"]["ECR"]) <= MAX_POINTS,
     ),
     (
         "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)",
@@ -306,9 +306,9 @@ _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
     ),
     (
         "CFC-FULL's coverage is within a point of the target or above it",
-        lambda of, t: of["CFC-FULL"]["ECR"] >= t - NEAR,
+        lambda of, t: of["CFC-FULL"]["ECR"] >= t - MAX_POINTS,
     ),
-    ("ICP's sets hold fewer than two on average", lambda of, _: of["ICP"]["APSS"] < TWO),
+    ("ICP's sets hold fewer than two on average", lambda of, _: of["ICP"]["APSS"] < SMALL_SET_SIZE),
 )
 
 
@@ -316,7 +316,7 @@ def _find_patterns(
     published: Sequence[PublishedCell], sweep: Sequence[LevelComparison], count: Count = "drawn"
 ) -> list[Pattern]:
     """Evaluate every statement on the paper's table and on these records."""
-    figures = {**METRICS, "APSS": SIZES[count]}
+    figures = {**METRICS, "APSS": SIZE_FIGURES[count]}
     theirs: dict[str, Figures] = {}
     for cell in published:
         theirs.setdefault(cell.alpha, {}).setdefault(cell.method, {})[cell.metric] = cell.value

@@ -45,9 +45,9 @@ from langchain_cfc.experiments.methods import CAP, Pool
 from langchain_cfc.experiments.splits import Progress, measure_splits
 from langchain_cfc.experiments.trials import (
     DEFAULT_SET_RULES,
-    FEWEST_IN_GROUP,
-    FIT,
-    TEST,
+    FIT_SHARE,
+    MIN_GROUP_SIZE,
+    TEST_SHARE,
     Option,
     TrialResult,
     Trials,
@@ -64,11 +64,11 @@ from langchain_cfc.records.splits import digest_ids, split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
-OVERLAP = TEST / (1.0 - TEST)
+SPLIT_OVERLAP = TEST_SHARE / (1.0 - TEST_SHARE)
 # An option that flags more than this share of the prompts that have a correct candidate is rejected.
-MOST_WITHHELD = 0.5
+MAX_WITHHELD_SHARE = 0.5
 # Number of best pairs of feature map and set rule with which combinations of verifiers are tried.
-BEST_FEW = 3
+BEST_COUNT = 3
 
 
 class JudgedOption(Option):
@@ -214,7 +214,7 @@ class OptionResult:
                 **{name: float(values.mean()) for name, values in figures.items()},
                 "columns": max(one.columns for one in tried),
                 "gap": max(0.0, tau - share),
-                "gap_error": compute_standard_error(kept[:, worst], OVERLAP),
+                "gap_error": compute_standard_error(kept[:, worst], SPLIT_OVERLAP),
                 "group": words[worst],
             }
         )
@@ -226,28 +226,28 @@ class Choice:
     """The outcome of the rule of choice for some options."""
 
     best: OptionResult
-    least: OptionResult  # the option with the smallest gap
-    near: list[OptionResult]  # options whose gap is within the tolerance of that
-    smallest: OptionResult  # the option in `near` with the smallest size
-    alike: list[OptionResult]  # options in `near` whose size is indistinguishable from that
+    smallest_gap: OptionResult  # the option with the smallest gap
+    within_error: list[OptionResult]  # options whose gap is within the tolerance of that
+    smallest_set: OptionResult  # the option in `within_error` with the smallest size
+    equally_small: list[OptionResult]  # options in `within_error` whose size is indistinguishable from that
 
     @classmethod
     def choose(cls, options: Sequence[OptionResult], tolerance: float) -> Choice:
         """Apply the rule to at least one option; `tolerance` is one standard error of a gap."""
-        least = min(options, key=lambda one: one.shown.gap)
-        near = [one for one in options if one.shown.gap <= least.shown.gap + tolerance]
-        smallest = min(near, key=lambda one: one.shown.size)
-        alike = [
+        smallest_gap = min(options, key=lambda one: one.shown.gap)
+        within_error = [one for one in options if one.shown.gap <= smallest_gap.shown.gap + tolerance]
+        smallest_set = min(within_error, key=lambda one: one.shown.size)
+        equally_small = [
             one
-            for one in near
-            if one.shown.size - smallest.shown.size
-            <= compute_standard_error(one.sizes - smallest.sizes, OVERLAP)
+            for one in within_error
+            if one.shown.size - smallest_set.shown.size
+            <= compute_standard_error(one.sizes - smallest_set.sizes, SPLIT_OVERLAP)
         ]
         # The error of a difference need not grow with it, so all options up to the largest of these count.
-        largest = max(one.shown.size for one in alike)
-        alike = [one for one in near if one.shown.size <= largest]
-        best = min(alike, key=lambda one: (one.shown.fitted_numbers, one.shown.size))
-        return cls(best, least, near, smallest, alike)
+        largest = max(one.shown.size for one in equally_small)
+        equally_small = [one for one in within_error if one.shown.size <= largest]
+        best = min(equally_small, key=lambda one: (one.shown.fitted_numbers, one.shown.size))
+        return cls(best, smallest_gap, within_error, smallest_set, equally_small)
 
 
 def compute_tolerance(options: Sequence[OptionResult]) -> float:
@@ -266,24 +266,24 @@ def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[Opti
 
 def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -> str:
     """Explain in two or three sentences why the winner won."""
-    best, smallest = choice.best.shown, choice.smallest.shown
+    best, smallest = choice.best.shown, choice.smallest_set.shown
     gap = (
         f"Its worst group ({best.group}) falls short of {100 * tau:g} % by {_to_points(best.gap)} points; "
-        f"the smallest gap of {options} options is {_to_points(choice.least.shown.gap)}, and the standard "
-        f"error is {_to_points(tolerance)}."
+        f"the smallest gap of {options} options is {_to_points(choice.smallest_gap.shown.gap)}, and the "
+        f"standard error is {_to_points(tolerance)}."
     )
-    if len(choice.near) == 1:
+    if len(choice.within_error) == 1:
         return f"{gap} No other option is within a standard error of the smallest gap."
     size = (
-        f"Of the {len(choice.near)} options within a standard error of the smallest gap, the one with the "
-        f"smallest sets returns {smallest.size:.2f} answers a prompt (a flagged prompt counts as all its "
-        "candidates)"
+        f"Of the {len(choice.within_error)} options within a standard error of the smallest gap, the one "
+        f"with the smallest sets returns {smallest.size:.2f} answers a prompt (a flagged prompt counts as "
+        "all its candidates)"
     )
-    if len(choice.alike) == 1:
+    if len(choice.equally_small) == 1:
         return f"{gap} {size}. It is selected."
-    others = len(choice.alike) - 1
+    others = len(choice.equally_small) - 1
     alike = f"{pluralize(others, 'other')} {'is' if others == 1 else 'are'} statistically indistinguishable"
-    if choice.best is choice.smallest:
+    if choice.best is choice.smallest_set:
         return f"{gap} {size}. It is selected; {alike} in set size and no simpler."
     return (
         f"{gap} {size}. {alike} in set size, and the one selected, with {best.size:.2f}, is the simplest of "
@@ -294,15 +294,15 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
 def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
     """Explain in a sentence why an option that the rule did not choose lost."""
     best, its = choice.best.shown, other.shown
-    if other not in choice.near:
+    if other not in choice.within_error:
         return (
             f"Its gap of {_to_points(its.gap)} points ({its.group}) is more than a standard error of "
-            f"{_to_points(tolerance)} above the smallest, {_to_points(choice.least.shown.gap)}."
+            f"{_to_points(tolerance)} above the smallest, {_to_points(choice.smallest_gap.shown.gap)}."
         )
-    if other not in choice.alike:
+    if other not in choice.equally_small:
         return (
             f"Its gap of {_to_points(its.gap)} points is also within a standard error of the smallest, but "
-            f"it returns {its.size:.2f} answers a prompt instead of {choice.smallest.shown.size:.2f}."
+            f"it returns {its.size:.2f} answers a prompt instead of {choice.smallest_set.shown.size:.2f}."
         )
     if its.fitted_numbers > best.fitted_numbers:
         return (
@@ -334,7 +334,7 @@ class OptionJudge:
     @property
     def calibration_size(self) -> int:
         """Mean number of prompts that calibrate in an inner split."""
-        return round(len(self.trials.pool.labelled) * (1.0 - TEST) * (1.0 - self.trials.fit))
+        return round(len(self.trials.pool.labelled) * (1.0 - TEST_SHARE) * (1.0 - self.trials.fit))
 
     def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
         """Return the set rules with which an inner split can reach the level; raise if there are none."""
@@ -401,7 +401,7 @@ class OptionJudge:
                 continue
             one = OptionResult.from_trials(option, tried, trials.groups.words, tau)
             withheld = float(np.mean([trial.withheld for trial in tried]))
-            if withheld > MOST_WITHHELD:
+            if withheld > MAX_WITHHELD_SHARE:
                 self._reject(
                     option.words,
                     f"flags {format_percent(withheld)} of the prompts that have a correct candidate: too few "
@@ -505,7 +505,7 @@ def suggest(
     combined = [[name] for name in table.raw if name not in same]
     combined += [list(table.raw)] if len(table.raw) > 1 else []
     groups, few = make_judged_groups(pool, judge)
-    trials = Trials(pool, groups, level, plan.seed, FIT if combined else 0.0)
+    trials = Trials(pool, groups, level, plan.seed, FIT_SHARE if combined else 0.0)
     option_judge = OptionJudge(trials, splits, jobs, progress, provenance)
     within_reach = option_judge.select_set_rules(rules)
     usable = option_judge.select_maps(list_default_maps(pool.draws) if maps is None else maps)
@@ -513,7 +513,7 @@ def suggest(
         [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]
     )
     if combined and judged:
-        best = [one.shown for one in rank_options(judged, compute_tolerance(judged))[:BEST_FEW]]
+        best = [one.shown for one in rank_options(judged, compute_tolerance(judged))[:BEST_COUNT]]
         judged += option_judge.try_options(
             [
                 Option(features=one.features, set_rule=one.set_rule, combine=names)
@@ -539,7 +539,7 @@ def suggest(
     ]
     if few:
         notes.append(
-            f"Groups with fewer than {FEWEST_IN_GROUP} selection prompts, not used to judge options: {few}. "
+            f"Groups with fewer than {MIN_GROUP_SIZE} selection prompts, not used to judge options: {few}. "
             "A larger fit_fraction or more records would include them."
         )
     clustered = len(part) - len(pool.labelled)
@@ -547,7 +547,7 @@ def suggest(
         notes.append(f"{clustered} selection prompts were left out: only one prompt per cluster is used.")
     return Suggestion(
         alpha=level,
-        **_choose(judged, float(compute_tau(level))),
+        **_make_choice_fields(judged, float(compute_tau(level))),
         unusable=option_judge.unusable,
         notes=notes,
         prompts=len(pool.labelled),
@@ -563,7 +563,7 @@ def suggest(
     ).for_records(["RECORDS"])
 
 
-def _choose(judged: list[OptionResult], tau: float) -> dict[str, Any]:
+def _make_choice_fields(judged: list[OptionResult], tau: float) -> dict[str, Any]:
     """Return the fields of a `Suggestion` that follow from the rule of choice."""
     tolerance = compute_tolerance(judged)
     choice, order = Choice.choose(judged, tolerance), rank_options(judged, tolerance)

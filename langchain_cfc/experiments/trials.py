@@ -12,7 +12,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.evaluation import ReportData
-from langchain_cfc.experiments.methods import OURS, Pool, Split, ThresholdMethod
+from langchain_cfc.experiments.methods import OUR_CONVENTION, Pool, Split, ThresholdMethod
 from langchain_cfc.experiments.metrics import (
     Groups,
     Outcomes,
@@ -52,14 +52,14 @@ ANSWER_MAPS = {
 # `unique(...)` is not tried: the same distinct answers enter at the same thresholds, so all figures here are
 # those of the wrapped rule. Nor is `rank`, which ignores the distances between scores.
 DEFAULT_SET_RULES = ("all", "best_prefix")
-MOST_KEYS = 3
-MOST_CATEGORIES = 10
+MAX_KEYS = 3
+MAX_CATEGORIES = 10
 # Share of the selection prompts that an inner split tests on.
-TEST = 1.0 / 3.0
+TEST_SHARE = 1.0 / 3.0
 # Share of the others that fits combinations, if there are verifiers to combine.
-FIT = 0.25
+FIT_SHARE = 0.25
 # Shares in smaller groups are mostly noise.
-FEWEST_IN_GROUP = 20
+MIN_GROUP_SIZE = 20
 
 
 class Option(ReportData):
@@ -88,7 +88,7 @@ def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
     These are maps of scores, of answers if they are known, and of metadata keys with few categories.
     """
     maps = [*DEFAULT_MAPS, *(ANSWER_MAPS if draws.answer_codes is not None else ())]
-    for key in list_category_terms(draws, MOST_CATEGORIES)[:MOST_KEYS]:
+    for key in list_category_terms(draws, MAX_CATEGORIES)[:MAX_KEYS]:
         maps += [key, f"hat(mean_score, 5) + {key}"]
     return tuple(maps)
 
@@ -122,7 +122,7 @@ def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups,
             along = tuple(make_groups(text, draws, draws) for text in judge)
     words = ("all prompts", *(words for groups in along for words in groups.words))
     member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
-    enough = member.sum(axis=0) >= FEWEST_IN_GROUP
+    enough = member.sum(axis=0) >= MIN_GROUP_SIZE
     enough[0] = True
     judged = tuple(one for one, there in zip(words, enough.tolist(), strict=True) if there)
     return Groups("", judged, judged, member[:, enough]), int((~enough).sum())
@@ -155,7 +155,7 @@ class Trials:
 
     def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
         """Return each option's results on inner split `number`, or the reason why it cannot be used."""
-        rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST).rows(self.pool.labelled)
+        rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST_SHARE).rows(self.pool.labelled)
         asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in asked):
             msg = (
@@ -176,7 +176,7 @@ class Trials:
             "",
             "ours",
             rule="conditional",
-            convention=OURS,
+            convention=OUR_CONVENTION,
             set_rule=option.set_rule,
             features=option.features,
         )

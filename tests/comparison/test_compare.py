@@ -15,7 +15,7 @@ from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError, RecordError
 from langchain_cfc.experiments import ComparisonReport, compare
-from langchain_cfc.experiments.methods import OURS, ThresholdMethod
+from langchain_cfc.experiments.methods import OUR_CONVENTION, ThresholdMethod
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.splits import Comparison
 from tests.comparison.worlds import count_progress, shuffle
@@ -503,7 +503,7 @@ MAY_BE_EMPTY = ThresholdMethod(
     "all prompts together",
     "ours",
     rule="marginal",
-    convention=replace(OURS, never_empty=False),
+    convention=replace(OUR_CONVENTION, never_empty=False),
 )
 
 

@@ -9,7 +9,7 @@ from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.experiments.compare import compare
-from langchain_cfc.experiments.metrics import MOST_CATEGORIES, Groups, make_groups, make_property_groups
+from langchain_cfc.experiments.metrics import MAX_CATEGORIES, Groups, make_groups, make_property_groups
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
@@ -177,7 +177,7 @@ def test_what_not_all_prompts_have_is_no_property() -> None:
 
 
 def test_constants_and_names_are_no_property() -> None:
-    for count, shown in ((1, False), (2, True), (MOST_CATEGORIES, True), (MOST_CATEGORIES + 1, False)):
+    for count, shown in ((1, False), (2, True), (MAX_CATEGORIES, True), (MAX_CATEGORIES + 1, False)):
         draws = described([{"k": f"c{row % count}"} for row in range(2 * count)])
         assert bool(make_property_groups(draws)) == shown
 

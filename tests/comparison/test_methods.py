@@ -15,7 +15,7 @@ from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.experiments.baselines import BackOffRule
 from langchain_cfc.experiments.methods import (
-    OURS_SHOWN,
+    OUR_DEFAULT_METHODS,
     Method,
     MethodOutput,
     Split,
@@ -39,7 +39,7 @@ pytestmark = [
     for kind in (AttainabilityWarning, OrientationWarning)
 ]
 
-EVERY = [*OURS_SHOWN, *(one.name for one in (*list_paper_methods(), *list_outside_methods()))]
+EVERY = [*OUR_DEFAULT_METHODS, *(one.name for one in (*list_paper_methods(), *list_outside_methods()))]
 
 
 def get_method(name: str) -> Method:
@@ -148,7 +148,7 @@ def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
             labelled, protocol(["ours"], features=features, set_rule=set_rule)
         )
         split = split_of(comparison, number)
-        for name in OURS_SHOWN:
+        for name in OUR_DEFAULT_METHODS:
             made = get_method(name).make(split, alpha)
             assert same(made, served(labelled, name, alpha, split, number))
             flagged += int(made.sets.not_certifiable.sum())
@@ -520,7 +520,7 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
 
 
 def test_families_and_names() -> None:
-    assert [one.name for one in get_methods(["ours"])] == list(OURS_SHOWN)
+    assert [one.name for one in get_methods(["ours"])] == list(OUR_DEFAULT_METHODS)
     assert [one.family for one in get_methods(["ours", "paper", "outside"])] == ["ours"] * 6 + [
         "paper"
     ] * 8 + ["outside"] * 2

@@ -12,8 +12,8 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.experiments.methods import MethodOutput
 from langchain_cfc.experiments.metrics import (
-    FEWEST_IN_STRATUM,
     FIGURES,
+    MIN_STRATUM_SIZE,
     SLAB_BINS,
     Groups,
     Outcomes,
@@ -96,7 +96,7 @@ def plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[
         "mean_distinct_answers": mean_of([float(one) for one in distinct]),
         "worst_group_coverage": smallest([share([covered[row] for row in group]) for group in in_group]),
         "size_stratified_kept_promise": smallest(
-            [share([kept[row] for row in one]) for one in strata if len(one) >= FEWEST_IN_STRATUM]
+            [share([kept[row] for row in one]) for one in strata if len(one) >= MIN_STRATUM_SIZE]
         ),
         "selective_accuracy": share([right[row] for row in rows if sizes[row]]),
         "all_correct_rate": share(spotless),

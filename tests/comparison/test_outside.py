@@ -20,7 +20,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.baselines import (
-    CUTS,
+    MAX_CUTS,
     BackOffRule,
     SamplingRule,
     _count_configurations,
@@ -193,12 +193,12 @@ def test_cuts_are_quantiles_of_the_ordering_half() -> None:
     scores, correct, codes = candidates(np.random.default_rng(3), 300, 4, decimals=9)
     rule = SamplingRule.learn(scores, correct, codes, delta="0.1")
     ordering = np.sort(scores[::2].ravel())
-    assert len(rule.cuts) == CUTS
+    assert len(rule.cuts) == MAX_CUTS
     assert rule.cuts[0] == ordering[0]
     assert rule.cuts[-1] == 1.0
     assert set(rule.cuts[:-1]) <= set(ordering)
     between = np.diff(np.searchsorted(ordering, rule.cuts, side="right"))
-    assert set(between.tolist()) <= {len(ordering) // (CUTS - 1), len(ordering) // (CUTS - 1) + 1}
+    assert set(between.tolist()) <= {len(ordering) // (MAX_CUTS - 1), len(ordering) // (MAX_CUTS - 1) + 1}
     # The testing half counts misses, and has no say in what is counted or when.
     labels = correct.copy()
     labels[1::2] = False

@@ -89,7 +89,7 @@ def test_a_split_makes_things_once() -> None:
     assert split.get_rows("fit").tolist() == list(range(40))
     assert split.test_candidates.scores.tolist() == split.pool.draws.scores[split.test].tolist()
     assert split.test_correct.tolist() == split.pool.correct[split.test].tolist()
-    assert split.all_drawn.tolist() == [4] * 81
+    assert split.draw_counts.tolist() == [4] * 81
     numbers = iter(range(3))
     assert [split.get_or_make((key,), lambda: next(numbers)) for key in ("a", "b", "a")] == [0, 1, 0]
     first = split.compute_features("bins(mean_score, 3)", "fit")

@@ -15,7 +15,7 @@ from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.experiments.methods import Pool, Split, get_methods
-from langchain_cfc.experiments.splits import Comparison, Protocol
+from langchain_cfc.experiments.splits import Comparison, ComparisonSettings
 from langchain_cfc.records import tabulate, tabulate_raw
 
 Item = TypeVar("Item")
@@ -99,7 +99,7 @@ def shuffle(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
 
-def protocol(methods: Sequence[str], **changes: Any) -> Protocol:
+def protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
     """A protocol, by default on three splits at one level."""
     settings: dict[str, Any] = {
         "alphas": ("0.3",),
@@ -112,13 +112,13 @@ def protocol(methods: Sequence[str], **changes: Any) -> Protocol:
         "test": 0.5,
         "fit": 0.2,
     }
-    return Protocol(methods=get_methods(methods), **(settings | changes))
+    return ComparisonSettings(methods=get_methods(methods), **(settings | changes))
 
 
 def split_of(comparison: Comparison, number: int) -> Split:
     """A split of a comparison whose scores are the recorded ones."""
     rows = comparison.make_plan(number).rows(comparison.pool.labelled)
-    settings = comparison.protocol
+    settings = comparison.settings
     return Split(
         comparison.pool,
         rows["fit"],

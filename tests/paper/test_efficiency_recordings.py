@@ -14,7 +14,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import RecordedEfficiency, analyse_recording
 from langchain_cfc.experiments.efficiency import compare_rules
-from langchain_cfc.experiments.efficiency_recordings import _Curves, count_inequalities
+from langchain_cfc.experiments.efficiency_recordings import _GroupCurves, count_inequalities
 from langchain_cfc.experiments.efficiency_world import RARER, WORLDS, EfficiencyWorld
 from langchain_cfc.experiments.methods import CAP
 from tests.lengths import mostly_long
@@ -42,7 +42,7 @@ def test_curves_by_hand() -> None:
     success = np.array([0.2, 0.4, 0.6, CAP])
     levels = np.array([[0.2, 0.5], [0.3, 0.4], [0.6, np.inf], [0.1, 0.9]])
     weights = np.array([[0.25, 0.25, 0.25, 0.25], [0.5, 0.25, 0.25, 0.0]])
-    curves = _Curves.estimate(success, levels, weights)
+    curves = _GroupCurves.estimate(success, levels, weights)
     at = np.array([0.4, 0.4])
     assert curves.compute_coverage(at).tolist() == [0.5, 0.75]
     # At 0.4: 0.2, then 0.3 and 0.4, and 0.1 of the last.

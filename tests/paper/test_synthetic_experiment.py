@@ -18,7 +18,7 @@ from scipy.optimize import linprog
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import SyntheticReport, SyntheticWorld, reproduce_synthetic
-from langchain_cfc.experiments.paper import ALPHAS, GRID, MAIN, list_methods, measure_seed
+from langchain_cfc.experiments.paper import ALPHAS, MAIN_SETTING, TOP_K_GRID, list_methods, measure_seed
 from langchain_cfc.experiments.splits import SplitResult
 from tests.cli.running import run
 
@@ -87,7 +87,7 @@ def of(measured: SplitResult, method: str, alpha: str, levels: tuple[str, ...] =
 def test_a_seed_is_what_plain_arithmetic_gives(
     alpha: str, one_seed: dict[tuple[int, int], SplitResult]
 ) -> None:
-    hand, tau, found = ByHand(*MAIN), 1 - float(alpha), one_seed[MAIN]
+    hand, tau, found = ByHand(*MAIN_SETTING), 1 - float(alpha), one_seed[MAIN_SETTING]
     assert of(found, "CFC", alpha) == pytest.approx(hand.figures(hand.deciles(tau)), abs=1e-12)
     assert of(found, "CFC-PAC", alpha) == pytest.approx(hand.figures(hand.deciles(tau + EPS)), abs=1e-12)
     rank = int(np.ceil(round(10_001 * tau, 9)))
@@ -96,12 +96,12 @@ def test_a_seed_is_what_plain_arithmetic_gives(
 
 
 def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) -> None:
-    hand = ByHand(*MAIN)
+    hand = ByHand(*MAIN_SETTING)
     ordered = np.take_along_axis(hand.right, np.argsort(hand.v, axis=1), axis=1)
     for alpha in ALPHAS:
-        coverage = {k: ordered[hand.calibration, :k].any(axis=1).mean() for k in GRID}
-        nearest = min(GRID, key=lambda k: abs(coverage[k] - (1 - float(alpha))))
-        ecr, _, apss = of(one_seed[MAIN], "TopK", alpha)
+        coverage = {k: ordered[hand.calibration, :k].any(axis=1).mean() for k in TOP_K_GRID}
+        nearest = min(TOP_K_GRID, key=lambda k: abs(coverage[k] - (1 - float(alpha))))
+        ecr, _, apss = of(one_seed[MAIN_SETTING], "TopK", alpha)
         assert apss == nearest
         assert ecr == pytest.approx(ordered[hand.test, :nearest].any(axis=1).mean())
 
@@ -109,7 +109,7 @@ def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) 
 def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
     one_seed: dict[tuple[int, int], SplitResult],
 ) -> None:
-    hand, tau = ByHand(*MAIN), 0.8
+    hand, tau = ByHand(*MAIN_SETTING), 0.8
     t = hand.t[hand.calibration]
     x = np.column_stack([np.ones_like(t), t, t * t])
     # max s'eta with x'eta = 0 and tau - 1 <= eta <= tau is the dual; its multipliers are the coefficients.
@@ -124,7 +124,7 @@ def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
     beta = -solved.eqlin.marginals
     of_test = np.clip(hand.t[hand.test], t.min(), t.max())  # a map clips to the range that it was fitted on
     thresholds = np.clip(np.column_stack([np.ones_like(of_test), of_test, of_test**2]) @ beta, 0.0, 1.0)
-    found = of(one_seed[MAIN], "Learnt CP", "0.2")
+    found = of(one_seed[MAIN_SETTING], "Learnt CP", "0.2")
     # A candidate on the very edge may fall to either side of a solver's tolerance.
     assert found == pytest.approx(hand.figures(thresholds), abs=2e-3)
 
@@ -150,7 +150,7 @@ def test_its_cell_at_full_size_repeats_the_main_table(report: SyntheticReport) -
                 cell
                 for cell in report.cells
                 if (cell.table, cell.method, cell.alpha, cell.metric) == (table, "CFC", "0.2", metric)
-                and (cell.n_calibration, cell.n_candidates) == MAIN
+                and (cell.n_calibration, cell.n_candidates) == MAIN_SETTING
             )
             for table in ("main", "ablation")
         )

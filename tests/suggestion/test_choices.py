@@ -21,7 +21,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.experiments import Option, Suggestion, suggest
 from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
-from langchain_cfc.experiments.trials import FIT, Trials, make_judged_groups
+from langchain_cfc.experiments.trials import FIT_SHARE, Trials, make_judged_groups
 from langchain_cfc.records import with_scores
 from langchain_cfc.records.splits import split_plan
 from tests.guarantees import laws
@@ -137,7 +137,7 @@ def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
     groups, _ = make_judged_groups(pool, [])
-    trials = Trials(pool, groups, ALPHA, "0", FIT)
+    trials = Trials(pool, groups, ALPHA, "0", FIT_SHARE)
     option_judge = OptionJudge(trials, 4, 1, None, None)
     judged = option_judge.try_options(
         [Option(features="1", set_rule="all", combine=[name]) for name in JUDGES]
