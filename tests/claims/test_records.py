@@ -115,7 +115,7 @@ def test_the_fast_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     if decoded is None or not isinstance(parse_record(lines[0], "", 1), ClaimsRecord):
         return
     strict = tabulate([parse_record(line, "", 1) for line in lines], claims=True)
-    table = decoded.table(decoded.recorded, ())
+    table = decoded.make_table(decoded.recorded, ())
     assert table is not None
     assert table.draws.scores.tobytes() == strict.draws.scores.tobytes()
     assert table.correct.tobytes() == strict.correct.tobytes()
