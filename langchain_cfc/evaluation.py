@@ -292,10 +292,10 @@ def is_contradicted(
         # soft weighting with so little weight is not checked, since thresholds of other prompts affect it.
         return False
     count = math.ceil(kept * trials - 1e-9)  # 0.56 * 100 is 56.00000000000001
-    return _beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
+    return _compute_beta_binomial_cdf(count, trials, rank, size + 1 - rank) < FALSE_ALARM / tests
 
 
-def _beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
+def _compute_beta_binomial_cdf(count: int, trials: int, a: int, b: int) -> float:
     """Return P(X <= count), X ~ BetaBinomial(trials, a, b), without `scipy.stats`, whose import is slow."""
     betaln = require("scipy.special", "calibrate", "checking the promise").betaln
     k = np.arange(count + 1)
@@ -347,8 +347,8 @@ def evaluate(
     labelled, which = tabulate_held_out(artifact, records, "test")
     level = artifact.level(alpha)
     success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
-    seen = compute_outcomes(artifact, labelled, level)
-    own = _report_method(artifact, labelled, seen)
+    outcomes = compute_outcomes(artifact, labelled, level)
+    own = _report_method(artifact, labelled, outcomes)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
     if artifact.threshold_rule != "marginal":
         compared = compute_outcomes(artifact, labelled, level, marginal=True)
@@ -373,16 +373,16 @@ def evaluate(
         certified_by_people=tuple(
             one.sentence() for one in artifact.people_certificates if one.alpha == level or one.policy
         ),
-        n_unknown_category=int(artifact.feature_map.has_unknown_category(seen.decisions.features).sum()),
+        n_unknown_category=int(artifact.feature_map.has_unknown_category(outcomes.decisions.features).sum()),
     )
 
 
 def _report_answers(
     artifact: CalibrationArtifact, labelled: LabelledBatch, certificate: WrongRateCertificate
 ) -> AnswersReport:
-    seen = compute_outcomes(artifact, labelled, certificate.alpha, certificate.policy)
-    answered = int(seen.decisions.answered.sum())
-    wrong = int((seen.wrong & seen.decisions.answered).sum())
+    outcomes = compute_outcomes(artifact, labelled, certificate.alpha, certificate.policy)
+    answered = int(outcomes.decisions.answered.sum())
+    wrong = int((outcomes.wrong & outcomes.decisions.answered).sum())
     rate = float(certificate.max_wrong_rate)
     return AnswersReport(
         alpha=float(certificate.alpha),
@@ -396,17 +396,19 @@ def _report_answers(
     )
 
 
-def _report_method(artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> MethodReport:
-    decisions = seen.decisions
+def _report_method(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, outcomes: Outcomes
+) -> MethodReport:
+    decisions = outcomes.decisions
     flagged = decisions.not_certifiable
     sizes = decisions.accepted.sum(axis=1).astype(np.float64)
     empty = sizes == 0.0
     return MethodReport(
-        stated_coverage=float(seen.stated.mean()),
-        coverage=float(seen.covered.mean()),
-        coverage_ci=_compute_interval(seen.covered),
-        kept_promise=float(seen.kept.mean()),
-        kept_promise_ci=_compute_interval(seen.kept),
+        stated_coverage=float(outcomes.stated.mean()),
+        coverage=float(outcomes.covered.mean()),
+        coverage_ci=_compute_interval(outcomes.covered),
+        kept_promise=float(outcomes.kept.mean()),
+        kept_promise_ci=_compute_interval(outcomes.kept),
         not_certifiable_rate=float(flagged.mean()),
         not_certifiable_ci=_compute_interval(flagged),
         refused_rate=float(decisions.refused.mean()),
@@ -414,8 +416,8 @@ def _report_method(artifact: CalibrationArtifact, labelled: LabelledBatch, seen:
         abstention_ci=_compute_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], labelled, seen),
-        stated_levels=_report_stated_levels(labelled, seen) if np.ptp(seen.stated) > 0.0 else [],
+        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], labelled, outcomes),
+        stated_levels=_report_stated_levels(labelled, outcomes) if np.ptp(outcomes.stated) > 0.0 else [],
         claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
     )
 
@@ -436,22 +438,24 @@ def _report_claims(labelled: LabelledBatch, kept: BoolArray, weights: FloatArray
     )
 
 
-def _report_stated_levels(labelled: LabelledBatch, seen: Outcomes) -> list[StatedLevelReport]:
+def _report_stated_levels(labelled: LabelledBatch, outcomes: Outcomes) -> list[StatedLevelReport]:
     """Report the results on the prompts of each stated coverage."""
-    levels = np.unique(seen.decisions.stated_alphas)
+    levels = np.unique(outcomes.decisions.stated_alphas)
     reports = []
     for alpha in levels:
-        of = seen.decisions.stated_alphas == alpha
-        n = int(of.sum())
+        members = outcomes.decisions.stated_alphas == alpha
+        n = int(members.sum())
         reports.append(
             StatedLevelReport(
                 stated_coverage=round(1.0 - float(alpha), 12),
                 n=n,
-                coverage=float(seen.covered[of].mean()),
-                kept_promise=float(seen.kept[of].mean()),
-                kept_promise_ci=clopper_pearson(float(seen.kept[of].sum()), n, 1.0 - 0.05 / len(levels)),
-                not_certifiable_rate=float(seen.decisions.not_certifiable[of].mean()),
-                claims=_report_claims(labelled, seen.decisions.accepted, of.astype(np.float64)),
+                coverage=float(outcomes.covered[members].mean()),
+                kept_promise=float(outcomes.kept[members].mean()),
+                kept_promise_ci=clopper_pearson(
+                    float(outcomes.kept[members].sum()), n, 1.0 - 0.05 / len(levels)
+                ),
+                not_certifiable_rate=float(outcomes.decisions.not_certifiable[members].mean()),
+                claims=_report_claims(labelled, outcomes.decisions.accepted, members.astype(np.float64)),
             )
         )
     return reports
@@ -470,11 +474,11 @@ def _find_contradicted(
     everyone = artifact.calibration.groups[0].name
     # If stated levels differ, the number of kept promises varies less than with the mean level for all
     # prompts (Hoeffding 1956), so testing the mean level does not give more false alarms.
-    seen = [
+    measured = [
         (everyone, float(n_test), method.stated_coverage, method.kept_promise),
         *((g.name, g.n, g.stated_coverage, g.kept_promise) for g in method.groups),
     ]
-    tests = [one for one in seen if one[0] in promised]
+    tests = [one for one in measured if one[0] in promised]
     broken = [
         name
         for name, n, stated, kept in tests
@@ -496,30 +500,30 @@ def _find_contradicted(
 
 
 def _report_groups(
-    weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, seen: Outcomes
+    weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, outcomes: Outcomes
 ) -> list[GroupReport]:
     """Report the weightings that hold test prompts; their intervals hold simultaneously (Bonferroni)."""
-    values = [np.maximum(weight.values(seen.decisions.features), 0.0) for weight in weights]
-    held = [(weight, of) for weight, of in zip(weights, values, strict=True) if of.any()]
-    sizes = seen.decisions.accepted.sum(axis=1).astype(np.float64)
+    values = [np.maximum(weight.values(outcomes.decisions.features), 0.0) for weight in weights]
+    held = [(weight, shares) for weight, shares in zip(weights, values, strict=True) if shares.any()]
+    sizes = outcomes.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []
-    for weight, of in held:
-        total = float(of.sum())
+    for weight, shares in held:
+        total = float(shares.sum())
         # Kish's effective sample size, which is the number of prompts for a group.
-        effective = total**2 / float(of @ of)
-        kept = float(of @ seen.kept) / total
+        effective = total**2 / float(shares @ shares)
+        kept = float(shares @ outcomes.kept) / total
         groups.append(
             GroupReport(
                 name=weight.name,
                 words=weight.words,
                 n=total,
-                stated_coverage=float(of @ seen.stated) / total,
-                coverage=float(of @ seen.covered) / total,
+                stated_coverage=float(shares @ outcomes.stated) / total,
+                coverage=float(shares @ outcomes.covered) / total,
                 kept_promise=kept,
                 kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
-                not_certifiable_rate=float(of @ seen.decisions.not_certifiable) / total,
-                mean_set_size=float(of @ sizes) / total,
-                claims=_report_claims(labelled, seen.decisions.accepted, of),
+                not_certifiable_rate=float(shares @ outcomes.decisions.not_certifiable) / total,
+                mean_set_size=float(shares @ sizes) / total,
+                claims=_report_claims(labelled, outcomes.decisions.accepted, shares),
             )
         )
     return groups

@@ -213,9 +213,9 @@ def _measure_rules(
             warnings.simplefilter("ignore", AttainabilityWarning)
             artifact = calibrate(table, **options | {"draws": rule}, provenance=provenance)
         test, _ = tabulate_held_out(artifact, table, "test")
-        seen = compute_outcomes(artifact, test, config.alphas[0])
-        decided = seen.decisions
-        each = (test.draws.counts, seen.kept, seen.covered, decided.not_certifiable, decided.answered)
+        outcomes = compute_outcomes(artifact, test, config.alphas[0])
+        decided = outcomes.decisions
+        each = (test.draws.counts, outcomes.kept, outcomes.covered, decided.not_certifiable, decided.answered)
         found.append([float(values.mean()) for values in (*each, decided.distinct_answers)])
     return found
 

@@ -40,9 +40,9 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency
 from langchain_cfc.experiments.efficiency_world import (
-    BROKEN,
+    BROKEN_WORLDS,
     NODES,
-    RARER,
+    RARER_WORLD,
     UNREACHABLE_SCORE,
     WORLDS,
     EfficiencyWorld,
@@ -241,7 +241,7 @@ def analyse_efficiency(
     repeat = partial(_measure_repetition, tuple(worlds), tuple(sizes), seed)
     errors = np.array(measure_splits(repeat, repetitions, jobs, progress))
     convergence = [_summarise_world(world, sizes, errors[:, place]) for place, world in enumerate(worlds)]
-    checks = [compare_rules(world) for world in (*worlds, *(world for world, _ in BROKEN))]
+    checks = [compare_rules(world) for world in (*worlds, *(world for world, _ in BROKEN_WORLDS))]
     checks.append(_compare_hidden_difficulty())
     within = sum(abs(cell.z) <= MAX_Z for cell in cells)
     close = all(abs(one.points[-1].mean_size / one.oracle - 1.0) <= MAX_SIZE_ERROR for one in convergence)
@@ -356,10 +356,10 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
 def _compare_hidden_difficulty() -> InequalityCheck:
     """Compare the rules in the world `rarer`, with one difficulty for all prompts; see the module."""
     t, levels = make_nodes(_HIDDEN_NODES)[:, None], np.linspace(0.0, 1.0, _HIDDEN_NODES + 1)
-    coverage = RARER.compute_coverage(levels, t, N).mean(axis=0)
-    share = RARER.compute_share(levels, t, N).mean(axis=0)
+    coverage = RARER_WORLD.compute_coverage(levels, t, N).mean(axis=0)
+    share = RARER_WORLD.compute_share(levels, t, N).mean(axis=0)
     slopes = np.diff(share) / np.diff(coverage)
-    apart = compare_rules(RARER)
+    apart = compare_rules(RARER_WORLD)
     return apart.model_copy(
         update={
             "world": "hidden",

@@ -246,16 +246,16 @@ def find_marginal_threshold(world: EfficiencyWorld, coverage: float, n: int) -> 
     """Return the one threshold with E[F_T(threshold)] = coverage; for grades, the smallest reaching it."""
     t = make_nodes()
 
-    def miss(threshold: float) -> float:
+    def compute_miss(threshold: float) -> float:
         return float(world.compute_coverage(np.array(threshold), t, n).mean()) - coverage
 
     if world.grades is not None:
-        reached = [grade for grade in range(world.grades + 1) if miss(grade / world.grades) >= 0.0]
+        reached = [grade for grade in range(world.grades + 1) if compute_miss(grade / world.grades) >= 0.0]
         return min(reached, default=world.grades) / world.grades
-    if miss(1.0) <= 0.0:
+    if compute_miss(1.0) <= 0.0:
         return 1.0
     solve = require("scipy.optimize", "calibrate", "the efficiency analysis").brentq
-    return float(solve(miss, 0.0, 1.0, xtol=1e-13))
+    return float(solve(compute_miss, 0.0, 1.0, xtol=1e-13))
 
 
 def check_assumptions(world: EfficiencyWorld, n: int) -> dict[str, bool]:
@@ -287,7 +287,7 @@ WORLDS = (
     EfficiencyWorld("independent", "independent candidates, three in ten of them correct"),
     EfficiencyWorld("all correct", "every candidate correct", chance=(1.0, 1.0)),
 )
-RARER = EfficiencyWorld(
+RARER_WORLD = EfficiencyWorld(
     "rarer",
     "correct candidates are rarer on hard prompts, so coverage costs more there",
     chance=(0.6, 0.15),
@@ -295,7 +295,7 @@ RARER = EfficiencyWorld(
     scale=(1.0, 0.6),
 )
 # Worlds with the numbers of the assumptions that they break; they meet the others.
-BROKEN: tuple[tuple[EfficiencyWorld, str], ...] = (
+BROKEN_WORLDS: tuple[tuple[EfficiencyWorld, str], ...] = (
     (
         EfficiencyWorld(
             "gap",
@@ -309,11 +309,11 @@ BROKEN: tuple[tuple[EfficiencyWorld, str], ...] = (
     ),
     (
         replace(
-            RARER,
+            RARER_WORLD,
             name="mirrored",
             words="the world `rarer` with 1 - T for T",
-            chance=RARER.chance[::-1],
-            scale=RARER.scale[::-1],
+            chance=RARER_WORLD.chance[::-1],
+            scale=RARER_WORLD.scale[::-1],
         ),
         "2",
     ),
@@ -326,7 +326,7 @@ BROKEN: tuple[tuple[EfficiencyWorld, str], ...] = (
         ),
         "3",
     ),
-    (RARER, "4"),
+    (RARER_WORLD, "4"),
     (
         EfficiencyWorld(
             "graded",

@@ -41,7 +41,7 @@ from langchain_cfc.thresholds._rows import find_unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
 # `development` is everything but `test`; the paper uses all of it both to calibrate and to fit feature maps.
-Rows: TypeAlias = Literal["fit", "calibration", "development", "test"]
+SplitPart: TypeAlias = Literal["fit", "calibration", "development", "test"]
 T = TypeVar("T")
 CAP = 2.0
 DELTA = "0.05"
@@ -152,7 +152,7 @@ class Split(Cache):
         """(m, n) whether each candidate of the test prompts is correct."""
         return self.pool.correct[self.test]
 
-    def get_rows(self, name: Rows) -> IntArray:
+    def get_rows(self, name: SplitPart) -> IntArray:
         """Return the row numbers of a part."""
         found: IntArray = getattr(self, name)
         return found
@@ -161,13 +161,13 @@ class Split(Cache):
         """Return (m, n) entry levels of the test prompts' candidates."""
         return self.get_or_make(("levels", set_rule), lambda: self.pool.compute_levels(set_rule)[self.test])
 
-    def compute_features(self, text: str, fitted_on: Rows) -> FloatArray:
+    def compute_features(self, text: str, fitted_on: SplitPart) -> FloatArray:
         """Return (N, d) features of all prompts of the pool, by a feature map fitted on one part."""
         return self.get_or_make(
             ("features", text, fitted_on), lambda: self.pool.compute_features(text, self.get_rows(fitted_on))
         )
 
-    def compute_distinct_features(self, text: str, fitted_on: Rows) -> tuple[FloatArray, IntArray]:
+    def compute_distinct_features(self, text: str, fitted_on: SplitPart) -> tuple[FloatArray, IntArray]:
         """Return the (k, d) distinct feature rows of test prompts, and each prompt's (m,) index into them."""
 
         def make() -> tuple[FloatArray, IntArray]:
@@ -226,8 +226,8 @@ class Convention:
 
     name: str
     cap: float  # success score of a prompt without a correct candidate
-    calibration_part: Rows
-    fit_part: Rows  # the part that feature maps are fitted on
+    calibration_part: SplitPart
+    fit_part: SplitPart  # the part that feature maps are fitted on
     never_empty: bool  # whether an unflagged prompt gets its best candidate if none reaches the threshold
 
     def clip_thresholds(self, thresholds: Thresholds) -> Thresholds:

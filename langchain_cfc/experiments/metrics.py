@@ -185,47 +185,47 @@ class Outcomes:
         return self.covered | self.flagged
 
 
-def compute_figures(seen: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
+def compute_figures(outcomes: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
     """Return (E,) values of the figures that one split defines, NaN if a run does not define one.
 
     `worst_group_kept_promise` takes all splits and is added later. `slabs` is None if they are not measured.
     """
-    kept, answered = seen.kept, seen.sizes > 0
+    kept, answered = outcomes.kept, outcomes.sizes > 0
     runs = len(kept)
     with np.errstate(invalid="ignore", divide="ignore"):
-        accuracy = (seen.right & answered).sum(axis=1) / answered.sum(axis=1)
+        accuracy = (outcomes.right & answered).sum(axis=1) / answered.sum(axis=1)
     return {
-        "coverage": seen.covered.mean(axis=1),
+        "coverage": outcomes.covered.mean(axis=1),
         "kept_promise": kept.mean(axis=1),
-        "not_certifiable_rate": seen.flagged.mean(axis=1),
+        "not_certifiable_rate": outcomes.flagged.mean(axis=1),
         "abstention_rate": 1.0 - answered.mean(axis=1),
-        "mean_set_size": seen.sizes.mean(axis=1),
-        "mean_distinct_answers": seen.distinct.mean(axis=1),
-        "worst_group_coverage": np.fmin.reduce(groups.compute_means(seen.covered), axis=1),
-        "size_stratified_kept_promise": _find_worst_stratum(seen.distinct, kept),
+        "mean_set_size": outcomes.sizes.mean(axis=1),
+        "mean_distinct_answers": outcomes.distinct.mean(axis=1),
+        "worst_group_coverage": np.fmin.reduce(groups.compute_means(outcomes.covered), axis=1),
+        "size_stratified_kept_promise": _find_worst_stratum(outcomes.distinct, kept),
         "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
         "selective_accuracy": accuracy,
-        "all_correct_rate": (seen.wrong == 0).mean(axis=1),
-        "mean_candidates_drawn": seen.drawn.mean(axis=1),
+        "all_correct_rate": (outcomes.wrong == 0).mean(axis=1),
+        "mean_candidates_drawn": outcomes.drawn.mean(axis=1),
     }
 
 
-def compute_claims_figures(seen: Outcomes) -> dict[str, FloatArray]:
+def compute_claims_figures(outcomes: Outcomes) -> dict[str, FloatArray]:
     """Return (E,) values of the figures that only claims have; `unsupported_kept` is NaN if none is kept."""
-    kept = seen.sizes.sum(axis=1)
+    kept = outcomes.sizes.sum(axis=1)
     with np.errstate(invalid="ignore"):
-        unsupported = seen.wrong.sum(axis=1) / kept
-    return {"claims_kept": kept / seen.drawn.sum(axis=1), "unsupported_kept": unsupported}
+        unsupported = outcomes.wrong.sum(axis=1) / kept
+    return {"claims_kept": kept / outcomes.drawn.sum(axis=1), "unsupported_kept": unsupported}
 
 
-def compute_group_figures(seen: Outcomes, groups: Groups) -> dict[str, FloatArray]:
+def compute_group_figures(outcomes: Outcomes, groups: Groups) -> dict[str, FloatArray]:
     """Return (E, G) figures of each group by name, NaN for a group without prompts."""
     return {
-        "coverage": groups.compute_means(seen.covered),
-        "kept_promise": groups.compute_means(seen.kept),
-        "not_certifiable_rate": groups.compute_means(seen.flagged),
-        "mean_set_size": groups.compute_means(seen.sizes),
-        "threshold": groups.compute_means(seen.thresholds),
+        "coverage": groups.compute_means(outcomes.covered),
+        "kept_promise": groups.compute_means(outcomes.kept),
+        "not_certifiable_rate": groups.compute_means(outcomes.flagged),
+        "mean_set_size": groups.compute_means(outcomes.sizes),
+        "threshold": groups.compute_means(outcomes.thresholds),
     }
 
 

@@ -208,11 +208,11 @@ def find_pilot_size(attainable: float) -> int:
         (36, 158, 402)
     """
 
-    def narrow(size: int) -> bool:
+    def is_narrow(size: int) -> bool:
         low, high = clopper_pearson(attainable * size, size)
         return high - low <= 2.0 * _HALF_WIDTH
 
-    return 1 + bisect_left(range(1, _MAX_PILOT_SIZE + 1), True, key=narrow)
+    return 1 + bisect_left(range(1, _MAX_PILOT_SIZE + 1), True, key=is_narrow)
 
 
 def _describe_obstacles(plan: Plan) -> Iterator[str]:

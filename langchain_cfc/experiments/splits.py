@@ -72,19 +72,19 @@ def measure_methods(
     slabs: Slabs | None = None,
 ) -> SplitResult:
     """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
-    seen = Outcomes.from_outputs(
+    outcomes = Outcomes.from_outputs(
         [one.make(split, alpha) for one in methods for alpha in alphas],
         split.test_correct,
         parse_set_rule(split.set_rule),
     )
     of_test = groups.take(split.test)
-    along = [one.take(split.test).compute_means(seen.kept) for one in properties]
-    of_claims = compute_claims_figures(seen) if split.pool.labelled.unit == "claims" else {}
+    along = [one.take(split.test).compute_means(outcomes.kept) for one in properties]
+    of_claims = compute_claims_figures(outcomes) if split.pool.labelled.unit == "claims" else {}
     return SplitResult(
-        figures=compute_figures(seen, of_test, slabs) | of_claims,
-        groups=compute_group_figures(seen, of_test),
+        figures=compute_figures(outcomes, of_test, slabs) | of_claims,
+        groups=compute_group_figures(outcomes, of_test),
         group_sizes=of_test.sizes,
-        properties=np.concatenate(along, axis=1) if along else np.empty((len(seen.kept), 0)),
+        properties=np.concatenate(along, axis=1) if along else np.empty((len(outcomes.kept), 0)),
         predicted=_compute_attainable(split, split.development, groups.take(split.development)),
         attainable=_compute_attainable(split, split.test, of_test),
         calibrated=len(split.calibration),

@@ -279,36 +279,39 @@ def _list_notes(study: Study, recorded: int, full: ComparisonReport) -> Iterable
 # One level of a table: ECR, GSC and APSS by method. A statement also gets the target in percent.
 Figures: TypeAlias = dict[str, dict[str, float]]
 _STATEMENTS: tuple[tuple[str, Callable[[Figures, float], bool]], ...] = (
-    ("ICP's coverage is within a point of the target", lambda of, t: abs(of["ICP"]["ECR"] - t) <= MAX_POINTS),
+    (
+        "ICP's coverage is within a point of the target",
+        lambda row, t: abs(row["ICP"]["ECR"] - t) <= MAX_POINTS,
+    ),
     (
         "ICP leaves its worst group further below the target than CFC-FULL does",
-        lambda of, _: of["ICP"]["GSC"] < of["CFC-FULL"]["GSC"],
+        lambda row, _: row["ICP"]["GSC"] < row["CFC-FULL"]["GSC"],
     ),
     (
         "Learnt CP's coverage is within a point of CFC-FULL's",
-        lambda of, _: abs(of["Learnt CP"]["ECR"] - of["CFC-FULL"]["ECR"]) <= MAX_POINTS,
+        lambda row, _: abs(row["Learnt CP"]["ECR"] - row["CFC-FULL"]["ECR"]) <= MAX_POINTS,
     ),
     (
         "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)",
-        lambda of, _: of["CFC"]["ECR"] < of["CFC-FULL"]["ECR"],
+        lambda row, _: row["CFC"]["ECR"] < row["CFC-FULL"]["ECR"],
     ),
     (
         "cutting sets makes them smaller (CFC below CFC-FULL; by construction)",
-        lambda of, _: of["CFC"]["APSS"] < of["CFC-FULL"]["APSS"],
+        lambda row, _: row["CFC"]["APSS"] < row["CFC-FULL"]["APSS"],
     ),
     (
         "the slack adds coverage (CFC-PAC-FULL above CFC-FULL; by construction)",
-        lambda of, _: of["CFC-PAC-FULL"]["ECR"] > of["CFC-FULL"]["ECR"],
+        lambda row, _: row["CFC-PAC-FULL"]["ECR"] > row["CFC-FULL"]["ECR"],
     ),
     (
         "CFC's sets are the smallest of the threshold methods",
-        lambda of, _: of["CFC"]["APSS"] <= min(of[one]["APSS"] for one in of if one != "TopK"),
+        lambda row, _: row["CFC"]["APSS"] <= min(row[one]["APSS"] for one in row if one != "TopK"),
     ),
     (
         "CFC-FULL's coverage is within a point of the target or above it",
-        lambda of, t: of["CFC-FULL"]["ECR"] >= t - MAX_POINTS,
+        lambda row, t: row["CFC-FULL"]["ECR"] >= t - MAX_POINTS,
     ),
-    ("ICP's sets hold fewer than two on average", lambda of, _: of["ICP"]["APSS"] < SMALL_SET_SIZE),
+    ("ICP's sets hold fewer than two on average", lambda row, _: row["ICP"]["APSS"] < SMALL_SET_SIZE),
 )
 
 

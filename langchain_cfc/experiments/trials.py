@@ -189,8 +189,8 @@ class Trials:
             made = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
-        seen = Outcomes.from_outputs([made], split.test_correct, parse_set_rule(split.set_rule))
-        kept, flagged = seen.kept[0], seen.flagged[0]
+        outcomes = Outcomes.from_outputs([made], split.test_correct, parse_set_rule(split.set_rule))
+        kept, flagged = outcomes.kept[0], outcomes.flagged[0]
         attainable = split.pool.attainable[split.test]
         return TrialResult(
             kept=self.groups.take(split.test).compute_means(kept),
@@ -198,10 +198,10 @@ class Trials:
             withheld=float((flagged & attainable).sum() / max(int(attainable.sum()), 1)),
             figures={
                 # A flagged prompt counts as all its candidates.
-                "size": float(np.where(flagged, split.pool.draws.n, seen.distinct[0]).mean()),
+                "size": float(np.where(flagged, split.pool.draws.n, outcomes.distinct[0]).mean()),
                 "kept_promise": float(kept.mean()),
                 "not_certifiable_rate": float(flagged.mean()),
-                "abstention_rate": float((seen.sizes[0] == 0).mean()),
+                "abstention_rate": float((outcomes.sizes[0] == 0).mean()),
             },
         )
 

@@ -116,7 +116,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_build_object)
 MAX_LINE_BYTES = 16 * 1024 * 1024
-_GZIP_MAGIC = b"\x1f\x8b"
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 def check_regular_file(path: Path) -> None:
@@ -181,7 +181,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise RecordError(str(path), 0, "", f"cannot be opened: {error.strerror}") from error
     with file:
-        if file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC):
+        if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             with gzip.GzipFile(fileobj=file) as unzipped:
                 yield cast("BinaryIO", unzipped)
         else:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import MAX_LINE_BYTES, check_regular_file, short_repr
+from langchain_cfc.records._json import GZIP_MAGIC, MAX_LINE_BYTES, check_regular_file, short_repr
 from langchain_cfc.records.batches import Batch, DatasetChecker, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
@@ -27,7 +27,6 @@ from langchain_cfc.records.schema import (
     require_claims,
 )
 
-_GZIP_MAGIC = b"\x1f\x8b"
 # Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")
 _SEARCHED_BYTES = 1 << 20
@@ -195,7 +194,7 @@ def check_records_target(path: str | os.PathLike[str]) -> None:
 def _read_keys(path: Path) -> bytes:
     """Return the part of a file where records have their keys: the start of JSON, or Parquet's footer."""
     with path.open("rb") as file:
-        is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+        is_packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
         if is_parquet(path):
             file.seek(-min(_SEARCHED_BYTES, path.stat().st_size), os.SEEK_END)
             return file.read()

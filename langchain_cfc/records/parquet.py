@@ -28,7 +28,7 @@ from langchain_cfc.records.schema import (
     Example,
     LabelledRecord,
     Provenance,
-    compact_json,
+    encode_compact_json,
     encode_provenance,
     validate_fields,
 )
@@ -277,10 +277,10 @@ def encode_record(record: Example) -> dict[str, Any]:
     fields = record.model_dump(exclude_defaults=True)
     for name in JSON_COLUMNS:
         if name in fields:
-            fields[name] = compact_json(fields[name])
+            fields[name] = encode_compact_json(fields[name])
     for candidate in fields.get("candidates", ()):
         if "message" in candidate:
-            candidate["message"] = compact_json(candidate["message"])
+            candidate["message"] = encode_compact_json(candidate["message"])
     return fields
 
 

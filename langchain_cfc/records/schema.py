@@ -97,7 +97,7 @@ class Candidate(_Model):
         return canonical_json(self.message)
 
 
-def compact_json(value: object) -> str:
+def encode_compact_json(value: object) -> str:
     """Return the compact JSON of a value, with keys in their given order."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -246,7 +246,7 @@ def encode_provenance(provenance: Provenance) -> bytes:
     """Return a provenance as it is written to files."""
     # Not `exclude_defaults`, which would leave out the format and its version.
     fields = {name: value for name, value in provenance if value is not None}
-    return compact_json(fields).encode()
+    return encode_compact_json(fields).encode()
 
 
 def require_candidates(record: LabelledRecord) -> PromptRecord:

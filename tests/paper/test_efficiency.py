@@ -23,9 +23,9 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import EfficiencyReport, analyse_efficiency, published_cells
 from langchain_cfc.experiments.efficiency import compare_rules
 from langchain_cfc.experiments.efficiency_world import (
-    BROKEN,
+    BROKEN_WORLDS,
     NODES,
-    RARER,
+    RARER_WORLD,
     WORLDS,
     EfficiencyWorld,
     FittedWorld,
@@ -39,8 +39,8 @@ from tests.lengths import repetitions
 
 RECORDING = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 FALSE_ALARM = 1e-6
-CONTINUOUS = [*WORLDS, *(world for world, _ in BROKEN if world.grades is None)]
-ALL = [*WORLDS, *(world for world, _ in BROKEN)]
+CONTINUOUS = [*WORLDS, *(world for world, _ in BROKEN_WORLDS if world.grades is None)]
+ALL = [*WORLDS, *(world for world, _ in BROKEN_WORLDS)]
 T = np.array([0.1, 0.5, 0.9])[:, None]
 U = np.linspace(0.05, 0.8, 16)
 
@@ -107,7 +107,7 @@ def test_the_marginal_threshold_covers_what_it_should(coverage: float) -> None:
         assert world.compute_coverage(one, make_nodes(), 50).mean() == pytest.approx(coverage, abs=1e-9)
 
 
-@pytest.mark.parametrize(("world", "breaks"), [*((one, "") for one in WORLDS), *BROKEN], ids=str)
+@pytest.mark.parametrize(("world", "breaks"), [*((one, "") for one in WORLDS), *BROKEN_WORLDS], ids=str)
 def test_worlds_break_what_they_say_and_nothing_else(world: EfficiencyWorld, breaks: str) -> None:
     assert "".join(number for number, holds in check_assumptions(world, 50).items() if not holds) == breaks
 
@@ -145,7 +145,7 @@ def test_the_inequality_holds_strictly_where_all_assumptions_do() -> None:
 
 
 def test_what_becomes_of_it_where_one_is_broken() -> None:
-    found = {world.name: compare_rules(world) for world, _ in BROKEN}
+    found = {world.name: compare_rules(world) for world, _ in BROKEN_WORLDS}
     # (1) is needed for strictness only: the thresholds differ almost everywhere, and the sizes do not.
     assert found["gap"].holds is None
     assert found["gap"].differs > 0.99
@@ -275,7 +275,7 @@ def test_too_small_numbers_are_refused(change: dict[str, int], message: str) -> 
 @pytest.mark.parametrize("change", [{"chance": (0.0, 0.5)}, {"scale": (0.5, 1.5)}, {"skill": (-1.0, 1.0)}])
 def test_what_is_no_world_is_refused(change: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(change))} is .*; expected numbers above 0"):
-        replace(RARER, **change)  # type: ignore[arg-type]
+        replace(RARER_WORLD, **change)  # type: ignore[arg-type]
 
 
 def test_the_command_prints_every_table() -> None:

@@ -15,7 +15,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import RecordedEfficiency, analyse_recording
 from langchain_cfc.experiments.efficiency import compare_rules
 from langchain_cfc.experiments.efficiency_recordings import _GroupCurves, count_inequalities
-from langchain_cfc.experiments.efficiency_world import RARER, WORLDS, EfficiencyWorld
+from langchain_cfc.experiments.efficiency_world import RARER_WORLD, WORLDS, EfficiencyWorld
 from langchain_cfc.experiments.methods import CAP
 from tests.lengths import mostly_long
 
@@ -79,7 +79,9 @@ def test_on_the_shipped_recording_the_conditional_sets_are_larger(recorded: Reco
 
 
 @pytest.mark.long
-@mostly_long(("world", "larger"), [(RARER, True), (WORLDS[2], False)], ids=["rarer", "all correct"], quick=1)
+@mostly_long(
+    ("world", "larger"), [(RARER_WORLD, True), (WORLDS[2], False)], ids=["rarer", "all correct"], quick=1
+)
 def test_worlds_are_recognised_by_their_records(world: EfficiencyWorld, larger: bool) -> None:
     """What is saved has the sign of the integral, in the world that breaks (4) and in one that does not.
 

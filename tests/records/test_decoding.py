@@ -208,7 +208,7 @@ def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None
     batch = decode_lines([content]) if content else None
     if batch is not None:
         record = parse_record(content, "records", 1)
-        table, expected = batch.make_table(batch.recorded, ()), make_batch([record]).make_table(batch.recorded, ())
+        table, expected = (one.make_table(batch.recorded, ()) for one in (batch, make_batch([record])))
         assert table is not None
         assert expected is not None
         assert parts(table) == parts(expected)
