@@ -183,13 +183,9 @@ class ArtifactContent(ArtifactData):
     @property
     def needs_answers(self) -> bool:
         """Whether any part compares answers, so that serving must extract them as calibration did."""
-        return (
-            (self.policy is not None and self.policy.certificate.policy.needs_answers)
-            or (self.parsed_shift is not None and self.parsed_shift.needs_answers)
-            or self.feature_map.needs_answers
-            or self.parsed_set_rule.needs_answers
-            or (self.draw_rule is not None and self.draw_rule.needs_answers)
-        )
+        policy = None if self.policy is None else self.policy.certificate.policy
+        parts = (policy, self.parsed_shift, self.feature_map, self.parsed_set_rule, self.draw_rule)
+        return any(part is not None and part.needs_answers for part in parts)
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:

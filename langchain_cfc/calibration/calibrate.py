@@ -120,14 +120,9 @@ def _calibrate(
     provenance = find_provenance(records, provenance)
     prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
     shift = config.shift_statistic
-    needs_answers = (
-        given.needs_answers
-        or rule.needs_answers
-        or (config.draw_rule is not None and config.draw_rule.needs_answers)
-        or (
-            config.max_wrong_rate is not None and config.unit == "answers" and not config.certifies_mean_score
-        )
-        or (shift is not None and shift.needs_answers)
+    has_policy_on_sets = config.max_wrong_rate is not None and not config.certifies_mean_score
+    needs_answers = (has_policy_on_sets and config.unit == "answers") or any(
+        part is not None and part.needs_answers for part in (given, rule, config.draw_rule, shift)
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.get_part("fit")
