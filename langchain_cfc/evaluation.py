@@ -471,11 +471,11 @@ def _find_contradicted(
     target = guarantee.target_coverage - 1e-12  # up to round-off of a mean
     promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
-    everyone = artifact.calibration.groups[0].name
+    overall_name = artifact.calibration.groups[0].name
     # If stated levels differ, the number of kept promises varies less than with the mean level for all
     # prompts (Hoeffding 1956), so testing the mean level does not give more false alarms.
     measured = [
-        (everyone, float(n_test), method.stated_coverage, method.kept_promise),
+        (overall_name, float(n_test), method.stated_coverage, method.kept_promise),
         *((g.name, g.n, g.stated_coverage, g.kept_promise) for g in method.groups),
     ]
     tests = [one for one in measured if one[0] in promised]
@@ -492,10 +492,10 @@ def _find_contradicted(
         )
     ]
     certificate = guarantee.certificate
-    if certificate is not None and everyone not in broken:
+    if certificate is not None and overall_name not in broken:
         kept = round(method.kept_promise * n_test)
         if upper_bound(kept, n_test, FALSE_ALARM) < certificate.shares[0].kept_at_least:
-            broken.append(everyone)
+            broken.append(overall_name)
     return broken
 
 

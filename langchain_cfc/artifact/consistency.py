@@ -191,11 +191,11 @@ def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
     if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
         yield "groups do not match the weightings of the feature map"
         return
-    everyone = facts.groups[0]
+    all_prompts = facts.groups[0]
     size = facts.size if facts.weight is None else facts.weight
-    if not _is_close(everyone.size, size):
-        yield f"size: {size:g} calibration prompts, but the group of all prompts has {everyone.size:g}"
-    if artifact.shift is None and not _is_close(everyone.attainable, facts.attainable_coverage):
+    if not _is_close(all_prompts.size, size):
+        yield f"size: {size:g} calibration prompts, but the group of all prompts has {all_prompts.size:g}"
+    if artifact.shift is None and not _is_close(all_prompts.attainable, facts.attainable_coverage):
         yield "attainable_coverage differs from that of all prompts"
     for one in facts.groups:
         smallest = max(0.0, 1.0 - one.attainable * one.size / (one.size + 1.0))
@@ -221,12 +221,12 @@ def _check_histograms(artifact: ArtifactContent) -> Iterator[str]:
         name = histogram.name
         if not set(histogram.counts) <= names:
             yield f"reference counts of {name} are for a weighting that the feature map does not have"
-        everyone = histogram.counts.get(facts.groups[0].name)
-        if everyone is None:
+        overall_counts = histogram.counts.get(facts.groups[0].name)
+        if overall_counts is None:
             continue
-        if any(np.any(np.array(one) > np.array(everyone)) for one in histogram.counts.values()):
+        if any(np.any(np.array(one) > np.array(overall_counts)) for one in histogram.counts.values()):
             yield f"reference counts of {name} are larger in a group than over all prompts"
-        total = sum(everyone)
+        total = sum(overall_counts)
         if histogram.alpha is not None and total > facts.held_out_size:
             yield f"reference counts of {name} cover more prompts than were held out"
         # Of weighted prompts only a fair sample is counted, and of each cluster only one prompt.
@@ -269,13 +269,13 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     residuals = scores - features @ centre
     on_fit = np.abs(residuals) <= FIT_TOLERANCE * max(1.0, float(np.abs(scores).max()))
     below = float(low @ constant) + float(weights[(residuals < 0.0) & ~on_fit].sum())
-    everyone = float(total @ constant) + float(weights.sum())
+    total_weight = float(total @ constant) + float(weights.sum())
     facts = artifact.calibration
     size = facts.size if facts.weight is None else facts.weight
-    if artifact.shift is None and not _is_close(everyone, size):
-        yield f"level {level.alpha}: the fit uses {everyone:g} prompts, but calibration used {size:g}"
+    if artifact.shift is None and not _is_close(total_weight, size):
+        yield f"level {level.alpha}: the fit uses {total_weight:g} prompts, but calibration used {size:g}"
     alpha = level.alpha if level.effective_alpha is None else level.effective_alpha
-    rank, slack = float(compute_tau(alpha)) * everyone, TOLERANCE * (1.0 + everyone)
+    rank, slack = float(compute_tau(alpha)) * total_weight, TOLERANCE * (1.0 + total_weight)
     if "targets" in state:
         unit = float(
             ConditionalThreshold(alpha, artifact.cap, levels=artifact.list_stated_levels(alpha)).unit
@@ -284,7 +284,7 @@ def _check_fit(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
     if not below - slack <= rank <= below + float(weights[on_fit].sum()) + slack:
         yield f"level {level.alpha}: the fit does not have the rank that the level requires"
     if not state["rest"].any() and artifact.shift is None:
-        reached = float(weights[scores < artifact.cap].sum()) / everyone
+        reached = float(weights[scores < artifact.cap].sum()) / total_weight
         if not _is_close(reached, facts.attainable_coverage):
             yield "attainable_coverage differs from that of the calibration prompts"
 
@@ -323,7 +323,7 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
     confidence, facts = artifact.confidence, artifact.calibration
     if confidence is None:
         return
-    everyone = facts.groups[0].name
+    overall_name = facts.groups[0].name
     if artifact.threshold_rule == "learned":
         yield "confidence: the learned rule cannot have confidence"
     tested = artifact.threshold_rule == "conditional"
@@ -331,7 +331,7 @@ def _check_confidence(artifact: ArtifactContent) -> Iterator[str]:
         yield "confidence: levels must be tested on prompts for the conditional rule, and for no other"
     if confidence.prompts > facts.certification_size:
         yield f"confidence rests on {confidence.prompts} prompts, more than were held out for it"
-    if artifact.threshold_rule != "grouped" and confidence.names != [everyone]:
+    if artifact.threshold_rule != "grouped" and confidence.names != [overall_name]:
         yield "confidence is claimed for more than all prompts"
     if confidence.missed and not tested:
         yield "confidence: only the conditional rule has counts of missed prompts"
@@ -400,22 +400,22 @@ def _read_quantiles(artifact: ArtifactContent, names: Mapping[str, str]) -> list
 
 def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
     """Check Clopper-Pearson bounds; delta is divided among levels and groups as in `certify`."""
-    everyone, *groups = one.shares
+    all_prompts, *groups = one.shares
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
-    if [(share.name, share.words) for share in one.shares] != named or everyone.prompts != one.prompts:
+    if [(share.name, share.words) for share in one.shares] != named or all_prompts.prompts != one.prompts:
         yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
         yield f"the certificate at {one.alpha} is not about the same prompts as the guarantee"
     yield from _check_stated_coverage(artifact, one)
-    whole = float(one.delta) / among
-    each = whole / (4 * len(groups)) if groups else 0.0
-    overall = whole / 6 if groups else whole / 3
+    delta = float(one.delta) / among
+    group_delta = delta / (4 * len(groups)) if groups else 0.0
+    overall_delta = delta / 6 if groups else delta / 3
     for share in one.shares:
-        failing = overall if share is everyone else each
+        failing = overall_delta if share is all_prompts else group_delta
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
             if not _is_lower_bound(bound, count, share.prompts, failing):
                 yield f"the certificate at {one.alpha}: the bound for {share.name} contradicts its counts"
-    yield from _check_sizes(artifact, one, overall)
+    yield from _check_sizes(artifact, one, overall_delta)
 
 
 def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: float) -> Iterator[str]:
@@ -453,7 +453,7 @@ def _check_stated_coverage(artifact: ArtifactContent, one: CoverageCertificate) 
 
 def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
     """Check the exact tests of wrong-answer rates, and the bounds of the curve."""
-    curve, whole = policy.curve, float(policy.certificate.delta)
+    curve, delta = policy.curve, float(policy.certificate.delta)
     rates = [one.max_wrong_rate for one in policy.certificates]
     if rates != sorted({*rates}.difference(policy.refused), key=float):
         yield "expected certificates of different rates, ascending, none of them refused"
@@ -467,28 +467,28 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
             yield "certificates of different rates have different prompts or a different delta"
     for trade in curve:
         bound = trade.wrong_rate_at_most
-        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, whole / len(curve)):
+        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, delta / len(curve)):
             yield f"a policy at {trade.alpha} states a bound that contradicts its counts"
     yield from _check_coverage_of_policy(artifact, policy)
 
 
 def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertificate) -> Iterator[str]:
     """Check the exact binomial tests of one certificate."""
-    everyone, *groups = certificate.groups
+    all_prompts, *groups = certificate.groups
     named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
     stated = [(one.name, one.words) for one in certificate.groups]
     if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
         yield "the policy does not match the weightings of the feature map or the unit of the artifact"
-    whole, rate = float(certificate.delta), float(certificate.max_wrong_rate)
+    delta, rate = float(certificate.delta), float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size
     if certificate.policy.ignores_sets:  # calibration and fit labels may certify it
         held_out += facts.size + facts.fit_size
     if not 0 < certificate.prompts <= held_out:
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
-    if everyone.prompts != certificate.prompts or not everyone.certified:
+    if all_prompts.prompts != certificate.prompts or not all_prompts.certified:
         yield "the policy is not certified over all prompts"
-    shares = [whole / 2 if groups else whole, *(whole / (2 * len(groups)) for _ in groups)]
+    shares = [delta / 2 if groups else delta, *(delta / (2 * len(groups)) for _ in groups)]
     for one, failing in zip(certificate.groups, shares, strict=True):
         p_value = 1.0 if one.wrong == one.answered else compute_lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
@@ -498,9 +498,9 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
 
 def _check_policy_choice(certificate: WrongRateCertificate, curve: Sequence[TradeOff]) -> Iterator[str]:
     """Check that the certified policy agrees with the policies compared."""
-    everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
+    all_prompts, cut = certificate.groups[0], certificate.policy.max_mean_score
     if not certificate.policy.ignores_sets:
-        chosen = (certificate.alpha, certificate.policy, everyone.answered, everyone.wrong)
+        chosen = (certificate.alpha, certificate.policy, all_prompts.answered, all_prompts.wrong)
         if chosen not in [(one.alpha, one.policy, one.answered, one.wrong) for one in curve]:
             yield "the policy is not among those compared"
         if not 1 <= certificate.policies_tested <= len(curve):
@@ -510,7 +510,7 @@ def _check_policy_choice(certificate: WrongRateCertificate, curve: Sequence[Trad
     if not any(other == 1.0 for other, *_ in compared):
         yield "the policies compared do not include the one that answers every prompt"
     # A larger cut on the mean score answers at least what a smaller one does; equal cuts answer the same.
-    counts = [*compared, (cut, everyone.answered, everyone.wrong)]
+    counts = [*compared, (cut, all_prompts.answered, all_prompts.wrong)]
     ordered = sorted({(1.0 if other is None else other, *seen) for other, *seen in counts})
     rising = all(
         one[0] < other[0] and one[1] <= other[1] and 0 <= other[2] - one[2] <= other[1] - one[1]

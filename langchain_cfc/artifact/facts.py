@@ -222,12 +222,12 @@ class CertifiedPolicy(ArtifactData):
         """
         certified = {}
         for one in self.certificates:
-            everyone = one.groups[0]
+            all_prompts = one.groups[0]
             certified[one.alpha, one.policy.model_dump_json()] = TradeOff(
                 alpha=one.alpha,
                 policy=one.policy,
-                answered=everyone.answered,
-                wrong=everyone.wrong,
+                answered=all_prompts.answered,
+                wrong=all_prompts.wrong,
                 wrong_rate_at_most=float(one.max_wrong_rate),
             )
         points = []

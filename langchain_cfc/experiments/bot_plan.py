@@ -110,34 +110,36 @@ def plan_bot(
     rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
     failing = float(format_delta(delta))
     held_out = split_plan(0, fit=0.0, test=test_fraction)
-    alone = labelled.take(held_out.one_per_cluster(labelled))
-    sets = AnswerSets.of_best_candidates(alone.draws, AcceptAll().levels(alone.draws))
+    independent = labelled.take(held_out.one_per_cluster(labelled))
+    sets = AnswerSets.of_best_candidates(independent.draws, AcceptAll().levels(independent.draws))
     answerable = np.flatnonzero(sets.accepted.any(axis=1))
     if not len(answerable):
         msg = "all answers of the pilot are blank, so a bot could answer nothing: check the generator"
         raise InputError(msg)
-    means = MEAN_SCORE.values(alone.draws)
+    means = MEAN_SCORE.values(independent.draws)
     order = answerable[np.argsort(means[answerable], kind="stable")]
-    wrong = np.concatenate([[0], np.cumsum(~alone.correct[order, sets.best[order]])]).astype(np.int64)
+    wrong = np.concatenate([[0], np.cumsum(~independent.correct[order, sets.best[order]])]).astype(np.int64)
     size = len(order)
     # All prompts that are not held out certify; prompts with only blank answers are never answered.
-    kept = Fraction(size, len(alone)) * (1 - Fraction(str(test_fraction)))
+    kept = Fraction(size, len(independent)) * (1 - Fraction(str(test_fraction)))
     shares = list_complete_ties(means[order])
     needed = project_sizes(wrong, rate, failing * MAIN_SHARE, shares)
     fewest: int | None = None
     steps: list[BotStep] = []
     for count in reversed(shares):
         if count in needed:
-            alone_needed = math.ceil(needed[count] / kept)
-            fewest = alone_needed if fewest is None else min(fewest, alone_needed)
+            labelled_needed = math.ceil(needed[count] / kept)
+            fewest = labelled_needed if fewest is None else min(fewest, labelled_needed)
         steps.append(
-            BotStep(answered=count / len(alone), wrong_rate=int(wrong[count]) / count, prompts_needed=fewest)
+            BotStep(
+                answered=count / len(independent), wrong_rate=int(wrong[count]) / count, prompts_needed=fewest
+            )
         )
     wrong_rate = int(wrong[-1]) / size
     return BotPlan(
         max_wrong_rate=float(rate),
         delta=failing,
-        pilot_size=len(alone),
+        pilot_size=len(independent),
         wrong_rate=wrong_rate,
         wrong_rate_ci=clopper_pearson(int(wrong[-1]), size),
         least_abstention=compute_least_abstention(wrong_rate, float(rate)),

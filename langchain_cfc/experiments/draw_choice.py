@@ -144,11 +144,11 @@ def suggest_draws(
         msg = "there are no prompts to select on: raise fit_fraction, or add more records"
         raise CalibrationError(msg)
     n = table.draws.n
-    everything = f"fixed({n})"
+    draw_all = f"fixed({n})"
     texts = (
         list_draw_rules(part, provenance) if rules is None else [parse_draw_rule(one).text for one in rules]
     )
-    texts = list(dict.fromkeys([everything, *texts]))
+    texts = list(dict.fromkeys([draw_all, *texts]))
     for one in texts:
         if parse_draw_rule(one).at_most > n:
             msg = f"draws: {one} may draw more than the {n} candidates recorded"
@@ -177,9 +177,9 @@ def suggest_draws(
             for text, figures in zip(texts, found.tolist(), strict=True)
         ]
     )
-    most = next(one for one in judged if one.rule == everything)
+    most = next(one for one in judged if one.rule == draw_all)
     chosen = next(one.rule for one in judged if one.coverage >= most.coverage - MAX_COVERAGE_LOSS)
-    final = CalibrationConfig(**(config.options() | {"draws": None if chosen == everything else chosen}))
+    final = CalibrationConfig(**(config.options() | {"draws": None if chosen == draw_all else chosen}))
     return DrawSuggestion(
         alpha=config.alphas[0],
         n=n,

@@ -336,7 +336,7 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
     if world.grades is None and float(world.compute_coverage(np.array(1.0), t, n).min()) > coverage:
         above = world.compute_coverage(one, t, n) - coverage
         covariance = n * float((world.compute_slope(coverage, t, n) * above).mean())
-    apart = np.abs(world.compute_quantile(coverage, t, n) - one) > 1e-6  # noqa: PLR2004 - of a threshold
+    differs = np.abs(world.compute_quantile(coverage, t, n) - one) > 1e-6  # noqa: PLR2004 - of a threshold
     return InequalityCheck(
         world=world.name,
         words=world.words,
@@ -348,7 +348,7 @@ def compare_rules(world: EfficiencyWorld, alpha: str = ALPHA, n: int = N) -> Ine
         error_bound=bound,
         covariance=covariance,
         curvature=None if covariance is None else marginal - oracle - covariance,
-        differs=float(apart.mean()),
+        differs=float(differs.mean()),
         holds=None if abs(marginal - oracle) <= 2.0 * bound else marginal > oracle,
     )
 
@@ -359,8 +359,8 @@ def _compare_hidden_difficulty() -> InequalityCheck:
     coverage = RARER_WORLD.compute_coverage(levels, t, N).mean(axis=0)
     share = RARER_WORLD.compute_share(levels, t, N).mean(axis=0)
     slopes = np.diff(share) / np.diff(coverage)
-    apart = compare_rules(RARER_WORLD)
-    return apart.model_copy(
+    check = compare_rules(RARER_WORLD)
+    return check.model_copy(
         update={
             "world": "hidden",
             "words": "the world `rarer`, where T does not show what the oracle knows",

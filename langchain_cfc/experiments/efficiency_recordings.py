@@ -321,7 +321,7 @@ def _describe_group(curve: _GroupCurves, words: str, one: FloatArray, target: fl
     covered, own_covered = (
         np.minimum(curve.compute_coverage(threshold), curve.attainable) for threshold in (one, own)
     )
-    apart = float(covered[0] - own_covered[0])
+    difference = float(covered[0] - own_covered[0])
     return RecordedGroup(
         words=words,
         n=len(curve.success),
@@ -330,7 +330,7 @@ def _describe_group(curve: _GroupCurves, words: str, one: FloatArray, target: fl
         oracle_coverage=_make_estimate(own_covered),
         marginal_size=_make_estimate(marginal_size),
         oracle_size=_make_estimate(oracle_size),
-        price=float(marginal_size[0] - oracle_size[0]) / apart if apart else None,
+        price=float(marginal_size[0] - oracle_size[0]) / difference if difference else None,
         curve=[
             CostPoint(coverage=float(round(u, 9)), size=_make_estimate(curve.compute_cost(u)))
             for u in _list_reachable(curve, _SHOWN_COVERAGES)
@@ -361,11 +361,11 @@ def _check_assumptions(curves: list[_GroupCurves]) -> list[AssumptionCheck]:
         for curve in curves
     ]
     steps = [np.diff(cost, axis=0) for cost in costs]
-    apart = [easy[: len(hard)] - hard[: len(easy)] for easy, hard in combinations(steps, 2)]
+    differences = [easy[: len(hard)] - hard[: len(easy)] for easy, hard in combinations(steps, 2)]
     inequalities = {
         "2": np.concatenate([easy - hard for easy, hard in combinations(coverage, 2)]),
         "3": np.concatenate([np.diff(step, axis=0).reshape(-1, rows) for step in steps]),
-        "4": np.concatenate(apart),
+        "4": np.concatenate(differences),
     }
     return [
         AssumptionCheck.model_validate(
@@ -405,7 +405,7 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
     conditional, marginal = (found.served.methods[name] for name in ("conditional", "marginal"))
     answered = conditional.mean_distinct_answers / max(1.0 - conditional.abstention_rate, 1e-9)
     tau = float(compute_tau(found.alpha))
-    said = [
+    sentences = [
         (
             f"(1) fails: {100 * found.hopeless:.1f} % of prompts have no correct candidate, so that F_t ends "
             f"below 1; the largest atom of success scores holds {100 * found.largest_atom:.1f} %."
@@ -428,14 +428,14 @@ def _write_account(found: RecordedEfficiency) -> list[str]:
         ),
     ]
     if easy.price is not None and hard.price is not None:
-        said.append(
+        sentences.append(
             f"Ten points of coverage are worth {easy.price / 10:.2f} {found.counted} in the easiest group "
             f"and {hard.price / 10:.2f} in the hardest."
         )
-    said.append(
+    sentences.append(
         f"Served by this package, on held-out prompts: {marginal.mean_distinct_answers:.2f} answers under "
         f"the marginal rule, and {conditional.mean_distinct_answers:.2f} under the conditional one, which "
         f"flags {100 * conditional.not_certifiable_rate:.1f} % and returns {answered:.2f} for each of the "
         "others."
     )
-    return said
+    return sentences

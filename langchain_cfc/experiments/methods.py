@@ -283,8 +283,8 @@ class ThresholdMethod(Method):
     def _fit_thresholds(self, split: Split, level: str, calibrated_on: str, text: str) -> Thresholds:
         size, convention = len(split.test), self.convention
         if level == "0":  # the slack uses up alpha: the paper accepts everything, we flag everything
-            everything = Thresholds(np.full(size, np.inf), np.zeros(size), np.zeros(size, dtype=np.bool_))
-            return convention.clip_thresholds(everything)
+            accept_all = Thresholds(np.full(size, np.inf), np.zeros(size), np.zeros(size, dtype=np.bool_))
+            return convention.clip_thresholds(accept_all)
         features = split.compute_features(text, convention.fit_part)
         rows = split.get_rows(convention.calibration_part)
         success = split.pool.compute_success_scores(calibrated_on, convention.cap)

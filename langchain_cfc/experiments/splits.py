@@ -131,8 +131,8 @@ class Comparison:
 
         The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
         """
-        alone = split_plan(settings.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
-        return cls(Pool(labelled.take(np.array(sorted(alone, key=labelled.ids.__getitem__)))), settings)
+        chosen = split_plan(settings.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
+        return cls(Pool(labelled.take(np.array(sorted(chosen, key=labelled.ids.__getitem__)))), settings)
 
     def check(self, provenance: Provenance | None = None) -> None:
         """Raise errors that would occur in every split, before any split is measured."""
