@@ -504,10 +504,10 @@ def _report_groups(
 ) -> list[GroupReport]:
     """Report the weightings that hold test prompts; their intervals hold simultaneously (Bonferroni)."""
     values = [np.maximum(weight.values(outcomes.decisions.features), 0.0) for weight in weights]
-    held = [(weight, shares) for weight, shares in zip(weights, values, strict=True) if shares.any()]
+    represented = [(weight, shares) for weight, shares in zip(weights, values, strict=True) if shares.any()]
     sizes = outcomes.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []
-    for weight, shares in held:
+    for weight, shares in represented:
         total = float(shares.sum())
         # Kish's effective sample size, which is the number of prompts for a group.
         effective = total**2 / float(shares @ shares)
@@ -520,7 +520,7 @@ def _report_groups(
                 stated_coverage=float(shares @ outcomes.stated) / total,
                 coverage=float(shares @ outcomes.covered) / total,
                 kept_promise=kept,
-                kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(held)),
+                kept_promise_ci=clopper_pearson(kept * effective, effective, 1.0 - 0.05 / len(represented)),
                 not_certifiable_rate=float(shares @ outcomes.decisions.not_certifiable) / total,
                 mean_set_size=float(shares @ sizes) / total,
                 claims=_report_claims(labelled, outcomes.decisions.accepted, shares),

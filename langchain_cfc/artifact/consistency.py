@@ -139,10 +139,10 @@ def _check_people(artifact: ArtifactContent) -> Iterator[str]:
             yield "a certificate by people is about a policy that the artifact does not hold"
         if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
             yield "a certificate by people is about sets of another kind"
-    evident = [(found.alpha, found.policy) for found in artifact.people_evidence]
+    evident = [(evidence.alpha, evidence.policy) for evidence in artifact.people_evidence]
     prompts = {(one.alpha, one.policy): one.prompts for one in artifact.people_certificates}
-    for found, subject in zip(artifact.people_evidence, evident, strict=True):
-        if evident.count(subject) > 1 or prompts.get(subject) != len(found.outcomes):
+    for evidence, subject in zip(artifact.people_evidence, evident, strict=True):
+        if evident.count(subject) > 1 or prompts.get(subject) != len(evidence.outcomes):
             yield "evidence of people is about another certificate"
 
 
@@ -295,9 +295,9 @@ def _find_constant(state: Mapping[str, FloatArray]) -> FloatArray | None:
     if "penalty" in state:
         first = np.eye(1, features.shape[1])[0]
         return first if len(state["penalty"]) and state["penalty"][0] == 0.0 else None
-    found = np.linalg.lstsq(features, np.ones(len(features)), rcond=None)[0]
-    spans = np.abs(features @ found - 1.0).max() <= FIT_TOLERANCE
-    return np.asarray(found, dtype=np.float64) if spans else None
+    coefficients = np.linalg.lstsq(features, np.ones(len(features)), rcond=None)[0]
+    spans = np.abs(features @ coefficients - 1.0).max() <= FIT_TOLERANCE
+    return np.asarray(coefficients, dtype=np.float64) if spans else None
 
 
 def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[str]:
@@ -365,7 +365,7 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
         among *= len(artifact.levels)  # the policy may have been found at any of them
     share = Fraction(confidence.delta) / among
     relaxed = min(share * Fraction(1.0 + TOLERANCE), (1 + share) / 2)
-    known = [
+    marginal_quantiles = [
         (conformal_rank(facts.size, compute_tau(one.alpha)), _read_quantiles(artifact, one.marginal)[0])
         for one in artifact.levels
     ]
@@ -376,7 +376,7 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
             rank = confident_rank(size, tau, relaxed)
             least = artifact.cap if rank > round(size * group.attainable) else 0.0
             if not grouped:
-                least = max([least, *(score for other, score in known if other <= rank)])
+                least = max([least, *(score for other, score in marginal_quantiles if other <= rank)])
                 least = math.inf if rank > size else least
             if served[column] < least:
                 yield f"confidence: the threshold at {level.alpha} on {group.name} is too small for its delta"

@@ -104,8 +104,8 @@ def check_orientation(prompts: LabelledBatch, combination: Combination | None) -
     if prompts.draws.drawn is not None:
         # Every prompt has this many candidates, so the choice does not depend on their scores.
         prompts = prompts.keep_first_candidates(int(prompts.draws.drawn.min()))
-    found = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
-    if found is None or found.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
+    result = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
+    if result is None or result.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return
     cure = (
         "smaller scores must be better; if the verifier returns a confidence p, use 1 - p"
@@ -114,8 +114,8 @@ def check_orientation(prompts: LabelledBatch, combination: Combination | None) -
         "out how they differ"
     )
     msg = (
-        f"correct candidates score worse than wrong ones: AUROC {found.auroc:.3f}, "
-        f"{100 * found.confidence:g} % interval {found.low:.3f} to {found.high:.3f}, where 0.5 is "
+        f"correct candidates score worse than wrong ones: AUROC {result.auroc:.3f}, "
+        f"{100 * result.confidence:g} % interval {result.low:.3f} to {result.high:.3f}, where 0.5 is "
         f"uninformative; {cure}"
     )
     warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`

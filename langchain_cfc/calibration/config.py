@@ -273,8 +273,8 @@ class CalibrationConfig:
             "claims)": self.at_most != 0 and self.unit != "claims",
             "penalised: needs a ridge": self.penalised != "slopes" and not self.ridge,
         }
-        for problem, found in problems.items():
-            if found:
+        for problem, is_wrong in problems.items():
+            if is_wrong:
                 raise InputError(problem)
 
     @property

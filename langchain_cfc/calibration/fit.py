@@ -243,13 +243,13 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
     """Fit a combination of k verifiers to (N, n, k) raw outputs; these N prompts must not calibrate."""
-    held = fit_split.draws.is_drawn
-    correct = fit_split.correct[held]
+    is_drawn = fit_split.draws.is_drawn
+    correct = fit_split.correct[is_drawn]
     if not correct.size or correct.all() or not correct.any():
-        found = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
+        lacks = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
         msg = (
             f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
-            f"holds {found}: raise fit_fraction, or add more records (a cluster is never split, so many "
+            f"holds {lacks}: raise fit_fraction, or add more records (a cluster is never split, so many "
             "clusters are needed)"
         )
         raise CalibrationError(msg)
@@ -257,7 +257,7 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
     shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
     counts = fit_split.draws.counts
     weights = np.repeat(shares / counts, counts)
-    outputs = raw[held]
+    outputs = raw[is_drawn]
     centres, scales = _compute_standardisation(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
     intercept, *coefficients = fit_logistic(x, correct, weights, SLOPE_PENALTY).tolist()

@@ -139,13 +139,13 @@ class Summary:
         """Return the attainable coverage of all prompts, and of every group with prompts in some split."""
         predicted = np.array([one.predicted for one in self.measured])
         seen = np.array([one.attainable for one in self.measured])
-        found = []
+        comparisons = []
         for place, words in enumerate(("all prompts", *self.groups.words)):
             before = compute_spread(predicted[:, place], self.overlap, share=True)
             after = compute_spread(seen[:, place], self.overlap, share=True)
             if before is not None and after is not None:
-                found.append(AttainableComparison(words=words, predicted=before, seen=after))
-        return found
+                comparisons.append(AttainableComparison(words=words, predicted=before, seen=after))
+        return comparisons
 
     def _build_level(self, place: int) -> LevelComparison:
         return LevelComparison(
@@ -162,17 +162,17 @@ class Summary:
         )
 
     def _build_method(self, method: Method, run: int, alpha: str) -> MethodComparison:
-        known = self._compute_spreads(
+        spreads = self._compute_spreads(
             [{name: values[run] for name, values in one.figures.items()} for one in self.measured]
         )
         groups = self._build_groups(run)
         if groups:
             # The same group in all splits: the smallest share of each split would be small by chance.
             worst = min(groups, key=lambda group: group.kept_promise)
-            known["worst_group_kept_promise"] = worst.figures["kept_promise"]
+            spreads["worst_group_kept_promise"] = worst.figures["kept_promise"]
         return summarise_splits(
             MethodComparison,
-            known,
+            spreads,
             listed=list_figures(self.unit),
             family=method.family,
             words=method.words,
@@ -186,12 +186,12 @@ class Summary:
         """Return the comparison in every group of which some split tests a prompt."""
         groups = []
         for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
-            known = self._compute_spreads(
+            spreads = self._compute_spreads(
                 [{key: values[run, number] for key, values in one.groups.items()} for one in self.measured]
             )
-            if "coverage" in known:
+            if "coverage" in spreads:
                 size = float(np.mean([one.group_sizes[number] for one in self.measured]))
-                groups.append(summarise_splits(GroupComparison, known, name=name, words=words, n=size))
+                groups.append(summarise_splits(GroupComparison, spreads, name=name, words=words, n=size))
         return groups
 
     def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
@@ -210,13 +210,13 @@ class Summary:
 
     def _compute_spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
         """Summarise the figures that some split defines; all but `mean_...`, means of counts, are shares."""
-        found = {
+        spreads = {
             name: compute_spread(
                 np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
             )
             for name in figures[0]
         }
-        return {name: one for name, one in found.items() if one is not None}
+        return {name: one for name, one in spreads.items() if one is not None}
 
 
 def _name_property(groups: Groups) -> str:
@@ -371,25 +371,25 @@ def _list_draw_notes(rule: DrawRule | None, pool: Pool, left_out: Sequence[str])
 def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
     """Describe the labelled prompts of a pool: counts, score histogram, AUROC and risk curve."""
     draws, correct = pool.draws, pool.correct
-    held = draws.is_drawn
+    is_drawn = draws.is_drawn
     edges = np.linspace(0.0, 1.0, _HISTOGRAM_BINS + 1)
     # If a draw rule stops early, the AUROC uses the slots that every prompt has.
     common = int(draws.counts.min())
     scores, labels = draws.scores[:, :common], correct[:, :common]
     if pool.labelled.unit == "claims":
-        scores, labels = draws.scores[held][:, np.newaxis], correct[held][:, np.newaxis]
-    found = compute_auroc(scores, labels)
+        scores, labels = draws.scores[is_drawn][:, np.newaxis], correct[is_drawn][:, np.newaxis]
+    discrimination = compute_auroc(scores, labels)
     distinct = draws.precomputed.get("distinct_answers")
     return DataFacts(
         prompts=len(draws),
-        correct_candidates=float(correct[held].mean()),
+        correct_candidates=float(correct[is_drawn].mean()),
         attainable_coverage=float(pool.attainable.mean()),
         distinct_answers=None if distinct is None else float(distinct.mean()),
-        auroc=None if found is None else found.auroc,
+        auroc=None if discrimination is None else discrimination.auroc,
         scores=Histogram(
             edges=edges.tolist(),
             correct=np.histogram(draws.scores[correct], edges)[0].tolist(),
-            wrong=np.histogram(draws.scores[held & ~correct], edges)[0].tolist(),
+            wrong=np.histogram(draws.scores[is_drawn & ~correct], edges)[0].tolist(),
         ),
         risk=_compute_risk_curve(pool),
         attainable=attainable,
@@ -406,8 +406,8 @@ def _compute_risk_curve(pool: Pool) -> RiskCurve:
     rows = np.arange(len(scores))
     wrong, lowest = ~pool.correct[rows, best], scores[rows, best]
     if pool.labelled.unit == "claims":
-        held = pool.draws.is_drawn
-        wrong, lowest = ~pool.correct[held], scores[held]
+        is_drawn = pool.draws.is_drawn
+        wrong, lowest = ~pool.correct[is_drawn], scores[is_drawn]
     order = np.argsort(lowest, kind="stable")
     last = np.append(lowest[order][1:] > lowest[order][:-1], True)
     places = np.flatnonzero(last)

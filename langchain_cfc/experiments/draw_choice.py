@@ -165,7 +165,7 @@ def suggest_draws(
     )
     config.check()
     measure = partial(_measure_rules, part, config, provenance, texts)
-    found = np.mean(measure_splits(measure, splits, jobs, progress), axis=0)
+    means = np.mean(measure_splits(measure, splits, jobs, progress), axis=0)
     judged = _mark_front(
         [
             JudgedDrawRule(
@@ -174,7 +174,7 @@ def suggest_draws(
                 is_on_front=False,
                 **dict(zip(_FIGURES, figures, strict=True)),
             )
-            for text, figures in zip(texts, found.tolist(), strict=True)
+            for text, figures in zip(texts, means.tolist(), strict=True)
         ]
     )
     most = next(one for one in judged if one.rule == draw_all)
@@ -207,7 +207,7 @@ def _measure_rules(
         "certification_fraction": None,
         "allow_unattainable": True,
     }
-    found = []
+    figures = []
     for rule in rules:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttainabilityWarning)
@@ -216,8 +216,8 @@ def _measure_rules(
         outcomes = compute_outcomes(artifact, test, config.alphas[0])
         decided = outcomes.decisions
         each = (test.draws.counts, outcomes.kept, outcomes.covered, decided.not_certifiable, decided.answered)
-        found.append([float(values.mean()) for values in (*each, decided.distinct_answers)])
-    return found
+        figures.append([float(values.mean()) for values in (*each, decided.distinct_answers)])
+    return figures
 
 
 def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> list[str]:

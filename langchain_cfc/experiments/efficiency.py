@@ -236,8 +236,8 @@ def analyse_efficiency(
             raise InputError(msg)
     check_seed(seed)
     settings = [(world, n) for world in worlds for n in candidates]
-    several = measure_splits(partial(_measure_cells, settings, prompts, seed), len(settings), jobs, progress)
-    cells = [cell for found in several for cell in found]
+    measured = measure_splits(partial(_measure_cells, settings, prompts, seed), len(settings), jobs, progress)
+    cells = [cell for part in measured for cell in part]
     repeat = partial(_measure_repetition, tuple(worlds), tuple(sizes), seed)
     errors = np.array(measure_splits(repeat, repetitions, jobs, progress))
     convergence = [_summarise_world(world, sizes, errors[:, place]) for place, world in enumerate(worlds)]
@@ -270,7 +270,7 @@ def _measure_cells(
     calibration = world.draw_success_scores(learned_on, n, rng)
     # The error of the threshold itself shifts E|C| by less than it shifts the coverage.
     bound = n * world.bound_variation(n) / (2 * NODES)
-    found = []
+    cells = []
     for alpha in ALPHAS:
         coverage = float(compute_tau(alpha))
         one = np.array(find_marginal_threshold(world, coverage, n))
@@ -287,7 +287,7 @@ def _measure_cells(
             predicted, simulated = n * float(shares.mean()), float(sizes.mean())
             # A mean of P whole numbers has a resolution of 1 / P.
             error = math.hypot(float(sizes.std(ddof=1)) / math.sqrt(prompts), 1.0 / prompts)
-            found.append(
+            cells.append(
                 SizeCell(
                     world=world.name,
                     alpha=alpha,
@@ -301,7 +301,7 @@ def _measure_cells(
                     coverage=float((success <= threshold).mean()),
                 )
             )
-    return found
+    return cells
 
 
 def _make_features(t: FloatArray) -> FloatArray:
@@ -381,7 +381,7 @@ def _measure_repetition(
 ) -> list[list[tuple[float, float, float]]]:
     """Return learned E|C|, largest threshold error and E|C| of one threshold, for each world and size."""
     nodes, coverage = make_nodes(_LEARNED_NODES), float(compute_tau(ALPHA))
-    found = []
+    results = []
     for place, world in enumerate(worlds):
         rng = np.random.default_rng([seed, 2, number, place])
         right = world.compute_quantile(coverage, nodes, N)
@@ -399,14 +399,14 @@ def _measure_repetition(
                     N * float(world.compute_share(one, nodes, N).mean()),
                 )
             )
-        found.append(of_world)
-    return found
+        results.append(of_world)
+    return results
 
 
-def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], found: FloatArray) -> Convergence:
+def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], measured: FloatArray) -> Convergence:
     """Summarise the (R, sizes, 3) measurements of R repetitions in one world."""
     oracle = N * float(world.compute_cost(float(compute_tau(ALPHA)), make_nodes(), N).mean())
-    learned, threshold, one = np.moveaxis(found, -1, 0)
+    learned, threshold, one = np.moveaxis(measured, -1, 0)
     errors = {
         "size": np.sqrt(((learned / oracle - 1.0) ** 2).mean(axis=0)),
         "threshold": threshold.mean(axis=0),
@@ -420,7 +420,7 @@ def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], found: FloatA
         alpha=ALPHA,
         n_candidates=N,
         oracle=oracle,
-        repetitions=len(found),
+        repetitions=len(measured),
         points=[
             ConvergencePoint(
                 n_calibration=size,
@@ -434,7 +434,7 @@ def _summarise_world(world: EfficiencyWorld, sizes: Sequence[int], found: FloatA
         size_rate=rates["size"],
         threshold_rate=rates["threshold"],
         marginal_rate=rates["marginal"],
-        standard_error=1.0 / math.sqrt(2 * len(found) * float(x @ x)),
+        standard_error=1.0 / math.sqrt(2 * len(measured) * float(x @ x)),
     )
 
 

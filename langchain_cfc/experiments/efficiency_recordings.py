@@ -273,8 +273,8 @@ def analyse_recording(
                 f"{_MIN_GROUP_SIZE}"
             )
             raise InputError(msg)
-        drawn = rng.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), RESAMPLES) / len(rows)
-        weights = np.concatenate([np.full((1, len(rows)), 1.0 / len(rows)), drawn])
+        resampled = rng.multinomial(len(rows), np.full(len(rows), 1.0 / len(rows)), RESAMPLES) / len(rows)
+        weights = np.concatenate([np.full((1, len(rows)), 1.0 / len(rows)), resampled])
         curves.append(_GroupCurves.estimate(success[rows], levels[rows], weights))
     shares = grouped.sizes / grouped.sizes.sum()
     target = float(compute_tau(alpha))
@@ -285,7 +285,7 @@ def analyse_recording(
         for share, curve in zip(shares, curves, strict=True)
     )
     atoms = np.unique(success[success < CAP], return_counts=True)[1]
-    found = RecordedEfficiency(
+    result = RecordedEfficiency(
         alpha=alpha,
         counted="distinct answers" if distinct else "candidates",
         prompts=len(success),
@@ -300,7 +300,7 @@ def analyse_recording(
         ),
         account=[],
     )
-    return found.model_copy(update={"account": _write_account(found)})
+    return result.model_copy(update={"account": _write_account(result)})
 
 
 def _find_common_threshold(curves: list[_GroupCurves], shares: FloatArray, target: float) -> FloatArray:
@@ -310,8 +310,8 @@ def _find_common_threshold(curves: list[_GroupCurves], shares: FloatArray, targe
     for share, curve in zip(shares, curves, strict=True):
         place = np.searchsorted(curve.success, at, side="right")
         total += share * np.concatenate([np.zeros((len(total), 1)), curve.covered], axis=1)[:, place]
-    found: FloatArray = at[np.argmax(total >= target - 1e-12, axis=1)]
-    return found
+    thresholds: FloatArray = at[np.argmax(total >= target - 1e-12, axis=1)]
+    return thresholds
 
 
 def _describe_group(curve: _GroupCurves, words: str, one: FloatArray, target: float) -> RecordedGroup:

@@ -194,8 +194,8 @@ class EfficiencyWorld:
         u = np.broadcast_to(np.asarray(coverage, dtype=np.float64), np.broadcast(coverage, t).shape)
         if self.one_correct:
             return u
-        found: FloatArray = np.minimum(-np.expm1(np.log1p(-u) / n) / self.get_chance(t, n), 1.0)
-        return found
+        latent: FloatArray = np.minimum(-np.expm1(np.log1p(-u) / n) / self.get_chance(t, n), 1.0)
+        return latent
 
     def _compute_latent_share(self, w: FloatArray, t: FloatArray, n: int) -> FloatArray:
         p = self.get_chance(t, n)
@@ -224,13 +224,13 @@ class FittedWorld(EfficiencyWorld):
 
     def stretch(self, w: FloatArray, t: FloatArray) -> FloatArray:
         """See `EfficiencyWorld.stretch`."""
-        found: FloatArray = w ** (1.0 / self.source.exponent(t))
-        return found
+        score: FloatArray = w ** (1.0 / self.source.exponent(t))
+        return score
 
     def unstretch(self, score: FloatArray, t: FloatArray) -> FloatArray:
         """See `EfficiencyWorld.unstretch`."""
-        found: FloatArray = np.clip(score, 0.0, 1.0) ** self.source.exponent(t)
-        return found
+        latent: FloatArray = np.clip(score, 0.0, 1.0) ** self.source.exponent(t)
+        return latent
 
 
 def _interpolate(ends: Line, t: FloatArray) -> FloatArray:

@@ -56,8 +56,8 @@ class Cache:
         """Return the cached value of a key; call `make` for it if there is none yet."""
         if key not in self.cache:
             self.cache[key] = make()
-        found: T = self.cache[key]
-        return found
+        value: T = self.cache[key]
+        return value
 
 
 class Pool(Cache):
@@ -154,8 +154,8 @@ class Split(Cache):
 
     def get_rows(self, name: SplitPart) -> IntArray:
         """Return the row numbers of a part."""
-        found: IntArray = getattr(self, name)
-        return found
+        rows: IntArray = getattr(self, name)
+        return rows
 
     def compute_test_levels(self, set_rule: str) -> FloatArray:
         """Return (m, n) entry levels of the test prompts' candidates."""
@@ -292,9 +292,9 @@ class ThresholdMethod(Method):
         if self.rule == "randomised" and isinstance(fitted, ConditionalThreshold):
             return convention.clip_thresholds(fitted.solve(features[split.test], uniforms=split.uniforms))
         # If features are groups, thousands of prompts have the same features, so each is solved for once.
-        asked, place = split.compute_distinct_features(text, convention.fit_part)
-        found = fitted.solve(asked)
-        each = Thresholds(found.values[place], found.errors[place], found.outside[place])
+        distinct, place = split.compute_distinct_features(text, convention.fit_part)
+        solved = fitted.solve(distinct)
+        each = Thresholds(solved.values[place], solved.errors[place], solved.outside[place])
         return convention.clip_thresholds(each)
 
     def _make_rule(self, level: str) -> ThresholdRule[Any]:
@@ -540,23 +540,23 @@ def get_methods(
     shown = OUR_DEFAULT_METHODS if unit == "answers" else tuple(_OUR_RULES)
     families = {"ours": tuple(make_our_method(name, unit) for name in shown), **published}
     listed = {one.name: one for methods in published.values() for one in methods}
-    found: dict[str, Method] = {}
+    chosen: dict[str, Method] = {}
     names = tuple(families) if names is None else names
     for name in [names] if isinstance(names, str) else names:
         if isinstance(name, Method):
-            several: tuple[Method, ...] = (name,)
+            matching: tuple[Method, ...] = (name,)
         elif not isinstance(name, str):
             msg = f"methods must be names or `Method` objects, got {name!r}"
             raise InputError(msg)
         else:
-            several = families.get(name) or (
+            matching = families.get(name) or (
                 (listed[name],) if name in listed else (make_our_method(name, unit),)
             )
-        for method in several:
-            if found.setdefault(method.name, method) != method:
+        for method in matching:
+            if chosen.setdefault(method.name, method) != method:
                 msg = f"two methods are called {method.name!r}"
                 raise InputError(msg)
-    if not found:
+    if not chosen:
         msg = "at least one method is needed"
         raise InputError(msg)
-    return tuple(found.values())
+    return tuple(chosen.values())

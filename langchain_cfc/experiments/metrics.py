@@ -126,11 +126,11 @@ def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
     The properties are all statistics, in equal-frequency bins, and all metadata keys with few categories.
     """
     texts = [f"bins({name}, {PROPERTY_BINS})" for name in draws.precomputed if not name.startswith("meta(")]
-    found = []
+    groups = []
     for text in [*texts, *list_category_terms(draws, MAX_CATEGORIES)]:
         with suppress(FeatureError):  # the property hardly varies between prompts
-            found.append(make_groups(text, draws, draws))
-    return tuple(found)
+            groups.append(make_groups(text, draws, draws))
+    return tuple(groups)
 
 
 def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
@@ -270,9 +270,9 @@ class Slabs:
         with np.errstate(invalid="ignore", divide="ignore"):
             shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
             worst = shares.argmin(axis=1)
-            there = total_seen.reshape(-1)[worst]
-            share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / there
-        return np.where(wide.any() & (there > 0), share, np.nan)
+            tested = total_seen.reshape(-1)[worst]
+            share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / tested
+        return np.where(wide.any() & (tested > 0), share, np.nan)
 
     def _count_runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
         """Return (E, D, P) numbers of kept prompts and (D, P) numbers of prompts in every run of bins."""

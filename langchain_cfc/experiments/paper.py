@@ -454,7 +454,7 @@ def measure_seed(world: SyntheticWorld, seed: int, number: int) -> dict[tuple[in
     """Return the figures of repetition `number`, by (calibration prompts, candidates per prompt)."""
     rng = np.random.default_rng([seed, number])
     drawn = world.draw(SIZES[-1] + TEST_SIZE, BUDGETS[-1], rng)
-    found = {}
+    results = {}
     for budget in BUDGETS:
         # Keep the first candidates only, but the precomputed difficulty, which does not depend on them.
         fewer = drawn.keep_first_candidates(budget)
@@ -462,8 +462,8 @@ def measure_seed(world: SyntheticWorld, seed: int, number: int) -> dict[tuple[in
         pool = Pool(replace(fewer, draws=draws), measure=False)
         for size in SIZES:
             split, groups = _make_split(pool, size)
-            found[size, budget] = measure_methods(split, *_list_runs((size, budget)), groups)
-    return found
+            results[size, budget] = measure_methods(split, *_list_runs((size, budget)), groups)
+    return results
 
 
 def reproduce_synthetic(
@@ -538,8 +538,8 @@ def _make_split(pool: Pool, size: int) -> tuple[Split, Groups]:
 
 def _compare_published(cell: PublishedCell, measured: Sequence[dict[tuple[int, int], SplitResult]]) -> Cell:
     key = (cell.n_calibration or SIZES[-1], cell.n_candidates or BUDGETS[0])
-    several, levels = _list_runs(key)
-    run = [one.name for one in several].index(cell.method) * len(levels) + levels.index(cell.alpha)
+    methods, levels = _list_runs(key)
+    run = [one.name for one in methods].index(cell.method) * len(levels) + levels.index(cell.alpha)
     name, unit = METRICS[cell.metric]
     return compare_cell(cell, unit * np.array([one[key].figures[name][run] for one in measured]))
 

@@ -93,8 +93,8 @@ def measure_methods(
 
 
 def _compute_attainable(split: Split, rows: IntArray, groups: Groups) -> FloatArray:
-    found = split.pool.attainable[rows]
-    return np.concatenate([[found.mean()], groups.compute_means(found)])
+    attainable = split.pool.attainable[rows]
+    return np.concatenate([[attainable.mean()], groups.compute_means(attainable)])
 
 
 @dataclass(frozen=True)

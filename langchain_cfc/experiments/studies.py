@@ -338,13 +338,13 @@ def _find_patterns(
         for level in sweep
         if level.target_coverage <= level.attainable_coverage
     ]
-    found = []
+    patterns = []
     for statement, holds in _STATEMENTS:
         in_paper = [holds(figures, 100.0 * float(compute_tau(alpha))) for alpha, figures in theirs.items()]
         here = [holds(figures, target) for figures, target in ours]
-        found.append(
+        patterns.append(
             Pattern(
                 statement=statement, published=(sum(in_paper), len(in_paper)), here=(sum(here), len(here))
             )
         )
-    return found
+    return patterns

@@ -257,10 +257,10 @@ def compute_tolerance(options: Sequence[OptionResult]) -> float:
 
 def rank_options(options: Sequence[OptionResult], tolerance: float) -> list[OptionResult]:
     """Rank all options: first the rule's choice, then its choice among the rest, and so on."""
-    left, order = list(options), []
-    while left:
-        order.append(Choice.choose(left, tolerance).best)
-        left.remove(order[-1])
+    remaining, order = list(options), []
+    while remaining:
+        order.append(Choice.choose(remaining, tolerance).best)
+        remaining.remove(order[-1])
     return order
 
 
@@ -293,26 +293,26 @@ def explain_choice(choice: Choice, options: int, tolerance: float, tau: float) -
 
 def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
     """Explain in a sentence why an option that the rule did not choose lost."""
-    best, its = choice.best.shown, other.shown
+    best, lost = choice.best.shown, other.shown
     if other not in choice.within_error:
         return (
-            f"Its gap of {_to_points(its.gap)} points ({its.group}) is more than a standard error of "
+            f"Its gap of {_to_points(lost.gap)} points ({lost.group}) is more than a standard error of "
             f"{_to_points(tolerance)} above the smallest, {_to_points(choice.smallest_gap.shown.gap)}."
         )
     if other not in choice.equally_small:
         return (
-            f"Its gap of {_to_points(its.gap)} points is also within a standard error of the smallest, but "
-            f"it returns {its.size:.2f} answers a prompt instead of {choice.smallest_set.shown.size:.2f}."
+            f"Its gap of {_to_points(lost.gap)} points is also within a standard error of the smallest, but "
+            f"it returns {lost.size:.2f} answers a prompt instead of {choice.smallest_set.shown.size:.2f}."
         )
-    if its.fitted_numbers > best.fitted_numbers:
+    if lost.fitted_numbers > best.fitted_numbers:
         return (
-            f"Its gap of {_to_points(its.gap)} points and its {its.size:.2f} answers a prompt are "
-            f"statistically indistinguishable from the winner's, but it fits {its.fitted_numbers} numbers "
+            f"Its gap of {_to_points(lost.gap)} points and its {lost.size:.2f} answers a prompt are "
+            f"statistically indistinguishable from the winner's, but it fits {lost.fitted_numbers} numbers "
             f"instead of {best.fitted_numbers}."
         )
     return (
-        f"It is as simple, with a gap of {_to_points(its.gap)} points, but returns {its.size:.2f} answers a "
-        f"prompt instead of {best.size:.2f}."
+        f"It is as simple, with a gap of {_to_points(lost.gap)} points, but returns {lost.size:.2f} answers "
+        f"a prompt instead of {best.size:.2f}."
     )
 
 
@@ -340,7 +340,7 @@ class OptionJudge:
         """Return the set rules with which an inner split can reach the level; raise if there are none."""
         pool, alpha = self.trials.pool, self.trials.alpha
         size = len(pool.labelled)
-        found = []
+        attained = []
         refused: list[tuple[int, str]] = []
         for rule in set_rules:
             try:
@@ -351,7 +351,7 @@ class OptionJudge:
                 continue
             inside = int(Fraction(reached * self.calibration_size, size))
             if is_attainable(alpha, self.calibration_size, inside):
-                found.append(rule)
+                attained.append(rule)
                 continue
             least = (
                 f"Smallest alpha here: {compute_smallest_alpha(self.calibration_size, inside):g}"
@@ -366,11 +366,11 @@ class OptionJudge:
             )
             refused.append((reached, problem))
             self._reject(f"set rule {rule}", problem)
-        if not found and refused:
+        if not attained and refused:
             raise UnattainableTargetError(max(refused, key=lambda one: one[0])[1])
-        if not found:
+        if not attained:
             raise self.make_error()
-        return found
+        return attained
 
     def select_maps(self, maps: Sequence[str]) -> list[str]:
         """Return the feature maps that can be fitted on the selection prompts."""
@@ -391,11 +391,11 @@ class OptionJudge:
         """Try options on every inner split, and return the results of those that are usable."""
         trials, tau = self.trials, float(compute_tau(self.trials.alpha))
         measure = partial(trials.measure_split, options)
-        seen = measure_splits(measure, self.splits, self.jobs, self.progress) if options else []
+        by_split = measure_splits(measure, self.splits, self.jobs, self.progress) if options else []
         judged = []
-        for option, found in zip(options, zip(*seen, strict=True), strict=True):
-            tried = [one for one in found if isinstance(one, TrialResult)]
-            failed = next((one for one in found if isinstance(one, str)), None)
+        for option, results in zip(options, zip(*by_split, strict=True), strict=True):
+            tried = [one for one in results if isinstance(one, TrialResult)]
+            failed = next((one for one in results if isinstance(one, str)), None)
             if failed is not None:
                 self._reject(option.words, failed)
                 continue
@@ -500,9 +500,9 @@ def suggest(
     # Only ids and clusters are read from the other parts.
     pool = Pool(part.take(plan.one_per_cluster(part)))
     calibration = len(plan.one_per_cluster(table.take(rows["calibration"])))
-    same = find_redundant_verifiers(pool.labelled)
+    redundant = find_redundant_verifiers(pool.labelled)
     # Each verifier alone, and all together; the recorded score is tried anyway.
-    combined = [[name] for name in table.raw if name not in same]
+    combined = [[name] for name in table.raw if name not in redundant]
     combined += [list(table.raw)] if len(table.raw) > 1 else []
     groups, few = make_judged_groups(pool, judge)
     trials = Trials(pool, groups, level, plan.seed, FIT_SHARE if combined else 0.0)
@@ -525,7 +525,7 @@ def suggest(
         raise option_judge.make_error()
     notes += [
         f"The verifier {name!r} was not tried alone: it ranks candidates like the recorded score."
-        for name in same
+        for name in redundant
     ]
     notes += [
         (

@@ -124,7 +124,7 @@ def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups,
     member = np.column_stack([np.ones(len(draws)), *(groups.member for groups in along)])
     enough = member.sum(axis=0) >= MIN_GROUP_SIZE
     enough[0] = True
-    judged = tuple(one for one, there in zip(words, enough.tolist(), strict=True) if there)
+    judged = tuple(one for one, is_large in zip(words, enough.tolist(), strict=True) if is_large)
     return Groups("", judged, judged, member[:, enough]), int((~enough).sum())
 
 
@@ -156,8 +156,8 @@ class Trials:
     def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
         """Return each option's results on inner split `number`, or the reason why it cannot be used."""
         rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST_SHARE).rows(self.pool.labelled)
-        asked: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
-        if not all(len(rows[part]) for part in asked):
+        required: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
+        if not all(len(rows[part]) for part in required):
             msg = (
                 f"{len(self.pool.labelled)} selection prompts are too few to split again: raise "
                 "fit_fraction, or add more records"
@@ -186,10 +186,10 @@ class Trials:
                 everything = np.arange(len(pool.labelled))  # feature maps are fitted on all prompts
                 splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
             split = splits[combine]
-            made = method.make(split, self.alpha)
+            output = method.make(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
-        outcomes = Outcomes.from_outputs([made], split.test_correct, parse_set_rule(split.set_rule))
+        outcomes = Outcomes.from_outputs([output], split.test_correct, parse_set_rule(split.set_rule))
         kept, flagged = outcomes.kept[0], outcomes.flagged[0]
         attainable = split.pool.attainable[split.test]
         return TrialResult(
@@ -250,13 +250,13 @@ def tabulate_verifiers(
 
 def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
     """Return the verifiers that have a raw output for every candidate, and a note on each of the others."""
-    each = [candidate.scores or {} for record in records for candidate in record.candidates]
-    found = Counter(name for outputs in each for name in outputs)
-    everywhere = tuple(name for name, count in found.items() if count == len(each))
+    all_outputs = [candidate.scores or {} for record in records for candidate in record.candidates]
+    counts = Counter(name for outputs in all_outputs for name in outputs)
+    everywhere = tuple(name for name, count in counts.items() if count == len(all_outputs))
     notes = [
-        f"The verifier {name!r} was left out: only {count} of {len(each)} candidates have its output, and "
-        "calibration needs all."
-        for name, count in found.items()
-        if count < len(each)
+        f"The verifier {name!r} was left out: only {count} of {len(all_outputs)} candidates have its output, "
+        "and calibration needs all."
+        for name, count in counts.items()
+        if count < len(all_outputs)
     ]
     return everywhere, notes

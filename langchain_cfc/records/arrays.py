@@ -132,18 +132,18 @@ def _tabulate(
             check_unweighted(records)
         if not claims:
             check_unit(records)
-        found = _select_from_table(records, names, n, provenance)
+        labelled = _select_from_table(records, names, n, provenance)
     else:
         parts = _tabulate_batches(_read_batches(records, provenance), names, n)
-        found = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
-    if found.unit == "answers" and found.draws.drawn is not None and not shortened:
+        labelled = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
+    if labelled.unit == "answers" and labelled.draws.drawn is not None and not shortened:
         msg = (
             "a draw rule stopped drawing these candidates, so they can be used only with this rule: pass it "
             "as draws= (on the command line --draws) to calibrate or compare, evaluate and certify an "
             "artifact with the same rule, or use records with all n candidates"
         )
         raise InputError(msg)
-    return found
+    return labelled
 
 
 def _read_batches(records: Iterable[LabelledRecord], provenance: Provenance | None) -> Iterator[Batch]:

@@ -74,13 +74,13 @@ def _decode_claims(
     require_certain(_require_compute().min(_require_compute().utf8_length(claims["text"])).as_py() > 0)
     # A claim at an unknown place gets start -1 and end 0.
     starts, ends = (claims[name].fill_null(no).to_numpy() for name, no in (("start", -1), ("end", 0)))
-    known = _to_bools(claims["end"].is_valid())
-    require_certain(bool((known == _to_bools(claims["start"].is_valid())).all()))
-    require_certain(bool(((starts >= 0) == known).all() and (starts < ends).all()))
+    has_place = _to_bools(claims["end"].is_valid())
+    require_certain(bool((has_place == _to_bools(claims["start"].is_valid())).all()))
+    require_certain(bool(((starts >= 0) == has_place).all() and (starts < ends).all()))
     lasts = np.maximum.reduceat(ends, np.cumsum(counts) - counts)
     lengths = _require_compute().utf8_length(rows["answer"])
-    given = _to_bools(lengths.is_valid())
-    require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[given].all()))
+    has_answer = _to_bools(lengths.is_valid())
+    require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[has_answer].all()))
     return stack_claims(
         counts,
         ids=rows["id"].to_pylist(),

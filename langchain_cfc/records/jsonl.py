@@ -149,13 +149,13 @@ def _parse_columns(
 
 def _decode_candidates(lines: Sequence[bytes]) -> Batch:
     try:
-        records, counts, found = _parse_columns(lines, "candidates", _RECORD_FIELDS)
+        records, counts, parsed = _parse_columns(lines, "candidates", _RECORD_FIELDS)
     except _MixedFieldsError:
-        records, counts, found = _parse_columns(lines, "candidates", _RECORD_FIELDS, _MISSING_FIELDS)
+        records, counts, parsed = _parse_columns(lines, "candidates", _RECORD_FIELDS, _MISSING_FIELDS)
     n = counts[0]
-    require_certain(counts == [n] * len(lines) and found.keys() <= _MISSING_FIELDS.keys())
+    require_certain(counts == [n] * len(lines) and parsed.keys() <= _MISSING_FIELDS.keys())
     missing: list[Any] = [_MISSING] * (n * len(lines))
-    columns = {name: found.get(name, missing) for name in _MISSING_FIELDS}
+    columns = {name: parsed.get(name, missing) for name in _MISSING_FIELDS}
     kinds = {name: _count_types(column) for name, column in columns.items()}
     texts = _count_record_texts(records) + _count_candidate_texts(columns, kinds)
     require_certain(_count_quotation_marks(lines) == 2 * texts)

@@ -246,8 +246,8 @@ class ParquetFile:
         source = str(self.path)
         try:
             with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
-                found = file.schema_arrow
-                check_columns(found, _make_schema(find_list_column(found.names)), source, "")
+                schema = file.schema_arrow
+                check_columns(schema, _make_schema(find_list_column(schema.names)), source, "")
                 yield file
         except RecordError:
             raise
