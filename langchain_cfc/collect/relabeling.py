@@ -99,7 +99,7 @@ def discard_labels(
     with schema.report_damage(store.name), store.begin_write() as connection:
         matched = dataset.match_examples(connection, examples)
         corrected, missing = dataset.update_examples(store.name, connection, matched)
-        dataset.insert_prompts(store, connection, ((example, None) for example in examples))
+        dataset.add_prompts(store, connection, ((example, None) for example in examples))
         connection.execute(delete(schema.labels))
         connection.execute(
             update(prompts)

@@ -24,7 +24,6 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
-    bindparam,
     delete,
     func,
     insert,
@@ -34,7 +33,7 @@ from sqlalchemy import (
 
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import schema
-from langchain_cfc.collect.store.schema import Write
+from langchain_cfc.collect.store.schema import Write, define_update, match_keys
 
 # Separate metadata: stores that are collected live, or were made by earlier releases, lack these tables.
 metadata = MetaData()
@@ -88,25 +87,11 @@ batch_calls = schema.define_entries(
 _ADD_BATCH = insert(batches)
 _ADD_REQUESTS = insert(requests)
 _ADD_CALLS = insert(batch_calls)
-_SET_ID = update(batches).where(batches.c.number == bindparam("at")).values(id=bindparam("new_id"))
-_SET_ENDED = update(batches).where(batches.c.number == bindparam("at")).values(ended=bindparam("new_ended"))
-_RESULT: dict[str, Any] = {
-    name: bindparam(f"new_{name}")
-    for name in ("status", "live", "packed", "model", "input_tokens", "output_tokens")
-}
-_SET_RESULT = (
-    update(requests)
-    .where(
-        requests.c.prompt == bindparam("of_prompt"),
-        requests.c.stage == bindparam("of_stage"),
-        requests.c.digest == bindparam("of_digest"),
-        requests.c.occurrence == bindparam("of_occurrence"),
-    )
-    .values(_RESULT)
-)
-_DELETE_STAGE = delete(requests).where(
-    requests.c.prompt == bindparam("of_prompt"), requests.c.stage == bindparam("of_stage")
-)
+_SET_ID = define_update(batches, ["number"], ["id"])
+_SET_ENDED = define_update(batches, ["number"], ["ended"])
+_RESULT = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
+_SET_RESULT = define_update(requests, ["prompt", "stage", "digest", "occurrence"], _RESULT)
+_DELETE_STAGE = delete(requests).where(*match_keys(requests, ["prompt", "stage"]))
 # In the order in which one transaction may execute them.
 STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
 
@@ -178,15 +163,15 @@ def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
 
 def set_id(number: int, provider_id: str) -> list[Write]:
     """Return the writes that store the provider's id of a batch."""
-    return [(_SET_ID, [{"at": number, "new_id": provider_id}])]
+    return [(_SET_ID, [{"where_number": number, "set_id": provider_id}])]
 
 
 def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
     """Return the writes that store the results of requests."""
     rows = [
         {
-            **{f"of_{name}": value for name, value in key.columns.items()},
-            **{f"new_{name}": value for name, value in answer.columns.items()},
+            **{f"where_{name}": value for name, value in key.columns.items()},
+            **{f"set_{name}": value for name, value in answer.columns.items()},
         }
         for key, answer in answers
     ]
@@ -195,7 +180,7 @@ def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
 
 def set_ended(number: int) -> list[Write]:
     """Return the writes that mark a batch as completely fetched."""
-    return [(_SET_ENDED, [{"at": number, "new_ended": True}])]
+    return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
 
 
 def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
@@ -207,7 +192,7 @@ def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
 
 def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
     """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
-    where = {"of_prompt": position, "of_stage": int(stage)}
+    where = {"where_prompt": position, "where_stage": int(stage)}
     return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]
 
 

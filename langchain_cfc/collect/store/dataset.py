@@ -41,26 +41,18 @@ _DESCRIPTION = ("metadata", "cluster")
 
 
 def add_prompts(
-    store: DatabaseStore, items: Iterable[tuple[Example, PromptRecord | None]], models: Sequence[str] = ()
+    store: DatabaseStore,
+    connection: Connection,
+    items: Iterable[tuple[Example, PromptRecord | None]],
+    models: Sequence[str] = (),
 ) -> int:
     """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
 
     Stored prompts take metadata and cluster from the examples, which do not affect candidates or labels. A
     prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
     `StoreError` if another prompt is stored under the same id, or a prompt only seems to be new: one with the
-    same input is stored that is not among the examples.
+    same input is stored that is not among the examples. The caller then rolls the transaction back.
     """
-    with store.begin_write() as connection:
-        return insert_prompts(store, connection, items, models)
-
-
-def insert_prompts(
-    store: DatabaseStore,
-    connection: Connection,
-    items: Iterable[tuple[Example, PromptRecord | None]],
-    models: Sequence[str] = (),
-) -> int:
-    """Add prompts in the transaction of a connection; otherwise the same as `add_prompts`."""
     new, stream = 0, iter(items)
     seen: set[str] = set()
     inputs: dict[str, str] = {}  # of new prompts without a record, with their ids
@@ -170,8 +162,8 @@ def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
     given = prompt_row(row["position"], example)
     if given["digest"] == row["digest"]:
         return []
-    changed = {f"new_{name}": given[name] for name in ("id", "reference", *_DESCRIPTION, "digest")}
-    return [(SET_EXAMPLE, [{"at": row["position"], **changed}])]
+    changed = {f"set_{name}": given[name] for name in ("id", "reference", *_DESCRIPTION, "digest")}
+    return [(SET_EXAMPLE, [{"where_position": row["position"], **changed}])]
 
 
 def _record_writes(

@@ -15,22 +15,14 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from langchain_core.messages import messages_from_dict
-from sqlalchemy import (
-    Connection,
-    Dialect,
-    bindparam,
-    delete,
-    insert,
-    null,
-    update,
-)
+from sqlalchemy import Connection, Dialect, delete, insert
 
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import batches, schema
-from langchain_cfc.collect.store.schema import Statement, Write
+from langchain_cfc.collect.store.schema import Statement, Write, define_update, match_keys
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
@@ -53,27 +45,15 @@ _ADD_SCORES = insert(schema.scores)
 _ADD_LABELS = insert(schema.labels)
 _ADD_CALLS = insert(schema.calls)
 _ADD_ANNOUNCED = insert(schema.announced)
-_PROMPT = update(schema.prompts).where(schema.prompts.c.position == bindparam("at"))
-_SET_CONTEXT = _PROMPT.values(context=bindparam("new_value"))
-_SET_DRAWN = _PROMPT.values(stage=bindparam("new_stage"), draws_digest=bindparam("new_value"), context=null())
-_SET_SCORED = _PROMPT.values(stage=bindparam("new_stage"), scores_digest=bindparam("new_value"))
-_SET_LABELLED = _PROMPT.values(
-    stage=bindparam("new_stage"), described=bindparam("new_described"), labels_digest=bindparam("new_value")
-)
-_SET_ERROR = _PROMPT.values(error=bindparam("new_value"))
-SET_EXAMPLE = _PROMPT.values(
-    id=bindparam("new_id"),
-    reference=bindparam("new_reference"),
-    metadata=bindparam("new_metadata"),
-    cluster=bindparam("new_cluster"),
-    digest=bindparam("new_digest"),
-)
-_DELETE_DRAWS = delete(schema.draws).where(schema.draws.c.prompt == bindparam("at"))
-_STRIP_DRAWS = (
-    update(schema.draws)
-    .where(schema.draws.c.prompt == bindparam("at"), schema.draws.c.slot == bindparam("at_slot"))
-    .values(packed=bindparam("new_packed"), checksum=bindparam("new_value"))
-)
+_KEY = ["position"]
+_SET_CONTEXT = define_update(schema.prompts, _KEY, ["context"])
+_SET_DRAWN = define_update(schema.prompts, _KEY, ["stage", "draws_digest", "context"])
+_SET_SCORED = define_update(schema.prompts, _KEY, ["stage", "scores_digest"])
+_SET_LABELLED = define_update(schema.prompts, _KEY, ["stage", "labels_digest", "described"])
+_SET_ERROR = define_update(schema.prompts, _KEY, ["error"])
+SET_EXAMPLE = define_update(schema.prompts, _KEY, ["id", "reference", "metadata", "cluster", "digest"])
+_DELETE_DRAWS = delete(schema.draws).where(*match_keys(schema.draws, ["prompt"]))
+_STRIP_DRAWS = define_update(schema.draws, ["prompt", "slot"], ["packed", "checksum"])
 
 # Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
 _ORDER = (
@@ -257,9 +237,10 @@ def insert_draws(
     digest = schema.digest_draws(
         position, [draw.text for draw in draws], [_data_json(draw) for draw in draws]
     )
+    done = {"set_stage": int(Stage.DRAWN), "set_draws_digest": digest, "set_context": None}
     return [
         (_ADD_DRAWS, missing),
-        (_SET_DRAWN, [{"at": position, "new_stage": int(Stage.DRAWN), "new_value": digest}]),
+        (_SET_DRAWN, [{"where_position": position, **done}]),
         *insert_calls(position, Stage.DRAWN, usage),
     ]
 
@@ -276,12 +257,12 @@ def insert_draw(
 
 def set_context(position: int, digest: str) -> list[Write]:
     """Return the writes that store the digest of a prompt's prepared input, before its first candidate."""
-    return [(_SET_CONTEXT, [{"at": position, "new_value": digest}])]
+    return [(_SET_CONTEXT, [{"where_position": position, "set_context": digest}])]
 
 
 def delete_draws(position: int) -> list[Write]:
     """Return the writes that delete the candidates of a prompt."""
-    return [(_DELETE_DRAWS, [{"at": position}])]
+    return [(_DELETE_DRAWS, [{"where_prompt": position}])]
 
 
 def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]:
@@ -316,9 +297,10 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
         for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
     ]
     digest = schema.digest_scores(position, [row["score"] for row in rows], [row["outputs"] for row in rows])
+    done = {"set_stage": int(Stage.SCORED), "set_scores_digest": digest}
     return [
         (_ADD_SCORES, rows),
-        (_SET_SCORED, [{"at": position, "new_stage": int(Stage.SCORED), "new_value": digest}]),
+        (_SET_SCORED, [{"where_position": position, **done}]),
         *insert_calls(position, Stage.SCORED, usage),
     ]
 
@@ -350,10 +332,10 @@ def insert_labels(
     digest = schema.digest_labels(
         position, [row["correct"] for row in rows], [row["answer"] for row in rows], described
     )
-    done = {"at": position, "new_stage": int(Stage.LABELLED), "new_described": described, "new_value": digest}
+    done = {"set_stage": int(Stage.LABELLED), "set_labels_digest": digest, "set_described": described}
     return [
         (_ADD_LABELS, rows),
-        (_SET_LABELLED, [done]),
+        (_SET_LABELLED, [{"where_position": position, **done}]),
         *strip_draws(
             position,
             [
@@ -370,10 +352,10 @@ def strip_draws(position: int, draws: Iterable[tuple[int, str, str | None]]) -> 
     """Return the writes that remove the messages of candidates, given as (slot, text, JSON data)."""
     stripped: list[Row] = [
         {
-            "at": position,
-            "at_slot": slot,
-            "new_packed": schema.STRIPPED,
-            "new_value": schema.digest_draw(position, slot, text, data, schema.STRIPPED),
+            "where_prompt": position,
+            "where_slot": slot,
+            "set_packed": schema.STRIPPED,
+            "set_checksum": schema.digest_draw(position, slot, text, data, schema.STRIPPED),
         }
         for slot, text, data in draws
     ]
@@ -386,7 +368,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
     text = str(error).encode(errors="backslashreplace").decode()
     reason = canonical_json({"kind": type(error).__name__, "said": text})
     return [
-        (_SET_ERROR, [{"at": position, "new_value": reason}]),
+        (_SET_ERROR, [{"where_position": position, "set_error": reason}]),
         *insert_calls(position, stage, usage),
     ]
 
@@ -425,14 +407,17 @@ def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
         return [row for statement, rows in writes if statement is wanted for row in rows]
 
     prompts = rows_of(ADD_PROMPTS)
-    labelled = [row["new_value"] for row in rows_of(_SET_LABELLED)]
+    labelled = [row["set_labels_digest"] for row in rows_of(_SET_LABELLED)]
     models = {row["model"] for row in rows_of(_ADD_CALLS) if row["drew"] and row["model"]}
     # The connection caches the models in the seal, so that most draws need not read the seal.
     if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
         return
     before = schema.read_seal(connection)
     connection.info[_KNOWN_MODELS] = set(before.models)
-    seal = replace(before, prompts=before.prompts + len(prompts))
-    seal = seal.with_finished(labelled).with_models(models)
+    seal = replace(
+        before.with_finished(labelled),
+        prompts=before.prompts + len(prompts),
+        models=tuple(sorted({*before.models, *models})),
+    )
     if seal != before:
         schema.replace_seal(connection, seal)

@@ -37,10 +37,12 @@ from sqlalchemy import (
     Table,
     Text,
     Update,
+    bindparam,
     cast,
     literal,
     select,
     union_all,
+    update,
 )
 
 from langchain_cfc._internal.database import ROW_NUMBER, define_facts
@@ -126,6 +128,17 @@ def define_entries(name: str, within: MetaData, *columns: Column[Any]) -> Table:
     prompt = Column("prompt", Integer, ForeignKey(prompts.c.position), nullable=False)
     stage = Column("stage", SmallInteger, nullable=False)  # stage that makes the requests
     return Table(name, within, number, prompt, stage, *columns)
+
+
+def match_keys(table: Table, keys: Sequence[str]) -> list[Any]:
+    """Return the conditions that the columns `keys` equal the parameters `where_KEY`."""
+    return [table.c[name] == bindparam(f"where_{name}") for name in keys]
+
+
+def define_update(table: Table, keys: Sequence[str], columns: Sequence[str]) -> Update:
+    """Define the statement that sets columns to the parameters `set_COLUMN`, in rows as in `match_keys`."""
+    values = {name: bindparam(f"set_{name}") for name in columns}
+    return update(table).where(*match_keys(table, keys)).values(values)
 
 
 # Requests announced before they were made. Those not matched by answers in `calls` may have been answered and
@@ -248,10 +261,6 @@ class Seal:
         """Return the seal for the same store with more finished prompts, given their labels digests."""
         total = _sum_digests([f"{self.total:x}", *digests])
         return replace(self, finished=self.finished + len(digests), total=total)
-
-    def with_models(self, names: Iterable[str]) -> Seal:
-        """Return the seal for the same store after these models drew candidates as well."""
-        return replace(self, models=tuple(sorted({*self.models, *names})))
 
 
 def _digest_facts(values: Mapping[str, str]) -> str:

@@ -226,7 +226,8 @@ class Store(DatabaseStore):
 
         Raises `StoreError` if another prompt is stored under the same id.
         """
-        return add_prompts(self, ((example, None) for example in examples))
+        with self.begin_write() as connection:
+            return add_prompts(self, connection, ((example, None) for example in examples))
 
     def add_records(self, records: Iterable[PromptRecord], provenance: Provenance | None) -> int:
         """Add finished records that were made elsewhere.
@@ -254,7 +255,8 @@ class Store(DatabaseStore):
         version = (configuration["generator"] or {}).pop(MODEL_VERSION, None)
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
-        return add_prompts(self, ((record, record) for record in (first, *stream)), models)
+        with self.begin_write() as connection:
+            return add_prompts(self, connection, ((record, record) for record in (first, *stream)), models)
 
     # Work
 
