@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from itertools import islice
 
 from langchain_cfc.candidates import Unit
@@ -148,14 +148,12 @@ class Run:
 
     async def _process_prompts(self) -> None:
         while (work := await self._next_work()) is not None:
-            with self._count_prompt():
-                await self._process(work)
+            await self._process(work)
 
-    @contextmanager
-    def _count_prompt(self) -> Iterator[None]:
-        """Count a prompt as ended on exit, and stop the run on an error."""
+    async def _process(self, work: Work) -> None:
+        """Process a prompt, and stop the run on an error."""
         try:
-            yield
+            await self._run_stages(work)
         except BaseException:
             # Stop here, because other workers continue before `_work` sees the error.
             self._is_stopping = True
@@ -188,7 +186,7 @@ class Run:
         self._in_progress += 1
         return self._page.popleft()
 
-    async def _process(self, work: Work) -> None:
+    async def _run_stages(self, work: Work) -> None:
         """Take a prompt through all stages that are not finished yet."""
         draws, known = work.draws, None
         if draws is None:

@@ -25,7 +25,7 @@ from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.collect.batches import submission
 from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, OpenCall, current_call
 from langchain_cfc.collect.batches.models import BatchedModels, Client, make_response
-from langchain_cfc.collect.batches.providers import Line, open_provider
+from langchain_cfc.collect.batches.providers import Body, open_provider
 from langchain_cfc.collect.batches.requests import (
     OK,
     OpenRequests,
@@ -182,7 +182,7 @@ class Batcher:
         async with call.wait_for_batch():
             await asyncio.shield(slot.answered)
 
-    def _take_slot(self, journal: BatchJournal, route: Route, line: Line) -> Slot:
+    def _take_slot(self, journal: BatchJournal, route: Route, body: Body) -> Slot:
         """Return the slot for a request of a call, which may already hold a stored answer."""
         position, stage = journal.position, journal.stage
         if (position, stage) in self._stored:
@@ -190,9 +190,9 @@ class Batcher:
             with self._store.begin_read() as connection:
                 for key, answer in batches.read_stage(connection, position, stage).items():
                     self.requests.find(key).answer = answer
-        text = canonical_json([route.endpoint, line.body, dict(line.headers)])
+        text = canonical_json([route.endpoint, body, dict(route.headers)])
         slot = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
-        slot.route, slot.line = route, line
+        slot.route, slot.body = route, body
         return slot
 
     # Live calls in place of a batch

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, MethodType
@@ -88,8 +88,7 @@ class BatchedModels:
         self.stages: set[Stage] = set()
         self._send = send
         self._replaced: dict[int, Any] = {}
-        self._opened: list[Any] = []
-        self._restore: list[Callable[[], object]] = []
+        self._undo = AsyncExitStack()
         live: dict[str, None] = {}
         done: set[int] = set()
         for stage, part in parts.items():
@@ -110,10 +109,7 @@ class BatchedModels:
 
     async def close(self) -> None:
         """Restore the models' own clients, and close those that were opened here."""
-        for restore in self._restore:
-            restore()
-        for http in self._opened:
-            await http.aclose()
+        await self._undo.aclose()
 
     def _replace_openai(self, model: Any) -> bool:
         package, official = sys.modules.get("langchain_openai.chat_models.base"), sys.modules.get("openai")
@@ -123,12 +119,11 @@ class BatchedModels:
         # A subclass is a client of another service, which has another batch interface or none.
         if type(root) is not official.AsyncOpenAI:
             return False
-        before = {name: getattr(model, name) for name in ("root_async_client", "async_client")}
         is_own = model.http_async_client is not None
         replaced = self._replace_client("openai", root, official.DefaultAsyncHttpxClient, is_own=is_own)
         if replaced is None:
             return False
-        self._set(vars(model), before, root_async_client=replaced, async_client=replaced.chat.completions)
+        self._set_clients(model, root_async_client=replaced, async_client=replaced.chat.completions)
         return True
 
     def _replace_anthropic(self, model: Any) -> bool:
@@ -143,7 +138,7 @@ class BatchedModels:
         if replaced is None:
             return False
         # The client is a cached property, and copies of the model inherit the cached value.
-        self._set(vars(model), {"_async_client": root}, _async_client=replaced)
+        self._set_clients(model, _async_client=replaced)
         return True
 
     def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, *, is_own: bool) -> Any:
@@ -159,18 +154,22 @@ class BatchedModels:
                 return None
             official = root
             if not is_own:
-                self._opened.append(make_http(base_url=root.base_url, timeout=root.timeout))
-                official = root.copy(http_client=self._opened[-1])
+                official = self._copy_client(root, make_http(base_url=root.base_url, timeout=root.timeout))
             client = Client(provider, official, str(root.base_url).rstrip("/"))
             http = make_http(base_url=root.base_url, transport=_Transport(client, self._send))
-            self._opened.append(http)
             self.clients.append(client)
-            self._replaced[id(root)] = root.copy(http_client=http)
+            self._replaced[id(root)] = self._copy_client(root, http)
         return self._replaced[id(root)]
 
-    def _set(self, values: dict[str, Any], before: Mapping[str, Any], **replaced: Any) -> None:
-        self._restore.append(partial(values.update, dict(before)))
-        values.update(replaced)
+    def _copy_client(self, root: Any, http: Any) -> Any:
+        """Return a copy of an official client with an HTTP client, which `close` closes."""
+        self._undo.push_async_callback(http.aclose)
+        return root.copy(http_client=http)
+
+    def _set_clients(self, model: Any, **clients: Any) -> None:
+        attributes = vars(model)
+        self._undo.callback(attributes.update, {name: attributes[name] for name in clients})
+        attributes.update(clients)
 
 
 def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:

@@ -27,14 +27,9 @@ _METADATA_KEY = "langchain-cfc"
 _RETRIES = 5
 
 Ending: TypeAlias = Literal["ended", "refused", "cancelled"]
-
-
-@dataclass(frozen=True)
-class Line:
-    """Request of a batch, as its model made it."""
-
-    body: Mapping[str, Any]
-    headers: Mapping[str, str]  # only those that change what the request means
+# Body of a request as its model made it, and those of its headers that change what it means.
+Body: TypeAlias = Mapping[str, Any]
+Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -85,11 +80,11 @@ class Provider(ABC):
         self._once = client.official.copy(max_retries=0)
 
     @abstractmethod
-    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
         """Return a request as it is sent in a batch, to measure its size."""
 
     @abstractmethod
-    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Upload what can be uploaded free of charge, and return what `create` needs."""
 
     @abstractmethod
@@ -126,15 +121,16 @@ class OpenAIBatches(Provider):
         "/responses": "/v1/responses",
     }
 
-    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
         """Return a request as a line of the uploaded file."""
         custom_id = _make_id(key, number)
-        request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": line.body}
+        request = {"custom_id": custom_id, "method": "POST", "url": endpoint, "body": body}
         return json.dumps(request, ensure_ascii=False).encode() + b"\n"
 
-    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Upload the file of requests, and return its id."""
-        content = b"".join(self.encode(key, number, line, endpoint) for number, line in enumerate(lines))
+        del headers
+        content = b"".join(self.encode(key, number, body, endpoint) for number, body in enumerate(bodies))
         file = await self._official.files.create(file=(f"{key}.jsonl", content), purpose="batch")
         return file.id
 
@@ -225,18 +221,18 @@ class AnthropicBatches(Provider):
     endpoints: ClassVar[Mapping[str, str]] = {"/v1/messages": "/v1/messages"}
     meaningful_headers = ("anthropic-beta",)
 
-    def encode(self, key: str, number: int, line: Line, endpoint: str) -> bytes:
+    def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
         """Return a request as an item of the batch's list."""
         del endpoint
-        return json.dumps(self._request(key, number, line), ensure_ascii=False).encode() + b","
+        return json.dumps(self._request(key, number, body), ensure_ascii=False).encode() + b","
 
-    def _request(self, key: str, number: int, line: Line) -> dict[str, Any]:
-        return {"custom_id": _make_id(key, number), "params": line.body}
+    def _request(self, key: str, number: int, body: Body) -> dict[str, Any]:
+        return {"custom_id": _make_id(key, number), "params": body}
 
-    async def prepare(self, key: str, lines: Sequence[Line], endpoint: str) -> Any:
+    async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Return the requests and their common headers, because nothing can be uploaded in advance."""
         del endpoint
-        return [self._request(key, number, line) for number, line in enumerate(lines)], lines[0].headers
+        return [self._request(key, number, body) for number, body in enumerate(bodies)], headers
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
         """Create a message batch, and return its id."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from langchain_cfc.collect.batches.providers import Line, Provider, Result
+from langchain_cfc.collect.batches.providers import Body, Headers, Provider, Result
 from langchain_cfc.collect.costs import (
     ASSUMED_OUTPUT,
     CHARACTERS_PER_TOKEN,
@@ -34,7 +34,7 @@ class Route:
     provider: Provider
     endpoint: str
     model: str
-    headers: tuple[tuple[str, str], ...]
+    headers: Headers
 
 
 @dataclass(eq=False)
@@ -45,7 +45,7 @@ class Slot:
     is_taken: bool = False  # whether a call waits for the answer or has received it
     is_queued: bool = False  # whether the request is in a batch or in the queue for the next one
     answer: Answer | None = None
-    line: Line | None = None
+    body: Body | None = None
     route: Route | None = None  # where the request goes
     answered: asyncio.Future[None] | None = None  # done once there is an answer
 
@@ -126,8 +126,8 @@ def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
     return total, batched
 
 
-async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] | None:
-    """Return the route and the content of a request; None if it cannot be in a batch."""
+async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] | None:
+    """Return the route and the body of a request; None if it cannot be in a batch."""
     path = str(request.url.path)
     endpoint = next((name for end, name in provider.endpoints.items() if path.endswith(end)), None)
     if endpoint is None or request.method != "POST":
@@ -136,9 +136,8 @@ async def read_request(provider: Provider, request: Any) -> tuple[Route, Line] |
     if body.get("stream"):
         return None
     names = provider.meaningful_headers
-    headers = {name: request.headers[name] for name in names if name in request.headers}
-    route = Route(provider, endpoint, str(body.get("model")), tuple(sorted(headers.items())))
-    return route, Line(body, headers)
+    headers = tuple(sorted((name, request.headers[name]) for name in names if name in request.headers))
+    return Route(provider, endpoint, str(body.get("model")), headers), body
 
 
 def group_requests(queue: Sequence[Slot]) -> Iterator[tuple[Route, list[Slot]]]:
@@ -155,8 +154,8 @@ def split_requests(route: Route, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
     part: list[Slot] = []
     size, provider = 0, route.provider
     for slot in slots:
-        assert slot.line is not None  # noqa: S101 - it was made in this run
-        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, slot.line, route.endpoint))
+        assert slot.body is not None  # noqa: S101 - it was made in this run
+        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, slot.body, route.endpoint))
         if part and (len(part) == provider.max_requests or size + length > provider.max_bytes):
             yield part
             part, size = [], 0
@@ -193,13 +192,13 @@ def estimate_usage(slots: Sequence[Slot], outputs: Mapping[Stage, Usage]) -> Usa
     """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
     for slot in slots:
-        if slot.line is None or slot.route is None:
+        if slot.body is None or slot.route is None:
             continue
         known = outputs.get(slot.key.stage, Usage())
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:
-            output = min(ASSUMED_OUTPUT, _find_limit(slot.line.body) or ASSUMED_OUTPUT)
-        size = len(json.dumps(slot.line.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
+            output = min(ASSUMED_OUTPUT, _find_limit(slot.body) or ASSUMED_OUTPUT)
+        size = len(json.dumps(slot.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
         total += Usage((ModelCalls(slot.route.model, False, size, output),))
     return total

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from langchain_cfc.collect.batches.providers import BatchState, Provider, Result
+from langchain_cfc.collect.batches.providers import BatchState, Headers, Provider, Result
 from langchain_cfc.collect.batches.requests import KEY_DIGITS, OK, OpenRequests, Route, Slot, make_answer
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.collect.failures import is_transient
@@ -159,19 +159,19 @@ class Submissions:
         batch = OpenBatch(row, provider, dict(enumerate(slots)))
         self._batches[row.number] = batch
         await self._writer.write(batches.insert_batch(row, [slot.key for slot in slots]))
-        self._spawn(self._create_and_finish(batch))
+        self._spawn(self._create_and_finish(batch, route.headers))
 
-    async def _create_and_finish(self, batch: OpenBatch) -> None:
-        await self._note_id(batch, await self._create(batch))
+    async def _create_and_finish(self, batch: OpenBatch, headers: Headers) -> None:
+        await self._note_id(batch, await self._create(batch, headers))
         await self._finish(batch)
 
-    async def _create(self, batch: OpenBatch) -> str:
+    async def _create(self, batch: OpenBatch, headers: Headers) -> str:
         """Submit a batch exactly once, and return the provider's id of it."""
         provider, row = batch.provider, batch.row
-        lines = [one.line for one in batch.slots.values() if one.line is not None]
+        bodies = [one.body for one in batch.slots.values() if one.body is not None]
         try:
             prepared = await self._patiently(
-                batch, lambda: provider.prepare(row.key, lines, row.endpoint), _MOST_UPLOADS
+                batch, lambda: provider.prepare(row.key, bodies, row.endpoint, headers), _MOST_UPLOADS
             )
         except CollectionError as error:
             await self._drop(batch)
