@@ -48,12 +48,13 @@ def check_installed(extras: Mapping[str, str], purpose: str) -> None:
 
 
 def _missing(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
+    from langchain_cfc._internal.text import join_names
     from langchain_cfc.errors import MissingExtraError
 
     modules = [module.partition(".")[0] for module in extras]
-    listed = " and ".join(filter(None, [", ".join(modules[:-1]), modules[-1]]))
     verb = "is" if len(modules) == 1 else "are"
     named = ",".join(dict.fromkeys(extras.values()))
     return MissingExtraError(
-        f"{purpose} needs {listed}, which {verb} not installed: pip install 'langchain-cfc[{named}]'"
+        f"{purpose} needs {join_names(modules)}, which {verb} not installed: "
+        f"pip install 'langchain-cfc[{named}]'"
     )

@@ -33,7 +33,8 @@ _SECRETS = (
     (re.compile(r"\b(?:sk|pk|rk|gsk|hf|ghp|gho|xox[abp])[-_][\w*-]{8,}"), _REDACTED),
     (re.compile(r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)"), _REDACTED),
 )
-_LONGEST = 500
+# Maximum number of characters that a message quotes.
+_MAX_QUOTED = 500
 
 
 def escape_controls(text: str) -> str:
@@ -53,13 +54,13 @@ def redact_secrets(text: str) -> str:
     return text
 
 
-def quote(text: str, longest: int = _LONGEST) -> str:
+def quote(text: str) -> str:
     """Return the beginning of an untrusted text, without secrets or control characters, for a message."""
     # Cut after redaction, because half a secret is not recognisable; a rough cut before bounds the work.
-    shown = escape_controls(redact_secrets(text[: 20 * longest]))
-    if len(shown) <= longest:
+    shown = escape_controls(redact_secrets(text[: 20 * _MAX_QUOTED]))
+    if len(shown) <= _MAX_QUOTED:
         return shown
-    return f"{shown[:longest]}... ({len(text):,} characters)"
+    return f"{shown[:_MAX_QUOTED]}... ({len(text):,} characters)"
 
 
 def format_percent(share: float, spec: str = ".0f") -> str:

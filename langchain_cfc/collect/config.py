@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.candidates import Unit
 from langchain_cfc.collect.collecting import CallPolicy
@@ -251,8 +251,7 @@ def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
     arguments = {name: value for name, value in given.items() if not _CONNECTION_ARGUMENT.search(name)}
     description = {"factory": table.factory, "model": table.model}
     if arguments:
-        text = json.dumps(arguments, sort_keys=True, default=str)
-        description["arguments"] = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+        description["arguments"] = compute_sha256(json.dumps(arguments, sort_keys=True, default=str))
     return {name: value for name, value in description.items() if value is not None}
 
 

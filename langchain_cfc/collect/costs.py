@@ -318,14 +318,14 @@ class BudgetTracker:
         self.usage += usage
         self.batched += batched
 
-    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage | None = None) -> None:
+    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
         """Count the usage and `lost` requests of a stage that finished or failed.
 
         `paid` is the part of the usage that was counted before. Raises `CollectionError` if tokens or prices
         are unknown.
         """
         self._budget.check_reported(usage)
-        self.usage += usage if paid is None else usage - paid
+        self.usage += usage - paid
         self._lost[stage] += lost
         self._finished[stage] = True
         self._requests[stage] = max(self._requests[stage], usage.answered)

@@ -92,7 +92,7 @@ class StoreJournal:
         return self._earlier + usage
 
     def finish(
-        self, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
+        self, outcome: Outcome, strip: Sequence[DrawnCandidate]
     ) -> tuple[list[Write], CFCError | None]:
         """Return the writes that end a stage, and its error if it failed."""
         usage = outcome.usage - self._written

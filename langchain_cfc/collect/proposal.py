@@ -130,12 +130,6 @@ class Answer:
     candidate: DrawnCandidate
 
     @property
-    def metadata(self) -> Mapping[str, Any]:
-        """Metadata of the response."""
-        message = self.candidate.message
-        return {} if message is None else message.response_metadata
-
-    @property
     def tokens(self) -> int:
         """Number of tokens of the answer, estimated if the model does not report it."""
         usage = getattr(self.candidate.message, "usage_metadata", None)
@@ -144,7 +138,8 @@ class Answer:
     @property
     def has_logprobs(self) -> bool:
         """Whether the answer carries token log-probabilities."""
-        return bool((self.metadata.get("logprobs") or {}).get("content"))
+        metadata = getattr(self.candidate.message, "response_metadata", {})
+        return bool((metadata.get("logprobs") or {}).get("content"))
 
 
 @dataclass(frozen=True)
@@ -313,14 +308,12 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     answers = drawing.answers
     labels = {choice.name: label_answers(choice, answers) for choice in choices}
     choice = max(choices, key=lambda one: sum(labels[one.name]))
-    extracts = choice.extractor is not None and any(map(_is_wordy, answers))
+    # The letter or number must be extracted from an answer of more than one word.
+    extractor = choice.extractor if any(len(one.candidate.text.split()) > 1 for one in answers) else None
     longest = max(one.tokens for one in answers)
     verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
     path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
-    source = {
-        "path": path,
-        **dataset.columns.model_dump(mode="json", exclude_defaults=True),
-    }
+    source = {"path": path, **dataset.columns.model_dump(mode="json", exclude_defaults=True)}
     if dataset.examples.bad_rows:
         source["bad_rows"] = "set_aside"
     labeler: dict[str, Any] = {"factory": choice.factory}
@@ -337,8 +330,8 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
         "verifier": {"factory": f"{_VERIFIERS}:{verifier}"},
         "labeler": labeler,
     }
-    if extracts and choice.extractor is not None:
-        settings["answer"] = {"factory": choice.extractor, "id": choice.extractor.rpartition(":")[2]}
+    if extractor is not None:
+        settings["answer"] = {"factory": extractor, "id": extractor.rpartition(":")[2]}
     reasons = {
         "labeler.factory": _explain_labeler(choice, choices, labels),
         "verifier.factory": _explain_verifier(verifier),
@@ -347,11 +340,6 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
         "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
     }
     return Proposal(settings, reasons, answers, labels[choice.name])
-
-
-def _is_wordy(answer: Answer) -> bool:
-    """Return whether an answer has more than one word, so that its letter or number must be extracted."""
-    return len(answer.candidate.text.split()) > 1
 
 
 def _propose_max_tokens(longest: int) -> int:

@@ -205,7 +205,7 @@ _WORDS: dict[Unit, tuple[str, str, str, str]] = {
 class EarlyWarnings:
     """Reports early, and each problem once, that a collection will not calibrate well."""
 
-    def __init__(self, n: int, unit: Unit = "answers") -> None:
+    def __init__(self, n: int, unit: Unit) -> None:
         self._n = n
         self._unit = unit
         self._noun, self._right, self._wrong, self._price = _WORDS[unit]
