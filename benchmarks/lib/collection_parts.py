@@ -182,9 +182,9 @@ def _make_writes(prompts: int, n: int) -> list[list[Write]]:
     found = []
     while some := list(islice(numbers, BATCH)):
         found += [
-            combine_writes(rows.insert_draws(one, draws, paid, without_nul=False) for one in some),
+            combine_writes(rows.insert_draws(one, draws, paid, forbids_nul=False) for one in some),
             combine_writes(rows.insert_scores(one, scores, paid) for one in some),
-            combine_writes(rows.insert_labels(one, labels, Usage(), without_nul=False) for one in some),
+            combine_writes(rows.insert_labels(one, labels, Usage(), forbids_nul=False) for one in some),
         ]
     return found
 

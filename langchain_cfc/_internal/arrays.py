@@ -13,7 +13,7 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 # Maximum number of pairs of candidates to compare at a time.
-_MOST_PAIRS = 2**22
+_MAX_PAIRS = 2**22
 
 
 def to_float_array(numbers: npt.ArrayLike, name: str) -> FloatArray:
@@ -34,7 +34,7 @@ def find_first_equal(numbers: IntArray) -> IntArray:
     """
     size, n = numbers.shape
     # Compare all pairs of candidates, for as many prompts at a time as fit into a few megabytes.
-    rows = max(1, _MOST_PAIRS // n**2)
+    rows = max(1, _MAX_PAIRS // n**2)
     first = np.empty_like(numbers)
     for start in range(0, size, rows):
         part = numbers[start : start + rows]

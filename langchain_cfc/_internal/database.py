@@ -33,7 +33,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from langchain_cfc._internal.files import PRIVATE
+from langchain_cfc._internal.files import PRIVATE_MODE
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import StoreError
 
@@ -41,14 +41,14 @@ StoreT = TypeVar("StoreT", bound="DatabaseStore")
 # Type of an auto-incrementing primary key.
 ROW_NUMBER = BigInteger().with_variant(Integer, "sqlite")
 # Seconds to wait for another process that is creating the tables, and between two attempts.
-_PATIENCE, _INTERVAL = 30.0, 0.05
+_CREATION_TIMEOUT, _POLL_INTERVAL = 30.0, 0.05
 # The package's key for advisory locks in a PostgreSQL database.
-_LOCK = 0x1A7C_CFC0
+_ADVISORY_LOCK_KEY = 0x1A7C_CFC0
 # SQLite's message for a folder that does not exist or is not writable.
-_UNOPENED = "unable to open database file"
+_CANNOT_OPEN = "unable to open database file"
 _IO_ERROR = "disk I/O error"
 # On Linux, the list of mounts, with mount points in the fifth column and these characters escaped.
-_MOUNTS = Path("/proc/self/mountinfo")
+_MOUNT_TABLE = Path("/proc/self/mountinfo")
 _MOUNT_ESCAPES = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
@@ -73,9 +73,9 @@ class DatabaseStore:
     _facts: ClassVar[Table]
     _format: ClassVar[str]
     _version: ClassVar[int]
-    _not_found: ClassVar[str]
-    _not_this: ClassVar[str]
-    _advice: ClassVar[str]
+    _missing_message: ClassVar[str]
+    _wrong_format_message: ClassVar[str]
+    _wrong_version_advice: ClassVar[str]
 
     def __init__(self, where: str | os.PathLike[str], *, create: bool = False) -> None:
         self._url = _parse_url(where)
@@ -95,16 +95,16 @@ class DatabaseStore:
             msg = f"{self.name} is not a usable database: {error}"
             raise StoreError(msg) from error
         if self.is_sqlite:
-            _check_one_name(self.path)
-            event.listen(self.engine, "connect", _configure)
+            _check_single_name(self.path)
+            event.listen(self.engine, "connect", _configure_connection)
             if not create and not self.path.is_file():
-                msg = f"{self._not_found} {self.name}{suggest_file(self.path)}"
+                msg = f"{self._missing_message} {self.name}{suggest_file(self.path)}"
                 raise StoreNotFoundError(msg)
             if create and not self.path.exists():
                 # SQLite would follow the umask; the files that it adds take the mode of this one. If this
                 # fails, opening the store fails as well, with an error that says why.
                 with suppress(OSError):
-                    self.path.touch(PRIVATE)
+                    self.path.touch(PRIVATE_MODE)
         try:
             self._open(create=create)
         except BaseException:
@@ -126,19 +126,19 @@ class DatabaseStore:
         if create and self._read_format() is None:
             self._create()
         if self._read_format() != self._format:
-            msg = f"{self.name} {self._not_this}"
+            msg = f"{self.name} {self._wrong_format_message}"
             raise StoreNotFoundError(msg) if self._can_create() else StoreError(msg)
         version = self._read_fact("version")
         if version != self._version:
             msg = (
                 f"{self.name} is a store of version {version}, but this release reads version "
-                f"{self._version}: {self._advice}"
+                f"{self._version}: {self._wrong_version_advice}"
             )
             raise StoreError(msg)
 
     def _create(self) -> None:
         """Create the tables unless they exist; processes that start at the same time take turns."""
-        with self.lock(_PATIENCE):
+        with self.lock(_CREATION_TIMEOUT):
             if not self._can_create():
                 return
             if self.is_sqlite:
@@ -186,7 +186,7 @@ class DatabaseStore:
         return statement
 
     @property
-    def without_nul(self) -> bool:
+    def forbids_nul(self) -> bool:
         """Whether texts cannot contain the character U+0000, as in PostgreSQL."""
         return not self.is_sqlite
 
@@ -274,7 +274,7 @@ class DatabaseStore:
 
     def _explain_cause(self, cause: str) -> str:
         """Return a hint that SQLite's own error message lacks, or an empty text."""
-        if _UNOPENED in cause:  # SQLite creates files next to its own, even for reading
+        if _CANNOT_OPEN in cause:  # SQLite creates files next to its own, even for reading
             return "; its folder must exist and be writable, even for reading"
         if _IO_ERROR in cause:  # also reported if the disk has no room for the index of the journal
             with suppress(OSError):
@@ -282,19 +282,19 @@ class DatabaseStore:
         return ""
 
     @contextmanager
-    def lock(self, patience: float = 0.0) -> Iterator[None]:
-        """Lock the store against other runs; raise a StoreError if it stays locked for `patience` seconds."""
+    def lock(self, timeout: float = 0.0) -> Iterator[None]:
+        """Lock the store against other runs; raise a StoreError if it stays locked for `timeout` seconds."""
         if not self.is_sqlite:
-            with self._advisory_lock(patience):
+            with self._advisory_lock(timeout):
                 yield
             return
-        _check_one_name(self.path)
+        _check_single_name(self.path)
         # Resolved, so that all symbolic links to the file share one lock.
         lock = FileLock(f"{self.path.resolve()}.lock")
         try:
-            lock.acquire(timeout=patience, poll_interval=_INTERVAL)
+            lock.acquire(timeout=timeout, poll_interval=_POLL_INTERVAL)
         except Timeout as error:
-            raise self._busy() from error
+            raise self._make_busy_error() from error
         except OSError as error:
             msg = f"cannot write {self.name}: {error.strerror} ({error.filename})"
             raise StoreError(msg) from error
@@ -304,8 +304,8 @@ class DatabaseStore:
             lock.release()
 
     @contextmanager
-    def _advisory_lock(self, patience: float) -> Iterator[None]:
-        end = time.monotonic() + patience
+    def _advisory_lock(self, timeout: float) -> Iterator[None]:
+        end = time.monotonic() + timeout
         with self._explain_errors("lock"), self.engine.connect() as connection:
             # By keepalives the server detects a dead client and releases its lock. The connection is detached
             # so that it does not return to the pool with these settings.
@@ -313,10 +313,10 @@ class DatabaseStore:
             for setting in ("idle = 30", "interval = 10", "count = 3"):
                 connection.execute(text(f"SET tcp_keepalives_{setting}"))
             acquire = text("SELECT pg_try_advisory_lock(:key)")
-            while not connection.execute(acquire, {"key": _LOCK}).scalar_one():
+            while not connection.execute(acquire, {"key": _ADVISORY_LOCK_KEY}).scalar_one():
                 if time.monotonic() >= end:
-                    raise self._busy()
-                time.sleep(_INTERVAL)
+                    raise self._make_busy_error()
+                time.sleep(_POLL_INTERVAL)
             # The lock belongs to the session, so the transaction need not stay open.
             connection.commit()
             try:
@@ -324,9 +324,9 @@ class DatabaseStore:
             finally:
                 # A lost session has already released its lock, and its error is already being raised.
                 with suppress(SQLAlchemyError):
-                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _LOCK})
+                    connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK_KEY})
 
-    def _busy(self) -> StoreError:
+    def _make_busy_error(self) -> StoreError:
         return StoreError(f"another run is using {self.name}: wait until it ends, or stop it")
 
 
@@ -343,7 +343,7 @@ def _parse_url(where: str | os.PathLike[str]) -> URL:
     return url.set(drivername="postgresql+psycopg") if url.drivername in {"postgresql", "postgres"} else url
 
 
-def _check_one_name(path: Path) -> None:
+def _check_single_name(path: Path) -> None:
     """Reject an SQLite file that has a second name: a hard link, or a mount of the file itself.
 
     SQLite puts its journal and shared memory next to the name by which a file was opened; the lock file is
@@ -362,7 +362,7 @@ def _check_one_name(path: Path) -> None:
             "copy"
         )
         raise StoreError(msg)
-    if str(real) in _mount_points():
+    if str(real) in _read_mount_points():
         msg = (
             f"{path} is mounted as a single file, so SQLite's journal next to it would not be "
             "shared with the original: mount the folder that holds it"
@@ -370,9 +370,9 @@ def _check_one_name(path: Path) -> None:
         raise StoreError(msg)
 
 
-def _mount_points() -> set[str]:
+def _read_mount_points() -> set[str]:
     try:
-        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+        lines = _MOUNT_TABLE.read_text(errors="surrogateescape").splitlines()
     except OSError:  # not Linux
         return set()
     points = {fields[4] for line in lines if len(fields := line.split(" ")) > 4}  # noqa: PLR2004
@@ -381,7 +381,7 @@ def _mount_points() -> set[str]:
     return points
 
 
-def _configure(connection: Any, record: Any) -> None:
+def _configure_connection(connection: Any, record: Any) -> None:
     del record
     for setting in ("synchronous = FULL", "foreign_keys = ON", "busy_timeout = 30000"):
         connection.execute(f"PRAGMA {setting}")

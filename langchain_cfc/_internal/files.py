@@ -20,9 +20,9 @@ if sys.platform != "win32":
     import fcntl
 
 # Modes of new files before the umask: files that hold prompts and answers, and all others.
-PRIVATE, _SHARED = 0o600, 0o666
+PRIVATE_MODE, _DEFAULT_MODE = 0o600, 0o666
 # Maximum number of the target's characters in the name of a temporary file, which has at most 255 bytes.
-_NAME_CHARACTERS = 40
+_MAX_NAME_CHARACTERS = 40
 _RANDOM_BYTES = 8
 
 
@@ -42,9 +42,9 @@ def read_creation_time() -> datetime:
 def check_target(path: str | os.PathLike[str]) -> None:
     """Raise an `InputError` for a path that `atomic_writer` cannot write to, before work is done for it."""
     target = Path(os.path.realpath(path))
-    _mode_to_keep(target)
+    _read_existing_mode(target)
     if not target.parent.is_dir():
-        raise _no_folder(target)
+        raise _make_missing_folder_error(target)
     if not os.access(target.parent, os.W_OK):
         msg = f"cannot write {target}: the folder {target.parent} is read-only"
         raise InputError(msg)
@@ -60,22 +60,22 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
     Raises an InputError if `path` cannot be written.
     """
     target = Path(os.path.realpath(path))
-    mode = _mode_to_keep(target)
+    mode = _read_existing_mode(target)
     _remove_stale(target)
-    temporary, file = _create(target, PRIVATE if private else _SHARED)
+    temporary, file = _create_temporary(target, PRIVATE_MODE if private else _DEFAULT_MODE)
     try:
         with file:
             if mode is not None:
                 temporary.chmod(mode)
             yield file
-            with _name_failures(target):
+            with _explain_write_errors(target):
                 file.flush()
                 os.fsync(file.fileno())
                 if sys.platform != "win32":
                     # Still open and locked, so that no other process removes it as stale.
                     temporary.replace(target)
         if sys.platform == "win32":  # cannot rename open files
-            with _name_failures(target):
+            with _explain_write_errors(target):
                 temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -105,12 +105,12 @@ class _NewFile(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         """Write as much as the system accepts, and return the number of bytes."""
-        with _name_failures(self._target):
+        with _explain_write_errors(self._target):
             return super().write(data)
 
 
 @contextmanager
-def _name_failures(target: Path) -> Iterator[None]:
+def _explain_write_errors(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -118,7 +118,7 @@ def _name_failures(target: Path) -> Iterator[None]:
         raise InputError(msg) from error
 
 
-def _mode_to_keep(target: Path) -> int | None:
+def _read_existing_mode(target: Path) -> int | None:
     """Return the permissions of the file to be replaced; None if there is none."""
     if not target.exists():
         return None
@@ -129,30 +129,32 @@ def _mode_to_keep(target: Path) -> int | None:
     return stat.S_IMODE(target.stat().st_mode)
 
 
-def _no_folder(target: Path) -> InputError:
+def _make_missing_folder_error(target: Path) -> InputError:
     return InputError(f"cannot write {target}: the folder {target.parent} does not exist")
 
 
-def _create(target: Path, mode: int) -> tuple[Path, BinaryIO]:
+def _create_temporary(target: Path, mode: int) -> tuple[Path, BinaryIO]:
     """Create a temporary file next to the target, with a mode before the umask; locked while it is open."""
     while True:
-        temporary = target.with_name(f"{_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp")
+        temporary = target.with_name(
+            f"{_make_temporary_prefix(target)}{secrets.token_hex(_RANDOM_BYTES)}.tmp"
+        )
         try:
             file = io.BufferedWriter(_NewFile(temporary, target, mode))
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise _no_folder(target) from error
+            raise _make_missing_folder_error(target) from error
         except OSError as error:
             msg = f"cannot write {target}: {error.strerror} in the folder {target.parent}"
             raise InputError(msg) from error
         # Another process may have removed it as stale before it was locked; then try again.
-        if not _can_lock(file) or temporary.exists():
+        if not _try_lock(file) or temporary.exists():
             return temporary, file
         file.close()
 
 
 def _remove_stale(target: Path) -> None:
     """Remove unlocked temporary files next to the target, which killed processes left behind."""
-    prefix, length = _prefix(target), 2 * _RANDOM_BYTES
+    prefix, length = _make_temporary_prefix(target), 2 * _RANDOM_BYTES
     with suppress(OSError):
         for path in target.parent.iterdir():
             name = path.name
@@ -161,15 +163,15 @@ def _remove_stale(target: Path) -> None:
             if len(name) != len(prefix) + length + len(".tmp") or not path.is_file():
                 continue
             with path.open("rb") as file:
-                if _can_lock(file):
+                if _try_lock(file):
                     path.unlink(missing_ok=True)
 
 
-def _prefix(target: Path) -> str:
-    return f".{target.name[:_NAME_CHARACTERS]}."
+def _make_temporary_prefix(target: Path) -> str:
+    return f".{target.name[:_MAX_NAME_CHARACTERS]}."
 
 
-def _can_lock(file: BinaryIO) -> bool:
+def _try_lock(file: BinaryIO) -> bool:
     """Lock a file until it is closed; return False if it is already locked or cannot be locked."""
     if sys.platform == "win32":
         return False

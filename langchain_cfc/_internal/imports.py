@@ -35,7 +35,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise _missing({module: extra}, purpose) from error
+        raise _make_missing_extra_error({module: extra}, purpose) from error
 
 
 def check_installed(extras: Mapping[str, str], purpose: str) -> None:
@@ -44,10 +44,10 @@ def check_installed(extras: Mapping[str, str], purpose: str) -> None:
 
     missing = {module: extra for module, extra in extras.items() if find_spec(module) is None}
     if missing:
-        raise _missing(missing, purpose)
+        raise _make_missing_extra_error(missing, purpose)
 
 
-def _missing(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
+def _make_missing_extra_error(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
     from langchain_cfc._internal.text import join_names
     from langchain_cfc.errors import MissingExtraError
 

@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import CFCError, InputError, RecordError
 
-Kind = TypeVar("Kind")
+PluginT = TypeVar("PluginT")
 
 # At least two characters, because a single letter is a Windows drive.
-_SCHEMED = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
+_SOURCE_WITH_SCHEME = re.compile(r"([a-z][a-z0-9+-]+):(.+)")
 
 
 def is_plugin_source(source: str | os.PathLike[str], folder: Path = Path()) -> bool:
     """Return whether a source has the form `SCHEME:REST` and is not an existing file in `folder`."""
-    schemed = isinstance(source, str) and _SCHEMED.fullmatch(source) is not None
+    schemed = isinstance(source, str) and _SOURCE_WITH_SCHEME.fullmatch(source) is not None
     return schemed and not (folder / source).exists()
 
 
-def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given: object) -> Kind:
+def load_plugin(group: str, kind: str, returns: type[PluginT], source: str, *given: object) -> PluginT:
     """Return the result of the plugin for `SCHEME:REST`, called with REST and `given`.
 
     `kind` names the plugins in messages. Raises a RecordError if there is no plugin, and an InputError if
@@ -37,9 +37,11 @@ def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given:
     found = entry_points(group=group)
     points = [point for point in found if point.name == scheme]
     if not points:
-        raise RecordError(source, 0, "", _absence(kind, scheme, sorted({point.name for point in found})))
+        raise RecordError(
+            source, 0, "", _explain_missing_plugin(kind, scheme, sorted({point.name for point in found}))
+        )
     if len(points) > 1:
-        owners = ", ".join(sorted(f"{_owner(point)} ({point.value})" for point in points))
+        owners = ", ".join(sorted(f"{_find_owner(point)} ({point.value})" for point in points))
         msg = f"{source}: several distributions provide {scheme}: {owners}; uninstall all but one"
         raise InputError(msg)
     (point,) = points
@@ -48,20 +50,20 @@ def load_plugin(group: str, kind: str, returns: type[Kind], source: str, *given:
     except CFCError:
         raise
     except Exception as error:  # another distribution may raise anything
-        msg = f"{source}: {_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
+        msg = f"{source}: {_find_owner(point)} failed with {type(error).__name__}: {quote(str(error))}"
         raise InputError(msg) from error
     if not isinstance(made, returns):
-        msg = f"{source}: {_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"
+        msg = f"{source}: {_find_owner(point)} returned a {type(made).__name__}; expected {returns.__name__}"
         raise InputError(msg)
     return made
 
 
-def _absence(kind: str, scheme: str, known: list[str]) -> str:
+def _explain_missing_plugin(kind: str, scheme: str, known: list[str]) -> str:
     listed = f"found {', '.join(known)}" if known else "none is installed"
     return f"no such file, and no {kind} {scheme}: {listed}; langchain-cfc-{scheme} may provide it"
 
 
-def _owner(point: EntryPoint) -> str:
+def _find_owner(point: EntryPoint) -> str:
     return point.dist.name if point.dist is not None else point.value
 
 

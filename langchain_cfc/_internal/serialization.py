@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, SerializerFunctionWrapHandler, model_serializer
 
-_CANONICAL = json.JSONEncoder(sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_CANONICAL_ENCODER = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+)
 
 
 def canonical_json(value: Any) -> str:
     """Return a value as JSON, equal for equal values; raise a TypeError or ValueError if it has none."""
-    return _CANONICAL.encode(value)
+    return _CANONICAL_ENCODER.encode(value)
 
 
 def compute_sha256(content: str | bytes) -> str:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 # Maximum number of files in a folder that are compared with the missing one.
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 
 
 def find_nearest(given: str, known: Iterable[str]) -> str | None:
@@ -56,7 +56,7 @@ def suggest_file(missing: str | os.PathLike[str]) -> str:
     if not path.parent.is_dir():
         return f"; there is no folder {path.parent}"
     with suppress(OSError):
-        names = [found.name for found in islice(path.parent.iterdir(), _MOST_FILES)]
+        names = [found.name for found in islice(path.parent.iterdir(), _MAX_FILES)]
         nearest = find_nearest(path.name, names)
         if nearest is not None:
             return f"; did you mean {path.with_name(nearest)}?"

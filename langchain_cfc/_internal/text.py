@@ -13,7 +13,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 _CONTROLS_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _REDACTED = "[redacted]"
-_NAME = (
+_SENSITIVE_NAME = (
     r"\b(?:proxy-)?authorization|\b(?:x-)?api[-_ ]?key|\b(?:\w+[-_])?secret(?:[-_ ](?:access[-_ ])?key)?"
     r"|\bpassw(?:or)?d|\b(?:access|auth|bearer|id|refresh|session)[-_ ]?token|\b(?:set-)?cookie"
     r"|(?<=[?&])(?:key|token|sig|signature)"
@@ -24,7 +24,7 @@ _SECRETS = (
     # Headers, parameters and settings by name, in HTTP, JSON, Python or a query.
     (
         re.compile(
-            rf"""(?i)({_NAME})(["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"'`,;&<>{{}}()\[\]\\]+"""
+            rf"""(?i)({_SENSITIVE_NAME})(["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"'`,;&<>{{}}()\[\]\\]+"""
         ),
         rf"\1\2{_REDACTED}",
     ),

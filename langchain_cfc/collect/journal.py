@@ -31,7 +31,7 @@ class StoreJournal:
         self.context = work.context  # digest of the prepared input that they were drawn for
         self.lost = 0  # number of failed requests that may have been answered
         self._writer = writer
-        self._without_nul = writer.store.without_nul
+        self._forbids_nul = writer.store.forbids_nul
         self._announced = 0
         self._earlier = self._written = Usage()
         self.announce(requests)
@@ -56,7 +56,7 @@ class StoreJournal:
         """Write a candidate, and the usage of the stage since the last write."""
         try:
             writes = rows.insert_draw(
-                self.position, slot, draw, usage - self._written, without_nul=self._without_nul
+                self.position, slot, draw, usage - self._written, forbids_nul=self._forbids_nul
             )
         except CollectionError:  # `finish` raises it again, once all candidates are drawn
             return
@@ -74,7 +74,7 @@ class StoreJournal:
 
         Raises `CollectionError` if a claim cannot be stored.
         """
-        writes = rows.insert_claims(self.position, spans, usage, without_nul=self._without_nul)
+        writes = rows.insert_claims(self.position, spans, usage, forbids_nul=self._forbids_nul)
         self._earlier += usage
         self._writer.submit(writes)
 
@@ -108,13 +108,13 @@ class StoreJournal:
         return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
 
     def _insert_result(self, result: Any, usage: Usage, strip: Sequence[DrawnCandidate]) -> list[Write]:
-        without_nul = self._without_nul
+        forbids_nul = self._forbids_nul
         if self.stage == Stage.DRAWN:
             stored = set(self.drawn)
-            return rows.insert_draws(self.position, result, usage, without_nul=without_nul, stored=stored)
+            return rows.insert_draws(self.position, result, usage, forbids_nul=forbids_nul, stored=stored)
         if self.stage == Stage.SCORED:
             return rows.insert_scores(self.position, result, usage)
-        return rows.insert_labels(self.position, result, usage, without_nul=without_nul, strip=strip)
+        return rows.insert_labels(self.position, result, usage, forbids_nul=forbids_nul, strip=strip)
 
     def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
         """Return the writes after which only the lost requests of a stage count as unanswered."""
@@ -200,7 +200,7 @@ class BatchJournal(StoreJournal):
         # Keep the candidates of a failed stage, so that the next run draws only the others.
         for slot, draw in self._held.items() if failed else ():
             with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
-                writes += rows.insert_draw(self.position, slot, draw, Usage(), without_nul=self._without_nul)
+                writes += rows.insert_draw(self.position, slot, draw, Usage(), forbids_nul=self._forbids_nul)
         return writes
 
 

@@ -248,9 +248,9 @@ class MonitorStore(DatabaseStore):
     _facts = _facts
     _format = "langchain-cfc/monitor"
     _version = 3
-    _not_found = "there is no monitor at"
-    _not_this = "is not the store of a monitor"
-    _advice = "use a new store, or the release that made it"
+    _missing_message = "there is no monitor at"
+    _wrong_format_message = "is not the store of a monitor"
+    _wrong_version_advice = "use a new store, or the release that made it"
 
     def add(self, results: Sequence[ObservedResult], failures: Sequence[Failure] = ()) -> None:
         """Write results and failures in one transaction; results whose id is stored already are skipped."""

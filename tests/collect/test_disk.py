@@ -87,14 +87,14 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) 
 
 
 def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    set_up = database._configure
+    set_up = database._configure_connection
 
     def bounded(connection: Any, record: Any) -> None:
         set_up(connection, record)
         connection.execute("PRAGMA max_page_count = 200")
 
     executor, path = large(), tmp_path / "store.db"
-    monkeypatch.setattr(database, "_configure", bounded)
+    monkeypatch.setattr(database, "_configure_connection", bounded)
     with pytest.raises(StoreError, match="full; finished work"):
         run(path, executor, SIZE, at_once=AT_ONCE)
     monkeypatch.undo()

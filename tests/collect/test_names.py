@@ -117,6 +117,6 @@ def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path
 def test_where_mounts_are_not_listed_only_links_are_looked_at(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_MOUNTS", path.with_name("none"))
+    monkeypatch.setattr(database, "_MOUNT_TABLE", path.with_name("none"))
     with Store(path) as store:
         assert store.stages()[Stage.OPEN] == 3

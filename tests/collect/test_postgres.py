@@ -81,11 +81,11 @@ def put(store: Store, writes: list[Write]) -> None:
 
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
-    n, nul = len(draws), store.without_nul
-    put(store, rows.insert_draws(position, draws, paid or Usage(), without_nul=nul))
+    n, nul = len(draws), store.forbids_nul
+    put(store, rows.insert_draws(position, draws, paid or Usage(), forbids_nul=nul))
     put(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    put(store, rows.insert_labels(position, labels, Usage(), without_nul=nul))
+    put(store, rows.insert_labels(position, labels, Usage(), forbids_nul=nul))
 
 
 # The same as in SQLite
@@ -117,7 +117,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
         DrawnCandidate(""),
     ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    put(store, rows.insert_draws(1, draws, Usage(), without_nul=store.without_nul))
+    put(store, rows.insert_draws(1, draws, Usage(), forbids_nul=store.forbids_nul))
     put(store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
     first, second = store.read_unfinished()
     assert first.draws is None
@@ -127,7 +127,7 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
 
 def test_a_stage_cannot_be_written_twice(store: Store) -> None:
     store.add(examples(1))
-    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), without_nul=False)
+    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), forbids_nul=False)
     put(store, writes)
     with pytest.raises(StoreError, match="cannot write"):
         put(store, writes)
@@ -139,7 +139,7 @@ def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
     store.add(examples(3))
     finish(store, 0, [DrawnCandidate("a")])
     put(store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage()))
-    put(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), without_nul=store.without_nul))
+    put(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
     put(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
     found = [(one.id, one.stage, one.error) for one in store.failures()]
     assert found == [
@@ -224,9 +224,9 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
     assert (store.stages()[Stage.SCORED], store.failures(), list(store.records())) == (3, [], [])
     assert store.configuration == other
     store.check()
-    nul = store.without_nul
+    nul = store.forbids_nul
     for position in range(3):
-        put(store, rows.insert_labels(position, Labels([True, True]), Usage(), without_nul=nul))
+        put(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
     store.check()
     assert len(list(store.records())) == 3
     assert read_wrong_answers(store) == []
@@ -239,7 +239,7 @@ def test_either_shrinks_by_the_messages_of_labelled_prompts(store: Store) -> Non
         said = {"logprobs": noise.randbytes(4000).hex()}
         finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
     last = [DrawnCandidate("b", AIMessage("b"))]
-    put(store, rows.insert_draws(60, last, Usage(), without_nul=store.without_nul))
+    put(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
     records = list(store.records())
     shrunk = shrink_store(store)
     assert shrunk.candidates == 120
@@ -308,7 +308,7 @@ def test_text_that_cannot_be_stored_fails_its_prompt_alone(
     run(where, tmp_path / "log", **{part: made})
     with Store(where) as store:
         failed = [one.id for one in store.failures()]
-        assert failed == (["p7"] if refused_by_sqlite or store.without_nul else [])
+        assert failed == (["p7"] if refused_by_sqlite or store.forbids_nul else [])
         assert len(list(store.records())) == 12 - len(failed)
 
 

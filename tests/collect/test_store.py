@@ -59,14 +59,14 @@ def path(tmp_path: Path) -> Path:
 def write_draws(
     store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None
 ) -> None:
-    store.write(rows.insert_draws(position, draws, paid or Usage(), without_nul=False))
+    store.write(rows.insert_draws(position, draws, paid or Usage(), forbids_nul=False))
 
 
 def finish_prompt(store: Store, position: int, n: int = 3) -> None:
     write_draws(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
     store.write(rows.insert_scores(position, VerifierScores([0.5] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    store.write(rows.insert_labels(position, labels, Usage(), without_nul=False))
+    store.write(rows.insert_labels(position, labels, Usage(), forbids_nul=False))
 
 
 # Examples
@@ -227,7 +227,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None
         DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
     ):
         with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
-            rows.insert_draws(0, [DrawnCandidate("fine"), wrong], Usage(), without_nul=False)
+            rows.insert_draws(0, [DrawnCandidate("fine"), wrong], Usage(), forbids_nul=False)
     assert not path.exists()
 
 
@@ -239,7 +239,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
     with Store(path, create=True) as store:
         store.add(examples(2))
     for written, known in (
-        (rows.insert_draws(0, draws, Usage(), without_nul=False), (draws, None)),
+        (rows.insert_draws(0, draws, Usage(), forbids_nul=False), (draws, None)),
         (rows.insert_scores(0, VerifierScores([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
     ):
         with Store(path) as store:
@@ -251,7 +251,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
             assert list(store.records()) == []
     with Store(path) as store:
         labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
-        store.write(rows.insert_labels(0, labels, Usage(), without_nul=False))
+        store.write(rows.insert_labels(0, labels, Usage(), forbids_nul=False))
         (record,) = store.records()
         (left,) = store.read_unfinished()
     assert left.example.id == "p1"
@@ -271,7 +271,7 @@ def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
             # Prompt 0 is new, prompt 1 is there.
             store.write(
                 rows.combine_writes(
-                    rows.insert_draws(one, [DrawnCandidate("x")], Usage(), without_nul=False)
+                    rows.insert_draws(one, [DrawnCandidate("x")], Usage(), forbids_nul=False)
                     for one in (0, 1)
                 )
             )
@@ -481,7 +481,7 @@ def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) ->
 
             async def one(position: int) -> None:
                 await writer.write(
-                    rows.insert_draws(position, [DrawnCandidate("a")], Usage(), without_nul=False)
+                    rows.insert_draws(position, [DrawnCandidate("a")], Usage(), forbids_nul=False)
                 )
                 # As soon as it goes on, others can read it.
                 with closing(sqlite3.connect(path)) as file:
@@ -503,11 +503,11 @@ def test_a_failed_write_fails_all_that_share_its_transaction(path: Path) -> None
         with Store(path, create=True) as store:
             store.add(examples(3))
             writer = Writer(store)
-            wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage(), without_nul=False)
-            right = rows.insert_draws(0, [DrawnCandidate("a")], Usage(), without_nul=False)
+            wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage(), forbids_nul=False)
+            right = rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False)
             found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
             # It goes on all the same.
-            await writer.write(rows.insert_draws(1, [DrawnCandidate("a")], Usage(), without_nul=False))
+            await writer.write(rows.insert_draws(1, [DrawnCandidate("a")], Usage(), forbids_nul=False))
             await writer.close()
             return found
 
@@ -522,7 +522,7 @@ def test_a_write_whose_caller_was_cancelled_is_still_written(path: Path) -> None
             store.add(examples(1))
             writer = Writer(store)
             going = asyncio.ensure_future(
-                writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage(), without_nul=False))
+                writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False))
             )
             await asyncio.sleep(0)
             going.cancel()

@@ -74,7 +74,7 @@ def add_prompts(
                     _check_same(store.name, row, known[example.id], _DESCRIPTION)
                 continue
             if record is not None:
-                writes += _record_writes(position, record, models, without_nul=store.without_nul)
+                writes += _record_writes(position, record, models, forbids_nul=store.forbids_nul)
             elif first:
                 inputs[row["input"]] = example.id
             writes.append([(ADD_PROMPTS, [row])])
@@ -167,7 +167,7 @@ def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
 
 
 def _record_writes(
-    position: int, record: PromptRecord, models: Sequence[str], *, without_nul: bool
+    position: int, record: PromptRecord, models: Sequence[str], *, forbids_nul: bool
 ) -> list[list[Write]]:
     candidates = record.candidates
     draws = [
@@ -184,9 +184,9 @@ def _record_writes(
         raise CollectionError(msg)
     labels = Labels([one.correct for one in candidates], answers or None)
     return [
-        insert_draws(position, draws, Usage.from_models(models), without_nul=without_nul),
+        insert_draws(position, draws, Usage.from_models(models), forbids_nul=forbids_nul),
         insert_scores(position, scores, Usage()),
-        insert_labels(position, labels, Usage(), without_nul=without_nul),
+        insert_labels(position, labels, Usage(), forbids_nul=forbids_nul),
     ]
 
 

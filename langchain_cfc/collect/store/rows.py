@@ -101,7 +101,7 @@ def _data_json(draw: DrawnCandidate) -> str | None:
     return None if draw.data is None else canonical_json(draw.data)
 
 
-def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bool) -> Row:
+def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, forbids_nul: bool) -> Row:
     """Return the row of a candidate; raises `CollectionError` if the candidate cannot be stored."""
     advice = "Let the generator return text, or a message that holds JSON only"
     with _refuse_unstorable(f"candidate {slot}", advice):
@@ -110,7 +110,7 @@ def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, without_nul: bo
             # Defaults are left out, because a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True)
             message = schema.ENCODER.encode({"type": draw.message.type, "data": fields})
-        _check_text(draw.text, data, message, without_nul=without_nul)
+        _check_text(draw.text, data, message, forbids_nul=forbids_nul)
     packed = None if message is None else zlib.compress(message.encode(), _COMPRESSION)
     return {
         "prompt": position,
@@ -131,13 +131,13 @@ def _refuse_unstorable(what: str, advice: str) -> Iterator[None]:
         raise CollectionError(msg) from error
 
 
-def _check_text(*texts: str | None, without_nul: bool) -> None:
+def _check_text(*texts: str | None, forbids_nul: bool) -> None:
     """Raise `ValueError` for text that the database cannot store, before it is combined with other rows."""
     for text in texts:
         if text is None:
             continue
         text.encode()
-        if without_nul and _NUL in text:
+        if forbids_nul and _NUL in text:
             msg = "it holds the character U+0000, which PostgreSQL does not support"
             raise ValueError(msg)
 
@@ -221,16 +221,16 @@ def insert_draws(
     draws: Sequence[DrawnCandidate],
     usage: Usage,
     *,
-    without_nul: bool,
+    forbids_nul: bool,
     stored: Collection[int] = (),
 ) -> list[Write]:
     """Return the writes that finish the draws of a prompt, of which the slots `stored` are already written.
 
     `usage` is the part of the usage that is not written yet. Raises `CollectionError` if a candidate cannot
-    be stored, for example text with U+0000 if the database is `without_nul`.
+    be stored, for example text with U+0000 if the database `forbids_nul`.
     """
     missing = [
-        _draw_row(position, slot, draw, without_nul=without_nul)
+        _draw_row(position, slot, draw, forbids_nul=forbids_nul)
         for slot, draw in enumerate(draws)
         if slot not in stored
     ]
@@ -246,11 +246,11 @@ def insert_draws(
 
 
 def insert_draw(
-    position: int, slot: int, draw: DrawnCandidate, usage: Usage, *, without_nul: bool
+    position: int, slot: int, draw: DrawnCandidate, usage: Usage, *, forbids_nul: bool
 ) -> list[Write]:
     """Return the writes that store one candidate; arguments and errors as in `insert_draws`."""
     return [
-        (_ADD_DRAWS, [_draw_row(position, slot, draw, without_nul=without_nul)]),
+        (_ADD_DRAWS, [_draw_row(position, slot, draw, forbids_nul=forbids_nul)]),
         *insert_calls(position, Stage.DRAWN, usage),
     ]
 
@@ -271,11 +271,11 @@ def announce_requests(position: int, stage: Stage, requests: int) -> list[Write]
     return [(_ADD_ANNOUNCED, rows)]
 
 
-def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, without_nul: bool) -> list[Write]:
+def insert_claims(position: int, spans: Sequence[Span], usage: Usage, *, forbids_nul: bool) -> list[Write]:
     """Return the writes that store the claims of an answer; `CollectionError` if one cannot be stored."""
     texts = [str(one.text) for one in spans]
     with _refuse_unstorable("a claim", "Let the splitter return other text"):
-        _check_text(*texts, without_nul=without_nul)
+        _check_text(*texts, forbids_nul=forbids_nul)
     rows: list[Row] = [
         {"prompt": position, "slot": slot, "start": one.start, "stop": one.end, "text": text}
         for slot, (one, text) in enumerate(zip(spans, texts, strict=True))
@@ -310,7 +310,7 @@ def insert_labels(
     labels: Labels,
     usage: Usage,
     *,
-    without_nul: bool,
+    forbids_nul: bool,
     strip: Sequence[DrawnCandidate] = (),
 ) -> list[Write]:
     """Return the writes that finish a prompt, and remove the messages of the candidates to `strip`.
@@ -319,7 +319,7 @@ def insert_labels(
     """
     answers: Sequence[str | None] = labels.answers or [None] * len(labels.correct)
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
-        _check_text(*answers, without_nul=without_nul)
+        _check_text(*answers, forbids_nul=forbids_nul)
     rows: list[Row] = [
         {"prompt": position, "slot": slot, "correct": bool(correct), "answer": answer}
         for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
@@ -328,7 +328,7 @@ def insert_labels(
     if labels.metadata:
         with _refuse_unstorable("the metadata of the prompt", "Let its function return finite JSON"):
             described = canonical_json(labels.metadata)
-            _check_text(described, without_nul=False)
+            _check_text(described, forbids_nul=False)
     digest = schema.digest_labels(
         position, [row["correct"] for row in rows], [row["answer"] for row in rows], described
     )

@@ -100,9 +100,9 @@ class Store(DatabaseStore):
     _facts = schema.facts
     _format = schema.FORMAT
     _version = schema.VERSION
-    _not_found = "there is no store at"
-    _not_this = "is no store of a collection"
-    _advice = "export its records with the release that made it, and import them here"
+    _missing_message = "there is no store at"
+    _wrong_format_message = "is no store of a collection"
+    _wrong_version_advice = "export its records with the release that made it, and import them here"
 
     def _open(self, *, create: bool) -> None:
         with schema.report_damage(self.name):
