@@ -178,7 +178,7 @@ class Run:
     async def _read_work(self) -> Work | None:
         if not self._page and not self._all_started:
             # In a thread, because the database may be slow.
-            with nullcontext() if self._batcher is None else self._batcher.hold():
+            with nullcontext() if self._batcher is None else self._batcher.pause_submission():
                 self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
         if not self._page:
             self._all_started = True

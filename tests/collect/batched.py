@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI
 
 from langchain_cfc.cli._collection import run
 from langchain_cfc.collect.batches import submission
-from langchain_cfc.collect.batches.submission import Pace
+from langchain_cfc.collect.batches.submission import WaitTimes
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.executor import RetryPolicy
 from langchain_cfc.collect.store import batches
@@ -58,7 +58,7 @@ def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None
     hasty = mock.patch(
         "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
     )
-    pace = mock.patch.object(submission, "PACE", Pace(quiet=0.1, first=0.05, most=0.2))
+    pace = mock.patch.object(submission, "WAIT_TIMES", WaitTimes(quiet=0.1, first=0.05, longest=0.2))
 
     def forget_id(number: int, provider_id: str) -> list[Any]:
         with Path(path).with_suffix(SUBMITTED).open("a") as log:

@@ -17,7 +17,7 @@ from langchain_openai import ChatOpenAI
 from langchain_cfc.collect.batches import providers, submission
 from langchain_cfc.collect.batches.providers import AnthropicBatches, OpenAIBatches
 from langchain_cfc.collect.batches.requests import OpenRequests
-from langchain_cfc.collect.batches.submission import Pace, Submissions
+from langchain_cfc.collect.batches.submission import Submissions, WaitTimes
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc.collect.costs import Budget, Price
 from langchain_cfc.collect.executor import Components, RetryPolicy
@@ -32,7 +32,7 @@ N, CONCURRENCY = 3, 4
 PRICE = Price(input=1000.0, output=10_000.0)
 # Of one answered request, at full price.
 COST = (TOKENS_IN * PRICE.input + TOKENS_OUT * PRICE.output) / 1_000_000
-PACE = Pace(quiet=0.02, first=0.01, most=0.05)
+WAIT_TIMES = WaitTimes(quiet=0.02, first=0.01, longest=0.05)
 
 
 def examples(size: int) -> list[Example]:
@@ -66,9 +66,9 @@ class Told:
 def hasty() -> Iterator[None]:
     """Waits of seconds and minutes, as for real providers, would be most of the tests."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(submission, "PACE", PACE))
+        stack.enter_context(mock.patch.object(submission, "WAIT_TIMES", WAIT_TIMES))
         # The clients' own retries wait for seconds, and those above them do the same work.
-        stack.enter_context(mock.patch.object(providers, "_RETRIES", 0))
+        stack.enter_context(mock.patch.object(providers, "_MAX_RETRIES", 0))
         policy = mock.patch(
             "langchain_cfc.collect.collecting.RetryPolicy",
             partial(RetryPolicy, initial_wait=0.02),
@@ -162,7 +162,7 @@ class Killed(BaseException):
 def kill_at(where: str) -> Iterator[None]:
     """Kill when a step is done, but for those that only begin."""
     owner: Any = {
-        "_note_id": Submissions,
+        "_save_id": Submissions,
         "write_answers": OpenRequests,
         "set_ended": batches,
     }.get(where)

@@ -19,9 +19,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc.collect import collecting
-from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, current_call
+from langchain_cfc.collect.batches.calls import BatchedCalls, RunningCalls, get_current_call
 from langchain_cfc.collect.batches.models import Client, find_models
-from langchain_cfc.collect.batches.providers import OpenAIBatches, Result
+from langchain_cfc.collect.batches.providers import BatchResult, OpenAIBatches
 from langchain_cfc.collect.batches.providers import _read_line as read_line
 from langchain_cfc.collect.collecting import CollectionOptions, acollect
 from langchain_cfc.collect.costs import Budget
@@ -176,7 +176,7 @@ def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
             for where in (
                 "prepare",
                 "create",
-                "_note_id",
+                "_save_id",
                 "retrieve",
                 "read_results",
                 "write_answers",
@@ -333,15 +333,15 @@ def test_a_line_that_is_no_result_counts_as_missing(line: bytes) -> None:
 
 def test_a_line_with_an_error_is_no_answer() -> None:
     answer = {"custom_id": "key-3", "response": {"status_code": 200, "body": {"id": "x"}}, "error": None}
-    assert read_line(json.dumps(answer).encode()) == Result("key", 3, 200, {"id": "x"})
+    assert read_line(json.dumps(answer).encode()) == BatchResult("key", 3, 200, {"id": "x"})
     late = {**answer, "error": {"code": "batch_expired"}}
-    assert read_line(json.dumps(late).encode()) == Result("key", 3, 0, None)
+    assert read_line(json.dumps(late).encode()) == BatchResult("key", 3, 0, None)
     unknown = {**answer, "response": {"status_code": "ok", "body": {"id": "x"}}}
-    assert read_line(json.dumps(unknown).encode()) == Result("key", 3, 0, None)
+    assert read_line(json.dumps(unknown).encode()) == BatchResult("key", 3, 0, None)
     quoted = {**answer, "response": {"status_code": "200", "body": {"id": "x"}}}
-    assert read_line(json.dumps(quoted).encode()) == Result("key", 3, 200, {"id": "x"})
+    assert read_line(json.dumps(quoted).encode()) == BatchResult("key", 3, 200, {"id": "x"})
     empty = {**answer, "response": {"status_code": 200, "body": None}}
-    assert read_line(json.dumps(empty).encode()) == Result("key", 3, 0, None)
+    assert read_line(json.dumps(empty).encode()) == BatchResult("key", 3, 0, None)
 
 
 class Judge:
@@ -387,15 +387,15 @@ def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:
 
 def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> None:
     limit = 0.2
-    limiter, activity = ConcurrencyLimiter(1), Activity()
+    limiter, running = ConcurrencyLimiter(1), RunningCalls()
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(RetryPolicy(1, limit), journal, activity, limiter)
+    calls = BatchedCalls(RetryPolicy(1, limit), journal, running, limiter)
 
     async def wait_twice() -> Any:
         answered = asyncio.get_running_loop().create_future()
 
         async def ask(_: Any) -> str:
-            call = current_call()
+            call = get_current_call()
             assert call is not None
             async with call.wait_for_batch():
                 await answered
@@ -410,21 +410,21 @@ def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> 
         return await asked
 
     assert asyncio.run(wait_twice()) == "answer"
-    assert activity.running == 0
+    assert running.number == 0
 
 
 def test_a_call_that_waits_for_a_batch_again_gives_its_permit_back() -> None:
     limit = 0.2
     limiter = ConcurrencyLimiter(1)
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
-    calls = BatchedCalls(RetryPolicy(1, limit), journal, Activity(), limiter)
+    calls = BatchedCalls(RetryPolicy(1, limit), journal, RunningCalls(), limiter)
 
     async def collect_two() -> Any:
         first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
 
         async def wait(answered: asyncio.Future[None], after: float = 0.0) -> None:
             await asyncio.sleep(after)
-            call = current_call()
+            call = get_current_call()
             assert call is not None
             async with call.wait_for_batch():
                 await answered

@@ -23,14 +23,13 @@ from typing import Any, TypeVar
 
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.collect.batches import submission
-from langchain_cfc.collect.batches.calls import Activity, BatchedCalls, OpenCall, current_call
+from langchain_cfc.collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
 from langchain_cfc.collect.batches.models import BatchedModels, Client, make_response
-from langchain_cfc.collect.batches.providers import Body, open_provider
+from langchain_cfc.collect.batches.providers import HTTP_OK, Body, open_provider
 from langchain_cfc.collect.batches.requests import (
-    OK,
     OpenRequests,
+    PendingRequest,
     Route,
-    Slot,
     estimate_usage,
     group_requests,
     read_request,
@@ -48,9 +47,9 @@ from langchain_cfc.execution import ConcurrencyLimiter
 
 T = TypeVar("T")
 
-_ERROR = 400
+_CLIENT_ERROR = 400
 # Headers that describe the encoded body; the client has already decoded it.
-_OF_THE_WIRE = {"content-encoding", "content-length", "transfer-encoding"}
+_ENCODING_HEADERS = {"content-encoding", "content-length", "transfer-encoding"}
 
 
 class Batcher:
@@ -73,11 +72,11 @@ class Batcher:
         self._limiter = limiter
         self._budget = budget
         self._on_batch = on_batch
-        self._activity = Activity()
+        self._running_calls = RunningCalls()
         self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
         self._batched_requests = 0  # number of requests so far that waited for batches
         self._end: asyncio.Future[None]
-        self._sending: set[asyncio.Task[Any]] = set()
+        self._live_requests: set[asyncio.Task[Any]] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
@@ -96,11 +95,11 @@ class Batcher:
 
     def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
         """Return the object that makes the calls of a stage."""
-        return BatchedCalls(policy, journal, self._activity, self._limiter)
+        return BatchedCalls(policy, journal, self._running_calls, self._limiter)
 
-    def hold(self) -> AbstractContextManager[None]:
+    def pause_submission(self) -> AbstractContextManager[None]:
         """Submit nothing during a `with` block, because more prompts are about to start."""
-        return self._activity.count()
+        return self._running_calls.count_one()
 
     # The run
 
@@ -115,18 +114,18 @@ class Batcher:
             with self._store.begin_read() as connection:
                 self._stored = batches.read_answered_stages(connection)
             await self._submissions.resume()
-            self._spawn(self._watch())
+            self._spawn(self._submit_when_quiet())
             work = asyncio.ensure_future(start())
             either: list[asyncio.Future[Any]] = [work, self._end]
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return work.result()
-            if self._sending:  # wait for live requests, because they are charged
-                await asyncio.wait(self._sending)
+            if self._live_requests:  # wait for live requests, because they are charged
+                await asyncio.wait(self._live_requests)
             self._end.result()
             return None
         finally:
-            left = [*self._tasks, *self._sending, *([] if work is None else [work])]
+            left = [*self._tasks, *self._live_requests, *([] if work is None else [work])]
             for one in left:
                 one.cancel()
             await asyncio.gather(*left, return_exceptions=True)
@@ -142,9 +141,9 @@ class Batcher:
         """Run a task alongside the work; if the task fails, the run ends with its error."""
         task = asyncio.ensure_future(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._note_end)
+        task.add_done_callback(self._handle_task_end)
 
-    def _note_end(self, task: asyncio.Task[Any]) -> None:
+    def _handle_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not self._end.done():
@@ -154,36 +153,36 @@ class Batcher:
 
     async def _send(self, client: Client, request: Any) -> Any:
         """Answer a model's request, from a batch if the request can be in one."""
-        call, provider = current_call(), self._providers[id(client)]
+        call, provider = get_current_call(), self._providers[id(client)]
         found = None if call is None else await read_request(provider, request)
         if call is None or found is None:
             return await client.send(request)
         call.was_batched = True
-        slot = self._take_slot(call.journal, *found)
+        pending = self._take_request(call.journal, *found)
         try:
-            if slot.answer is None:
-                await self._wait(call, slot)
-            answer = slot.answer
-            if answer is not None and answer.status == OK:
-                return make_response(request, OK, zlib.decompress(answer.packed or b""))
-            return await self._call_live(call, slot, client, request)
+            if pending.answer is None:
+                await self._wait_for_answer(call, pending)
+            answer = pending.answer
+            if answer is not None and answer.status == HTTP_OK:
+                return make_response(request, HTTP_OK, zlib.decompress(answer.packed or b""))
+            return await self._call_live(call, pending, client, request)
         except BaseException:
-            slot.is_taken = False
+            pending.is_taken = False
             raise
 
-    async def _wait(self, call: OpenCall, slot: Slot) -> None:
+    async def _wait_for_answer(self, call: OpenCall, pending: PendingRequest) -> None:
         """Wait until a request is answered by a batch."""
         self._batched_requests += 1
-        if slot.answered is None:
-            slot.answered = asyncio.get_running_loop().create_future()
-        if not slot.is_queued:
-            slot.is_queued = True
-            self.requests.queue.append(slot)
+        if pending.answered is None:
+            pending.answered = asyncio.get_running_loop().create_future()
+        if not pending.is_queued:
+            pending.is_queued = True
+            self.requests.queue.append(pending)
         async with call.wait_for_batch():
-            await asyncio.shield(slot.answered)
+            await asyncio.shield(pending.answered)
 
-    def _take_slot(self, journal: BatchJournal, route: Route, body: Body) -> Slot:
-        """Return the slot for a request of a call, which may already hold a stored answer."""
+    def _take_request(self, journal: BatchJournal, route: Route, body: Body) -> PendingRequest:
+        """Return the pending request of a call, which may already hold a stored answer."""
         position, stage = journal.position, journal.stage
         if (position, stage) in self._stored:
             self._stored.discard((position, stage))
@@ -191,16 +190,16 @@ class Batcher:
                 for key, answer in batches.read_stage(connection, position, stage).items():
                     self.requests.find(key).answer = answer
         text = canonical_json([route.endpoint, body, dict(route.headers)])
-        slot = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
-        slot.route, slot.body = route, body
-        return slot
+        pending = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
+        pending.route, pending.body = route, body
+        return pending
 
     # Live calls in place of a batch
 
-    async def _call_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
+    async def _call_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
         """Send a request to its server, because its batch did not answer it."""
-        if not self._end.done() and not self._allows(
-            estimate_usage([slot], self.requests.outputs), is_batch=False
+        if not self._end.done() and not self._is_affordable(
+            estimate_usage([pending], self.requests.outputs), is_batch=False
         ):
             self._stop_for_cost("a request that its batch did not answer")
         if self._end.done():
@@ -209,9 +208,9 @@ class Batcher:
             await limiter.aacquire()
         call.journal.announce_live_request()
         await call.journal.flush()
-        task = asyncio.ensure_future(self._send_live(call, slot, client, request))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
+        task = asyncio.ensure_future(self._send_live(call, pending, client, request))
+        self._live_requests.add(task)
+        task.add_done_callback(self._live_requests.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -219,12 +218,13 @@ class Batcher:
                 task.cancel()
             raise
 
-    async def _send_live(self, call: OpenCall, slot: Slot, client: Client, request: Any) -> Any:
-        assert slot.route is not None  # noqa: S101 - it was made in this run
+    async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+        assert pending.route is not None  # noqa: S101 - it was made in this run
         tokens = 0
         try:
             response = await client.send(request)
-            calls = read_usage(slot.route.provider, response.content) if response.status_code == OK else None
+            is_answered = response.status_code == HTTP_OK
+            calls = read_usage(pending.route.provider, response.content) if is_answered else None
             tokens = 0 if calls is None else calls.input_tokens + calls.output_tokens
         except BaseException as error:
             lost = not isinstance(error, Exception) or may_be_charged(error)
@@ -234,20 +234,20 @@ class Batcher:
             for limiter in call.policy.rate_limiters:
                 if isinstance(limiter, TokenRateLimiter):
                     limiter.settle(1, tokens)
-        if response.status_code != OK:
-            lost = response.status_code < _ERROR or response.status_code in {408, 504}
+        if not is_answered:
+            lost = response.status_code < _CLIENT_ERROR or response.status_code in {408, 504}
             self._writer.submit(call.journal.settle_live_request(lost=lost))
-            slot.is_taken = False
+            pending.is_taken = False
         else:
-            answer = Answer(OK, live=True, packed=zlib.compress(response.content), calls=calls)
+            answer = Answer(HTTP_OK, live=True, packed=zlib.compress(response.content), calls=calls)
             settled = call.journal.settle_live_request(lost=False)
-            await self.requests.write_answers([(slot, answer)], *settled)
-        headers = [(name, value) for name, value in response.headers.items() if name not in _OF_THE_WIRE]
+            await self.requests.write_answers([(pending, answer)], *settled)
+        headers = [(name, value) for name, value in response.headers.items() if name not in _ENCODING_HEADERS]
         return type(response)(
             response.status_code, headers=headers, content=response.content, request=request
         )
 
-    def _allows(self, estimate: Usage, *, is_batch: bool) -> bool:
+    def _is_affordable(self, estimate: Usage, *, is_batch: bool) -> bool:
         """Return whether the budget holds with these requests and all batches that are not fetched yet."""
         waiting = self._submissions.estimate
         return self._costs.allows_requests(waiting + estimate, waiting + estimate if is_batch else waiting)
@@ -261,30 +261,30 @@ class Batcher:
 
     # Batches
 
-    async def _watch(self) -> None:
+    async def _submit_when_quiet(self) -> None:
         """Submit the queued requests whenever all calls wait and no new request came for a moment."""
-        seen, quiet = -1, submission.PACE.quiet
+        seen, quiet = -1, submission.WAIT_TIMES.quiet
         while True:
             started = time.monotonic()
             await asyncio.sleep(quiet)
             # If the event loop was blocked meanwhile, other tasks had no chance to make requests.
             is_quiet = seen == self._batched_requests and time.monotonic() - started < 2 * quiet
             seen = self._batched_requests
-            if self.requests.queue and is_quiet and not self._activity.running:
+            if self.requests.queue and is_quiet and not self._running_calls.number:
                 queue, self.requests.queue = self.requests.queue, []
-                for route, slots in group_requests(queue):
-                    for part in split_requests(route, slots):
+                for route, requests in group_requests(queue):
+                    for part in split_requests(route, requests):
                         if not self._end.done():
                             await self._submit(route, part)
-            self._submissions.tell()
+            self._submissions.report_waiting()
 
-    async def _submit(self, route: Route, slots: Sequence[Slot]) -> None:
+    async def _submit(self, route: Route, requests: Sequence[PendingRequest]) -> None:
         """Report the estimated price of a batch, and submit it if the budget allows."""
-        estimate = estimate_usage(slots, self.requests.outputs)
+        estimate = estimate_usage(requests, self.requests.outputs)
         price = self._budget.cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at batch prices"
-        size = f"{len(slots):,} requests to {route.model}"
-        if not self._allows(estimate, is_batch=True):
+        size = f"{len(requests):,} requests to {route.model}"
+        if not self._is_affordable(estimate, is_batch=True):
             self._stop_for_cost(f"a batch of {size}{stated}")
             return
         tokens_in = sum(one.input_tokens for one in estimate.calls)
@@ -292,4 +292,4 @@ class Batcher:
         self._on_batch(
             f"submitting {size} as a batch: about {tokens_in:,} tokens in, {tokens_out:,} out{stated}"
         )
-        await self._submissions.submit(route, slots, estimate)
+        await self._submissions.submit(route, requests, estimate)

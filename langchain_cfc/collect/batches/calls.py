@@ -14,36 +14,40 @@ from langchain_cfc.collect.journal import BatchJournal
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
 
 
-class Activity:
+class RunningCalls:
     """Counter of the calls that do not wait for a batch; while there are any, more requests may come."""
 
     def __init__(self) -> None:
-        self.running = 0
+        self.number = 0
 
     @contextmanager
-    def count(self) -> Iterator[None]:
+    def count_one(self) -> Iterator[None]:
         """Count one more running call during a `with` block."""
-        self.running += 1
+        self.number += 1
         try:
             yield
         finally:
-            self.running -= 1
+            self.number -= 1
 
 
 class OpenCall:
     """Call of a stage that is being made, of whose requests `pending` wait for batches."""
 
     def __init__(
-        self, journal: BatchJournal, policy: RetryPolicy, activity: Activity, limiter: ConcurrencyLimiter
+        self,
+        journal: BatchJournal,
+        policy: RetryPolicy,
+        running: RunningCalls,
+        limiter: ConcurrencyLimiter,
     ) -> None:
         self.journal = journal
         self.policy = policy
         self.pending = 0
         self.was_batched = False
-        self._activity = activity
+        self._running_calls = running
         self._limiter = limiter
         self._has_permit = False
-        self._since = 0.0
+        self._permit_since = 0.0
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
@@ -68,21 +72,21 @@ class OpenCall:
             if self.pending:  # another request of the call began to wait meanwhile
                 self._release()
 
-    def count_left(self, seconds: float) -> float:
+    def compute_time_left(self, seconds: float) -> float:
         """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
         is_running = self._has_permit and not self.pending
-        return self._since + seconds - time.monotonic() if is_running else seconds
+        return self._permit_since + seconds - time.monotonic() if is_running else seconds
 
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""
         was_running = not self.pending
         self.pending += change
-        self._activity.running += (not self.pending) - was_running
+        self._running_calls.number += (not self.pending) - was_running
 
     async def _acquire(self) -> None:
         await self._limiter.aacquire()
         self._has_permit = True
-        self._since = time.monotonic()
+        self._permit_since = time.monotonic()
 
     def _release(self) -> None:
         if self._has_permit:
@@ -90,12 +94,12 @@ class OpenCall:
             self._limiter.release()
 
 
-_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
+_CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
 
 
-def current_call() -> OpenCall | None:
+def get_current_call() -> OpenCall | None:
     """Return the call of a stage in whose context this runs, or None outside of any."""
-    return _CALL.get()
+    return _CURRENT_CALL.get()
 
 
 class BatchedCalls(StageCalls):
@@ -108,10 +112,14 @@ class BatchedCalls(StageCalls):
     _journal: BatchJournal
 
     def __init__(
-        self, policy: RetryPolicy, journal: BatchJournal, activity: Activity, limiter: ConcurrencyLimiter
+        self,
+        policy: RetryPolicy,
+        journal: BatchJournal,
+        running: RunningCalls,
+        limiter: ConcurrencyLimiter,
     ) -> None:
         super().__init__(policy, journal)
-        self._activity = activity
+        self._running_calls = running
         self._limiter = limiter
 
     def settle(self, tokens: int) -> None:
@@ -121,18 +129,18 @@ class BatchedCalls(StageCalls):
 
     async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
-        if current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
+        if get_current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
             try:
                 return await arun(item)
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
                 return error
-        with self._activity.count():
+        with self._running_calls.count_one():
             return await super().aoutcome(arun, item, within)
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within
-        call = OpenCall(self._journal, self._policy, self._activity, self._limiter)
-        with set_context_variable(_CALL, call):
+        call = OpenCall(self._journal, self._policy, self._running_calls, self._limiter)
+        with set_context_variable(_CURRENT_CALL, call):
             async with call.hold_permit():
                 if not self._journal.is_batched:
                     for limiter in self._policy.rate_limiters:
@@ -153,8 +161,8 @@ class BatchedCalls(StageCalls):
         task = asyncio.ensure_future(given)
         try:
             while not task.done():
-                await asyncio.wait([task], timeout=max(0.0, call.count_left(seconds)))
-                if not task.done() and call.count_left(seconds) <= 0:
+                await asyncio.wait([task], timeout=max(0.0, call.compute_time_left(seconds)))
+                if not task.done() and call.compute_time_left(seconds) <= 0:
                     msg = f"no answer within {seconds:g} seconds"
                     raise TimeoutError(msg)
             return task.result()

@@ -41,13 +41,13 @@ class Client:
 
 
 # Function that answers a request of a client's models in place of the server.
-Send: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
+SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
 
 
 class _Transport:
     """Transport for the HTTP clients of both providers that passes requests to `send`."""
 
-    def __init__(self, client: Client, send: Send) -> None:
+    def __init__(self, client: Client, send: SendFunction) -> None:
         self._client = client
         self._send = send
 
@@ -83,7 +83,7 @@ class BatchedModels:
         InputError: If there is no model whose requests can go through batches.
     """
 
-    def __init__(self, parts: Mapping[Stage, Any], send: Send) -> None:
+    def __init__(self, parts: Mapping[Stage, Any], send: SendFunction) -> None:
         self.clients: list[Client] = []
         self.stages: set[Stage] = set()
         self._send = send
@@ -187,10 +187,10 @@ def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
         seen.add(id(one))
         if isinstance(one, BaseLanguageModel) or get_deferred_settings(one) is not None:
             yield one
-        left += reversed(_list_inner(one))
+        left += reversed(_list_contents(one))
 
 
-def _list_inner(one: Any) -> list[Any]:
+def _list_contents(one: Any) -> list[Any]:
     """Return the values that an object uses and that may contain models."""
     inner: list[Any] = []
     if isinstance(one, RunnableLambda):

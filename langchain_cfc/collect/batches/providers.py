@@ -17,16 +17,16 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from langchain_cfc.collect.batches.models import Client
 from langchain_cfc.collect.costs import ModelCalls
 
-_OK = 200
+HTTP_OK = 200
 # Seconds by which clocks may differ: a batch may seem to have been created that long before its submission.
 _CLOCK_SKEW = 3600
-_PAGE = 100
+_PAGE_SIZE = 100
 # Metadata field in which a batch at OpenAI carries our key.
 _METADATA_KEY = "langchain-cfc"
 # Retries of requests that cost nothing.
-_RETRIES = 5
+_MAX_RETRIES = 5
 
-Ending: TypeAlias = Literal["ended", "refused", "cancelled"]
+BatchEnding: TypeAlias = Literal["ended", "refused", "cancelled"]
 # Body of a request as its model made it, and those of its headers that change what it means.
 Body: TypeAlias = Mapping[str, Any]
 Headers: TypeAlias = tuple[tuple[str, str], ...]
@@ -36,7 +36,7 @@ Headers: TypeAlias = tuple[tuple[str, str], ...]
 class BatchState:
     """Progress of a batch at its provider."""
 
-    ending: Ending | None  # None while the batch is processed
+    ending: BatchEnding | None  # None while the batch is processed
     done: int  # number of processed requests
     total: int  # number of all requests
     reason: str = ""  # why the batch was refused
@@ -44,7 +44,7 @@ class BatchState:
 
 
 @dataclass(frozen=True)
-class Result:
+class BatchResult:
     """Result of one request of a batch."""
 
     key: str  # key of the batch that the request belongs to
@@ -75,9 +75,9 @@ class Provider(ABC):
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._official = client.official.copy(max_retries=_RETRIES)
+        self._retrying_client = client.official.copy(max_retries=_MAX_RETRIES)
         # No retries when creating a batch: first look whether it was created despite the failure.
-        self._once = client.official.copy(max_retries=0)
+        self._single_try_client = client.official.copy(max_retries=0)
 
     @abstractmethod
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
@@ -103,7 +103,7 @@ class Provider(ABC):
         """Return the progress of a batch."""
 
     @abstractmethod
-    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+    def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
         """Yield the results of a batch that has ended, in any order."""
 
     @abstractmethod
@@ -131,12 +131,12 @@ class OpenAIBatches(Provider):
         """Upload the file of requests, and return its id."""
         del headers
         content = b"".join(self.encode(key, number, body, endpoint) for number, body in enumerate(bodies))
-        file = await self._official.files.create(file=(f"{key}.jsonl", content), purpose="batch")
+        file = await self._retrying_client.files.create(file=(f"{key}.jsonl", content), purpose="batch")
         return file.id
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
         """Create a batch from the uploaded file, and return its id."""
-        batch = await self._once.batches.create(
+        batch = await self._single_try_client.batches.create(
             completion_window="24h", endpoint=endpoint, input_file_id=prepared, metadata={_METADATA_KEY: key}
         )
         return str(batch.id)
@@ -144,7 +144,7 @@ class OpenAIBatches(Provider):
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
         """Return the id of the batch whose metadata contains the key; None if there is none."""
         del size, known
-        async for batch in self._official.batches.list(limit=_PAGE):
+        async for batch in self._retrying_client.batches.list(limit=_PAGE_SIZE):
             if (batch.metadata or {}).get(_METADATA_KEY) == key:
                 return str(batch.id)
             if batch.created_at < created_at - _CLOCK_SKEW:  # the latest come first
@@ -153,8 +153,8 @@ class OpenAIBatches(Provider):
 
     async def retrieve(self, provider_id: str) -> BatchState:
         """Return the progress of a batch."""
-        batch = await self._official.batches.retrieve(provider_id)
-        endings: Mapping[str, Ending] = {
+        batch = await self._retrying_client.batches.retrieve(provider_id)
+        endings: Mapping[str, BatchEnding] = {
             "completed": "ended",
             "expired": "ended",
             "failed": "refused",
@@ -173,11 +173,11 @@ class OpenAIBatches(Provider):
             tuple(one for one in (batch.output_file_id, batch.error_file_id) if one),
         )
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
         """Yield the results in the files of answers and errors."""
         del provider_id
         for file in state.files:
-            content = await self._official.files.content(file)
+            content = await self._retrying_client.files.content(file)
             for text in content.content.splitlines():
                 result = _read_line(text)
                 if result is not None:
@@ -191,7 +191,7 @@ class OpenAIBatches(Provider):
         return ModelCalls(str(body.get("model") or ""), False, tokens_in, tokens_out, 1)
 
 
-def _read_line(text: bytes) -> Result | None:
+def _read_line(text: bytes) -> BatchResult | None:
     """Return the result in a line of a file; None if the line is invalid, as if it were missing."""
     try:
         given = json.loads(text)
@@ -209,8 +209,8 @@ def _read_line(text: bytes) -> Result | None:
     except (TypeError, ValueError):
         status = 0
     if given.get("error") or not isinstance(body, dict):
-        status = 0 if status == _OK else status
-    return Result(*found, status, body if status == _OK else None)
+        status = 0 if status == HTTP_OK else status
+    return BatchResult(*found, status, body if status == HTTP_OK else None)
 
 
 class AnthropicBatches(Provider):
@@ -224,27 +224,29 @@ class AnthropicBatches(Provider):
     def encode(self, key: str, number: int, body: Body, endpoint: str) -> bytes:
         """Return a request as an item of the batch's list."""
         del endpoint
-        return json.dumps(self._request(key, number, body), ensure_ascii=False).encode() + b","
+        return json.dumps(self._make_item(key, number, body), ensure_ascii=False).encode() + b","
 
-    def _request(self, key: str, number: int, body: Body) -> dict[str, Any]:
+    def _make_item(self, key: str, number: int, body: Body) -> dict[str, Any]:
         return {"custom_id": _make_id(key, number), "params": body}
 
     async def prepare(self, key: str, bodies: Sequence[Body], endpoint: str, headers: Headers) -> Any:
         """Return the requests and their common headers, because nothing can be uploaded in advance."""
         del endpoint
-        return [self._request(key, number, body) for number, body in enumerate(bodies)], headers
+        return [self._make_item(key, number, body) for number, body in enumerate(bodies)], headers
 
     async def create(self, key: str, prepared: Any, endpoint: str) -> str:
         """Create a message batch, and return its id."""
         del key, endpoint
         requests, headers = prepared
-        batch = await self._once.messages.batches.create(requests=requests, extra_headers=dict(headers))
+        batch = await self._single_try_client.messages.batches.create(
+            requests=requests, extra_headers=dict(headers)
+        )
         return str(batch.id)
 
     async def find(self, key: str, created_at: int, size: int, known: Collection[str]) -> str | None:
         """Return the id of a batch of the right time and size; its results show whether it is ours."""
         del key
-        async for batch in self._official.messages.batches.list(limit=_PAGE):
+        async for batch in self._retrying_client.messages.batches.list(limit=_PAGE_SIZE):
             if batch.created_at.timestamp() < created_at - _CLOCK_SKEW:  # the latest come first
                 return None
             counts = batch.request_counts
@@ -255,26 +257,26 @@ class AnthropicBatches(Provider):
 
     async def retrieve(self, provider_id: str) -> BatchState:
         """Return the progress of a batch; Anthropic gives a cancelled batch the status `ended`, too."""
-        batch = await self._official.messages.batches.retrieve(provider_id)
+        batch = await self._retrying_client.messages.batches.retrieve(provider_id)
         counts = batch.request_counts
         done = counts.succeeded + counts.errored + counts.canceled + counts.expired
-        ending: Ending | None = None
+        ending: BatchEnding | None = None
         if batch.processing_status == "ended":
             ending = "cancelled" if batch.cancel_initiated_at is not None else "ended"
         return BatchState(ending, done, done + counts.processing)
 
-    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[Result]:
+    async def read_results(self, provider_id: str, state: BatchState) -> AsyncIterator[BatchResult]:
         """Yield the results of a message batch."""
         del state
-        async for one in await self._official.messages.batches.results(provider_id):
+        async for one in await self._retrying_client.messages.batches.results(provider_id):
             found = _read_id(one.custom_id)
             if found is None:
                 continue
             if one.result.type == "succeeded":
                 body = one.result.message.model_dump(mode="json", exclude_unset=True)
-                yield Result(*found, _OK, body)
+                yield BatchResult(*found, HTTP_OK, body)
             else:
-                yield Result(*found, 0, None)
+                yield BatchResult(*found, 0, None)
 
     def read_usage(self, body: Mapping[str, Any]) -> ModelCalls:
         """Return the usage that an answer reports, with tokens of caches."""

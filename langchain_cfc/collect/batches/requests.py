@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from langchain_cfc.collect.batches.providers import Body, Headers, Provider, Result
+from langchain_cfc.collect.batches.providers import HTTP_OK, BatchResult, Body, Headers, Provider
 from langchain_cfc.collect.costs import (
     ASSUMED_OUTPUT,
     CHARACTERS_PER_TOKEN,
@@ -22,7 +22,6 @@ from langchain_cfc.collect.costs import (
 from langchain_cfc.collect.store import Writer, batches, rows
 from langchain_cfc.collect.store.batches import Answer, RequestKey
 
-OK = 200
 # Number of digits of a batch's key, which is the prefix of the id of each of its requests.
 KEY_DIGITS = 16
 
@@ -38,7 +37,7 @@ class Route:
 
 
 @dataclass(eq=False)
-class Slot:
+class PendingRequest:
     """Request of a stage of a prompt; the last three fields are None until it is made in this run."""
 
     key: RequestKey
@@ -60,55 +59,56 @@ class OpenRequests:
     """Requests of all stages in progress, which records their answers in store and budget."""
 
     def __init__(self, writer: Writer, costs: BudgetTracker) -> None:
-        self.queue: list[Slot] = []  # requests for the next batch
+        self.queue: list[PendingRequest] = []  # requests for the next batch
         self.outputs: dict[Stage, Usage] = {}  # usage of the answers so far, by stage
         self._writer = writer
         self._costs = costs
-        self._stages: dict[tuple[int, Stage], dict[RequestKey, Slot]] = {}
+        self._stages: dict[tuple[int, Stage], dict[RequestKey, PendingRequest]] = {}
 
-    def find(self, key: RequestKey) -> Slot:
+    def find(self, key: RequestKey) -> PendingRequest:
         """Return the request with a key, adding it if it is not known yet."""
-        return self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key, Slot(key))
+        return self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key, PendingRequest(key))
 
-    def take(self, position: int, stage: Stage, digest: str) -> Slot:
+    def take(self, position: int, stage: Stage, digest: str) -> PendingRequest:
         """Return the first equal request of a stage that no call has taken, adding one if need be."""
-        slots = self._stages.get((position, stage), {}).values()
-        equal = sorted((one for one in slots if one.key.digest == digest), key=lambda one: one.key.occurrence)
-        slot = next((one for one in equal if not one.is_taken), None)
-        if slot is None:
+        requests = self._stages.get((position, stage), {}).values()
+        equal = [one for one in requests if one.key.digest == digest]
+        equal.sort(key=lambda one: one.key.occurrence)
+        pending = next((one for one in equal if not one.is_taken), None)
+        if pending is None:
             occurrence = equal[-1].key.occurrence + 1 if equal else 0
-            slot = self.find(RequestKey(position, stage, digest, occurrence))
-        slot.is_taken = True
-        return slot
+            pending = self.find(RequestKey(position, stage, digest, occurrence))
+        pending.is_taken = True
+        return pending
 
-    def requeue(self, slot: Slot) -> None:
+    def requeue(self, pending: PendingRequest) -> None:
         """Queue a request for another batch, if a call waits for it."""
-        slot.is_queued = slot.answered is not None
-        if slot.is_queued:
-            self.queue.append(slot)
+        pending.is_queued = pending.answered is not None
+        if pending.is_queued:
+            self.queue.append(pending)
 
-    async def write_answers(self, answers: Sequence[tuple[Slot, Answer]], *others: Any) -> None:
+    async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
         """Make answers durable together with other writes, and then hand them on."""
         orphans: list[Any] = []
-        for slot, answer in answers:
+        for pending, answer in answers:
             if answer.calls is None:
                 continue
-            position, stage = slot.key.prompt, slot.key.stage
+            position, stage = pending.key.prompt, pending.key.stage
             self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
             # The stage has ended without this answer, for example after an error in another request.
             if (position, stage) not in self._stages:
                 orphans += rows.insert_calls(position, stage, answer.usage)
                 orphans += batches.insert_calls(position, stage, answer.usage)
-        writes = batches.set_answers([(slot.key, answer) for slot, answer in answers])
+        writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
         await self._writer.write([*writes, *orphans, *others])
         self._costs.pay(*sum_usage(answer for _, answer in answers))
-        for slot, answer in answers:
-            slot.set_answer(answer)
+        for pending, answer in answers:
+            pending.set_answer(answer)
 
     def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
         """Return the usage of a stage's requests so far, and the part of it at batch prices."""
-        slots = self._stages.get((position, stage), {}).values()
-        return sum_usage([one.answer for one in slots if one.answer is not None])
+        requests = self._stages.get((position, stage), {}).values()
+        return sum_usage([one.answer for one in requests if one.answer is not None])
 
     def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
         """Forget the requests of a stage, and return the same usages as `sum_stage`."""
@@ -140,37 +140,37 @@ async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] |
     return Route(provider, endpoint, str(body.get("model")), headers), body
 
 
-def group_requests(queue: Sequence[Slot]) -> Iterator[tuple[Route, list[Slot]]]:
+def group_requests(queue: Sequence[PendingRequest]) -> Iterator[tuple[Route, list[PendingRequest]]]:
     """Yield groups of requests that may be in one batch together, by their route."""
-    groups: dict[Route, list[Slot]] = {}
-    for slot in queue:
-        if slot.route is not None:
-            groups.setdefault(slot.route, []).append(slot)
+    groups: dict[Route, list[PendingRequest]] = {}
+    for pending in queue:
+        if pending.route is not None:
+            groups.setdefault(pending.route, []).append(pending)
     yield from groups.items()
 
 
-def split_requests(route: Route, slots: Sequence[Slot]) -> Iterator[list[Slot]]:
+def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:
     """Yield parts of the requests, each as large as one batch may be."""
-    part: list[Slot] = []
+    part: list[PendingRequest] = []
     size, provider = 0, route.provider
-    for slot in slots:
-        assert slot.body is not None  # noqa: S101 - it was made in this run
-        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, slot.body, route.endpoint))
+    for pending in requests:
+        assert pending.body is not None  # noqa: S101 - it was made in this run
+        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, pending.body, route.endpoint))
         if part and (len(part) == provider.max_requests or size + length > provider.max_bytes):
             yield part
             part, size = [], 0
-        part.append(slot)
+        part.append(pending)
         size += length
     if part:
         yield part
 
 
-def make_answer(provider: Provider, result: Result | None) -> Answer:
+def make_answer(provider: Provider, result: BatchResult | None) -> Answer:
     """Return the answer in a batch's result; one without a body leaves the request to a live call."""
     if result is None or result.body is None:
         return Answer(0 if result is None else result.status, live=False)
     content = json.dumps(result.body, ensure_ascii=False).encode()
-    return Answer(OK, live=False, packed=zlib.compress(content), calls=provider.read_usage(result.body))
+    return Answer(HTTP_OK, live=False, packed=zlib.compress(content), calls=provider.read_usage(result.body))
 
 
 def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
@@ -182,23 +182,23 @@ def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
     return provider.read_usage(body) if isinstance(body, dict) else None
 
 
-def _find_limit(body: Mapping[str, Any]) -> int | None:
+def _read_output_limit(body: Mapping[str, Any]) -> int | None:
     """Return the maximum number of output tokens that a request sets; None if it sets none."""
     names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
     return next((int(body[name]) for name in names if isinstance(body.get(name), int)), None)
 
 
-def estimate_usage(slots: Sequence[Slot], outputs: Mapping[Stage, Usage]) -> Usage:
+def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:
     """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
     total = Usage()
-    for slot in slots:
-        if slot.body is None or slot.route is None:
+    for pending in requests:
+        if pending.body is None or pending.route is None:
             continue
-        known = outputs.get(slot.key.stage, Usage())
+        known = outputs.get(pending.key.stage, Usage())
         if known.answered:
             output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
         else:
-            output = min(ASSUMED_OUTPUT, _find_limit(slot.body) or ASSUMED_OUTPUT)
-        size = len(json.dumps(slot.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
-        total += Usage((ModelCalls(slot.route.model, False, size, output),))
+            output = min(ASSUMED_OUTPUT, _read_output_limit(pending.body) or ASSUMED_OUTPUT)
+        size = len(json.dumps(pending.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
+        total += Usage((ModelCalls(pending.route.model, False, size, output),))
     return total

@@ -89,8 +89,8 @@ _ADD_REQUESTS = insert(requests)
 _ADD_CALLS = insert(batch_calls)
 _SET_ID = define_update(batches, ["number"], ["id"])
 _SET_ENDED = define_update(batches, ["number"], ["ended"])
-_RESULT = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
-_SET_RESULT = define_update(requests, ["prompt", "stage", "digest", "occurrence"], _RESULT)
+_RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
+_SET_RESULT = define_update(requests, ["prompt", "stage", "digest", "occurrence"], _RESULT_COLUMNS)
 _DELETE_STAGE = delete(requests).where(*match_keys(requests, ["prompt", "stage"]))
 # In the order in which one transaction may execute them.
 STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
@@ -242,7 +242,7 @@ def delete_batch(connection: Connection, number: int) -> None:
     connection.execute(delete(batches).where(batches.c.number == number))
 
 
-def drop_unanswered(connection: Connection, number: int) -> None:
+def delete_unanswered(connection: Connection, number: int) -> None:
     """Delete the requests of a batch that have no result, and mark the batch as ended."""
     connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
     connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
