@@ -30,7 +30,7 @@ from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.batches import read_open_batches
 from langchain_cfc.collect.store.shrink import shrink_store
-from langchain_cfc.collect.store.wrong import read_wrong_answers
+from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 

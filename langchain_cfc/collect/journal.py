@@ -11,7 +11,7 @@ from langchain_cfc.claims import Span
 from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.executor import Outcome
-from langchain_cfc.collect.store import Work, Writer, batches, rows
+from langchain_cfc.collect.store import StoredPrompt, Writer, batches, rows
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.sampling import DrawnCandidate
@@ -24,7 +24,7 @@ class StoreJournal:
     # Usage of stored answers that the stage did not use: they could not be read, or were not requested again.
     unseen = Usage()
 
-    def __init__(self, writer: Writer, work: Work, stage: Stage, requests: int) -> None:
+    def __init__(self, writer: Writer, work: StoredPrompt, stage: Stage, requests: int) -> None:
         self.position = work.position
         self.stage = stage
         self.drawn: dict[int, DrawnCandidate] = dict(work.partial)  # stored candidates, by slot
@@ -144,7 +144,7 @@ class BatchJournal(StoreJournal):
     def __init__(
         self,
         writer: Writer,
-        work: Work,
+        work: StoredPrompt,
         stage: Stage,
         requests: int,
         open_requests: OpenRequests,

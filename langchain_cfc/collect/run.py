@@ -23,7 +23,7 @@ from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
-from langchain_cfc.collect.store import PAGE, Store, Work, Writer
+from langchain_cfc.collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
@@ -84,7 +84,7 @@ class Run:
         self._consecutive_failures = 0
         self._is_stopping = self._all_started = False
         self._unfinished = store.read_unfinished()
-        self._page: deque[Work] = deque()
+        self._page: deque[StoredPrompt] = deque()
         self._in_progress = 0
         self._start_lock = asyncio.Lock()
         self._prompt_ended = asyncio.Event()
@@ -150,7 +150,7 @@ class Run:
         while (work := await self._next_work()) is not None:
             await self._process(work)
 
-    async def _process(self, work: Work) -> None:
+    async def _process(self, work: StoredPrompt) -> None:
         """Process a prompt, and stop the run on an error."""
         try:
             await self._run_stages(work)
@@ -162,7 +162,7 @@ class Run:
             self._in_progress -= 1
             self._prompt_ended.set()
 
-    async def _next_work(self) -> Work | None:
+    async def _next_work(self) -> StoredPrompt | None:
         """Return the next prompt once it may be started; None if no further prompt may be started."""
         async with self._start_lock:
             while not self._is_stopping:
@@ -175,18 +175,18 @@ class Run:
                 await self._prompt_ended.wait()
             return None
 
-    async def _read_work(self) -> Work | None:
+    async def _read_work(self) -> StoredPrompt | None:
         if not self._page and not self._all_started:
             # In a thread, because the database may be slow.
             with nullcontext() if self._batcher is None else self._batcher.pause_submission():
-                self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE))))
+                self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE_SIZE))))
         if not self._page:
             self._all_started = True
             return None
         self._in_progress += 1
         return self._page.popleft()
 
-    async def _run_stages(self, work: Work) -> None:
+    async def _run_stages(self, work: StoredPrompt) -> None:
         """Take a prompt through all stages that are not finished yet."""
         draws, known = work.draws, None
         if draws is None:
@@ -202,7 +202,9 @@ class Run:
         if given is not None:
             await self._label(work, draws, *given)
 
-    async def _draw(self, work: Work) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
+    async def _draw(
+        self, work: StoredPrompt
+    ) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
         """Draw a prompt's candidates; return them, with scores if the draw rule used any; None on failure."""
         journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
         outcome = await self._executor.draw(work.example, journal)
@@ -213,7 +215,7 @@ class Run:
         return draws, outcome.scores
 
     async def _score(
-        self, work: Work, draws: Sequence[DrawnCandidate], known: VerifierScores | None
+        self, work: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
     ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
         """Score the candidates or claims of a prompt and return both; None if that failed."""
         journal = self._open_journal(work, Stage.SCORED)
@@ -246,7 +248,7 @@ class Run:
 
     async def _label(
         self,
-        work: Work,
+        work: StoredPrompt,
         draws: Sequence[DrawnCandidate],
         candidates: Sequence[DrawnCandidate],
         scores: Sequence[float],
@@ -265,7 +267,7 @@ class Run:
         self._notify(self._warnings.check_labels(self.status, work.example, answers, scores, labels.correct))
         self._on_progress(self.status)
 
-    def _open_journal(self, work: Work, stage: Stage, requests: int | None = None) -> StoreJournal:
+    def _open_journal(self, work: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
         if self._batcher is None:
             return StoreJournal(self._writer, work, stage, expected)

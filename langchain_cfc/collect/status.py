@@ -19,7 +19,7 @@ from langchain_cfc.collect.costs import (
     Usage,
 )
 from langchain_cfc.collect.store import Store
-from langchain_cfc.collect.store.wrong import MOST_WRONG, WrongAnswer
+from langchain_cfc.collect.store.wrong_answers import MAX_WRONG_ANSWERS, WrongAnswer
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
@@ -244,7 +244,7 @@ class EarlyWarnings:
     ) -> Iterator[str]:
         """Yield warnings after one more prompt was labelled, which `status` counts already."""
         # An answer may have no claims.
-        if scores and status.covered == 0 and len(self._examples) < MOST_WRONG:
+        if scores and status.covered == 0 and len(self._examples) < MAX_WRONG_ANSWERS:
             best = min(range(len(scores)), key=scores.__getitem__)
             self._examples.append(WrongAnswer(example.input, answers[best], example.reference))
         if status.labelled == _LOOK_AFTER and status.covered == 0:

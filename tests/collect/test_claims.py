@@ -26,7 +26,7 @@ from langchain_cfc.collect.calibrating import calibrate_chain
 from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import LocalExecutor
 from langchain_cfc.collect.status import CollectionStatus
-from langchain_cfc.collect.store.wrong import read_wrong_answers
+from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
 from langchain_cfc.errors import InputError, StoreError
 from langchain_cfc.records import read_records, tabulate, write_records
 from langchain_cfc.runnable import ClaimsResult

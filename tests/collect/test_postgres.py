@@ -27,10 +27,10 @@ from langchain_cfc.collect.collecting import (
 from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.relabeling import discard_labels
-from langchain_cfc.collect.store import PAGE, Store, rows, schema
+from langchain_cfc.collect.store import PAGE_SIZE, Store, rows, schema
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.collect.store.shrink import shrink_store
-from langchain_cfc.collect.store.wrong import read_wrong_answers
+from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
 from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -92,9 +92,9 @@ def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: U
 
 
 def test_examples_are_added_once_in_their_order(store: Store) -> None:
-    many = examples(PAGE + 2)
+    many = examples(PAGE_SIZE + 2)
     assert store.add(many[:2]) == 2
-    assert store.add(many) == PAGE
+    assert store.add(many) == PAGE_SIZE
     assert [work.example for work in store.read_unfinished()] == many
 
 

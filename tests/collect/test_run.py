@@ -18,8 +18,8 @@ from langchain_cfc.collect import CollectionOptions, Components, collect
 from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
 from langchain_cfc.collect.status import CollectionStatus
-from langchain_cfc.collect.store import PAGE, Store
-from langchain_cfc.collect.store.wrong import WrongAnswer, read_wrong_answers
+from langchain_cfc.collect.store import PAGE_SIZE, Store
+from langchain_cfc.collect.store.wrong_answers import WrongAnswer, read_wrong_answers
 from langchain_cfc.errors import (
     CollectionError,
     DrawError,
@@ -47,7 +47,7 @@ def failing(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
 
 def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
     executor, seen = FakeExecutor(), []
-    size = PAGE + 10
+    size = PAGE_SIZE + 10
     ran = run(path, executor, size, at_once=30, progress=lambda standing: seen.append(standing.labelled))
     assert ran.complete
     assert set(executor.done.values()) == {1}

@@ -120,7 +120,7 @@ def test_a_store_that_was_made_for_several_users_stays_theirs(path: Path) -> Non
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
 
 
-@pytest.mark.parametrize("size", [3, rows.PAGE + 10])
+@pytest.mark.parametrize("size", [3, rows.PAGE_SIZE + 10])
 def test_of_equal_examples_one_is_kept_and_of_unequal_ones_none(path: Path, size: int) -> None:
     # Within a page of those that are added at a time, and beyond it.
     some = examples(size)
@@ -154,7 +154,7 @@ def test_a_dataset_that_has_changed_is_refused(path: Path, field: str) -> None:
 
 
 def test_metadata_and_clusters_are_those_of_the_dataset_as_it_is_now(path: Path) -> None:
-    before = [Example(id=str(row), input=str(row), reference="r") for row in range(rows.PAGE + 2)]
+    before = [Example(id=str(row), input=str(row), reference="r") for row in range(rows.PAGE_SIZE + 2)]
     after = [one.model_copy(update={"metadata": {"topic": one.id}, "cluster": "c"}) for one in before]
     with Store(path, create=True) as store:
         store.add(before)

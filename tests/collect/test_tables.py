@@ -71,7 +71,7 @@ def test_the_table_of_a_store_is_that_of_its_records(
         Store(tmp_path_factory.mktemp("store") / "s.db", create=True) as store,
     ):
         # Several pages, the last one not full.
-        patched.setattr("langchain_cfc.collect.store.store._TABLE_PAGE", 4)
+        patched.setattr("langchain_cfc.collect.store.store._TABLE_PAGE_SIZE", 4)
         store.add_records(records, Provenance(n=N))
         assert list(store.records()) == records
         assert_equal(store.table(), tabulate(records))

@@ -8,7 +8,7 @@ from langchain_cfc._internal.imports import require
 require("filelock", "collect", "the store of a collection")
 require("sqlalchemy", "collect", "the store of a collection")
 
-from langchain_cfc.collect.store.rows import PAGE  # noqa: E402 - see above
-from langchain_cfc.collect.store.store import Failure, Store, Work, Writer  # noqa: E402 - see above
+from langchain_cfc.collect.store.rows import PAGE_SIZE  # noqa: E402 - see above
+from langchain_cfc.collect.store.store import Failure, Store, StoredPrompt, Writer  # noqa: E402 - see above
 
-__all__ = ["PAGE", "Failure", "Store", "Work", "Writer"]
+__all__ = ["PAGE_SIZE", "Failure", "Store", "StoredPrompt", "Writer"]

@@ -15,7 +15,7 @@ from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import schema
 from langchain_cfc.collect.store.rows import (
     ADD_PROMPTS,
-    PAGE,
+    PAGE_SIZE,
     SET_EXAMPLE,
     Row,
     combine_writes,
@@ -23,7 +23,7 @@ from langchain_cfc.collect.store.rows import (
     insert_draws,
     insert_labels,
     insert_scores,
-    prompt_row,
+    make_prompt_row,
 )
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.errors import CollectionError, StoreError
@@ -33,11 +33,11 @@ from langchain_cfc.verifiers.base import VerifierScores
 
 T = TypeVar("T")
 
-_IF_CORRECTED = (
+_RELABEL_ADVICE = (
     "If references were corrected, collect with relabel=True (--relabel), which labels what is stored again"
 )
 # Columns from the dataset that affect neither candidates nor labels.
-_DESCRIPTION = ("metadata", "cluster")
+_DESCRIPTIVE_COLUMNS = ("metadata", "cluster")
 
 
 def add_prompts(
@@ -59,33 +59,33 @@ def add_prompts(
     columns = schema.prompts.c
     last = connection.execute(select(func.max(columns.position))).scalar()
     first = position = 0 if last is None else last + 1
-    while page := list(islice(stream, PAGE)):
+    while page := list(islice(stream, PAGE_SIZE)):
         query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
         known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
         writes: list[list[Write]] = []
         for example, record in page:
-            row = prompt_row(position, example)
+            row = make_prompt_row(position, example)
             seen.add(example.id)
             if known.setdefault(example.id, row) is not row:
-                _check_same(store.name, row, known[example.id], ("input", "reference"))
+                _check_unchanged(store.name, row, known[example.id], ("input", "reference"))
                 if known[example.id]["position"] < first:
                     writes.append(update_example(known[example.id], example))
                 else:  # it was added a moment ago
-                    _check_same(store.name, row, known[example.id], _DESCRIPTION)
+                    _check_unchanged(store.name, row, known[example.id], _DESCRIPTIVE_COLUMNS)
                 continue
             if record is not None:
-                writes += _record_writes(position, record, models, forbids_nul=store.forbids_nul)
+                writes += _make_record_writes(position, record, models, forbids_nul=store.forbids_nul)
             elif first:
                 inputs[row["input"]] = example.id
             writes.append([(ADD_PROMPTS, [row])])
             position, new = position + 1, new + 1
         execute_writes(connection, combine_writes(writes))
     if inputs:
-        _check_new(store.name, connection, first, seen, inputs)
+        _check_inputs_are_new(store.name, connection, first, seen, inputs)
     return new
 
 
-def _check_new(
+def _check_inputs_are_new(
     name: str, connection: Connection, first: int, seen: Collection[str], inputs: Mapping[str, str]
 ) -> None:
     """Refuse new prompts whose input was stored before `first` under an id that no example has."""
@@ -96,7 +96,7 @@ def _check_new(
         old, new = replaced[0]
         msg = (
             f"the input of the prompt {new!r} is stored in {name} under the id {old!r}, which is not in the "
-            f"dataset any more ({len(replaced)} such prompts). {_IF_CORRECTED}, if no other prompt has the "
+            f"dataset any more ({len(replaced)} such prompts). {_RELABEL_ADVICE}, if no other prompt has the "
             "same input; otherwise collect into another store"
         )
         raise StoreError(msg)
@@ -150,7 +150,7 @@ def update_examples(name: str, connection: Connection, matched: Mapping[int, Exa
         if example is None:
             missing += 1
             continue
-        _check_same(name, prompt_row(row["position"], example), row, ("input",))
+        _check_unchanged(name, make_prompt_row(row["position"], example), row, ("input",))
         corrected += canonical_json(example.reference) != row["reference"]
         writes.append(update_example(row, example))
     execute_writes(connection, combine_writes(writes))
@@ -159,14 +159,14 @@ def update_examples(name: str, connection: Connection, matched: Mapping[int, Exa
 
 def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
     """Return the write that gives a stored prompt the example's columns; none if they are the same."""
-    given = prompt_row(row["position"], example)
+    given = make_prompt_row(row["position"], example)
     if given["digest"] == row["digest"]:
         return []
-    changed = {f"set_{name}": given[name] for name in ("id", "reference", *_DESCRIPTION, "digest")}
+    changed = {f"set_{name}": given[name] for name in ("id", "reference", *_DESCRIPTIVE_COLUMNS, "digest")}
     return [(SET_EXAMPLE, [{"where_position": row["position"], **changed}])]
 
 
-def _record_writes(
+def _make_record_writes(
     position: int, record: PromptRecord, models: Sequence[str], *, forbids_nul: bool
 ) -> list[list[Write]]:
     candidates = record.candidates
@@ -190,11 +190,11 @@ def _record_writes(
     ]
 
 
-def _check_same(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:
+def _check_unchanged(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:
     differing = [field for field in fields if row[field] != known[field]]
     if differing:
         advice = (
-            _IF_CORRECTED
+            _RELABEL_ADVICE
             if differing == ["reference"]
             else "Collect it into another store, or give changed prompts new ids"
         )

@@ -32,7 +32,7 @@ from langchain_cfc.verifiers.base import VerifierScores
 Row: TypeAlias = dict[str, Any]
 
 # Number of prompts that are read at a time.
-PAGE = 500
+PAGE_SIZE = 500
 # Level of zlib: 300 candidates of 150 tokens with 5 alternatives each take 7.6 MB instead of 24.8.
 _COMPRESSION = 6
 # Text in PostgreSQL cannot contain this character.
@@ -45,18 +45,18 @@ _ADD_SCORES = insert(schema.scores)
 _ADD_LABELS = insert(schema.labels)
 _ADD_CALLS = insert(schema.calls)
 _ADD_ANNOUNCED = insert(schema.announced)
-_KEY = ["position"]
-_SET_CONTEXT = define_update(schema.prompts, _KEY, ["context"])
-_SET_DRAWN = define_update(schema.prompts, _KEY, ["stage", "draws_digest", "context"])
-_SET_SCORED = define_update(schema.prompts, _KEY, ["stage", "scores_digest"])
-_SET_LABELLED = define_update(schema.prompts, _KEY, ["stage", "labels_digest", "described"])
-_SET_ERROR = define_update(schema.prompts, _KEY, ["error"])
-SET_EXAMPLE = define_update(schema.prompts, _KEY, ["id", "reference", "metadata", "cluster", "digest"])
+_PROMPT_KEY = ["position"]
+_SET_CONTEXT = define_update(schema.prompts, _PROMPT_KEY, ["context"])
+_SET_DRAWN = define_update(schema.prompts, _PROMPT_KEY, ["stage", "draws_digest", "context"])
+_SET_SCORED = define_update(schema.prompts, _PROMPT_KEY, ["stage", "scores_digest"])
+_SET_LABELLED = define_update(schema.prompts, _PROMPT_KEY, ["stage", "labels_digest", "described"])
+_SET_ERROR = define_update(schema.prompts, _PROMPT_KEY, ["error"])
+SET_EXAMPLE = define_update(schema.prompts, _PROMPT_KEY, ["id", "reference", "metadata", "cluster", "digest"])
 _DELETE_DRAWS = delete(schema.draws).where(*match_keys(schema.draws, ["prompt"]))
 _STRIP_DRAWS = define_update(schema.draws, ["prompt", "slot"], ["packed", "checksum"])
 
 # Rows are added before rows that refer to them, and candidates are deleted before they are drawn again.
-_ORDER = (
+_STATEMENT_ORDER = (
     ADD_PROMPTS,
     SET_EXAMPLE,
     _ADD_ANNOUNCED,
@@ -75,20 +75,20 @@ _ORDER = (
     *batches.STATEMENTS,
 )
 # Columns of a prompt that hold JSON from the dataset.
-_JSON = ("input", "reference", "metadata")
+_JSON_COLUMNS = ("input", "reference", "metadata")
 # Key under which a connection caches the names of the models in the seal.
-_KNOWN_MODELS = "cfc_models"
+_KNOWN_MODELS_KEY = "cfc_models"
 
 
 # Values to rows
 
 
-def prompt_row(position: int, example: Example) -> Row:
+def make_prompt_row(position: int, example: Example) -> Row:
     """Return the row of a prompt that nothing was drawn for."""
     row = {
         "position": position,
         "id": example.id,
-        **{name: canonical_json(getattr(example, name)) for name in _JSON},
+        **{name: canonical_json(getattr(example, name)) for name in _JSON_COLUMNS},
         "cluster": example.cluster,
         "stage": int(Stage.OPEN),
         "described": None,
@@ -97,19 +97,19 @@ def prompt_row(position: int, example: Example) -> Row:
     return {**row, "digest": schema.digest_prompt(row)}
 
 
-def _data_json(draw: DrawnCandidate) -> str | None:
+def _serialize_data(draw: DrawnCandidate) -> str | None:
     return None if draw.data is None else canonical_json(draw.data)
 
 
-def _draw_row(position: int, slot: int, draw: DrawnCandidate, *, forbids_nul: bool) -> Row:
+def _make_draw_row(position: int, slot: int, draw: DrawnCandidate, *, forbids_nul: bool) -> Row:
     """Return the row of a candidate; raises `CollectionError` if the candidate cannot be stored."""
     advice = "Let the generator return text, or a message that holds JSON only"
     with _refuse_unstorable(f"candidate {slot}", advice):
-        data, message = _data_json(draw), None
+        data, message = _serialize_data(draw), None
         if draw.message is not None:
             # Defaults are left out, because a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True)
-            message = schema.ENCODER.encode({"type": draw.message.type, "data": fields})
+            message = schema.JSON_ENCODER.encode({"type": draw.message.type, "data": fields})
         _check_text(draw.text, data, message, forbids_nul=forbids_nul)
     packed = None if message is None else zlib.compress(message.encode(), _COMPRESSION)
     return {
@@ -147,7 +147,7 @@ def _check_text(*texts: str | None, forbids_nul: bool) -> None:
 
 def read_example(row: Any) -> Example:
     """Return the example of a prompt's row, without the output of the metadata function."""
-    fields = {name: json.loads(getattr(row, name)) for name in _JSON}
+    fields = {name: json.loads(getattr(row, name)) for name in _JSON_COLUMNS}
     return Example(id=row.id, cluster=row.cluster, **fields)
 
 
@@ -164,7 +164,7 @@ def read_draw(row: Any) -> DrawnCandidate:
 
 def _read_fields(prompt: Any) -> dict[str, Any]:
     """Return the fields of a prompt's record, with the output of the metadata function."""
-    fields = {name: json.loads(getattr(prompt, name)) for name in _JSON}
+    fields = {name: json.loads(getattr(prompt, name)) for name in _JSON_COLUMNS}
     if prompt.described is not None:
         fields["metadata"] |= json.loads(prompt.described)
     return {"id": prompt.id, "cluster": prompt.cluster, **fields}
@@ -230,12 +230,12 @@ def insert_draws(
     be stored, for example text with U+0000 if the database `forbids_nul`.
     """
     missing = [
-        _draw_row(position, slot, draw, forbids_nul=forbids_nul)
+        _make_draw_row(position, slot, draw, forbids_nul=forbids_nul)
         for slot, draw in enumerate(draws)
         if slot not in stored
     ]
     digest = schema.digest_draws(
-        position, [draw.text for draw in draws], [_data_json(draw) for draw in draws]
+        position, [draw.text for draw in draws], [_serialize_data(draw) for draw in draws]
     )
     done = {"set_stage": int(Stage.DRAWN), "set_draws_digest": digest, "set_context": None}
     return [
@@ -250,7 +250,7 @@ def insert_draw(
 ) -> list[Write]:
     """Return the writes that store one candidate; arguments and errors as in `insert_draws`."""
     return [
-        (_ADD_DRAWS, [_draw_row(position, slot, draw, forbids_nul=forbids_nul)]),
+        (_ADD_DRAWS, [_make_draw_row(position, slot, draw, forbids_nul=forbids_nul)]),
         *insert_calls(position, Stage.DRAWN, usage),
     ]
 
@@ -339,7 +339,7 @@ def insert_labels(
         *strip_draws(
             position,
             [
-                (slot, draw.text, _data_json(draw))
+                (slot, draw.text, _serialize_data(draw))
                 for slot, draw in enumerate(strip)
                 if not isinstance(draw, StrippedCandidate) and draw.message is not None
             ],
@@ -378,7 +378,7 @@ def set_error(position: int, stage: Stage, error: CFCError, usage: Usage) -> lis
 
 def combine_writes(many: Iterable[Iterable[Write]]) -> list[Write]:
     """Merge the writes of several prompts into one write per statement, in a valid order."""
-    rows: dict[Statement, list[Row]] = {statement: [] for statement in _ORDER}
+    rows: dict[Statement, list[Row]] = {statement: [] for statement in _STATEMENT_ORDER}
     for writes in many:
         for statement, parameters in writes:
             rows[statement].extend(parameters)
@@ -403,17 +403,17 @@ def _compile_sql(statement: Statement, dialect: Dialect, names: tuple[str, ...])
 
 
 def _update_seal(connection: Connection, writes: Sequence[Write]) -> None:
-    def rows_of(wanted: Statement) -> list[Row]:
+    def list_rows(wanted: Statement) -> list[Row]:
         return [row for statement, rows in writes if statement is wanted for row in rows]
 
-    prompts = rows_of(ADD_PROMPTS)
-    labelled = [row["set_labels_digest"] for row in rows_of(_SET_LABELLED)]
-    models = {row["model"] for row in rows_of(_ADD_CALLS) if row["drew"] and row["model"]}
+    prompts = list_rows(ADD_PROMPTS)
+    labelled = [row["set_labels_digest"] for row in list_rows(_SET_LABELLED)]
+    models = {row["model"] for row in list_rows(_ADD_CALLS) if row["drew"] and row["model"]}
     # The connection caches the models in the seal, so that most draws need not read the seal.
-    if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS, set())):
+    if not (prompts or labelled or models - connection.info.get(_KNOWN_MODELS_KEY, set())):
         return
     before = schema.read_seal(connection)
-    connection.info[_KNOWN_MODELS] = set(before.models)
+    connection.info[_KNOWN_MODELS_KEY] = set(before.models)
     seal = replace(
         before.with_finished(labelled),
         prompts=before.prompts + len(prompts),

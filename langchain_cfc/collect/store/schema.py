@@ -137,7 +137,7 @@ def match_keys(table: Table, keys: Sequence[str]) -> list[Any]:
 
 def define_update(table: Table, keys: Sequence[str], columns: Sequence[str]) -> Update:
     """Define the statement that sets columns to the parameters `set_COLUMN`, in rows as in `match_keys`."""
-    values = {name: bindparam(f"set_{name}") for name in columns}
+    values: dict[str, Any] = {name: bindparam(f"set_{name}") for name in columns}
     return update(table).where(*match_keys(table, keys)).values(values)
 
 
@@ -161,48 +161,50 @@ calls = define_entries(
 )
 
 
-_BYTES = 8
-_MODULUS = 1 << (8 * _BYTES)
+_DIGEST_BYTES = 8
+_MODULUS = 1 << (8 * _DIGEST_BYTES)
 # Created once, because `json.dumps` with options creates an encoder for every call.
-ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+JSON_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def _digest(*values: Any) -> str:
+def _hash_values(*values: Any) -> str:
     """Return the digest of plain data, with lists and tuples treated as equal."""
-    return blake2b(ENCODER.encode(values).encode(), digest_size=_BYTES).hexdigest()
+    return blake2b(JSON_ENCODER.encode(values).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def digest_prompt(row: Mapping[str, Any]) -> str:
     """Return the digest of the columns of a prompt that come from the dataset."""
-    return _digest(*(row[name] for name in ("position", "id", "input", "reference", "metadata", "cluster")))
+    return _hash_values(
+        *(row[name] for name in ("position", "id", "input", "reference", "metadata", "cluster"))
+    )
 
 
 def digest_draw(position: int, slot: int, text: str, data: str | None, packed: bytes | None) -> str:
     """Return the checksum of one candidate, which is written before its stage is finished."""
-    return _digest(position, slot, text, data, None if packed is None else packed.hex())
+    return _hash_values(position, slot, text, data, None if packed is None else packed.hex())
 
 
 def digest_claim(row: Mapping[str, Any], count: int) -> str:
     """Return the checksum of one of an answer's `count` claims, which are written before their scores."""
-    return _digest(count, *(row[name] for name in ("prompt", "slot", "start", "stop", "text")))
+    return _hash_values(count, *(row[name] for name in ("prompt", "slot", "start", "stop", "text")))
 
 
 def digest_draws(position: int, texts: Sequence[str], data: Sequence[str | None]) -> str:
     """Return the digest of a prompt's n candidates in slot order."""
-    return _digest(position, texts, data)
+    return _hash_values(position, texts, data)
 
 
 def digest_scores(position: int, scores: Sequence[float], outputs: Sequence[str | None]) -> str:
     """Return the digest of a prompt's n scores and raw outputs."""
     # Adding 0.0 removes negative zeros, which SQLite does not store.
-    return _digest(position, [score + 0.0 for score in scores], outputs)
+    return _hash_values(position, [score + 0.0 for score in scores], outputs)
 
 
 def digest_labels(
     position: int, correct: Sequence[bool], answers: Sequence[str | None], described: str | None
 ) -> str:
     """Return the digest of a prompt's n labels and answers, and of its metadata function's output."""
-    return _digest(position, [bool(label) for label in correct], answers, described)
+    return _hash_values(position, [bool(label) for label in correct], answers, described)
 
 
 def _sum_digests(digests: Iterable[str]) -> int:
@@ -210,9 +212,9 @@ def _sum_digests(digests: Iterable[str]) -> int:
     return sum(int(one, 16) for one in digests) % _MODULUS
 
 
-SEAL = "seal"
-_SELECT_SEAL = select(facts.c.value).where(facts.c.name == SEAL)
-_REPLACE_SEAL = facts.update().where(facts.c.name == SEAL)
+SEAL_FACT = "seal"
+_SELECT_SEAL = select(facts.c.value).where(facts.c.name == SEAL_FACT)
+_REPLACE_SEAL = facts.update().where(facts.c.name == SEAL_FACT)
 # A single statement reads a consistent state of the store, even while other processes write.
 _SELECT_ALL = union_all(
     select(literal(-1), cast(literal(0), Text), facts.c.name, facts.c.value, cast(literal(None), Text)),
@@ -243,7 +245,7 @@ class Seal:
             msg = "its seal is missing"
             raise ValueError(msg)
         values, known = json.loads(text)
-        if _digest(values) != known:
+        if _hash_values(values) != known:
             msg = "the seal is damaged"
             raise ValueError(msg)
         return cls(**{**values, "models": tuple(values["models"])})
@@ -251,7 +253,7 @@ class Seal:
     def to_json(self) -> str:
         """Return the seal as JSON, together with its own digest."""
         values = asdict(self)
-        return json.dumps([values, _digest(values)])
+        return json.dumps([values, _hash_values(values)])
 
     def with_facts(self, facts: Mapping[str, str]) -> Seal:
         """Return the seal for the same store with these facts."""
@@ -264,7 +266,7 @@ class Seal:
 
 
 def _digest_facts(values: Mapping[str, str]) -> str:
-    return _digest(sorted([name, value] for name, value in values.items() if name != SEAL))
+    return _hash_values(sorted([name, value] for name, value in values.items() if name != SEAL_FACT))
 
 
 def read_seal(connection: Connection) -> Seal:
@@ -299,7 +301,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     finished = sorted(
         (position, value) for position, stage, value in found_prompts if int(stage) == Stage.LABELLED
     )
-    seal = Seal.parse(found_facts.pop(SEAL, None))
+    seal = Seal.parse(found_facts.pop(SEAL_FACT, None))
     for what, count, expected in (
         ("prompts", len(found_prompts), seal.prompts),
         ("finished prompts", len(finished), seal.finished),
@@ -313,7 +315,7 @@ def verify_seal(name: str, connection: Connection) -> tuple[Seal, list[int]]:
     return seal, [position for position, _ in finished]
 
 
-_ADVICE = ". Restore a backup; `langchain-cfc store check STORE` checks the whole store"
+_RESTORE_ADVICE = ". Restore a backup; `langchain-cfc store check STORE` checks the whole store"
 
 
 @contextmanager
@@ -324,40 +326,42 @@ def report_damage(name: str) -> Iterator[None]:
     except CFCError:
         raise
     except Exception as error:
-        msg = f"{name} is damaged: {type(error).__name__}: {error}{_ADVICE}"
+        msg = f"{name} is damaged: {type(error).__name__}: {error}{_RESTORE_ADVICE}"
         raise StoreError(msg) from error
 
 
 def check_prompt(name: str, row: Any) -> None:
     """Raise `StoreError` if the row of a prompt was changed."""
-    _check(name, row.id, digest_prompt(row._mapping), row.digest)  # noqa: SLF001 - SQLAlchemy's public name
+    _check_equal(name, row.id, digest_prompt(row._mapping), row.digest)  # noqa: SLF001 - SQLAlchemy's public name
     # A stage is finished if and only if its digest is there.
     digests = [row.draws_digest, row.scores_digest, row.labels_digest]
-    _check(name, row.id, [one is not None for one in digests], [row.stage > stage for stage in range(3)])
+    _check_equal(
+        name, row.id, [one is not None for one in digests], [row.stage > stage for stage in range(3)]
+    )
     # A flipped bit can turn null into a number.
-    _check(name, row.id, type(row.context), type(None) if row.context is None else str)
+    _check_equal(name, row.id, type(row.context), type(None) if row.context is None else str)
 
 
 def check_draws(name: str, prompt: Any, rows: Sequence[Any]) -> None:
     """Raise `StoreError` if the candidates of a prompt or their messages were changed."""
     for one in rows:
         checksum = digest_draw(one.prompt, one.slot, one.text, one.data, one.packed)
-        _check(name, prompt.id, checksum, one.checksum)
+        _check_equal(name, prompt.id, checksum, one.checksum)
     if prompt.stage >= Stage.DRAWN:
         digest = digest_draws(prompt.position, [one.text for one in rows], [one.data for one in rows])
-        _check(name, prompt.id, digest, prompt.draws_digest)
+        _check_equal(name, prompt.id, digest, prompt.draws_digest)
 
 
 def check_claims(name: str, prompt: Any, rows: Sequence[Any]) -> None:
     """Raise `StoreError` if the claims of a prompt were changed, or some of them were lost."""
     for one in rows:
-        _check(name, prompt.id, digest_claim(one._mapping, len(rows)), one.checksum)  # noqa: SLF001 - as above
+        _check_equal(name, prompt.id, digest_claim(one._mapping, len(rows)), one.checksum)  # noqa: SLF001 - as above
 
 
 def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
     """Raise `StoreError` if the scores of a scored prompt were changed."""
     digest = digest_scores(prompt.position, [one.score for one in rows], [one.outputs for one in rows])
-    _check(name, prompt.id, digest, prompt.scores_digest)
+    _check_equal(name, prompt.id, digest, prompt.scores_digest)
 
 
 def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> None:
@@ -368,10 +372,10 @@ def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> Non
     check_prompt(name, row)
     _, slots, texts, data, scores, outputs, correct, answers = columns
     position = row.position
-    _check(name, row.id, list(slots), list(range(len(slots))))
-    _check(name, row.id, digest_draws(position, texts, data), row.draws_digest)
-    _check(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
-    _check(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
+    _check_equal(name, row.id, list(slots), list(range(len(slots))))
+    _check_equal(name, row.id, digest_draws(position, texts, data), row.draws_digest)
+    _check_equal(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
+    _check_equal(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
 
 
 def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Sequence[Any]) -> None:
@@ -388,7 +392,7 @@ def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Seq
     check_finished(name, row, [(), slots, texts, data, scores, outputs, correct, no_answers])
 
 
-def _check(name: str, prompt: Any, found: object, expected: object) -> None:
+def _check_equal(name: str, prompt: Any, found: object, expected: object) -> None:
     if found != expected:
-        msg = f"{name} is damaged: the prompt {prompt!r:.80} differs from what was written{_ADVICE}"
+        msg = f"{name} is damaged: the prompt {prompt!r:.80} differs from what was written{_RESTORE_ADVICE}"
         raise StoreError(msg)

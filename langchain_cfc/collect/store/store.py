@@ -22,7 +22,7 @@ from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import batches, schema
 from langchain_cfc.collect.store.dataset import add_prompts
 from langchain_cfc.collect.store.rows import (
-    PAGE,
+    PAGE_SIZE,
     combine_writes,
     execute_writes,
     read_claims_record,
@@ -55,16 +55,16 @@ from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_
 from langchain_cfc.sampling import DrawnCandidate
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
-_IF_ASKED = ("unit", "splitter", "draws", "endpoint")
-_ENDPOINTS = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
+_OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
+_ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
 # Number of prompts whose candidates are converted to arrays at a time.
-_TABLE_PAGE = 2000
+_TABLE_PAGE_SIZE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
 _claims, _calls = schema.claims, schema.calls
 
 
 @dataclass(frozen=True)
-class Work:
+class StoredPrompt:
     """Prompt with its stored candidates, claims and scores, from which its stages continue."""
 
     position: int
@@ -108,7 +108,7 @@ class Store(DatabaseStore):
         with schema.report_damage(self.name):
             self.check_pages()
             super()._open(create=create)
-            self._verify()
+            self._verify_seal()
 
     def _list_first_facts(self) -> dict[str, str]:
         """Return the facts of a new store, with their seal."""
@@ -116,9 +116,9 @@ class Store(DatabaseStore):
             "created_at": canonical_json(datetime.now(tz=timezone.utc).isoformat(timespec="seconds")),
             "library_version": canonical_json(__version__),
         }
-        return {**facts, schema.SEAL: schema.Seal().with_facts(facts).to_json()}
+        return {**facts, schema.SEAL_FACT: schema.Seal().with_facts(facts).to_json()}
 
-    def _verify(self) -> tuple[schema.Seal, list[int]]:
+    def _verify_seal(self) -> tuple[schema.Seal, list[int]]:
         """Compare the content with the seal; return the seal and the positions of finished prompts."""
         with self.begin_read() as connection:
             return schema.verify_seal(self.name, connection)
@@ -133,7 +133,7 @@ class Store(DatabaseStore):
             self.check_pages(thoroughly=True)
             for _ in self.iterate():
                 pass
-            for _ in self._read_work():
+            for _ in self._read_stored_prompts():
                 pass
 
     # Configuration
@@ -184,10 +184,12 @@ class Store(DatabaseStore):
             for name in (*PROVENANCE_FIELDS, "endpoint")
             if name not in known and given.get(name) is not None
         ]
-        different += [name for name in _IF_ASKED if name in known and name not in given]
+        different += [name for name in _OPTIONAL_KEYS if name in known and name not in given]
         if different:
             lines = (
-                line for name in different for line in _differences(name, known.get(name), given.get(name))
+                line
+                for name in different
+                for line in _list_differences(name, known.get(name), given.get(name))
             )
             msg = (
                 f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
@@ -196,8 +198,8 @@ class Store(DatabaseStore):
             )
             if different == ["endpoint"]:
                 msg = (
-                    f"{self.name} was collected {_ENDPOINTS[known.get('endpoint')]}, but this run would "
-                    f"continue {_ENDPOINTS[given.get('endpoint')]}: a provider may serve the two "
+                    f"{self.name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, but this run would "
+                    f"continue {_ENDPOINT_NAMES[given.get('endpoint')]}: a provider may serve the two "
                     "differently, so records of both would not be exchangeable. Continue as it was started, "
                     "or collect into another store"
                 )
@@ -260,44 +262,46 @@ class Store(DatabaseStore):
 
     # Work
 
-    def read_unfinished(self) -> Iterator[Work]:
+    def read_unfinished(self) -> Iterator[StoredPrompt]:
         """Yield the prompts that are neither finished nor failed, in order, a page at a time."""
         with schema.report_damage(self.name):
-            yield from self._read_work(_prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None))
+            yield from self._read_stored_prompts(
+                _prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None)
+            )
 
-    def read_finished(self) -> Iterator[Work]:
+    def read_finished(self) -> Iterator[StoredPrompt]:
         """Yield the finished prompts in order, with their candidates and scores but without labels."""
         with schema.report_damage(self.name):
-            yield from self._read_work(_prompts.c.stage == Stage.LABELLED)
+            yield from self._read_stored_prompts(_prompts.c.stage == Stage.LABELLED)
 
-    def _read_work(self, *conditions: Any) -> Iterator[Work]:
+    def _read_stored_prompts(self, *conditions: Any) -> Iterator[StoredPrompt]:
         after = -1
-        while page := self._read_prompts(_prompts.c.position > after, *conditions):
+        while page := self._read_prompt_rows(_prompts.c.position > after, *conditions):
             after = page[-1].position
             positions = [row.position for row in page]
             groups = [
-                self._read_groups(
+                self._read_grouped_rows(
                     select(table).where(table.c.prompt.in_(positions)).order_by(table.c.prompt, table.c.slot)
                 )
                 for table in (_draws, _scores, *((_claims,) if self.unit == "claims" else ()))
             ]
             for row in page:
-                yield self._check_work(row, *(group.get(row.position, []) for group in groups))
+                yield self._make_stored_prompt(row, *(group.get(row.position, []) for group in groups))
 
-    def _check_work(
+    def _make_stored_prompt(
         self,
         prompt: Any,
         draw_rows: Sequence[Any],
         score_rows: Sequence[Any],
         claim_rows: Sequence[Any] = (),
-    ) -> Work:
+    ) -> StoredPrompt:
         schema.check_prompt(self.name, prompt)
         schema.check_draws(self.name, prompt, draw_rows)
         schema.check_claims(self.name, prompt, claim_rows)
         if prompt.stage >= Stage.SCORED:
             schema.check_scores(self.name, prompt, score_rows)
         draws = {one.slot: read_draw(one) for one in draw_rows}
-        return Work(
+        return StoredPrompt(
             prompt.position,
             read_example(prompt),
             list(draws.values()) if prompt.stage >= Stage.DRAWN else None,
@@ -307,11 +311,13 @@ class Store(DatabaseStore):
             prompt.context,
         )
 
-    def _read_prompts(self, *conditions: Any) -> Sequence[Any]:
+    def _read_prompt_rows(self, *conditions: Any) -> Sequence[Any]:
         """Return the rows of the first page of prompts that satisfy the conditions."""
-        return self.read_rows(select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE))
+        return self.read_rows(
+            select(_prompts).where(*conditions).order_by(_prompts.c.position).limit(PAGE_SIZE)
+        )
 
-    def _read_groups(self, query: Select[Any]) -> dict[int, list[Any]]:
+    def _read_grouped_rows(self, query: Select[Any]) -> dict[int, list[Any]]:
         """Return the rows of a query that is ordered by prompt, grouped by the position of the prompt."""
         groups = groupby(self.read_rows(query), key=lambda row: row.prompt)
         return {prompt: list(group) for prompt, group in groups}
@@ -353,18 +359,18 @@ class Store(DatabaseStore):
         """Yield the records of finished prompts in order, of candidates or of claims."""
         with schema.report_damage(self.name):
             read_page = self._read_claims_page if self.unit == "claims" else self._read_page
-            _, finished = self._verify()
-            for start in range(0, len(finished), PAGE):
-                positions = finished[start : start + PAGE]
+            _, finished = self._verify_seal()
+            for start in range(0, len(finished), PAGE_SIZE):
+                positions = finished[start : start + PAGE_SIZE]
                 within = _prompts.c.position.between(positions[0], positions[-1])
-                rows = self._read_prompts(_prompts.c.stage == Stage.LABELLED, within)
+                rows = self._read_prompt_rows(_prompts.c.stage == Stage.LABELLED, within)
                 known = {row.position: row for row in rows}
                 yield from read_page([known[position] for position in positions])
 
     def _read_page(self, rows: Sequence[Any]) -> Iterator[PromptRecord]:
         """Yield the records of finished prompts, given their rows."""
         within = _draws.c.prompt.between(rows[0].position, rows[-1].position)
-        candidates = self._read_groups(SELECT_CANDIDATES.where(within))
+        candidates = self._read_grouped_rows(SELECT_CANDIDATES.where(within))
         for row in rows:
             of_prompt = candidates[row.position]
             schema.check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
@@ -373,8 +379,8 @@ class Store(DatabaseStore):
     def _read_claims_page(self, rows: Sequence[Any]) -> Iterator[ClaimsRecord]:
         """Yield the records of finished prompts, given their rows, except for answers without claims."""
         first, last = rows[0].position, rows[-1].position
-        answers = self._read_groups(SELECT_ANSWERS.where(_draws.c.prompt.between(first, last)))
-        claims = self._read_groups(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
+        answers = self._read_grouped_rows(SELECT_ANSWERS.where(_draws.c.prompt.between(first, last)))
+        claims = self._read_grouped_rows(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
         for row in rows:
             of_prompt = claims.get(row.position, [])
             schema.check_finished_claims(self.name, row, answers[row.position], of_prompt)
@@ -403,7 +409,8 @@ class Store(DatabaseStore):
             with self.begin_snapshot() as connection:
                 _, finished = schema.verify_seal(self.name, connection)
                 pages = (
-                    finished[start : start + _TABLE_PAGE] for start in range(0, len(finished), _TABLE_PAGE)
+                    finished[start : start + _TABLE_PAGE_SIZE]
+                    for start in range(0, len(finished), _TABLE_PAGE_SIZE)
                 )
                 parts = [read_batch(self.name, connection, page, n, names) for page in pages]
             if not parts:
@@ -435,7 +442,7 @@ class Store(DatabaseStore):
     def models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
         with schema.report_damage(self.name):
-            return list(self._verify()[0].models)
+            return list(self._verify_seal()[0].models)
 
     def stages(self) -> dict[Stage, int]:
         """Return the number of prompts at each stage, failed prompts included."""
@@ -502,11 +509,11 @@ class Store(DatabaseStore):
             return read_history(connection)
 
 
-def _differences(key: str, known: Any, given: Any) -> Iterator[str]:
+def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
     if isinstance(known, Mapping) and isinstance(given, Mapping):
         for name in {**known, **given}:
             if known.get(name) != given.get(name):
-                yield from _differences(f"{key}.{name}", known.get(name), given.get(name))
+                yield from _list_differences(f"{key}.{name}", known.get(name), given.get(name))
     elif known is None:
         yield f"{key} is now {given!r:.80}, and was not set before"
     else:
@@ -540,7 +547,7 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        done.add_done_callback(self._note_error)
+        done.add_done_callback(self._save_error)
         self._last = done
         self._waiting.append((writes, done))
         if self._task is None or self._task.done():
@@ -554,7 +561,7 @@ class Writer:
         if self._error is not None:
             raise self._error
 
-    def _note_error(self, done: asyncio.Future[None]) -> None:
+    def _save_error(self, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is not None:
             self._error = done.exception()
 

@@ -80,7 +80,7 @@ def read_batch(
         [answers[start : start + n] for start in range(0, len(answers), n)],
         clusters=[row.cluster for row in rows],
         metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
-        raw=_raw_outputs(outputs, shape, names),
+        raw=_parse_raw_outputs(outputs, shape, names),
         extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
         prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
     )
@@ -94,7 +94,7 @@ def _merge_metadata(row: Any) -> str:
     return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
 
 
-def _raw_outputs(
+def _parse_raw_outputs(
     outputs: Sequence[str | None], shape: tuple[int, int], names: Sequence[str]
 ) -> dict[str, Any]:
     if not names:

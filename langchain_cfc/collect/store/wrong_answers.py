@@ -14,7 +14,7 @@ from langchain_cfc.collect.store.tables import SELECT_CANDIDATES, SELECT_CLAIMS,
 from langchain_cfc.records._json import short_repr
 
 # Number of wrong answers to show, few enough for people to read.
-MOST_WRONG = 3
+MAX_WRONG_ANSWERS = 3
 _prompts, _draws, _claims = schema.prompts, schema.draws, schema.claims
 _scores, _labels = schema.scores, schema.labels
 
@@ -33,7 +33,7 @@ class WrongAnswer:
         return f"answer {answer}, reference {reference}, prompt {short_repr(self.prompt)}"
 
 
-def read_wrong_answers(store: Store, most: int = MOST_WRONG) -> list[WrongAnswer]:
+def read_wrong_answers(store: Store, most: int = MAX_WRONG_ANSWERS) -> list[WrongAnswer]:
     """Return the best-scored candidates or claims that are labelled wrong, at most one per prompt.
 
     The verifier considers these correct. So either the model is sure of a wrong answer, or the labeler errs.
