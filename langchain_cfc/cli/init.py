@@ -93,7 +93,7 @@ def init(
         dataset = proposals.Dataset.read(source, question, reference, prompt)
         if model is None:
             model, base_url = _ask_model(base_url)
-        chat = proposals.Model.of(model, base_url)
+        chat = proposals.Model.parse(model, base_url)
         check_installed({**needed, **list_required_packages(chat.name)}, "a collection")
         if is_asking and prompt is None:
             given = _ask("Prompt", default=str(dataset.columns.prompt))

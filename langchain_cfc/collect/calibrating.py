@@ -45,9 +45,9 @@ from langchain_cfc.verifiers import Verifier
 
 # A question with its reference: a pair, a mapping of both under usual names, or an `Example`.
 Question: TypeAlias = tuple[Any, Any] | Mapping[str, Any] | Example
-_PAIR = 2
+_PAIR_LENGTH = 2
 # Keys that a mapping may have besides the question and the reference; they mean the same as in records.
-_FACTS = ("id", "metadata", "cluster")
+_EXAMPLE_FIELDS = ("id", "metadata", "cluster")
 _DEFAULT_N: dict[Unit, int] = {"answers": 10, "claims": 1}
 
 
@@ -145,8 +145,8 @@ def calibrate_chain(
         **calibration,
     )
     plan.check()
-    with plan.open_place() as place:
-        return plan.finish(place, collect(plan.examples, plan.components, place, collection))
+    with plan.open_store_path() as path:
+        return plan.finish(path, collect(plan.examples, plan.components, path, collection))
 
 
 async def acalibrate_chain(
@@ -169,9 +169,9 @@ async def acalibrate_chain(
     """
     plan = _make_plan(generator, examples, test_fraction=test_fraction, **options)
     plan.check()
-    with plan.open_place() as place:
-        ended = await acollect(plan.examples, plan.components, place, plan.collection)
-        return await asyncio.to_thread(plan.finish, place, ended)
+    with plan.open_store_path() as path:
+        ended = await acollect(plan.examples, plan.components, path, plan.collection)
+        return await asyncio.to_thread(plan.finish, path, ended)
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,12 @@ class _Plan:
         if self.store is not None:
             # A store that does not exist yet has no prompts; `collect` reports one that cannot be used.
             with suppress(StoreError), Store(self.store) as store:
-                for work in (*store.read_finished(), *store.read_unfinished()):
-                    prompts.setdefault(work.example.id, work.example)
+                for prompt in (*store.read_finished(), *store.read_unfinished()):
+                    prompts.setdefault(prompt.example.id, prompt.example)
         return list(prompts.values())
 
     @contextmanager
-    def open_place(self) -> Iterator[str]:
+    def open_store_path(self) -> Iterator[str]:
         """Yield the location of the store: as given, or a temporary file that is deleted after success.
 
         If something fails after the first payment, the file is kept and the error says where.
@@ -239,11 +239,11 @@ class _Plan:
             yield str(self.store)
             return
         folder = tempfile.mkdtemp(prefix="langchain-cfc-")
-        place = str(Path(folder, "collection.db"))
+        path = str(Path(folder, "collection.db"))
         try:
-            yield place
+            yield path
         except BaseException as error:
-            note = _describe_kept(place)
+            note = _describe_kept_store(path)
             if note is None:
                 shutil.rmtree(folder, ignore_errors=True)
             elif isinstance(error, CFCError):
@@ -254,7 +254,7 @@ class _Plan:
             raise
         shutil.rmtree(folder, ignore_errors=True)
 
-    def finish(self, place: str, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport]:
+    def finish(self, path: str, ended: CollectionResult) -> tuple[CalibrationArtifact, EvaluationReport]:
         """Calibrate and evaluate, and write the artifact and the report if their paths are given."""
         if not ended.complete:
             msg = (
@@ -262,7 +262,7 @@ class _Plan:
                 "budget ended or the run was stopped; call again with the same store to continue"
             )
             raise CollectionError(msg)
-        with Store(place) as store:
+        with Store(path) as store:
             table, provenance = store.table(self.config.combine or ()), store.provenance()
         artifact = calibrate(table, provenance=provenance, **self.config.options())
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
@@ -274,22 +274,22 @@ class _Plan:
                 artifact=artifact,
                 evaluation=seen,
                 hardest=find_hardest_prompts(artifact, table, seen.alpha),
-                sources=Sources(str(self.out or "artifact.json"), (place,)),
+                sources=Sources(str(self.out or "artifact.json"), (path,)),
             )
         return artifact, seen
 
 
-def _describe_kept(place: str) -> str | None:
+def _describe_kept_store(path: str) -> str | None:
     """Describe what a temporary store holds and how to reuse it; None if nothing in it was paid for."""
-    advice = f"pass store={place!r} to calibrate on them, or to continue, without paying for them again"
+    advice = f"pass store={path!r} to calibrate on them, or to continue, without paying for them again"
     try:
-        with Store(place) as store:
+        with Store(path) as store:
             labelled = store.stages()[Stage.LABELLED]
             is_paid = bool(store.usage().answered or store.count_draws())
     except StoreError:
         # The store may be damaged, but may also hold paid results, so it is never deleted.
-        return f"What was paid for is kept in {place}" if Path(place).exists() else None
-    return f"The {labelled} labelled prompts are kept in {place}: {advice}" if is_paid else None
+        return f"What was paid for is kept in {path}" if Path(path).exists() else None
+    return f"The {labelled} labelled prompts are kept in {path}: {advice}" if is_paid else None
 
 
 def _make_plan(
@@ -318,11 +318,11 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
     given = list(examples)
     if given and all(isinstance(one, Example) for one in given):
         return given  # type: ignore[return-value]  # all were looked at
-    rows = [_to_row(number, one) for number, one in enumerate(given, start=1)]
+    rows = [_make_row(number, one) for number, one in enumerate(given, start=1)]
     columns = detect_columns(
-        Rows.from_iterable([{key: row[key] for key in row if key not in _FACTS} for row in rows])
+        Rows.from_iterable([{key: row[key] for key in row if key not in _EXAMPLE_FIELDS} for row in rows])
     )
-    known = [str(columns.input), str(columns.reference), *_FACTS]
+    known = [str(columns.input), str(columns.reference), *_EXAMPLE_FIELDS]
     for number, row in enumerate(rows, start=1):
         for key in row:
             if key not in known:
@@ -341,11 +341,11 @@ def _list_examples(examples: Iterable[Question]) -> list[Example]:
     ]
 
 
-def _to_row(number: int, given: Any) -> Mapping[str, Any]:
+def _make_row(number: int, given: Any) -> Mapping[str, Any]:
     try:
         if isinstance(given, Mapping):
             return {key: _replace_messages(value) for key, value in given.items()}
-        if isinstance(given, (tuple, list)) and len(given) == _PAIR:
+        if isinstance(given, (tuple, list)) and len(given) == _PAIR_LENGTH:
             return {"question": _replace_messages(given[0]), "reference": given[1]}
     except ValueError as error:
         msg = f"example {number}: {error}"

@@ -239,7 +239,7 @@ async def acollect(
             examples, LocalExecutor(components, limiter, retry_policy, options.config), store, options
         )
     components = replace(components, generator=resolve_generator(components.generator))
-    batcher = Batcher(_list_parts(components), limiter, options.budget, options.on_batch or _print_line)
+    batcher = Batcher(_group_components(components), limiter, options.budget, options.on_batch or _print_line)
     try:
         if batcher.models.live:
             options.on_notice(
@@ -252,7 +252,7 @@ async def acollect(
         await batcher.models.close()
 
 
-def _list_parts(components: Components) -> dict[Stage, Any]:
+def _group_components(components: Components) -> dict[Stage, Any]:
     """Return the components that call models in each stage."""
     scoring = (components.verifier, components.splitter)
     return {
@@ -344,7 +344,7 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
     judge believes. In terms of `langchain_cfc.labelers.bound_true_coverage`, the mistakes are not independent
     and only `bound_true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
     """
-    shared = sorted(_named_models(verifier) & _named_models(labeler))
+    shared = sorted(_list_model_names(verifier) & _list_model_names(labeler))
     if not shared:
         return None
     return (
@@ -353,7 +353,7 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
     )
 
 
-def _named_models(fingerprint: Mapping[str, Any]) -> set[str]:
+def _list_model_names(fingerprint: Mapping[str, Any]) -> set[str]:
     return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
 
 

@@ -43,7 +43,7 @@ _Count = Annotated[int, Field(ge=1)]
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def _check_either(self, one: str, other: str) -> Self:
+    def _check_exactly_one(self, one: str, other: str) -> Self:
         missing = [name for name in (one, other) if getattr(self, name) is None]
         if len(missing) != 1:
             msg = f"found {'neither' if missing else 'both'} of {one} and {other}; expected one"
@@ -118,8 +118,8 @@ class GeneratorTable(_Table):
     id: str | None = None  # name of the generator in the records, if it cannot name itself
 
     @model_validator(mode="after")
-    def _check_one(self) -> GeneratorTable:
-        return self._check_either("model", "factory")
+    def _check_model_or_factory(self) -> GeneratorTable:
+        return self._check_exactly_one("model", "factory")
 
     def create(self) -> Any:
         """Create the generator; raises `InputError` if that fails."""
@@ -178,9 +178,9 @@ class CollectionConfig(_Table):
     prices: dict[str, Price] = {}
 
     @model_validator(mode="after")
-    def _check_verifier(self) -> CollectionConfig:
-        self._check_either("n", "draws")
-        return self._check_either("verifier", "verifiers")
+    def _check_alternatives(self) -> CollectionConfig:
+        self._check_exactly_one("n", "draws")
+        return self._check_exactly_one("verifier", "verifiers")
 
     def create_components(self) -> Components:
         """Create the components that draw, score and label.
@@ -238,13 +238,13 @@ class CollectionConfig(_Table):
         # Files may move and grow, so they are not compared; the name of a plugin source tells its version.
         source = {"source": self.source.rows.name} if is_plugin_source(self.source.path) else {}
         return {
-            "made_by": {name: _describe(table) for name, table in tables.items() if table is not None},
+            "made_by": {name: _describe_table(table) for name, table in tables.items() if table is not None},
             "columns": columns,
             **source,
         }
 
 
-def _describe(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
+def _describe_table(table: GeneratorTable | ComponentTable) -> dict[str, Any]:
     """Describe how a component is made, with its arguments as a digest because they may hold secrets."""
     model_arguments = table.model_arguments if isinstance(table, ComponentTable) else {}
     given = {**table.arguments, **{f"model.{name}": value for name, value in model_arguments.items()}}
@@ -277,10 +277,10 @@ def read_config(
     given = {} if path is None else _resolve_paths(_read_toml(Path(path)), Path(path).parent)
     try:
         for update in (overrides or {}, *map(_parse_setting, settings)):
-            given = _merge(given, update)
+            given = _merge_settings(given, update)
         return CollectionConfig.model_validate(given)
     except ValidationError as error:
-        raise InputError(_explain(error, "the settings" if path is None else str(path))) from error
+        raise InputError(_format_errors(error, "the settings" if path is None else str(path))) from error
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -318,12 +318,12 @@ def _parse_setting(text: str) -> dict[str, Any]:
     raise InputError(msg)
 
 
-def _merge(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_settings(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(given)
     for name, value in update.items():
         if isinstance(value, Mapping):
             below = merged.get(name)
-            inner = _merge(below if isinstance(below, Mapping) else {}, value)
+            inner = _merge_settings(below if isinstance(below, Mapping) else {}, value)
             if inner or name in merged:
                 merged[name] = inner
         elif value is not None:
@@ -331,7 +331,7 @@ def _merge(given: Mapping[str, Any], update: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
-def _explain(error: ValidationError, source: str) -> str:
+def _format_errors(error: ValidationError, source: str) -> str:
     lines = []
     for detail in error.errors(include_url=False):
         where = ".".join(str(step) for step in detail["loc"] if step != "columns")

@@ -295,9 +295,9 @@ class BudgetTracker:
         largest = None
         if self._finished[Stage.LABELLED]:
             largest = sum(self._largest_prompt.values(), TokensUsed())
-        return self._budget.allows(self.usage, largest, in_progress, self._charge_lost())
+        return self._budget.allows(self.usage, largest, in_progress, self._estimate_lost())
 
-    def _charge_lost(self) -> TokensUsed:
+    def _estimate_lost(self) -> TokensUsed:
         charged = TokensUsed()
         for stage, count in self._lost.items():
             largest = self._largest_request[stage]
@@ -311,14 +311,14 @@ class BudgetTracker:
         if not self._budget.is_limited:
             return True
         used = self._budget.count(self.usage + usage, self.batched + batched)
-        return self._budget.holds(used + self._charge_lost())
+        return self._budget.holds(used + self._estimate_lost())
 
-    def pay(self, usage: Usage, batched: Usage) -> None:
+    def add_usage(self, usage: Usage, batched: Usage) -> None:
         """Count usage of answers before their stage ends; `batched` is the part at batch prices."""
         self.usage += usage
         self.batched += batched
 
-    def charge(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
+    def add_stage(self, stage: Stage, usage: Usage, lost: int, paid: Usage) -> None:
         """Count the usage and `lost` requests of a stage that finished or failed.
 
         `paid` is the part of the usage that was counted before. Raises `CollectionError` if tokens or prices

@@ -233,7 +233,7 @@ class RetryPolicy:
 
     def wait_seconds(self, state: RetryCallState) -> float:
         """Return the seconds to wait before the next call."""
-        requested = read_retry_after(_last_outcome(state))
+        requested = read_retry_after(_get_last_outcome(state))
         backoff = wait_random_exponential(multiplier=self.initial_wait, max=self.max_wait)(state)
         return min(backoff if requested is None else max(requested, backoff), self.max_wait)
 
@@ -271,7 +271,7 @@ class StageCalls:
             stop=stop_after_attempt(self._policy.max_attempts),
             wait=self._policy.wait_seconds,
             retry=_should_retry,
-            retry_error_callback=_last_outcome,
+            retry_error_callback=_get_last_outcome,
         )
         return await retrying(call)
 
@@ -289,11 +289,11 @@ class StageCalls:
             except asyncio.TimeoutError as error:
                 # The time-out above has no message, and one raised by the user's code may have none.
                 limit = "in time" if timeout is None else f"within {timeout:g} seconds"
-                return self._note_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
+                return self._record_failure(error if str(error) else TimeoutError(f"no answer {limit}"))
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
-                return self._note_failure(error)
+                return self._record_failure(error)
 
-    def _note_failure(self, error: Exception) -> Exception:
+    def _record_failure(self, error: Exception) -> Exception:
         if may_be_charged(error):
             self._journal.record_lost_request()
         return error
@@ -307,7 +307,7 @@ async def _run_with_timeout(call: Awaitable[Any], seconds: float) -> Any:
         return await call
 
 
-def _last_outcome(state: RetryCallState) -> Any:
+def _get_last_outcome(state: RetryCallState) -> Any:
     return state.outcome.result() if state.outcome is not None else None
 
 
@@ -413,9 +413,9 @@ class LocalExecutor:
             generator=compute_fingerprint(generator, components.generator_id),
             verifier=compute_fingerprint(verifier, components.verifier_id),
             labeler=compute_fingerprint(components.labeler, components.labeler_id),
-            answer=_compute_if_given(components.answer, components.answer_id),
+            answer=_compute_optional_fingerprint(components.answer, components.answer_id),
             unit=None if splitter is None else "claims",
-            splitter=_compute_if_given(splitter, components.splitter_id),
+            splitter=_compute_optional_fingerprint(splitter, components.splitter_id),
         )
         separate = getattr(verifier, "separate_scores", None)
         stated = provenance.model_copy(update={"separate_scores": separate})
@@ -427,7 +427,7 @@ class LocalExecutor:
             **({} if separate is None else {"separate_scores": separate}),
             "sampling": components.sampling,
             "reads": components.reads,
-            "metadata": _compute_if_given(components.metadata),
+            "metadata": _compute_optional_fingerprint(components.metadata),
         }
 
     @property
@@ -531,7 +531,7 @@ class LocalExecutor:
         return Labels(labels, extracted, metadata)
 
 
-def _compute_if_given(part: Any, name: str | None = None) -> dict[str, Any] | None:
+def _compute_optional_fingerprint(part: Any, name: str | None = None) -> dict[str, Any] | None:
     """Return the fingerprint of a component, or None if there is no component."""
     return None if part is None else compute_fingerprint(part, name)
 

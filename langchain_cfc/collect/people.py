@@ -51,7 +51,7 @@ from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
 
 # Number of prompts to label next that a report lists.
-_NEXT = 10
+_MAX_NEXT_IDS = 10
 
 
 class PeopleReport(BaseModel):
@@ -177,14 +177,14 @@ class PeopleSample:
         if not LEAST_SHARE <= share <= 1.0:
             msg = f"share is {share!r}; expected a share in [{LEAST_SHARE}, 1]{suggest_share(share)}"
             raise InputError(msg)
-        target, level, policy = _find_subject(artifact, until, max_wrong_rate, alpha)
+        target, level, policy = _choose_target(artifact, until, max_wrong_rate, alpha)
         source = records if isinstance(records, Records) else list(records)
         if provenance is None and isinstance(source, Records):
             provenance = source.provenance
         check_origin(artifact, provenance)
         labelled, _ = tabulate_held_out(artifact, source, "certification")
         digest = compute_records_digest(labelled)
-        judged = _judge(artifact, labelled, level, policy, share)
+        judged = _sample_prompts(artifact, labelled, level, policy, share)
         needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())
         every = source.iterate() if isinstance(source, Records) else source
         texts: dict[str, LabelledRecord | None] = {
@@ -265,10 +265,10 @@ class PeopleSample:
             waiting=int(needs.sum()) - labelled - len(rest),
             agreed=agreed,
             expected_labels=state.forecast_labels(self.target, float(text), prompts.get(slice(row, None))),
-            next_ids=tuple(rest[:_NEXT]),
+            next_ids=tuple(rest[:_MAX_NEXT_IDS]),
             bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
         )
-        return (self._store(report, "".join(seen)) if report.is_certified else self.artifact), report
+        return (self._certify(report, "".join(seen)) if report.is_certified else self.artifact), report
 
     def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
         """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
@@ -322,7 +322,7 @@ class PeopleSample:
             if needs and record is not None:
                 yield record_id, record, np.flatnonzero(slots).tolist()
 
-    def _store(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
+    def _certify(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
         """Return the artifact with a new certificate, in place of one from no more labels of the prompts."""
         artifact = self.artifact
         made = PeopleCertificate(
@@ -365,7 +365,7 @@ class PeopleSample:
         return artifact.model_copy(update=update)
 
 
-def _find_subject(
+def _choose_target(
     artifact: CalibrationArtifact, until: float | None, max_wrong_rate: Level | None, alpha: Level | None
 ) -> tuple[float, str, AnswerPolicy | None]:
     """Return what to certify: the target probability, the level, and the policy (None for sets)."""
@@ -394,7 +394,7 @@ def _find_subject(
     return target, certificate.alpha, certificate.policy
 
 
-def _judge(
+def _sample_prompts(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     alpha: str,

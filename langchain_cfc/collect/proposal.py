@@ -28,20 +28,20 @@ from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
 
-N_DRAWS = 5
+N_TRIAL_ANSWERS = 5
 # Limit on the tokens of the trial answers, and the smallest limit that is proposed.
 _TRIAL_TOKENS = 256
 # Only five answers are seen: a model that mostly gives one word may give a sentence now and then, and a right
 # answer that is cut off is labelled wrong.
-_FEWEST_TOKENS = 64
+_MIN_TOKEN_LIMIT = 64
 # The proposed limit is at least this many times the longest trial answer.
-_ROOM = 4
+_TOKEN_LIMIT_FACTOR = 4
 # Fewer than there are on average, so that the limit is rather too high.
 _CHARACTERS_PER_TOKEN = 3
 # Sampling settings in the order in which they are tried: models refuse settings that they do not support.
-_ATTEMPTS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
-_LOCAL = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
-_PLACEHOLDER = "none"
+_SETTINGS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
+_LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
+_PLACEHOLDER_KEY = "none"
 _LABELERS = "langchain_cfc.labelers"
 _VERIFIERS = "langchain_cfc.verifiers"
 
@@ -66,7 +66,7 @@ class Dataset:
         found = list(examples)
         if prompt is not None:
             return cls(path, columns, examples, found)
-        template = propose_prompt(str(columns.input), asks_letter=_fits(_CHOICE, found))
+        template = propose_prompt(str(columns.input), asks_letter=_can_read(_MULTIPLE_CHOICE, found))
         return cls.read(path, question, reference, template)
 
     def spread(self, count: int) -> list[Example]:
@@ -92,7 +92,7 @@ class Model:
     base_url: str | None = None
 
     @classmethod
-    def of(cls, name: str, base_url: str | None) -> Model:
+    def parse(cls, name: str, base_url: str | None) -> Model:
         """Return the model that a user names, in the form that LangChain's `init_chat_model` takes."""
         if base_url is None:
             return cls(name)
@@ -118,12 +118,12 @@ class Model:
         """
         if self.base_url is None:
             return {}
-        needs_none = urlsplit(self.base_url).hostname in _LOCAL or not os.environ.get("OPENAI_API_KEY")
-        return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER} if needs_none else {})}
+        needs_none = urlsplit(self.base_url).hostname in _LOCAL_HOSTS or not os.environ.get("OPENAI_API_KEY")
+        return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER_KEY} if needs_none else {})}
 
 
 @dataclass(frozen=True)
-class Answer:
+class TrialAnswer:
     """Answer of the model to one example."""
 
     example: Example
@@ -143,30 +143,30 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Trial:
     """Answers of a model, with the sampling settings that it accepted."""
 
     settings: Mapping[str, Any]
-    answers: Sequence[Answer]
+    answers: Sequence[TrialAnswer]
 
 
 def draw_answers(
-    model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _ATTEMPTS
-) -> Drawing:
+    model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _SETTINGS
+) -> Trial:
     """Draw one answer per example, with the first of the settings in `attempts` that the model accepts.
 
     Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
     """
     settings, *others = attempts
     try:
-        return _draw_with(model, settings, examples)
+        return _draw_with_settings(model, settings, examples)
     except CFCError as error:
-        if not others or is_transient(error) or _is_refused(error):
+        if not others or is_transient(error) or _is_key_refused(error):
             raise
     return draw_answers(model, examples, others)
 
 
-def _draw_with(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Drawing:
+def _draw_with_settings(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Trial:
     arguments = {**model.connection, **settings, "max_tokens": _TRIAL_TOKENS}
     sampler = Sampler(resolve_generator(model.name, arguments), "requests")
     answers = []
@@ -177,16 +177,16 @@ def _draw_with(model: Model, settings: Mapping[str, Any], examples: Sequence[Exa
             where = f" at {model.base_url}" if model.base_url else ""
             msg = f"{model.name} does not answer{where}: {describe_error(error.__cause__ or error)}"
             raise CollectionError(msg) from error
-        answers.append(Answer(example, candidate))
+        answers.append(TrialAnswer(example, candidate))
     if all(one.has_logprobs for one in answers):
-        return Drawing(settings, answers)
-    return Drawing({name: value for name, value in settings.items() if name != "logprobs"}, answers)
+        return Trial(settings, answers)
+    return Trial({name: value for name, value in settings.items() if name != "logprobs"}, answers)
 
 
-def _is_refused(error: BaseException) -> bool:
+def _is_key_refused(error: BaseException) -> bool:
     """Return whether a server refused the key, so that trying other settings would not help."""
     cause = error.__cause__
-    return getattr(cause, "status_code", None) in {401, 403} or (cause is not None and _is_refused(cause))
+    return getattr(cause, "status_code", None) in {401, 403} or (cause is not None and _is_key_refused(cause))
 
 
 # The labeler
@@ -213,25 +213,25 @@ class LabelerChoice:
         return made
 
 
-_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
-_NUMBER = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
-_EXACT = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
-_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
-_JSON = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
+_MULTIPLE_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
+_NUMERIC_MATCH = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
+_EXACT_MATCH = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
+_MATCH_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
+_JSON_FIELD = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
 _LETTER = re.compile(r"[A-Za-z]")
 
 
 def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
     """Return suitable labelers that can read every reference, strictest first; `InputError` if none can."""
-    if _fits(_CHOICE, examples):
-        return [_CHOICE]
-    if _fits(_NUMBER, examples) and not any(map(_has_words, examples)):
-        return [_NUMBER]
-    if _fits(_EXACT, examples):
-        return [_EXACT, _ANYWHERE]
-    if not any(isinstance(one.reference, str) for one in examples) and _fits(_JSON, examples):
-        return [_JSON]
-    problem = next(filter(None, (_find_problem(_EXACT, one) for one in examples)))
+    if _can_read(_MULTIPLE_CHOICE, examples):
+        return [_MULTIPLE_CHOICE]
+    if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
+        return [_NUMERIC_MATCH]
+    if _can_read(_EXACT_MATCH, examples):
+        return [_EXACT_MATCH, _MATCH_ANYWHERE]
+    if not any(isinstance(one.reference, str) for one in examples) and _can_read(_JSON_FIELD, examples):
+        return [_JSON_FIELD]
+    problem = next(filter(None, (_find_problem(_EXACT_MATCH, one) for one in examples)))
     msg = (
         f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
         "(docs/labelers.md)"
@@ -239,7 +239,7 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
     raise InputError(msg)
 
 
-def _fits(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
+def _can_read(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
     return all(_find_problem(choice, one) is None for one in examples)
 
 
@@ -251,12 +251,12 @@ def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
     return None
 
 
-def _has_words(example: Example) -> bool:
+def _has_letters(example: Example) -> bool:
     """Return whether a reference contains a letter, such as `Apollo 11` or `5 km`."""
     return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
 
 
-def label_answers(choice: LabelerChoice, answers: Sequence[Answer]) -> list[bool]:
+def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:
     """Return for each answer whether a labeler calls it correct."""
     labeler = choice.create()
     labels = []
@@ -276,19 +276,19 @@ class Proposal:
 
     settings: Mapping[str, Any]  # the content of `collect.toml`, as plain data
     reasons: Mapping[str, str]  # one sentence for each explained setting, by its name
-    answers: Sequence[Answer]  # answers that the proposal rests on
+    answers: Sequence[TrialAnswer]  # answers that the proposal rests on
     correct: Sequence[bool]  # the proposed labeler's label of each answer
 
     def format_toml(self) -> str:
         """Return the content of `collect.toml`, with the reasons as comments."""
         tables = {name: value for name, value in self.settings.items() if isinstance(value, Mapping)}
-        lines = [f"{name} = {_format(value)}" for name, value in self.settings.items() if name not in tables]
+        lines = [f"{name} = {_to_toml(value)}" for name, value in self.settings.items() if name not in tables]
         for table, values in tables.items():
             lines += ["", f"[{table}]"]
             for name, value in values.items():
                 reason = self.reasons.get(f"{table}.{name}")
                 lines += [f"# {reason}"] if reason else []
-                lines.append(f"{name} = {_format(value)}")
+                lines.append(f"{name} = {_to_toml(value)}")
         return "\n".join(lines) + "\n"
 
 
@@ -299,12 +299,12 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     `InputError` if no labeler can read the references.
     """
     choices = list_labelers(dataset.all)
-    drawing = draw_answers(model, dataset.spread(N_DRAWS))
+    drawing = draw_answers(model, dataset.spread(N_TRIAL_ANSWERS))
     if not any(label_answers(choices[-1], drawing.answers)):
         asked = {one.example.id for one in drawing.answers}
-        more = [one for one in dataset.spread(2 * N_DRAWS) if one.id not in asked][:N_DRAWS]
+        more = [one for one in dataset.spread(2 * N_TRIAL_ANSWERS) if one.id not in asked][:N_TRIAL_ANSWERS]
         if more:
-            drawing = Drawing(drawing.settings, [*drawing.answers, *draw_answers(model, more).answers])
+            drawing = Trial(drawing.settings, [*drawing.answers, *draw_answers(model, more).answers])
     answers = drawing.answers
     labels = {choice.name: label_answers(choice, answers) for choice in choices}
     choice = max(choices, key=lambda one: sum(labels[one.name]))
@@ -344,7 +344,7 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
 
 def _propose_max_tokens(longest: int) -> int:
     """Return a limit on tokens: a power of two with room above the longest answer."""
-    wanted = max(_FEWEST_TOKENS, _ROOM * longest)
+    wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * longest)
     return 1 << (wanted - 1).bit_length()
 
 
@@ -367,8 +367,8 @@ def _name_store(path: str) -> str:
     return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
 
 
-def _format(value: Any) -> str:
+def _to_toml(value: Any) -> str:
     """Format a value as TOML, which writes texts, numbers and lists as JSON does."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{name} = {_format(inner)}" for name, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{name} = {_to_toml(inner)}" for name, inner in value.items()) + " }"
     return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

@@ -20,14 +20,14 @@ from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage
 from langchain_cfc.collect.executor import Executor
 from langchain_cfc.collect.failures import is_transient
 from langchain_cfc.collect.journal import StoreJournal
-from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_scored
+from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, list_candidates_to_score
 from langchain_cfc.collect.store import Store, Writer, dataset, rows, schema
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
 
 # Keys that affect only labels, in a configuration and in its part `made_by`. A new version of the dataset
 # (`source`) is among them, because the inputs are compared prompt by prompt.
-_LABELS = ("labeler", "reads", "answer", "metadata", "source")
+_LABEL_KEYS = ("labeler", "reads", "answer", "metadata", "source")
 _MADE_BY = "made_by"
 
 
@@ -94,7 +94,7 @@ def discard_labels(
     if not known:
         return 0, 0
     given = _check_configuration(store, configuration)
-    settled = canonical_json(_replace_labels(known, given))
+    settled = canonical_json(_replace_label_settings(known, given))
     prompts = schema.prompts
     with schema.report_damage(store.name), store.begin_write() as connection:
         matched = dataset.match_examples(connection, examples)
@@ -119,15 +119,15 @@ async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: E
     error: CFCError | None = None
     writer = Writer(store)
     try:
-        for work in islice(store.read_finished(), MAX_CONSECUTIVE_FAILURES):
-            candidates = list_scored(store.unit, work.draws or (), work.claims)
+        for prompt in islice(store.read_finished(), MAX_CONSECUTIVE_FAILURES):
+            candidates = list_candidates_to_score(store.unit, prompt.draws or (), prompt.claims)
             if not candidates:
                 continue
-            journal = StoreJournal(writer, work, Stage.LABELLED, 0)
-            example = matched.get(work.position, work.example)
+            journal = StoreJournal(writer, prompt, Stage.LABELLED, 0)
+            example = matched.get(prompt.position, prompt.example)
             outcome = await executor.label(example, candidates, journal)
             usage = journal.total_usage(outcome.usage)
-            await writer.write(rows.insert_calls(work.position, Stage.LABELLED, usage))
+            await writer.write(rows.insert_calls(prompt.position, Stage.LABELLED, usage))
             if not isinstance(outcome.result, CFCError):
                 return
             error = outcome.result
@@ -146,18 +146,18 @@ async def _try_labeler(store: Store, matched: Mapping[int, Example], executor: E
 def _check_configuration(store: Store, configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration as it would be stored; raise if it differs from the store's beyond labels."""
     given: dict[str, Any] = json.loads(canonical_json(configuration))
-    store.check_configuration(_replace_labels(given, store.configuration))
+    store.check_configuration(_replace_label_settings(given, store.configuration))
     return given
 
 
-def _replace_labels(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+def _replace_label_settings(configuration: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration whose label-related parts are taken from `source`."""
-    replaced = _replace(configuration, source)
+    replaced = _replace_label_keys(configuration, source)
     if _MADE_BY in configuration:
-        replaced[_MADE_BY] = _replace(configuration[_MADE_BY], source.get(_MADE_BY, {}))
+        replaced[_MADE_BY] = _replace_label_keys(configuration[_MADE_BY], source.get(_MADE_BY, {}))
     return replaced
 
 
-def _replace(values: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {name: value for name, value in values.items() if name not in _LABELS}
-    return {**kept, **{name: source[name] for name in _LABELS if name in source}}
+def _replace_label_keys(values: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in values.items() if name not in _LABEL_KEYS}
+    return {**kept, **{name: source[name] for name in _LABEL_KEYS if name in source}}

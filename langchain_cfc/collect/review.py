@@ -90,8 +90,8 @@ from langchain_cfc.verifiers._prompts import read_prompt
 COLUMNS = ("id", "input", "reference", "text")
 CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
 # A spreadsheet cell holds 32,767 characters; programs cut off the rest, or spread it over more cells.
-LONGEST_CELL = 32_000
-_CUT = " [... cut off here]"
+MAX_CELL_SIZE = 32_000
+_CUT_MARK = " [... cut off here]"
 
 
 def write_review(
@@ -224,7 +224,7 @@ def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
 def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
     """Return the text of a slot, given all texts and labels; raise if it is too long or has both labels."""
     text, label = labels[slot]
-    if len(text) > LONGEST_CELL:
+    if len(text) > MAX_CELL_SIZE:
         what = "candidate" if isinstance(record, PromptRecord) else "claim"
         msg = (
             f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
@@ -232,7 +232,7 @@ def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot
         )
         raise InputError(msg)
     if (text, not label) in labels:
-        raise _contradiction_error(record, text)
+        raise _make_contradiction_error(record, text)
     return text
 
 
@@ -287,7 +287,7 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
     check_all_found(people, found, {name for name, _ in found}, "claim")
 
 
-def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
+def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
     is_claim = isinstance(record, ClaimsRecord)
     what, words = ("claim", "supported and unsupported") if is_claim else ("candidate", "correct and wrong")
     return InputError(f"record {record.id!r} labels the {what} {text!r:.80} both {words}: choose one label")
@@ -296,7 +296,7 @@ def _contradiction_error(record: LabelledRecord, text: str) -> InputError:
 def _format_cell(value: Any) -> str:
     """Return an input or a reference as text, cut off at the size of a cell."""
     text = "" if value is None else format_value(value)
-    return text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - len(_CUT)] + _CUT
+    return text if len(text) <= MAX_CELL_SIZE else text[: MAX_CELL_SIZE - len(_CUT_MARK)] + _CUT_MARK
 
 
 def _format_input(value: Any) -> Any:
@@ -310,9 +310,9 @@ def _format_input(value: Any) -> Any:
 
 
 # The bounds do not accept a rate of 1; with this rate they are 0 for every coverage below 1.
-_NEARLY_1 = math.nextafter(1.0, 0.0)
+_MAX_ERROR_RATE = math.nextafter(1.0, 0.0)
 # If either side gave one of the labels fewer times, kappa's interval is too short; see `Kappa`.
-_FEW = 10
+_MIN_LABEL_COUNT = 10
 
 
 class _Model(BaseModel):
@@ -497,7 +497,7 @@ def _find_labels(
         for text, label in list_labels(record):
             key = (name, text)
             if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
-                raise _contradiction_error(record, text)
+                raise _make_contradiction_error(record, text)
     check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
     return found, unit, recorded
 
@@ -545,12 +545,12 @@ def _adjust_coverage(
 
 def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
     independent, _ = bound_true_coverage(
-        coverage, error_on_wrong=min(error_on_wrong, _NEARLY_1), error_on_correct=0.0, largest_set=n
+        coverage, error_on_wrong=min(error_on_wrong, _MAX_ERROR_RATE), error_on_correct=0.0, largest_set=n
     )
     # The bound depends only on the product e0 W, which is f n.
     at_worst, _ = bound_true_coverage_at_worst(
         coverage,
-        error_on_wrong=min(flattering, _NEARLY_1),
+        error_on_wrong=min(flattering, _MAX_ERROR_RATE),
         error_on_correct=0.0,
         wrong_per_prompt=float(n),
         correct_per_prompt=0.0,
@@ -579,5 +579,5 @@ def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Itera
             yield f"People found no {what} {noun}, so it is unknown how these are labelled."
     if found.kappa is None:
         yield f"Both sides give every {noun} the same label, as chance alone would: kappa is undefined."
-    elif min(correct, filled - correct, called, filled - called) < _FEW:
-        yield f"One label was given fewer than {_FEW} times: the interval of kappa is too narrow."
+    elif min(correct, filled - correct, called, filled - called) < _MIN_LABEL_COUNT:
+        yield f"One label was given fewer than {_MIN_LABEL_COUNT} times: the interval of kappa is too narrow."

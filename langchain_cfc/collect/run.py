@@ -33,7 +33,7 @@ from langchain_cfc.verifiers.base import VerifierScores
 MAX_CONSECUTIVE_FAILURES = 25
 
 
-def list_scored(
+def list_candidates_to_score(
     unit: Unit, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
 ) -> Sequence[DrawnCandidate]:
     """Return what is scored and labelled for a prompt: its candidates, or the claims of the first one."""
@@ -92,7 +92,7 @@ class Run:
         self._update_costs()
         self._batcher = batcher
         if batcher is not None:
-            batcher.open(self._writer, self._budget, self._tell_wait)
+            batcher.open(self._writer, self._budget, self._show_waiting)
 
     @property
     def has_batches(self) -> bool:
@@ -123,17 +123,17 @@ class Run:
         """
         try:
             if self._batcher is None:
-                await self._work()
-            elif await self._batcher.run(self._work) is None:
+                await self._run_workers()
+            elif await self._batcher.run(self._run_workers) is None:
                 return False
         finally:
             await self._writer.close()
         return self._all_started
 
-    async def _work(self) -> bool:
+    async def _run_workers(self) -> bool:
         """Process prompts, many at a time, and return True."""
         size = max(1, min(self._prompts_at_once, self.status.remaining))
-        workers = [asyncio.ensure_future(self._process_prompts()) for _ in range(size)]
+        workers = [asyncio.ensure_future(self._run_worker()) for _ in range(size)]
         try:
             await asyncio.gather(*workers)
         except BaseException as error:
@@ -146,36 +146,36 @@ class Run:
             raise
         return True
 
-    async def _process_prompts(self) -> None:
-        while (work := await self._next_work()) is not None:
-            await self._process(work)
+    async def _run_worker(self) -> None:
+        while (prompt := await self._start_next_prompt()) is not None:
+            await self._process(prompt)
 
-    async def _process(self, work: StoredPrompt) -> None:
+    async def _process(self, prompt: StoredPrompt) -> None:
         """Process a prompt, and stop the run on an error."""
         try:
-            await self._run_stages(work)
+            await self._run_stages(prompt)
         except BaseException:
-            # Stop here, because other workers continue before `_work` sees the error.
+            # Stop here, because other workers continue before `_run_workers` sees the error.
             self._is_stopping = True
             raise
         finally:
             self._in_progress -= 1
             self._prompt_ended.set()
 
-    async def _next_work(self) -> StoredPrompt | None:
+    async def _start_next_prompt(self) -> StoredPrompt | None:
         """Return the next prompt once it may be started; None if no further prompt may be started."""
         async with self._start_lock:
             while not self._is_stopping:
                 # The batcher checks the budget for each batch before it submits it.
                 if self._batcher is not None or self._budget.allows(self._in_progress):
-                    return await self._read_work()
+                    return await self._take_prompt()
                 if self._in_progress == 0:
                     return None
                 self._prompt_ended.clear()
                 await self._prompt_ended.wait()
             return None
 
-    async def _read_work(self) -> StoredPrompt | None:
+    async def _take_prompt(self) -> StoredPrompt | None:
         if not self._page and not self._all_started:
             # In a thread, because the database may be slow.
             with nullcontext() if self._batcher is None else self._batcher.pause_submission():
@@ -186,28 +186,28 @@ class Run:
         self._in_progress += 1
         return self._page.popleft()
 
-    async def _run_stages(self, work: StoredPrompt) -> None:
+    async def _run_stages(self, prompt: StoredPrompt) -> None:
         """Take a prompt through all stages that are not finished yet."""
-        draws, known = work.draws, None
+        draws, known = prompt.draws, None
         if draws is None:
-            drawn = await self._draw(work)
+            drawn = await self._draw(prompt)
             if drawn is None:
                 return
             draws, known = drawn
         given: tuple[Sequence[DrawnCandidate], Sequence[float]] | None
-        if work.scores is None:
-            given = await self._score(work, draws, known)
+        if prompt.scores is None:
+            given = await self._score(prompt, draws, known)
         else:
-            given = list_scored(self._unit, draws, work.claims), work.scores
+            given = list_candidates_to_score(self._unit, draws, prompt.claims), prompt.scores
         if given is not None:
-            await self._label(work, draws, *given)
+            await self._label(prompt, draws, *given)
 
     async def _draw(
-        self, work: StoredPrompt
+        self, prompt: StoredPrompt
     ) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
         """Draw a prompt's candidates; return them, with scores if the draw rule used any; None on failure."""
-        journal = self._open_journal(work, Stage.DRAWN, self._requests_per_prompt - len(work.partial))
-        outcome = await self._executor.draw(work.example, journal)
+        journal = self._open_journal(prompt, Stage.DRAWN, self._requests_per_prompt - len(prompt.partial))
+        outcome = await self._executor.draw(prompt.example, journal)
         if not await self._save_stage(journal, outcome):
             return None
         draws: Sequence[DrawnCandidate] = outcome.result
@@ -215,19 +215,19 @@ class Run:
         return draws, outcome.scores
 
     async def _score(
-        self, work: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
+        self, prompt: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
     ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
         """Score the candidates or claims of a prompt and return both; None if that failed."""
-        journal = self._open_journal(work, Stage.SCORED)
-        spans, answers = work.claims, None
+        journal = self._open_journal(prompt, Stage.SCORED)
+        spans, answers = prompt.claims, None
         if self._unit == "claims":
             answers = draws
             if spans is None and (spans := await self._split(draws[0], journal)) is None:
                 return None
-        candidates = list_scored(self._unit, draws, spans)
+        candidates = list_candidates_to_score(self._unit, draws, spans)
         outcome = Outcome(known or VerifierScores([]), Usage())
         if candidates and known is None:  # an answer may have no claims
-            outcome = await self._executor.score(work.example, candidates, journal, answers)
+            outcome = await self._executor.score(prompt.example, candidates, journal, answers)
         if not await self._save_stage(journal, outcome):
             return None
         return candidates, outcome.result.scores
@@ -248,32 +248,34 @@ class Run:
 
     async def _label(
         self,
-        work: StoredPrompt,
+        prompt: StoredPrompt,
         draws: Sequence[DrawnCandidate],
         candidates: Sequence[DrawnCandidate],
         scores: Sequence[float],
     ) -> None:
         """Label candidates or claims, which finishes their prompt."""
-        journal = self._open_journal(work, Stage.LABELLED)
+        journal = self._open_journal(prompt, Stage.LABELLED)
         outcome = Outcome(Labels([]), Usage())
         if candidates:
-            outcome = await self._executor.label(work.example, candidates, journal)
+            outcome = await self._executor.label(prompt.example, candidates, journal)
         if not await self._save_stage(journal, outcome, strip=() if self._keep_payloads else draws):
             return
         self._consecutive_failures = 0
         labels = outcome.result
         self.status.add_prompt(scores, labels.correct)
         answers = labels.answers or [one.text for one in candidates]
-        self._notify(self._warnings.check_labels(self.status, work.example, answers, scores, labels.correct))
+        self._notify(
+            self._warnings.check_labels(self.status, prompt.example, answers, scores, labels.correct)
+        )
         self._on_progress(self.status)
 
-    def _open_journal(self, work: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
+    def _open_journal(self, prompt: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
         expected = self._budget.expected_requests(stage) if requests is None else requests
         if self._batcher is None:
-            return StoreJournal(self._writer, work, stage, expected)
+            return StoreJournal(self._writer, prompt, stage, expected)
         is_batched = stage in self._batcher.models.stages
         return BatchJournal(
-            self._writer, work, stage, expected, self._batcher.requests, is_batched=is_batched
+            self._writer, prompt, stage, expected, self._batcher.requests, is_batched=is_batched
         )
 
     async def _save_stage(
@@ -283,8 +285,8 @@ class Run:
         writes, error = journal.finish(outcome, strip)
         await self._writer.write(writes)
         # Charge after the write: usage without a price ends the run, and paid results must be kept.
-        used = journal.total_usage(outcome.usage) + journal.unseen
-        self._budget.charge(journal.stage, used, journal.lost, journal.paid)
+        used = journal.total_usage(outcome.usage) + journal.unused_usage
+        self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
         self._update_costs()
         if error is None:
             return True
@@ -303,7 +305,7 @@ class Run:
         status, budget = self.status, self._budget
         status.usage, status.cost, status.unanswered = budget.usage, budget.cost, budget.unanswered
 
-    def _tell_wait(self, waiting: str | None) -> None:
+    def _show_waiting(self, waiting: str | None) -> None:
         self.status.waiting = waiting
         self._update_costs()
         self._on_progress(self.status)

@@ -188,15 +188,15 @@ def estimate_remaining(
 
 # Prompts after which to check for identical candidates and for labels that are never correct; judging whether
 # a verifier is informative takes more prompts.
-_LOOK_AFTER = 20
-_CHECK_AFTER = 100
+_FIRST_CHECK = 20
+_VERIFIER_CHECK = 100
 # A useless verifier is reported in 99 of 100 collections, an informative one hardly ever.
 _CONFIDENCE = 0.99
-_UNINFORMATIVE = 0.5
+_CHANCE_AUROC = 0.5
 
 
 # By unit: its name, its two labels, and the consequence of a useless verifier.
-_WORDS: dict[Unit, tuple[str, str, str, str]] = {
+_WORDS_BY_UNIT: dict[Unit, tuple[str, str, str, str]] = {
     "answers": ("candidate", "correct", "wrong", "large answer sets and many abstentions"),
     "claims": ("claim", "supported", "unsupported", "that most claims are dropped"),
 }
@@ -208,7 +208,7 @@ class EarlyWarnings:
     def __init__(self, n: int, unit: Unit) -> None:
         self._n = n
         self._unit = unit
-        self._noun, self._right, self._wrong, self._price = _WORDS[unit]
+        self._noun, self._right, self._wrong, self._consequence = _WORDS_BY_UNIT[unit]
         self._identical = 0
         self._drawn = 0
         self._scores: list[Sequence[float]] = []
@@ -220,9 +220,9 @@ class EarlyWarnings:
         """Yield warnings after one more prompt's candidates were drawn."""
         self._drawn += 1
         self._identical += len(set(texts)) == 1
-        if self._drawn == _LOOK_AFTER == self._identical and self._n > 1:
+        if self._drawn == _FIRST_CHECK == self._identical and self._n > 1:
             yield (
-                f"all {self._n} candidates were identical for each of the first {_LOOK_AFTER} prompts: "
+                f"all {self._n} candidates were identical for each of the first {_FIRST_CHECK} prompts: "
                 "is the temperature 0, or are answers cached? Every set would hold a single answer"
             )
         models = {one.model for one in usage.calls if one.drew and one.model}
@@ -247,13 +247,13 @@ class EarlyWarnings:
         if scores and status.covered == 0 and len(self._examples) < MAX_WRONG_ANSWERS:
             best = min(range(len(scores)), key=scores.__getitem__)
             self._examples.append(WrongAnswer(example.input, answers[best], example.reference))
-        if status.labelled == _LOOK_AFTER and status.covered == 0:
+        if status.labelled == _FIRST_CHECK and status.covered == 0:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (
-                f"none of the first {_LOOK_AFTER} prompts has a {self._right} {self._noun}. Is the labeler "
+                f"none of the first {_FIRST_CHECK} prompts has a {self._right} {self._noun}. Is the labeler "
                 f"correct, and can the model solve this task at all?{lines}"
             )
-        if not scores or len(self._scores) == _CHECK_AFTER:
+        if not scores or len(self._scores) == _VERIFIER_CHECK:
             return
         if self._unit == "claims":
             # Answers differ in their number of claims, so take one claim of each, in rotating slots.
@@ -261,7 +261,7 @@ class EarlyWarnings:
             scores, correct = [scores[slot]], [correct[slot]]
         self._scores.append(scores)
         self._correct.append(correct)
-        if len(self._scores) == _CHECK_AFTER:
+        if len(self._scores) == _VERIFIER_CHECK:
             yield from self._check_verifier()
 
     def _check_verifier(self) -> Iterator[str]:
@@ -269,13 +269,13 @@ class EarlyWarnings:
         least = min(map(len, self._scores))
         scores, correct = (np.array([one[:least] for one in of]) for of in (self._scores, self._correct))
         found = compute_auroc(scores, correct, _CONFIDENCE)
-        if found is None or found.low > _UNINFORMATIVE:
+        if found is None or found.low > _CHANCE_AUROC:
             return
         seen = (
             f"AUROC {found.auroc:.3f}, {100 * _CONFIDENCE:g} % interval {found.low:.3f} to {found.high:.3f}, "
-            f"over {_CHECK_AFTER} prompts"
+            f"over {_VERIFIER_CHECK} prompts"
         )
-        if found.high < _UNINFORMATIVE:
+        if found.high < _CHANCE_AUROC:
             yield (
                 f"the scores point the wrong way ({seen}): smaller must be better, so if the verifier "
                 "returns a confidence p, use 1 - p"
@@ -283,5 +283,5 @@ class EarlyWarnings:
         else:
             yield (
                 f"the verifier does not detectably separate {self._right} from {self._wrong} {self._noun}s "
-                f"({seen}): expect {self._price}. Try another verifier, or combine several"
+                f"({seen}): expect {self._consequence}. Try another verifier, or combine several"
             )

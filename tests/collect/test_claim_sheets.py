@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.collect.review import (
     CLAIM_COLUMNS,
-    LONGEST_CELL,
+    MAX_CELL_SIZE,
     create_review_report,
     read_people_claims,
     write_review,
@@ -188,7 +188,7 @@ def test_what_makes_no_sheet_is_refused(tmp_path: Path) -> None:
     contrary = make_record("p", "a").model_copy(update={"claims": (one, other)})
     cases: list[tuple[list[LabelledRecord], str]] = [
         ([contrary], "'p' labels the claim 'a' both supported and unsupported"),
-        ([make_record("p", "a" * (LONGEST_CELL + 1))], "claim 0 of record 'p' has 32001 characters"),
+        ([make_record("p", "a" * (MAX_CELL_SIZE + 1))], "claim 0 of record 'p' has 32001 characters"),
     ]
     for records, message in cases:
         with pytest.raises(InputError, match=message):

@@ -49,7 +49,7 @@ def local(monkeypatch: pytest.MonkeyPatch) -> None:
 def proposed(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
     with serving(script) as url:
         dataset = Dataset.read(path, **given)
-        return propose(dataset, Model.of("local", url.removesuffix("/v1")), n=3, folder=folder)
+        return propose(dataset, Model.parse("local", url.removesuffix("/v1")), n=3, folder=folder)
 
 
 # Columns
@@ -228,7 +228,7 @@ def test_settings_that_a_model_refuses_are_left_out() -> None:
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
     script.faults = (Fault("status 400", frozenset({0})),)
     with serving(script) as url:
-        found = draw_answers(Model.of("local", url), asked)
+        found = draw_answers(Model.parse("local", url), asked)
     assert found.settings == {"temperature": 0.7}
     assert "logprobs" in script.requests[0]
     assert "logprobs" not in script.requests[-1]
@@ -244,7 +244,7 @@ def test_a_refused_key_is_not_tried_again_with_other_settings(status: int) -> No
         serving(script) as url,
         pytest.raises(CFCError, match=r"openai:local does not answer at http.*out of order"),
     ):
-        draw_answers(Model.of("local", url), asked)
+        draw_answers(Model.parse("local", url), asked)
     assert all("logprobs" in one for one in script.requests)
 
 
@@ -267,16 +267,16 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_without_a_path_gets_the_usual_one(given: str, url: str) -> None:
-    assert Model.of("m", given) == Model("openai:m", url)
+    assert Model.parse("m", given) == Model("openai:m", url)
 
 
 def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-real-and-secret")
-    assert Model.of("openai:gpt-4o", None).connection == {}
-    assert Model.of("m", "http://localhost:1").connection["api_key"] == "none"
-    assert "api_key" not in Model.of("m", "https://models.example").connection
+    assert Model.parse("openai:gpt-4o", None).connection == {}
+    assert Model.parse("m", "http://localhost:1").connection["api_key"] == "none"
+    assert "api_key" not in Model.parse("m", "https://models.example").connection
     monkeypatch.delenv("OPENAI_API_KEY")
-    assert Model.of("m", "https://models.example").connection["api_key"] == "none"
+    assert Model.parse("m", "https://models.example").connection["api_key"] == "none"
 
 
 @pytest.mark.parametrize(
@@ -284,4 +284,4 @@ def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.
 )
 def test_what_is_no_address_or_holds_a_secret_is_refused(url: str) -> None:
     with pytest.raises(InputError, match="URL"):
-        Model.of("m", url)
+        Model.parse("m", url)

@@ -22,7 +22,7 @@ from scipy.special import betaincinv
 from scipy.stats import binom
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc.collect.review import LONGEST_CELL, write_review
+from langchain_cfc.collect.review import MAX_CELL_SIZE, write_review
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import read_sheet
@@ -264,7 +264,7 @@ def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) 
             candidates=make_numbered_records(1)[0].candidates,
         ),
         PromptRecord(
-            id="d", input="x" * (LONGEST_CELL + 1), candidates=make_numbered_records(1)[0].candidates
+            id="d", input="x" * (MAX_CELL_SIZE + 1), candidates=make_numbered_records(1)[0].candidates
         ),
     ]
     path = tmp_path / "sheet.csv"
@@ -276,7 +276,7 @@ def test_inputs_and_candidates_of_other_kinds_are_shown_as_text(tmp_path: Path) 
     assert rows["'c"][1:3] == ["'" + '[{"no":"message"}]', "'4"]
     assert rows["'e"][1] == "'Human: What is this?[image]"
     assert rows["'d"][1].endswith("x [... cut off here]")
-    assert len(rows["'d"][1]) == LONGEST_CELL + 1
+    assert len(rows["'d"][1]) == MAX_CELL_SIZE + 1
     people = HumanLabels(fill(path, lambda *_: True))
     # As serving and collecting see it, the candidate is this text.
     asked = LabelerInput(
@@ -306,7 +306,7 @@ BAD: list[tuple[list[PromptRecord], Any, str, str]] = [
         "'p' labels the candidate 'a' both correct and wrong",
     ),
     (
-        [record("p", ("a" * (LONGEST_CELL + 1), True))],
+        [record("p", ("a" * (MAX_CELL_SIZE + 1), True))],
         1,
         "a.csv",
         "32001 characters, and a spreadsheet would",

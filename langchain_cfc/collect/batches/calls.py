@@ -151,7 +151,7 @@ class BatchedCalls(StageCalls):
                     return await self._run(arun(item), call)
                 except Exception as error:  # noqa: BLE001 - as above
                     # Batched requests and the live ones in their place record lost answers themselves.
-                    return error if call.was_batched else self._note_failure(error)
+                    return error if call.was_batched else self._record_failure(error)
 
     async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
         """Await a call; cancel it and raise `TimeoutError` if it takes too long, waits for batches aside."""

@@ -101,7 +101,7 @@ class OpenRequests:
                 orphans += batches.insert_calls(position, stage, answer.usage)
         writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
         await self._writer.write([*writes, *orphans, *others])
-        self._costs.pay(*sum_usage(answer for _, answer in answers))
+        self._costs.add_usage(*sum_usage(answer for _, answer in answers))
         for pending, answer in answers:
             pending.set_answer(answer)
 

@@ -131,9 +131,9 @@ def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
 
 # Long enough that the probability of any collision among a million examples is 3e-8.
 _ID_DIGITS = 16
-_MOST_LISTED = 20
-_ABSENT = object()
-_UNCHECKED_ID = "?"
+_MAX_LISTED = 20
+_MISSING = object()
+_PLACEHOLDER_ID = "?"
 
 
 def _to_tuples(value: Any) -> Any:
@@ -230,8 +230,8 @@ class Columns(BaseModel):
                 value = self._look_up(row, name)
             except (ValueError, RecursionError):  # the column exists, but cannot be read
                 continue
-            if value is _ABSENT:
-                return part, _explain_absence(row, name)
+            if value is _MISSING:
+                return part, _explain_missing(row, name)
         return None
 
     def render_question(self, question: str) -> Any:
@@ -272,18 +272,18 @@ class Columns(BaseModel):
         except _FlawError as flaw:
             raise RecordError(source, number, flaw.part, flaw.problem) from flaw
         example = validate_fields(Example, fields, source, number)
-        return example if self.id is not None else example.model_copy(update={"id": _digest(example)})
+        return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
 
     def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
         metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
         cluster = self._read_value(row, "cluster", self.cluster)
         return {
-            "id": _UNCHECKED_ID if self.id is None else _to_name(self._read_value(row, "id", self.id)),
+            "id": _PLACEHOLDER_ID if self.id is None else _to_text(self._read_value(row, "id", self.id)),
             "input": self._create_input(row),
             "reference": self._read_value(row, "reference", self.reference),
             "metadata": {name: value for name, value in metadata.items() if value is not None},
             # CSV cannot express null.
-            "cluster": None if cluster == "" else _to_name(cluster),
+            "cluster": None if cluster == "" else _to_text(cluster),
         }
 
     def _create_input(self, row: Mapping[str, Any]) -> Any:
@@ -311,18 +311,18 @@ class Columns(BaseModel):
         except ValueError as error:
             problem = f"the column {name!r} cannot be read: {error}"
             raise _FlawError(problem, part) from error
-        if value is _ABSENT:
-            raise _FlawError(_explain_absence(row, name), part)
+        if value is _MISSING:
+            raise _FlawError(_explain_missing(row, name), part)
         return value
 
     def _look_up(self, row: Mapping[str, Any], name: str) -> Any:
-        """Return the value of a column, or of a path into one; `_ABSENT` if neither exists."""
+        """Return the value of a column, or of a path into one; `_MISSING` if neither exists."""
         if name in row:
             value = to_plain(row[name])
         else:
             head, dot, rest = name.partition(".")
-            value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _ABSENT
-        is_json = name in self.json_columns and value is not None and value is not _ABSENT
+            value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _MISSING
+        is_json = name in self.json_columns and value is not None and value is not _MISSING
         return _parse_json_cell(value) if is_json else value
 
     @cached_property
@@ -353,23 +353,23 @@ class _FlawError(Exception):
         super().__init__(problem, part)
 
 
-def _explain_absence(row: Mapping[str, Any], name: str) -> str:
+def _explain_missing(row: Mapping[str, Any], name: str) -> str:
     names = list(map(str, row))
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    listed = f"{', '.join(names[:_MOST_LISTED])}{more}"
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    listed = f"{', '.join(names[:_MAX_LISTED])}{more}"
     return f"no column {name!r}; there are {listed}{suggest_name(name, names)}"
 
 
 def _follow_path(value: Any, path: str) -> Any:
-    """Return the value at a dotted path, None inside null, and `_ABSENT` if the path does not exist."""
+    """Return the value at a dotted path, None inside null, and `_MISSING` if the path does not exist."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        return _ABSENT
+        return _MISSING
     if path in value:
         return value[path]
     head, dot, rest = path.partition(".")
-    return _follow_path(value[head], rest) if dot and head in value else _ABSENT
+    return _follow_path(value[head], rest) if dot and head in value else _MISSING
 
 
 def _parse_json_cell(value: Any) -> Any:
@@ -383,13 +383,13 @@ def _parse_json_cell(value: Any) -> Any:
         raise ValueError(msg) from error
 
 
-def _to_name(value: Any) -> Any:
+def _to_text(value: Any) -> Any:
     """Return a finite number as text, and any other value unchanged for Pydantic to validate."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if is_number and math.isfinite(value) else value
 
 
-def _digest(example: Example) -> str:
+def _compute_id(example: Example) -> str:
     content = [example.input, example.reference]
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_ID_DIGITS]
 
@@ -465,7 +465,7 @@ class Examples:
             again = " (an iterator gives its rows only once)" if self.source == IN_MEMORY else ""
             raise RecordError(self.source, 0, "", f"no rows; expected at least one{again}")
         if bad and (self._policy == "refuse" or not good):
-            raise self._refuse(bad)
+            raise self._make_error(bad)
 
     def _read(self) -> Iterator[Example | BadRow]:
         first_seen: dict[str, int] = {}
@@ -498,10 +498,10 @@ class Examples:
         problem = f"{short_repr(example.id)} is also the id of {earlier}; expected ids to differ"
         return BadRow(number, "id", problem)
 
-    def _refuse(self, bad: list[BadRow]) -> RecordError:
-        lines = [f"{self._rows.unit} {row}" for row in bad[:_MOST_LISTED]]
-        if len(bad) > _MOST_LISTED:
-            lines.append(f"and {len(bad) - _MOST_LISTED} more")
+    def _make_error(self, bad: list[BadRow]) -> RecordError:
+        lines = [f"{self._rows.unit} {row}" for row in bad[:_MAX_LISTED]]
+        if len(bad) > _MAX_LISTED:
+            lines.append(f"and {len(bad) - _MAX_LISTED} more")
         rows = "row" if len(bad) == 1 else "rows"
         advice = "correct them, or leave them out with bad_rows='set_aside'"
         problem = f"{len(bad)} bad {rows}; {advice}:"

@@ -13,8 +13,8 @@ from langchain_cfc.collect.sources.files import BadRow, Rows
 from langchain_cfc.errors import InputError, RecordError
 
 # Usual column names, the likeliest first; case does not matter.
-_QUESTION = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
-_REFERENCE = (
+_QUESTION_NAMES = ("question", "prompt", "input", "query", "problem", "instruction", "text", "q")
+_REFERENCE_NAMES = (
     "reference",
     "answers",
     "answer",
@@ -29,7 +29,7 @@ _REFERENCE = (
     "a",
 )
 # Number of rows to look at when deciding whether a column holds JSON.
-_MOST_ROWS = 50
+_SAMPLE_ROWS = 50
 
 
 def find_columns(
@@ -39,9 +39,9 @@ def find_columns(
 
     A column is recognised by a usual name, or because it is the only one besides the other column.
     """
-    reference = reference or _find(names, _REFERENCE, question)
-    question = question or _find(names, _QUESTION, reference)
-    return question, reference or _find(names, _REFERENCE, question)
+    reference = reference or _find_usual_name(names, _REFERENCE_NAMES, question)
+    question = question or _find_usual_name(names, _QUESTION_NAMES, reference)
+    return question, reference or _find_usual_name(names, _REFERENCE_NAMES, question)
 
 
 def detect_columns(
@@ -74,13 +74,13 @@ def detect_columns(
 
 def read_sample(rows: Rows) -> list[Mapping[str, Any]]:
     """Return the first rows that can be read, at most 50; raise `RecordError` if there are none."""
-    sample = [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _MOST_ROWS)]
+    sample = [row[1] for row in islice((row for row in rows if not isinstance(row, BadRow)), _SAMPLE_ROWS)]
     if not sample or not sample[0]:
         raise RecordError(rows.name, 0, "", "no rows; expected at least one with a question and a reference")
     return sample
 
 
-def _find(names: Sequence[str], usual: Sequence[str], other: str | None) -> str | None:
+def _find_usual_name(names: Sequence[str], usual: Sequence[str], other: str | None) -> str | None:
     free = [name for name in names if name != other]
     by_lower_case = {name.strip().lower(): name for name in reversed(free)}
     found = next((by_lower_case[name] for name in usual if name in by_lower_case), None)

@@ -132,9 +132,9 @@ def open_rows(source: str | os.PathLike[str]) -> Rows:
 
 
 # Number of Parquet rows read at a time, small enough for rows that hold whole documents.
-_BATCH = 64
+_BATCH_ROWS = 64
 # Largest JSON list: it is read at once, and takes several times as much memory as its text.
-_MOST_LIST_BYTES = 256 * 1024 * 1024
+_MAX_LIST_BYTES = 256 * 1024 * 1024
 # Without a buffer, or with pre-buffering, a whole row group (possibly the whole file) would be in memory.
 _PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
 
@@ -190,10 +190,10 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
     # The list may span any number of lines, and a single line may hold all of it.
     parts: list[bytes] = []
     size = 0
-    for _, raw in read_lines(path, _MOST_LIST_BYTES):
+    for _, raw in read_lines(path, _MAX_LIST_BYTES):
         size += len(raw)
-        if size > _MOST_LIST_BYTES:
-            problem = f"more than {_MOST_LIST_BYTES >> 20} MiB, which are read at once; write .jsonl instead"
+        if size > _MAX_LIST_BYTES:
+            problem = f"more than {_MAX_LIST_BYTES >> 20} MiB, which are read at once; write .jsonl instead"
             raise RecordError(source, 0, "", problem)
         parts.append(raw)
     content = b"".join(parts)
@@ -258,7 +258,7 @@ def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
             names = file.schema_arrow.names
             _check_names(names, source, 0)
             # Cells stay Arrow scalars until they are needed, so unused columns cost next to nothing.
-            cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH))
+            cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH_ROWS))
             for number, row in enumerate(chain.from_iterable(cells), start=1):
                 yield number, dict(zip(names, row, strict=True))
     except RecordError:

@@ -279,7 +279,7 @@ def test_rows_that_unpack_to_far_more_are_refused(tmp_path: Path, monkeypatch: p
 def test_a_list_that_unpacks_to_far_more_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
-    monkeypatch.setattr("langchain_cfc.collect.sources.files._MOST_LIST_BYTES", 1 << 20)
+    monkeypatch.setattr("langchain_cfc.collect.sources.files._MAX_LIST_BYTES", 1 << 20)
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b"[" + (b" " * (2_000_000 // lines) + b"\n") * lines + b"]"))
     assert path.stat().st_size < 10_000
