@@ -27,13 +27,7 @@ from rich.progress import (
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, Stage
-from langchain_cfc.collect.executor import (
-    Components,
-    Executor,
-    LocalExecutor,
-    RetryPolicy,
-    TokenRateLimiter,
-)
+from langchain_cfc.collect.executor import Components, Executor, LocalExecutor, RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.status import CollectionStatus

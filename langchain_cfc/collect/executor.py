@@ -566,19 +566,19 @@ def _choose_splitter(components: Components) -> Splitter | None:
     return SentenceSplitter() if components.splitter is None else components.splitter
 
 
+@dataclass(frozen=True)
 class _JournalStore:
     """Adapter that lets a sampler read its candidates from a journal, and write them with their usage."""
 
-    def __init__(self, journal: Journal, recorder: UsageRecorder) -> None:
-        self._journal = journal
-        self._recorder = recorder
+    journal: Journal
+    recorder: UsageRecorder
 
     def load(self, prepared: Any) -> Mapping[int, DrawnCandidate]:
         # LangChain writes objects that it cannot serialize with their address, so they match in no later run.
-        return self._journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
+        return self.journal.resume(blake2b(dumps(prepared).encode(), digest_size=8).hexdigest())
 
     def save(self, slot: int, draw: DrawnCandidate) -> None:
-        self._journal.save_draw(slot, draw, Usage.from_recorder(self._recorder))
+        self.journal.save_draw(slot, draw, Usage.from_recorder(self.recorder))
 
     def discard(self) -> None:
-        self._journal.discard_draws()
+        self.journal.discard_draws()

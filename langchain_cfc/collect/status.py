@@ -10,14 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from langchain_cfc.candidates import Unit
-from langchain_cfc.collect.costs import (
-    ASSUMED_OUTPUT,
-    CHARACTERS_PER_TOKEN,
-    Budget,
-    ModelCalls,
-    Stage,
-    Usage,
-)
+from langchain_cfc.collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.wrong_answers import MAX_WRONG_ANSWERS, WrongAnswer
 from langchain_cfc.records import Example

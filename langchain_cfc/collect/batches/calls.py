@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_cfc.collect.executor import RetryPolicy, StageCalls
@@ -14,11 +15,11 @@ from langchain_cfc.collect.journal import BatchJournal
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
 
 
+@dataclass(eq=False)
 class RunningCalls:
     """Counter of the calls that do not wait for a batch; while there are any, more requests may come."""
 
-    def __init__(self) -> None:
-        self.number = 0
+    number: int = 0
 
     @contextmanager
     def count_one(self) -> Iterator[None]:
@@ -30,24 +31,18 @@ class RunningCalls:
             self.number -= 1
 
 
+@dataclass(eq=False)
 class OpenCall:
-    """Call of a stage that is being made, of whose requests `pending` wait for batches."""
+    """Call of a stage that is being made."""
 
-    def __init__(
-        self,
-        journal: BatchJournal,
-        policy: RetryPolicy,
-        running: RunningCalls,
-        limiter: ConcurrencyLimiter,
-    ) -> None:
-        self.journal = journal
-        self.policy = policy
-        self.pending = 0
-        self.was_batched = False
-        self._running_calls = running
-        self._limiter = limiter
-        self._has_permit = False
-        self._permit_since = 0.0
+    journal: BatchJournal
+    policy: RetryPolicy
+    running_calls: RunningCalls
+    limiter: ConcurrencyLimiter
+    pending: int = 0  # number of its requests that wait for batches
+    was_batched: bool = False
+    has_permit: bool = False
+    permit_since: float = 0.0
 
     @asynccontextmanager
     async def hold_permit(self) -> AsyncIterator[None]:
@@ -67,31 +62,31 @@ class OpenCall:
             yield
         finally:
             self._change_pending(-1)
-        if not self.pending and not self._has_permit:
+        if not self.pending and not self.has_permit:
             await self._acquire()
             if self.pending:  # another request of the call began to wait meanwhile
                 self._release()
 
     def compute_time_left(self, seconds: float) -> float:
         """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
-        is_running = self._has_permit and not self.pending
-        return self._permit_since + seconds - time.monotonic() if is_running else seconds
+        is_running = self.has_permit and not self.pending
+        return self.permit_since + seconds - time.monotonic() if is_running else seconds
 
     def _change_pending(self, change: int) -> None:
         """Change the number of pending requests; a call counts as running while none is pending."""
         was_running = not self.pending
         self.pending += change
-        self._running_calls.number += (not self.pending) - was_running
+        self.running_calls.number += (not self.pending) - was_running
 
     async def _acquire(self) -> None:
-        await self._limiter.aacquire()
-        self._has_permit = True
-        self._permit_since = time.monotonic()
+        await self.limiter.aacquire()
+        self.has_permit = True
+        self.permit_since = time.monotonic()
 
     def _release(self) -> None:
-        if self._has_permit:
-            self._has_permit = False
-            self._limiter.release()
+        if self.has_permit:
+            self.has_permit = False
+            self.limiter.release()
 
 
 _CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
@@ -112,11 +107,7 @@ class BatchedCalls(StageCalls):
     _journal: BatchJournal
 
     def __init__(
-        self,
-        policy: RetryPolicy,
-        journal: BatchJournal,
-        running: RunningCalls,
-        limiter: ConcurrencyLimiter,
+        self, policy: RetryPolicy, journal: BatchJournal, running: RunningCalls, limiter: ConcurrencyLimiter
     ) -> None:
         super().__init__(policy, journal)
         self._running_calls = running

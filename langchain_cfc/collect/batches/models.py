@@ -44,15 +44,15 @@ class Client:
 SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
 
 
+@dataclass(frozen=True, eq=False)
 class _Transport:
     """Transport for the HTTP clients of both providers that passes requests to `send`."""
 
-    def __init__(self, client: Client, send: SendFunction) -> None:
-        self._client = client
-        self._send = send
+    client: Client
+    send: SendFunction
 
     async def handle_async_request(self, request: Any) -> Any:
-        return await self._send(self._client, request)
+        return await self.send(self.client, request)
 
     async def aclose(self) -> None:
         """Do nothing, because the connections belong to `Client.official`."""

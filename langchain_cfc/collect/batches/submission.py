@@ -74,31 +74,21 @@ class OpenBatch:
         return f"{self.name}: {done:,} of {total:,} requests, {minutes:.0f} min"
 
 
+@dataclass(eq=False)
 class Submissions:
-    """Batches of a run that are not fetched yet; `spawn` runs tasks whose failure ends the run."""
+    """Batches of a run that are not fetched yet."""
 
-    def __init__(
-        self,
-        writer: Writer,
-        providers: Sequence[Provider],
-        requests: OpenRequests,
-        *,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        on_batch: Callable[[str], None],
-        on_wait: Callable[[str | None], None],
-    ) -> None:
-        self._store = writer.store
-        self._writer = writer
-        self._providers = providers
-        self._requests = requests
-        self._spawn = spawn
-        self._on_batch = on_batch  # called with a line of text about what happens to a batch
-        self._on_wait = on_wait  # called with a description of the batches waited for, or None
-        self._is_waiting = False
-        self._batches: dict[int, OpenBatch] = {}
-        self._next_number = 0
-        self._known_ids: set[str] = set()
-        self._last_problem = ""  # why a provider does not answer, for progress messages
+    writer: Writer
+    providers: Sequence[Provider]
+    requests: OpenRequests
+    spawn: Callable[[Coroutine[Any, Any, None]], None]  # runs a task whose failure ends the run
+    on_batch: Callable[[str], None]  # called with a line of text about what happens to a batch
+    on_wait: Callable[[str | None], None]  # called with a description of the batches waited for, or None
+    _is_waiting: bool = False
+    _batches: dict[int, OpenBatch] = field(default_factory=dict)
+    _next_number: int = 0
+    _known_ids: set[str] = field(default_factory=set)
+    _last_problem: str = ""  # why a provider does not answer, for progress messages
 
     @property
     def estimate(self) -> Usage:
@@ -110,14 +100,14 @@ class Submissions:
         waiting = [*self._batches.values()]
         if waiting:
             more = f" (and {len(waiting) - 1} more)" if len(waiting) > 1 else ""
-            self._on_wait(f"{waiting[0].describe()}{more}{self._last_problem}")
+            self.on_wait(f"{waiting[0].describe()}{more}{self._last_problem}")
         elif self._is_waiting:
-            self._on_wait(None)
+            self.on_wait(None)
         self._is_waiting = bool(waiting)
 
     async def resume(self) -> None:
         """Find out which batches of earlier runs were submitted, and start waiting for these."""
-        with self._store.begin_read() as connection:
+        with self.writer.store.begin_read() as connection:
             unfinished = batches.read_open_batches(connection)
             self._known_ids = batches.read_ids(connection)
             self._next_number = batches.read_next_number(connection)
@@ -130,20 +120,20 @@ class Submissions:
                 continue
             if row.id is None:
                 await self._save_id(batch, found)
-            batch.requests = {line: self._requests.find(key) for line, key in keys.items()}
+            batch.requests = {line: self.requests.find(key) for line, key in keys.items()}
             for pending in batch.requests.values():
                 pending.is_queued = True
             self._batches[row.number] = batch
-            self._on_batch(f"waiting for {found}, submitted by an earlier run: {len(keys):,} requests")
-            self._spawn(self._wait_and_fetch(batch))
+            self.on_batch(f"waiting for {found}, submitted by an earlier run: {len(keys):,} requests")
+            self.spawn(self._wait_and_fetch(batch))
 
     def _choose_provider(self, row: BatchRow) -> Provider:
-        for one in self._providers:
+        for one in self.providers:
             if (one.client.provider, one.client.address) == (row.provider, row.address):
                 return one
         msg = (
-            f"{self._store.name} waits for a batch at {row.provider} ({row.address}), but no model of this "
-            "run sends its requests there: continue with the models that the collection was started with"
+            f"{self.writer.store.name} waits for a batch at {row.provider} ({row.address}), but no model of "
+            "this run sends its requests there: continue with the models that the collection was started with"
         )
         raise CollectionError(msg)
 
@@ -164,8 +154,8 @@ class Submissions:
         self._next_number += 1
         batch = OpenBatch(row, provider, dict(enumerate(requests)))
         self._batches[row.number] = batch
-        await self._writer.write(batches.insert_batch(row, [pending.key for pending in requests]))
-        self._spawn(self._create_and_fetch(batch, route.headers))
+        await self.writer.write(batches.insert_batch(row, [pending.key for pending in requests]))
+        self.spawn(self._create_and_fetch(batch, route.headers))
 
     async def _create_and_fetch(self, batch: OpenBatch, headers: Headers) -> None:
         await self._save_id(batch, await self._create(batch, headers))
@@ -208,7 +198,7 @@ class Submissions:
     async def _save_id(self, batch: OpenBatch, provider_id: str) -> None:
         """Make the provider's id of a batch durable, before the run waits for the batch."""
         self._known_ids.add(provider_id)
-        await self._writer.write(batches.set_id(batch.row.number, provider_id))
+        await self.writer.write(batches.set_id(batch.row.number, provider_id))
         batch.row = replace(batch.row, id=provider_id)
 
     async def _wait_and_fetch(self, batch: OpenBatch) -> None:
@@ -235,7 +225,7 @@ class Submissions:
         said = f"{batch.name} has ended: {answered:,} of {len(answers):,} requests are answered"
         if state.ending == "cancelled":
             await self._write_pages(batch, [pair for pair in answers if pair[1].status])
-            with self._store.begin_write() as connection:
+            with self.writer.store.begin_write() as connection:
                 batches.delete_unanswered(connection, batch.row.number)
             msg = (
                 f"{said}, because it was cancelled at the provider. These answers are kept. To collect the "
@@ -243,7 +233,7 @@ class Submissions:
             )
             raise CollectionError(msg)
         live = len(answers) - answered
-        self._on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
+        self.on_batch(said + (f"; the other {live:,} are sent live, at full price" if live else ""))
         await self._write_pages(batch, answers, *batches.set_ended(batch.row.number))
 
     async def _write_pages(
@@ -252,9 +242,9 @@ class Submissions:
         """Write and hand on the answers of a batch in pages; the last page is written together with `end`."""
         last = max(0, len(answers) - 1) // _ANSWERS_PER_WRITE * _ANSWERS_PER_WRITE
         for start in range(0, last, _ANSWERS_PER_WRITE):
-            await self._requests.write_answers(answers[start : start + _ANSWERS_PER_WRITE])
+            await self.requests.write_answers(answers[start : start + _ANSWERS_PER_WRITE])
         del self._batches[batch.row.number]
-        await self._requests.write_answers(answers[last:], *end)
+        await self.requests.write_answers(answers[last:], *end)
 
     async def _read_results(self, batch: OpenBatch, state: BatchState) -> dict[int, BatchResult] | None:
         """Return the first result of each line of a batch; None if the results are another batch's."""
@@ -278,13 +268,13 @@ class Submissions:
             return
         await self._delete(batch)
         for pending in batch.requests.values():
-            self._requests.requeue(pending)
+            self.requests.requeue(pending)
 
     async def _delete(self, batch: OpenBatch) -> None:
         """Delete a batch from the store for which nothing was charged."""
         self._batches.pop(batch.row.number, None)
-        await self._writer.flush()
-        with self._store.begin_write() as connection:
+        await self.writer.flush()
+        with self.writer.store.begin_write() as connection:
             batches.delete_batch(connection, batch.row.number)
 
     def _make_refused_error(self, batch: OpenBatch, reason: str) -> CollectionError:
