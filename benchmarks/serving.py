@@ -36,7 +36,7 @@ class Plan:
         parts: Some of `PARTS`.
         overhead: Rounds in memory.
         waves: Rounds of each draw rule.
-        prompts: Prompts whose arithmetic is timed.
+        arithmetic: Prompts whose arithmetic is timed.
         claims: Rounds of long answers.
         imports: Rounds of interpreters.
         http: Rounds over HTTP.
@@ -47,7 +47,7 @@ class Plan:
     parts: tuple[str, ...] = PARTS
     overhead: int = 400
     waves: int = 40
-    prompts: int = 250
+    arithmetic: int = 250
     claims: int = 400
     imports: int = 40
     http: int = 9
@@ -60,37 +60,24 @@ def make_plan(options: argparse.Namespace) -> Plan:
     plan = Plan(parts=tuple(options.only or PARTS))
     if options.quick:
         plan = replace(
-            plan, overhead=8, waves=6, prompts=20, claims=8, imports=6, http=6, draw=0.1, verify=0.05
+            plan, overhead=8, waves=6, arithmetic=20, claims=8, imports=6, http=6, draw=0.1, verify=0.05
         )
     return plan
 
 
 def run(plan: Plan) -> ServingResults:
     """Measure every part of a plan."""
-    from benchmarks.lib.serving_parts import (
-        measure_arithmetic,
-        measure_claims,
-        measure_http,
-        measure_imports,
-        measure_overhead,
-        measure_waves,
-    )
+    from benchmarks.lib import serving_parts
     from benchmarks.lib.serving_results import ServingResults
     from benchmarks.lib.tables import describe_machine, find_versions
 
     found: dict[str, Any] = {}
-    if "overhead" in plan.parts:
-        found["overhead"] = measure_overhead(plan.overhead)
-    if "waves" in plan.parts:
-        found["waves"] = measure_waves(plan.waves)
-    if "arithmetic" in plan.parts:
-        found["arithmetic"] = measure_arithmetic(plan.prompts)
-    if "claims" in plan.parts:
-        found["claims"] = measure_claims(plan.claims)
-    if "imports" in plan.parts:
-        found["imports"] = measure_imports(plan.imports)
-    if "http" in plan.parts:
-        found["http"], found["requests"] = measure_http(plan.http, plan.draw, plan.verify)
+    for part in plan.parts:
+        if part == "http":
+            rows, requests = serving_parts.measure_http(plan.http, plan.draw, plan.verify)
+            found |= {"http": rows, "requests": requests}
+        else:
+            found[part] = getattr(serving_parts, f"measure_{part}")(getattr(plan, part))
     return ServingResults(
         versions=find_versions(PACKAGES),
         machine=describe_machine(),

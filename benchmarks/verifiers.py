@@ -16,21 +16,51 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
+import numpy as np  # noqa: E402 - the path comes first
+from langchain_core.messages import AIMessage  # noqa: E402 - the path comes first
+from pydantic import SecretStr  # noqa: E402 - the path comes first
+
+from benchmarks.lib.tables import print_sheets  # noqa: E402 - the path comes first
+from benchmarks.lib.verifier_results import (  # noqa: E402 - the path comes first
+    VerifierResults,
+    VerifierRow,
+    make_page,
+    make_row,
+    make_sheet,
+)
+from langchain_cfc import PromptRecord  # noqa: E402 - the path comes first
+from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
+from langchain_cfc.errors import VerifierError  # noqa: E402 - the path comes first
+from langchain_cfc.execution import (  # noqa: E402 - the path comes first
+    CallLimits,
+    ConcurrencyLimiter,
+    apply_limits,
+    run_flow,
+)
+from langchain_cfc.records import read_records  # noqa: E402 - the path comes first
+from langchain_cfc.sampling import DrawnCandidate  # noqa: E402 - the path comes first
+from langchain_cfc.verifiers import (  # noqa: E402 - the path comes first
+    EmbeddingSimilarity,
+    ModelJudge,
+    PTrue,
+    RewardModel,
+    SelfConsistency,
+    SequenceProbability,
+    Verifier,
+    VerifierInput,
+    from_evaluator,
+)
+from langchain_cfc.verifiers.base import check_scores, make_verifier_call  # noqa: E402 - the path comes first
+
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-
-    from benchmarks.lib.verifier_results import VerifierResults, VerifierRow
-    from langchain_cfc import PromptRecord
-    from langchain_cfc.sampling import DrawnCandidate
-    from langchain_cfc.verifiers import Verifier
 
 
 @dataclass(frozen=True)
@@ -45,7 +75,6 @@ class Server:
     def make_chat(self) -> ChatOpenAI:
         """Make a client at temperature 0, so that judgements can be repeated."""
         from langchain_openai import ChatOpenAI
-        from pydantic import SecretStr
 
         return ChatOpenAI(
             base_url=self.base_url, model=self.model, api_key=SecretStr(self.api_key), temperature=0.0
@@ -54,7 +83,6 @@ class Server:
     def make_embeddings(self) -> OpenAIEmbeddings:
         """Make a client that sends texts: token numbers of OpenAI's models mean nothing to others."""
         from langchain_openai import OpenAIEmbeddings
-        from pydantic import SecretStr
 
         return OpenAIEmbeddings(
             base_url=self.base_url,
@@ -68,65 +96,29 @@ def _make_evaluator(server: Server) -> Verifier:
     from openevals.llm import create_llm_as_judge
     from openevals.prompts import CORRECTNESS_PROMPT
 
-    from langchain_cfc.verifiers import from_evaluator
-
     # There are no reference answers where candidates are judged.
     prompt = CORRECTNESS_PROMPT.partition("Use the reference outputs")[0]
     return from_evaluator(create_llm_as_judge(prompt=prompt, judge=server.make_chat(), use_reasoning=False))
 
 
-def _make_sequence_probability() -> Verifier:
-    from langchain_cfc.verifiers import SequenceProbability
-
-    return SequenceProbability()
-
-
-def _make_self_consistency() -> Verifier:
-    from langchain_cfc.verifiers import SelfConsistency
-
-    return SelfConsistency()
-
-
-def _make_p_true(server: Server, **settings: Any) -> Verifier:
-    from langchain_cfc.verifiers import PTrue
-
-    return PTrue(server.make_chat(), **settings)
-
-
-def _make_judge(server: Server, **settings: Any) -> Verifier:
-    from langchain_cfc.verifiers import ModelJudge
-
-    return ModelJudge(server.make_chat(), **settings)
-
-
-def _make_embedding_similarity(server: Server) -> Verifier:
-    from langchain_cfc.verifiers import EmbeddingSimilarity
-
-    return EmbeddingSimilarity(server.make_embeddings())
-
-
-def _make_reward_model(server: Server) -> Verifier:
-    from langchain_cfc.verifiers import RewardModel
-
-    return RewardModel(server.base_url, server.model, api_key=server.api_key)
-
-
 # Verifiers that call no model, and those that do, by kind of model. Further verifiers get a line here.
 OF_CANDIDATES: Mapping[str, Callable[[], Verifier]] = {
-    "SequenceProbability": _make_sequence_probability,
-    "SelfConsistency": _make_self_consistency,
+    "SequenceProbability": SequenceProbability,
+    "SelfConsistency": SelfConsistency,
 }
 OF_SERVERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
     "judging model": {
-        "PTrue": _make_p_true,
-        "PTrue, words": partial(_make_p_true, wording="words"),
-        "PTrue, ideas": partial(_make_p_true, ideas=True),
-        "ModelJudge, logprobs": _make_judge,
-        "ModelJudge, structured": partial(_make_judge, mode="structured"),
+        "PTrue": lambda server: PTrue(server.make_chat()),
+        "PTrue, words": lambda server: PTrue(server.make_chat(), wording="words"),
+        "PTrue, ideas": lambda server: PTrue(server.make_chat(), ideas=True),
+        "ModelJudge, logprobs": lambda server: ModelJudge(server.make_chat()),
+        "ModelJudge, structured": lambda server: ModelJudge(server.make_chat(), mode="structured"),
         "from_evaluator, openevals": _make_evaluator,
     },
-    "embeddings": {"EmbeddingSimilarity": _make_embedding_similarity},
-    "reward model": {"RewardModel": _make_reward_model},
+    "embeddings": {"EmbeddingSimilarity": lambda server: EmbeddingSimilarity(server.make_embeddings())},
+    "reward model": {
+        "RewardModel": lambda server: RewardModel(server.base_url, server.model, api_key=server.api_key)
+    },
 }
 LOGPROB = "sequence_logprob"
 KINDS = {name: kind for kind, makers in OF_SERVERS.items() for name in makers}
@@ -175,10 +167,6 @@ def list_unmeasured(found: VerifierResults, options: argparse.Namespace) -> dict
 
 def make_draws(record: PromptRecord) -> list[DrawnCandidate]:
     """Make draws of recorded candidates, with the log-probability of the whole as that of one token."""
-    from langchain_core.messages import AIMessage
-
-    from langchain_cfc.sampling import DrawnCandidate
-
     draws = []
     for candidate in record.candidates:
         text, known = str(candidate.text), candidate.scores or {}
@@ -191,8 +179,6 @@ def make_draws(record: PromptRecord) -> list[DrawnCandidate]:
 
 def choose_prompts(records: Iterable[PromptRecord], size: int, seed: int) -> list[PromptRecord]:
     """Choose prompts at random, the same for the same seed."""
-    import numpy as np
-
     ordered = sorted(records, key=lambda record: record.id)
     order = np.random.default_rng(seed).permutation(len(ordered))
     return [ordered[position] for position in order[:size]]
@@ -202,12 +188,6 @@ def compare(
     name: str, verifier: Verifier, records: Sequence[PromptRecord], concurrency: int, seed: int
 ) -> VerifierRow:
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
-    from benchmarks.lib.verifier_results import make_row
-    from langchain_cfc.errors import VerifierError
-    from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits, run_flow
-    from langchain_cfc.verifiers import VerifierInput
-    from langchain_cfc.verifiers.base import check_scores, make_verifier_call
-
     call = make_verifier_call(verifier)
     scored: list[tuple[PromptRecord, list[float]]] = []
     failures: list[str] = []
@@ -255,10 +235,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> Iterator[VerifierResults]:
     """Yield the results so far after every verifier."""
-    from benchmarks.lib.verifier_results import VerifierResults
-    from langchain_cfc.demo import load_recording
-    from langchain_cfc.records import read_records
-
     source = load_recording() if options.records is None else read_records(str(options.records))
     records = choose_prompts(source, options.prompts, options.seed)
     said = (source.provenance.generator if source.provenance else None) or {}
@@ -297,9 +273,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = make_parser().parse_args(arguments)
     if options.resume and options.json is None:
         make_parser().error("--resume needs the file of --json")
-    from benchmarks.lib.tables import print_sheets
-    from benchmarks.lib.verifier_results import make_page, make_sheet
-
     found = None
     for found in run(options):
         if options.json is not None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,10 @@ def measure_overhead(rounds: int) -> list[Overhead]:
     rows: list[Overhead] = []
     for distinct in (N, FEW):
         ways = Ways(InMemoryModel(distinct=distinct), make_judge(), artifact)
-        _check_equal(ways)
-        plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
-        awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
-        rows += [_make_overhead("invoke", distinct, plain), _make_overhead("ainvoke", distinct, awaited)]
+        rows += [
+            Overhead(way=way, distinct=distinct, ratio=ratio, control=control)
+            for way, ratio, control in _time_ways(ways, rounds)
+        ]
     return rows
 
 
@@ -152,32 +152,24 @@ def measure_waves(rounds: int, rules: Sequence[str] = DRAW_RULES) -> list[Waves]
         artifact = calibrate_artifact(records, FEATURES, rule)
         for seconds in WAVE_SECONDS:
             ways = Ways(InMemoryModel(seconds=seconds), make_judge(), artifact)
-            _check_equal(ways)
-            plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
-            awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
             rows += [
-                _make_waves("invoke", rule, seconds, plain),
-                _make_waves("ainvoke", rule, seconds, awaited),
+                Waves(way=way, draws=rule, seconds=seconds, ratio=ratio, control=control)
+                for way, ratio, control in _time_ways(ways, rounds)
             ]
     return rows
 
 
-def _make_waves(way: Way, draws: str, seconds: float, taken: list[list[float]]) -> Waves:
-    ours, hand, again = taken
-    ratio, control = Ratio.of(ours, hand), Ratio.of(again, hand)
-    return Waves(way=way, draws=draws, seconds=seconds, ratio=ratio, control=control)
-
-
-def _check_equal(ways: Ways) -> None:
-    """Check that both ways score the same; slots may differ, because threads run in any order."""
+def _time_ways(ways: Ways, rounds: int) -> Iterator[tuple[Way, Ratio, Ratio]]:
+    """Yield, plain and async, our time over that by hand, and by hand over by hand as a control."""
+    # Slots may differ, because threads run in any order.
     if sorted(one.score for one in ways.invoke(0).candidates) != sorted(ways.hand(0)):
         msg = "our chain and the calls by hand have different scores"
         raise AssertionError(msg)
-
-
-def _make_overhead(way: Way, distinct: int, taken: list[list[float]]) -> Overhead:
-    ours, hand, again = taken
-    return Overhead(way=way, distinct=distinct, ratio=Ratio.of(ours, hand), control=Ratio.of(again, hand))
+    plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
+    awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
+    taken: tuple[tuple[Way, list[list[float]]], ...] = (("invoke", plain), ("ainvoke", awaited))
+    for way, (ours, hand, again) in taken:
+        yield way, Ratio.of(ours, hand), Ratio.of(again, hand)
 
 
 class InstantGenerator(Runnable[Any, Any]):

@@ -247,8 +247,9 @@ def make_sheets(served: ServingResults) -> list[Sheet]:
         _make_arithmetic_sheet(served),
         _make_claims_sheet(served),
         _make_import_sheet(served),
+        _make_http_sheet(served),
+        _make_request_sheet(served),
     ]
-    tables += [_make_http_sheet(served), _make_request_sheet(served)]
     return [table for table in tables if table.rows]
 
 
@@ -261,16 +262,7 @@ def make_page(served: ServingResults) -> str:
 
 def _make_overhead_sheet(served: ServingResults) -> Sheet:
     rows = tuple(
-        (
-            f"`{row.way}`",
-            str(row.distinct),
-            _format_ratio(row.ratio),
-            format_seconds(row.ratio.seconds),
-            format_seconds(row.ratio.other),
-            _format_ratio(row.control),
-            str(row.ratio.rounds),
-        )
-        for row in served.overhead
+        (f"`{row.way}`", str(row.distinct), *_format_times(row.ratio, row.control)) for row in served.overhead
     )
     note = (
         "Chat model and judge answer at once. Control: by hand over by hand, which is 1 but for what the"
@@ -286,11 +278,7 @@ def _make_wave_sheet(served: ServingResults) -> Sheet:
             f"`{row.way}`",
             f"`{row.draws}`",
             format_seconds(row.seconds) if row.seconds else "0",
-            _format_ratio(row.ratio),
-            format_seconds(row.ratio.seconds),
-            format_seconds(row.ratio.other),
-            _format_ratio(row.control),
-            str(row.ratio.rounds),
+            *_format_times(row.ratio, row.control),
         )
         for row in served.waves
     )
@@ -310,9 +298,8 @@ def _make_arithmetic_sheet(served: ServingResults) -> Sheet:
             str(row.d),
             *(
                 f"{format_seconds(times.p50)} / {format_seconds(times.p90)}"
-                for times in (row.decide, row.again)
+                for times in (row.decide, row.again, row.after)
             ),
-            f"{format_seconds(row.after.p50)} / {format_seconds(row.after.p90)}",
             format_seconds(row.plain.p50),
             format_seconds(row.own),
             format_seconds(row.whole.p50),
@@ -355,17 +342,7 @@ def _make_claims_sheet(served: ServingResults) -> Sheet:
 
 
 def _make_import_sheet(served: ServingResults) -> Sheet:
-    rows = tuple(
-        (
-            row.program,
-            row.against,
-            _format_ratio(row.ratio),
-            format_seconds(row.ratio.seconds),
-            format_seconds(row.ratio.other),
-            str(row.ratio.rounds),
-        )
-        for row in served.imports
-    )
+    rows = tuple((row.program, row.against, *_format_times(row.ratio)) for row in served.imports)
     note = "Fresh interpreters, from start to exit, with compiled files in place."
     headings = ("import", "against", "ratio", "the one", "the other", "rounds")
     return Sheet("Imports", note, headings, rows)
@@ -411,6 +388,12 @@ def _make_request_sheet(served: ServingResults) -> Sheet:
 
 def _format_call(way: str, bound: int | None) -> str:
     return f"`{way}`, max_concurrency {'default' if bound is None else bound}"
+
+
+def _format_times(ratio: Ratio, *controls: Ratio) -> tuple[str, ...]:
+    """Return the cells of a ratio: the ratio itself, both times, the ratios of controls, and the rounds."""
+    times = (format_seconds(ratio.seconds), format_seconds(ratio.other))
+    return _format_ratio(ratio), *times, *map(_format_ratio, controls), str(ratio.rounds)
 
 
 def _format_ratio(ratio: Ratio) -> str:
