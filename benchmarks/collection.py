@@ -35,7 +35,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Measurement,
         Sheet,
         Target,
-        format_number,
         format_seconds,
         make_target_sheet,
         print_sheets,
@@ -53,9 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = list(getattr(collection_parts, f"measure_{part}")(options.rounds))
         for one in found:
             ratio = one.ratio
-            median, low, high = map(format_number, (ratio.median, ratio.low, ratio.high))
             times = (format_seconds(ratio.seconds), format_seconds(ratio.other))
-            rows.append((one.what, str(one.prompts), str(one.n), f"{median} [{low}, {high}]", *times))
+            rows.append((one.what, str(one.prompts), str(one.n), str(ratio), *times))
         name, limit, most = targets[part]
         measured = tuple(Measurement(one.ratio.median, one.what) for one in found if not one.control)
         reached.append(Target(name, limit, measured, most=most, unit="x"))

@@ -197,8 +197,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
     )
     (outputs / "printed").mkdir()
     for name, command in COMMANDS.items():
-        words = [*command.split(), QUESTION] if name == "ask" else command.split()
-        _write_printed(outputs, name, _run(ROOT, outputs, words))
+        _write_printed(outputs, name, _run(ROOT, outputs, name, command))
     return {name: _digest(outputs / name) for name in _list_compared(outputs)}
 
 
@@ -224,17 +223,22 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _run(checkout: Path, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command of a checkout in a folder."""
+def _run(checkout: Path, folder: Path, name: str, command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of a checkout in a folder; `ask` asks the question."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(checkout), str(folder)]),
         "SOURCE_DATE_EPOCH": EPOCH,
         "COLUMNS": "80",
     }
-    command = [sys.executable, "-c", PROGRAM, *words]
+    question = [QUESTION] if name == "ask" else []
     return subprocess.run(  # noqa: S603 - the commands of this file
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", PROGRAM, *command.split(), *question],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -267,27 +271,18 @@ def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
     source = load_recording()
     write_records(outputs / "records.jsonl", list(source), source.provenance)
     timed = {
-        "list of commands": ["--help"],
-        "demo": ["demo", "--out", "demo.json"],
-        "calibrate": [
-            "calibrate",
-            "records.jsonl",
-            "--alpha",
-            "0.3",
-            "--test-fraction",
-            "0.2",
-            "--out",
-            "artifact.json",
-        ],
-        "ask": ["ask", "demo.json", "--replay", "demo", QUESTION],
-        "evaluate": ["evaluate", "artifact.json", "records.jsonl"],
+        "list of commands": "--help",
+        "demo": "demo --out demo.json",
+        "calibrate": "calibrate records.jsonl --alpha 0.3 --test-fraction 0.2 --out artifact.json",
+        "ask": "ask demo.json --replay demo",
+        "evaluate": "evaluate artifact.json records.jsonl",
     }
-    for name, words in timed.items():
+    for name, command in timed.items():
         seconds: dict[Path, list[float]] = {ROOT: [], other: []}
         for number in range(-1, rounds):
             for checkout in (ROOT, other) if number % 2 else (other, ROOT):
                 start = time.perf_counter()
-                ran = _run(checkout, outputs, words)
+                ran = _run(checkout, outputs, name, command)
                 if ran.returncode not in {0, 1}:
                     raise SystemExit(ran.stdout + ran.stderr)
                 if number >= 0:

@@ -42,7 +42,7 @@ def main() -> int:
     options = parser.parse_args()
     from pydantic import TypeAdapter
 
-    from benchmarks.lib.tables import Sheet, format_number, print_sheets
+    from benchmarks.lib.tables import Sheet, print_sheets
     from benchmarks.lib.timing import Ratio
 
     check_threads()
@@ -53,12 +53,8 @@ def main() -> int:
     tracked = ratios.validate_json(TRACKED.read_bytes())
     worse = find_worse(found, tracked)
 
-    def show(ratio: Ratio) -> str:
-        median, low, high = map(format_number, (ratio.median, ratio.low, ratio.high))
-        return f"{median} [{low}, {high}]"
-
     rows = tuple(
-        (name, show(tracked[name]), show(found[name]), "worse" if name in worse else "") for name in tracked
+        (name, str(tracked[name]), str(found[name]), "worse" if name in worse else "") for name in tracked
     )
     note = "Our time over a peer's: medians over the rounds, with an interval around the median."
     print_sheets([Sheet("Tracked ratios", note, ("what, over what", "tracked", "now", ""), rows)])
@@ -92,24 +88,11 @@ def measure() -> Iterator[tuple[str, Ratio]]:
         # It is the peer's time over ours.
         yield (
             f"a collection over abatch, {three.what.rpartition(', ')[2]}, n = {three.n}",
-            _invert(three.ratio),
+            three.ratio.invert(),
         )
     yield "JSON Lines to artifact over a bare parse", measure_calibration()
     for kind in ("continuous", "groups"):
         yield f"a threshold over HiGHS, 2,000 prompts, {kind}", measure_thresholds(kind)
-
-
-def _invert(ratio: Ratio) -> Ratio:
-    from benchmarks.lib.timing import Ratio
-
-    return Ratio(
-        median=1 / ratio.median,
-        low=1 / ratio.high,
-        high=1 / ratio.low,
-        rounds=ratio.rounds,
-        seconds=ratio.other,
-        other=ratio.seconds,
-    )
 
 
 def measure_calibration() -> Ratio:

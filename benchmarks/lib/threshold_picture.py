@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lib.threshold_results import Cell, Results
-from benchmarks.lib.threshold_tables import Step, get_prepare_time, get_query_time
+from benchmarks.lib.threshold_tables import (
+    Step,
+    get_batch_time,
+    get_calibrate_time,
+    get_cold_time,
+    get_prepare_time,
+    get_query_time,
+)
 
 INK, GRID = "#7d8590", "#7d859055"
 OURS = "#d9480f"
@@ -65,13 +72,13 @@ def draw_costs(results: Results, path: Path, kind: str = "continuous", d: int = 
         "ytick.color": INK,
     }
     queries = [
-        _make_our_line("ours, cold", cells, lambda cell: cell.ours.cold.p50),
+        _make_our_line("ours, cold", cells, get_cold_time),
         _make_our_line("ours, seen before", cells, lambda cell: cell.ours.warm.p50, ":"),
-        _make_our_line("ours, in a batch", cells, _batch, "--"),
+        _make_our_line("ours, in a batch", cells, get_batch_time, "--"),
         *_make_peer_lines(cells, get_query_time),
     ]
     calibrations = [
-        _make_our_line("ours", cells, lambda cell: cell.ours.calibrate.p50),
+        _make_our_line("ours", cells, get_calibrate_time),
         _make_our_line("np.sort", cells, lambda cell: cell.ours.sort.p50, ":", INK),
         *_make_peer_lines(cells, get_prepare_time),
     ]
@@ -81,10 +88,6 @@ def draw_costs(results: Results, path: Path, kind: str = "continuous", d: int = 
         _draw_panel(right, f"calibration or base regression, d = {d}", calibrations)
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
-
-
-def _batch(cell: Cell) -> float | None:
-    return None if cell.ours.batch_cold is None else cell.ours.batch_cold / cell.ours.batch
 
 
 def _make_our_line(

@@ -85,14 +85,12 @@ def _list_sheets(results: Results) -> Iterator[Sheet | None]:
             f"Calibration beside peers, {title}",
             cells,
             get_prepare_time,
-            lambda cell: cell.ours.calibrate.p50,
+            get_calibrate_time,
             note,
         )
         yield _make_query_sheet(f"Queries, {title}", cells)
         note = "Medians of one threshold, as multiples of our cold query."
-        yield _make_ratio_sheet(
-            f"Queries beside peers, {title}", cells, get_query_time, lambda cell: cell.ours.cold.p50, note
-        )
+        yield _make_ratio_sheet(f"Queries beside peers, {title}", cells, get_query_time, get_cold_time, note)
     if results.cells:
         yield _make_agreement_sheet(results.cells)
     if results.exactness:
@@ -137,23 +135,26 @@ def describe_cell(cell: Cell) -> str:
     return f"{cell.kind}, d = {cell.d}, N = {cell.n:,}" + (f", ridge {cell.ridge:g}" if cell.ridge else "")
 
 
-def _get_calibrate_time(cell: Cell) -> float:
+def get_calibrate_time(cell: Cell) -> float:
+    """Return our median seconds of `fit` and a first threshold."""
     return cell.ours.calibrate.p50
 
 
-def _get_cold_time(cell: Cell) -> float:
+def get_cold_time(cell: Cell) -> float:
+    """Return our median seconds of a threshold with nothing remembered."""
     return cell.ours.cold.p50
 
 
-def _get_batch_time(cell: Cell) -> float | None:
+def get_batch_time(cell: Cell) -> float | None:
+    """Return our seconds per threshold of a batch; None if it would have taken too long."""
     return None if cell.ours.batch_cold is None else cell.ours.batch_cold / cell.ours.batch
 
 
 def _compare_growth(results: Results) -> Iterator[Measurement]:
-    small = {(cell.kind, cell.d): _get_cold_time(cell) for cell in results.at(n=SMALL)}
+    small = {(cell.kind, cell.d): get_cold_time(cell) for cell in results.at(n=SMALL)}
     for cell in results.at(n=HUGE):
         if (cell.kind, cell.d) in small:
-            yield Measurement(_get_cold_time(cell) / small[cell.kind, cell.d], describe_cell(cell))
+            yield Measurement(get_cold_time(cell) / small[cell.kind, cell.d], describe_cell(cell))
 
 
 def _compare_atoms(results: Results, d: int) -> Iterator[Measurement]:
@@ -209,9 +210,9 @@ def list_targets(results: Results) -> list[Target]:
 
     def against(peer: str, limit: float, n: int, d: int, step: str) -> None:
         steps = {
-            "calibration": (get_prepare_time, _get_calibrate_time),
-            "cold query": (get_query_time, _get_cold_time),
-            "query in a batch": (get_query_time, _get_batch_time),
+            "calibration": (get_prepare_time, get_calibrate_time),
+            "cold query": (get_query_time, get_cold_time),
+            "query in a batch": (get_query_time, get_batch_time),
         }
         found = tuple(_list_ratios(results.at(n=n, d=d), peer, *steps[step]))
         name = {"scipy": "SciPy's HiGHS", "conditionalconformal exact": "conditionalconformal, exact"}[peer]
@@ -226,7 +227,7 @@ def list_targets(results: Results) -> list[Target]:
     for d, limit in ((3, 15), (10, 30)):
         cells = results.at(n=HUGE, d=d)
         found = tuple(
-            Measurement(_get_calibrate_time(cell) / cell.ours.sort.p50, describe_cell(cell)) for cell in cells
+            Measurement(get_calibrate_time(cell) / cell.ours.sort.p50, describe_cell(cell)) for cell in cells
         )
         targets.append(Target(f"calibration, times np.sort, d = {d}, N = {HUGE:,}", limit, found, unit="x"))
     targets.append(

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from benchmarks.lib.tables import format_number
+
 WARM_ROUNDS = 3  # rounds that do not count
 LEAST_ROUNDS = 6  # rounds that an interval needs
 MISS_PROBABILITY = 0.05  # of an interval
@@ -76,6 +78,22 @@ class Ratio(Data):
             rounds=len(ratios),
             seconds=float(np.median(seconds)),
             other=float(np.median(other)),
+        )
+
+    def __str__(self) -> str:
+        """Format the median and its interval for a table."""
+        median, low, high = map(format_number, (self.median, self.low, self.high))
+        return f"{median} [{low}, {high}]"
+
+    def invert(self) -> Ratio:
+        """Return the ratio of the other time over the one."""
+        return Ratio(
+            median=1 / self.median,
+            low=1 / self.high,
+            high=1 / self.low,
+            rounds=self.rounds,
+            seconds=self.other,
+            other=self.seconds,
         )
 
 
