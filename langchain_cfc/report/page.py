@@ -47,58 +47,46 @@ from langchain_cfc.report.summary import (
 )
 from langchain_cfc.report.tables import Table
 
-_PARTS: dict[Unit, tuple[tuple[str, str], ...]] = {
-    "answers": (("generator", "Generator"), ("verifier", "Verifier"), ("answer", "Answer extractor")),
-    "claims": (("generator", "Generator"), ("verifier", "Verifier"), ("splitter", "Splitter")),
+_PARTS: dict[Unit, dict[str, str]] = {
+    "answers": {"generator": "Generator", "verifier": "Verifier", "answer": "Answer extractor"},
+    "claims": {"generator": "Generator", "verifier": "Verifier", "splitter": "Splitter"},
 }
 # A figure for each family: bars of all methods side by side would be too thin to see.
 _FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
-_ALPHA = ("Alpha", "The error level. The target is 1 - alpha.")
+_ALPHA = "The error level. The target is 1 - alpha."
 _DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
-_INTERVAL = ("Interval", "Range of the true figure, with confidence 95 %, for prompts drawn like these.")
-_GLOSSARY: dict[Unit, tuple[tuple[str, str], ...]] = {
-    "answers": (
-        _ALPHA,
-        (
-            "Candidate",
-            "One of the answers drawn for a prompt, scored by the verifier; smaller is better.",
+_INTERVAL = "Range of the true figure, with confidence 95 %, for prompts drawn like these."
+_GLOSSARY: dict[Unit, dict[str, str]] = {
+    "answers": {
+        "Alpha": _ALPHA,
+        "Candidate": "One of the answers drawn for a prompt, scored by the verifier; smaller is better.",
+        "Threshold": "Limit on a candidate's score, or its entry level. It depends on the prompt.",
+        "Answer set": "The candidates that pass the threshold.",
+        "Covered": "The answer set holds a correct answer.",
+        "Flagged": (
+            "Cannot be certified: too few prompts like this have a correct candidate. No answer is given."
         ),
-        (
-            "Threshold",
-            "Limit on a candidate's score, or its entry level. It depends on the prompt.",
+        "Promise kept": "Covered or flagged. This is what is promised.",
+        "Missed": (
+            "Neither covered nor flagged: the promise was broken. Includes empty sets that are not flagged."
         ),
-        ("Answer set", "The candidates that pass the threshold."),
-        ("Covered", "The answer set holds a correct answer."),
-        (
-            "Flagged",
-            "Cannot be certified: too few prompts like this have a correct candidate. No answer is given.",
+        "Attainable": "The share of prompts with a correct candidate. No threshold can cover more.",
+        "Very easy … very hard": _DIFFICULTY.format("candidates"),
+        "Interval": _INTERVAL,
+    },
+    "claims": {
+        "Alpha": _ALPHA,
+        "Claim": "A part of an answer, such as a sentence, scored by the verifier; smaller is better.",
+        "Supported": "Right, according to its label.",
+        "Threshold": "Limit on a claim's score. It depends on the prompt.",
+        "Dropped": "Not shown, because the score does not pass. All other claims are kept.",
+        "Promise kept": (
+            "No more unsupported claims left than promised; an answer with no claim left counts, too."
         ),
-        ("Promise kept", "Covered or flagged. This is what is promised."),
-        (
-            "Missed",
-            "Neither covered nor flagged: the promise was broken. Includes empty sets that are not flagged.",
-        ),
-        ("Attainable", "The share of prompts with a correct candidate. No threshold can cover more."),
-        ("Very easy … very hard", _DIFFICULTY.format("candidates")),
-        _INTERVAL,
-    ),
-    "claims": (
-        _ALPHA,
-        (
-            "Claim",
-            "A part of an answer, such as a sentence, scored by the verifier; smaller is better.",
-        ),
-        ("Supported", "Right, according to its label."),
-        ("Threshold", "Limit on a claim's score. It depends on the prompt."),
-        ("Dropped", "Not shown, because the score does not pass. All other claims are kept."),
-        (
-            "Promise kept",
-            "No more unsupported claims left than promised; an answer with no claim left counts, too.",
-        ),
-        ("Missed", "More unsupported claims are left than that: the promise was broken."),
-        ("Very easy … very hard", _DIFFICULTY.format("claims")),
-        _INTERVAL,
-    ),
+        "Missed": "More unsupported claims are left than that: the promise was broken.",
+        "Very easy … very hard": _DIFFICULTY.format("claims"),
+        "Interval": _INTERVAL,
+    },
 }
 
 
@@ -133,7 +121,7 @@ def list_artifact_facts(
     else:
         drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
-    for part, heading in _PARTS[artifact.unit]:
+    for part, heading in _PARTS[artifact.unit].items():
         yield heading, _identify_component(artifact, part)
     if artifact.combination is not None:
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
@@ -293,7 +281,11 @@ def render_report(
         raise InputError(msg)
     unit = comparison.unit if comparison is not None else "answers"
     unit = unit if artifact is None else artifact.unit
-    content |= {"notes": notes, "glossary": _GLOSSARY[unit], "contents": tuple(_list_sections(content))}
+    content |= {
+        "notes": notes,
+        "glossary": _GLOSSARY[unit].items(),
+        "contents": tuple(_list_sections(content)),
+    }
     if title is not None:
         content["title"] = title
     return render_page("report/page.html.j2", **content)
@@ -375,17 +367,12 @@ def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict
 
 
 def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
-    what, gives = (
-        "Answer sets of the artifact on the test prompts",
-        "those of one threshold for all prompts",
-    )
+    what, others = "Answer sets of the artifact on the test prompts", "those of one threshold for all prompts"
     if artifact.unit == "claims":
-        what, gives = (
-            "What is left of the answers to the test prompts",
-            "what one threshold for all prompts leaves",
-        )
+        what = "What is left of the answers to the test prompts"
+        others = "what one threshold for all prompts leaves"
     compared_with = (
-        f", beside {gives}, calibrated on the same data" if artifact.threshold_rule != "marginal" else ""
+        f", beside {others}, calibrated on the same data" if artifact.threshold_rule != "marginal" else ""
     )
     figures: tuple[Figure, ...] = ()
     own = evaluation.methods[artifact.threshold_rule]
