@@ -18,6 +18,14 @@ from langchain_cfc.evaluation import (
 )
 from langchain_cfc.guarantee import format_share
 
+# Rows about claims, and the figures that they show.
+_CLAIMS_ROWS = {
+    "claims kept": "kept",
+    "answers with no claim left": "emptied",
+    "unsupported, of all claims": "unsupported",
+    "unsupported, of those shown": "unsupported_kept",
+}
+
 
 def make_report_tables(report: EvaluationReport) -> Iterator[Table]:
     """Yield tables that fit 80 columns: over all prompts, then by guaranteed group and by stated coverage."""
@@ -36,36 +44,37 @@ def _make_overall_table(report: EvaluationReport) -> Table:
         table.add_column(name, justify="right")
         table.add_column("95 % CI", justify="right", style="dim")
 
-    def row(label: str, value: str, ci: str | None, style: str = "") -> None:
+    methods = report.methods.values()
+
+    def add_row(label: str, values: Iterable[str], ci: str = "", style: str = "") -> None:
         cells: list[str] = []
-        for method in report.methods.values():
-            cells.append(f"{100 * getattr(method, value):.1f}")
-            cells.append(format_interval(getattr(method, ci)) if ci else "")
+        for value, method in zip(values, methods, strict=True):
+            cells += [value, format_interval(getattr(method, ci)) if ci else ""]
         table.add_row(label, *cells, style=style)
 
-    if any(method.stated_levels for method in report.methods.values()):
-        row(f"promised (at most {100 * report.target_coverage:g})", "stated_coverage", None)
-        row("promise kept", "kept_promise", "kept_promise_ci", "bold")
+    def add_shares(label: str, name: str, ci: str = "", style: str = "") -> None:
+        add_row(label, (f"{100 * getattr(method, name):.1f}" for method in methods), ci, style)
+
+    if any(method.stated_levels for method in methods):
+        add_shares(f"promised (at most {100 * report.target_coverage:g})", "stated_coverage")
+        add_shares("promise kept", "kept_promise", "kept_promise_ci", "bold")
     else:
         target = f"target {100 * report.target_coverage:g}"
-        row(f"promise kept ({target})", "kept_promise", "kept_promise_ci", "bold")
-    if all(method.claims is not None for method in report.methods.values()):
-        _add_claims_rows(table, report)
+        add_shares(f"promise kept ({target})", "kept_promise", "kept_promise_ci", "bold")
+    if all(method.claims is not None for method in methods):
+        for label, name in _CLAIMS_ROWS.items():
+            add_row(label, (f"{100 * getattr(method.claims, name):.1f}" for method in methods))
         return table
-    row("set holds a correct answer", "coverage", "coverage_ci")
-    row("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
-    if any(method.refused_rate > 0.0 for method in report.methods.values()):
-        row("- as too few prompts were kept", "refused_rate", None)
-    row("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
-    for label, value in (
-        ("candidates per set", "mean_set_size"),
-        ("distinct answers per set", "mean_distinct_answers"),
-    ):
-        sizes = [(f"{getattr(method, value):.2f}", "") for method in report.methods.values()]
-        table.add_row(label, *(cell for pair in sizes for cell in pair))
+    add_shares("set holds a correct answer", "coverage", "coverage_ci")
+    add_shares("flagged as not certifiable", "not_certifiable_rate", "not_certifiable_ci")
+    if any(method.refused_rate > 0.0 for method in methods):
+        add_shares("- as too few prompts were kept", "refused_rate")
+    add_shares("abstained (flagged or empty)", "abstention_rate", "abstention_ci")
+    add_row("candidates per set", (f"{method.mean_set_size:.2f}" for method in methods))
+    add_row("distinct answers per set", (f"{method.mean_distinct_answers:.2f}" for method in methods))
     if report.mean_draws is not None:
-        draws = [f"{report.mean_draws:.2f}", ""] * len(report.methods)
-        table.add_row(f"draws per prompt (of {report.n_candidates})", *draws)
+        drawn = [f"{report.mean_draws:.2f}"] * len(methods)
+        add_row(f"draws per prompt (of {report.n_candidates})", drawn)
     return table
 
 
@@ -75,18 +84,6 @@ def format_calls(report: EvaluationReport) -> str:
     most = f", instead of {1000 * report.n_candidates:,} without the rule"
     saved = "" if report.mean_draws is None else most
     return f"A thousand questions like these take {1000 * each:,.0f} draws{saved}."
-
-
-def _add_claims_rows(table: Table, report: EvaluationReport) -> None:
-    """Add rows for claims kept, answers with no claim left, and unsupported claims."""
-    for label, name in (
-        ("claims kept", "kept"),
-        ("answers with no claim left", "emptied"),
-        ("unsupported, of all claims", "unsupported"),
-        ("unsupported, of those shown", "unsupported_kept"),
-    ):
-        shares = [getattr(method.claims, name) for method in report.methods.values()]
-        table.add_row(label, *(cell for share in shares for cell in (f"{100 * share:.1f}", "")))
 
 
 def _make_group_table(report: EvaluationReport) -> Table:

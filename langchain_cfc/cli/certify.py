@@ -30,7 +30,6 @@ from langchain_cfc.report.plots import plot_running_bound
 
 if TYPE_CHECKING:
     from langchain_cfc.collect import PeopleReport
-    from langchain_cfc.collect.people import PeopleSample
 
 _people_option = partial(typer.Option, rich_help_panel="People and a judge")
 
@@ -100,7 +99,19 @@ def certify(
             check_output(target)
             prepare_outputs(None, figures)
             artifact = CalibrationArtifact.load(artifact_path)
-            sample = _draw_sample(artifact, judge, until, max_wrong_rate, alpha, share)
+            # Imported late: it needs the extra `[collect]`.
+            from langchain_cfc.collect.people import PeopleSample
+
+            with open_records([str(one) for one in judge], get_verifier_names(artifact)) as dataset:
+                sample = PeopleSample.draw(
+                    artifact,
+                    dataset.records,
+                    until=until,
+                    max_wrong_rate=max_wrong_rate,
+                    alpha=alpha,
+                    share=share,
+                    provenance=dataset.provenance,
+                )
             if not people.exists():
                 sample.write_sheet(people)
             certified, report = sample.certify(people, delta=delta)
@@ -142,30 +153,6 @@ def certify(
         console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
     short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
     raise typer.Exit(EXIT_NO if short else 0)
-
-
-def _draw_sample(
-    artifact: CalibrationArtifact,
-    judge: list[Path],
-    until: float | None,
-    max_wrong_rate: str | None,
-    alpha: str | None,
-    share: float,
-) -> PeopleSample:
-    """Draw the prompts that people are to label from those that a judge labelled."""
-    # Imported late: it needs the extra `[collect]`.
-    from langchain_cfc.collect.people import PeopleSample
-
-    with open_records([str(one) for one in judge], get_verifier_names(artifact)) as dataset:
-        return PeopleSample.draw(
-            artifact,
-            dataset.records,
-            until=until,
-            max_wrong_rate=max_wrong_rate,
-            alpha=alpha,
-            share=share,
-            provenance=dataset.provenance,
-        )
 
 
 def _print_people(

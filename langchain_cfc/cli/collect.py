@@ -165,9 +165,7 @@ def collect(
           --store questions.db --out records.jsonl
     """
     with report_errors():
-        # Check before importing anything that needs them, so that one error names all that are missing.
-        needed = {"filelock": "collect", "sqlalchemy": "collect"}
-        check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")
+        check_collection_installed(model)
         # Imported late: they need the extra.
         from langchain_cfc.cli import _collection
         from langchain_cfc.collect.config import read_config
@@ -206,3 +204,12 @@ def collect(
             read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json
         )
     raise typer.Exit(0 if finished else EXIT_NO)
+
+
+def check_collection_installed(model: str | None) -> None:
+    """Raise an error that names all missing packages that a collection with this chat model needs.
+
+    It comes before anything that needs them is imported, so that one error names all of them.
+    """
+    needed = {"filelock": "collect", "sqlalchemy": "collect"}
+    check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")

@@ -130,7 +130,7 @@ def choose_examples(served: Served) -> Served:
     topics: set[object] = set()
 
     def take(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
-        for record, result in sorted(served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest()):
+        for record, result in sorted(served, key=_hash_id):
             topic = record.metadata["topic"]
             if most and topic not in topics and result.abstained == abstained and _is_clear(record, result):
                 most -= 1
@@ -138,6 +138,11 @@ def choose_examples(served: Served) -> Served:
                 yield record, result
 
     return (*take(_ANSWERED, abstained=False), *take(_ABSTAINED, abstained=True))
+
+
+def _hash_id(pair: tuple[PromptRecord, CFCResult]) -> bytes:
+    """Return the hash of a record's id, a sort key that depends on nothing in the example."""
+    return hashlib.sha256(pair[0].id.encode()).digest()
 
 
 def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
@@ -199,9 +204,9 @@ def print_sets(console: Console, seen: DemoResult) -> None:
 def _print_prompts(console: Console, seen: DemoResult) -> None:
     """Print three answered and two abstained prompts, chosen by the hash of their ids."""
     console.rule("Three answered, two abstained")
-    mixed = sorted(seen.served, key=lambda pair: hashlib.sha256(pair[0].id.encode()).digest())
-    answered = [pair for pair in mixed if not pair[1].abstained]
-    first, *others = [pair for pair in mixed if pair[1].abstained]
+    shuffled = sorted(seen.served, key=_hash_id)
+    answered = [pair for pair in shuffled if not pair[1].abstained]
+    first, *others = [pair for pair in shuffled if pair[1].abstained]
     second = next((pair for pair in others if pair[1].reason != first[1].reason), others[0])
     for record, result in [*answered[:3], first, second]:
         _print_prompt(console, record, result)

@@ -15,7 +15,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.cli._format import (
     EXIT_NO,
@@ -26,8 +25,8 @@ from langchain_cfc.cli._format import (
     make_table,
     report_errors,
 )
+from langchain_cfc.cli.collect import check_collection_installed
 from langchain_cfc.errors import InputError
-from langchain_cfc.sampling.models import list_required_packages
 
 if TYPE_CHECKING:
     from langchain_cfc.collect.proposal import Dataset, Model, Proposal
@@ -78,8 +77,7 @@ def init(
     Exit code 1 if no answer is correct: check the answers before you collect.
     """
     with report_errors():
-        needed = {"filelock": "collect", "sqlalchemy": "collect"}
-        check_installed({**needed, **(list_required_packages(model) if model else {})}, "a collection")
+        check_collection_installed(model)
         # Imported late: they need the extra.
         from langchain_cfc.collect import proposal as proposals
 
@@ -94,7 +92,7 @@ def init(
         if model is None:
             model, base_url = _ask_model(base_url)
         chat = proposals.Model.parse(model, base_url)
-        check_installed({**needed, **list_required_packages(chat.name)}, "a collection")
+        check_collection_installed(chat.name)
         if is_asking and prompt is None:
             given = _ask("Prompt", default=str(dataset.columns.prompt))
             dataset = proposals.Dataset.read(source, question, reference, given)

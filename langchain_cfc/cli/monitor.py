@@ -18,6 +18,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import (
     EXIT_NO,
     emit_json,
+    format_interval,
     get_console,
     make_table,
     print_notes,
@@ -366,11 +367,10 @@ def _make_stated_table(found: MonitorStatus) -> Table:
     """Make a table of labelled results by the coverage stated for them."""
     table = make_table("stated", "labels", "kept", "95 % CI", title="Stated and kept coverage", texts=0)
     for one in found.stated:
-        low, high = one.kept_ci
         table.add_row(
             format_percent(one.stated_coverage),
             f"{one.labels:,}",
             format_percent(one.kept / one.labels),
-            f"{round(100 * low)}-{round(100 * high)} %",
+            f"{format_interval(one.kept_ci)} %",
         )
     return table

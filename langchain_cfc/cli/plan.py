@@ -177,12 +177,11 @@ def _list_given(context: typer.Context) -> set[str]:
 
 
 def _print_bot_plan(console: Console, found: BotPlan) -> None:
-    low, high = (round(100 * bound) for bound in found.wrong_rate_ci)
     console.print(
         f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
-        f"(95 % interval {low}-{high} %, from {found.pilot_size} pilot prompts). For at most "
-        f"{format_share(found.max_wrong_rate)} wrong answers every method must abstain on at least "
-        f"[bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
+        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
+        f"For at most {format_share(found.max_wrong_rate)} wrong answers every method must abstain on at "
+        f"least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
     )
     if found.fewest_answered is not None:
         console.print(
