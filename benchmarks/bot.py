@@ -26,11 +26,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.lib.threads import limit_threads  # noqa: E402 - the path comes first
+from benchmarks.lib.threads import limit_threads
 
 limit_threads()  # before NumPy is imported
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(ROOT))  # a script finds only modules of its own folder
 
 if TYPE_CHECKING:
     from langchain_cfc import CalibrationArtifact

@@ -18,9 +18,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 if TYPE_CHECKING:
     from benchmarks.lib.timing import Ratio

@@ -13,9 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TARGET = 0.75
 RIGHT = (0.5, 0.6, 0.75, 0.9, 0.95)

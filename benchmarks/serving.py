@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 if TYPE_CHECKING:
     from benchmarks.lib.serving_results import ServingResults

@@ -21,11 +21,10 @@ import time
 from pathlib import Path
 from statistics import median
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.lib.threads import limit_threads  # noqa: E402 - the path comes first
+from benchmarks.lib.threads import limit_threads
 
 SPLITS, PROMPTS, CANDIDATES, SAMPLE = 100, 20_000, 50, 40
 ALPHAS = ("0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45")

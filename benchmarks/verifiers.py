@@ -19,34 +19,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
-    sys.path.insert(0, str(ROOT))
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy as np  # noqa: E402 - the path comes first
-from langchain_core.messages import AIMessage  # noqa: E402 - the path comes first
-from pydantic import SecretStr  # noqa: E402 - the path comes first
+import numpy as np
+from langchain_core.messages import AIMessage
+from pydantic import SecretStr
 
-from benchmarks.lib.tables import print_sheets  # noqa: E402 - the path comes first
-from benchmarks.lib.verifier_results import (  # noqa: E402 - the path comes first
-    VerifierResults,
-    VerifierRow,
-    make_page,
-    make_row,
-    make_sheet,
-)
-from langchain_cfc import PromptRecord  # noqa: E402 - the path comes first
-from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
-from langchain_cfc.errors import VerifierError  # noqa: E402 - the path comes first
-from langchain_cfc.execution import (  # noqa: E402 - the path comes first
-    CallLimits,
-    ConcurrencyLimiter,
-    apply_limits,
-    run_flow,
-)
-from langchain_cfc.records import read_records  # noqa: E402 - the path comes first
-from langchain_cfc.sampling import DrawnCandidate  # noqa: E402 - the path comes first
-from langchain_cfc.verifiers import (  # noqa: E402 - the path comes first
+from benchmarks.lib.tables import print_sheets
+from benchmarks.lib.verifier_results import VerifierResults, VerifierRow, make_page, make_row, make_sheet
+from langchain_cfc import PromptRecord
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import VerifierError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits, run_flow
+from langchain_cfc.records import read_records
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import (
     EmbeddingSimilarity,
     ModelJudge,
     PTrue,
@@ -57,7 +45,7 @@ from langchain_cfc.verifiers import (  # noqa: E402 - the path comes first
     VerifierInput,
     from_evaluator,
 )
-from langchain_cfc.verifiers.base import check_scores, make_verifier_call  # noqa: E402 - the path comes first
+from langchain_cfc.verifiers.base import check_scores, make_verifier_call
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
