@@ -34,10 +34,10 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.usage import DRAW_TAG
 from langchain_cfc.verifiers._prompts import read_prompt
 
-_SCORE = "cfc_recorded_score"
-_OUTPUTS = "cfc_recorded_outputs"
+_SCORE_KEY = "cfc_recorded_score"
+_OUTPUTS_KEY = "cfc_recorded_outputs"
 # Limits of the search for prompts similar to a missing one: characters per prompt, and number of prompts.
-_COMPARED, _MOST_COMPARED = 200, 5_000
+_COMPARED_LENGTH, _MOST_COMPARED = 200, 5_000
 
 
 class ReplayChatModel(BaseChatModel):
@@ -83,7 +83,7 @@ class ReplayChatModel(BaseChatModel):
             if any(candidate.text is None for candidate in record.candidates):
                 msg = f"record {record.id!r} holds candidates that are not text; only texts can be replayed"
                 raise InputError(msg)
-        model = cls(fingerprint=_get_stated(provenance, "generator"))
+        model = cls(fingerprint=_get_fingerprint(provenance, "generator"))
         model._records = by_input
         return model
 
@@ -97,8 +97,8 @@ class ReplayChatModel(BaseChatModel):
         if key in self._records:
             return self._records[key]
         # The time for a comparison grows with the square of the length.
-        starts = [known[:_COMPARED] for known in itertools.islice(self._records, _MOST_COMPARED)]
-        nearest = get_close_matches(key[:_COMPARED], starts, n=3, cutoff=0.0)
+        starts = [known[:_COMPARED_LENGTH] for known in itertools.islice(self._records, _MOST_COMPARED)]
+        nearest = get_close_matches(key[:_COMPARED_LENGTH], starts, n=3, cutoff=0.0)
         msg = (
             f"this prompt was not recorded, so there is nothing to replay: {_quote(key)}. Recorded prompts "
             f"near it: {', '.join(map(_quote, nearest)) or 'none'}"
@@ -125,14 +125,14 @@ class ReplayChatModel(BaseChatModel):
         del stop, kwargs
         record = self.find_record(messages)
         if n is not None:
-            return ChatResult(generations=[_replay(record, slot) for slot in range(n)])
+            return ChatResult(generations=[_make_generation(record, slot) for slot in range(n)])
         slot = _find_slot(run_manager)
         if slot is None:
             key = compute_prompt_key(record.input)
             with self._lock:
                 slot = self._served[key]
                 self._served[key] += 1
-        return ChatResult(generations=[_replay(record, slot)])
+        return ChatResult(generations=[_make_generation(record, slot)])
 
 
 class RecordedScores:
@@ -144,7 +144,7 @@ class RecordedScores:
     """
 
     def __init__(self, provenance: Provenance | None = None, *, output: str | None = None) -> None:
-        self.fingerprint = _get_stated(provenance, "verifier")
+        self.fingerprint = _get_fingerprint(provenance, "verifier")
         self._output = output
 
     def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
@@ -157,7 +157,7 @@ class RecordedScores:
         recorded = [c.message.response_metadata if c.message is not None else {} for c in candidates]
         name = self._output
         scores: list[Any] = [
-            one.get(_SCORE) if name is None else one.get(_OUTPUTS, {}).get(name) for one in recorded
+            one.get(_SCORE_KEY) if name is None else one.get(_OUTPUTS_KEY, {}).get(name) for one in recorded
         ]
         if None in scores:
             msg = f"candidate {scores.index(None)} does not come from a recording, so its score is unknown"
@@ -169,7 +169,7 @@ class RecordedAnswers:
     """Answer extractor of replayed candidates that returns the answers recorded for their texts."""
 
     def __init__(self, records: Iterable[PromptRecord], provenance: Provenance | None = None) -> None:
-        self.fingerprint = _get_stated(provenance, "answer")
+        self.fingerprint = _get_fingerprint(provenance, "answer")
         self._answers: dict[str, str] = {}
         for candidate in (candidate for record in records for candidate in record.candidates):
             first = self._answers.setdefault(str(candidate.text), candidate.answer_key)
@@ -198,7 +198,7 @@ class RecordedClaims:
     """
 
     def __init__(self, records: Iterable[ClaimsRecord], provenance: Provenance | None = None) -> None:
-        self.fingerprint = _get_stated(provenance, "splitter")
+        self.fingerprint = _get_fingerprint(provenance, "splitter")
         self._claims: dict[str, tuple[Claim, ...]] = {}
         for record in records:
             if record.answer is None or any(claim.start is None for claim in record.claims):
@@ -227,7 +227,7 @@ class RecordedClaimScores:
         *,
         output: str | None = None,
     ) -> None:
-        self.fingerprint = _get_stated(provenance, "verifier")
+        self.fingerprint = _get_fingerprint(provenance, "verifier")
         self._claims = {compute_prompt_key(record.input): record.claims for record in records}
         self._output = output
 
@@ -299,15 +299,15 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         parts = {"generator": generator, "answer": answer, "sampling": "single_request"}
     if outputs:
         parts["verifier"] = {name: read_scores(output=name) for name in outputs}
-        parts["verifier_id"] = _get_stated(provenance, "verifier").get("id")
+        parts["verifier_id"] = _get_fingerprint(provenance, "verifier").get("id")
     else:
         parts["verifier"] = read_scores(provenance)
     return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}
 
 
-def _replay(record: PromptRecord, slot: int) -> ChatGeneration:
+def _make_generation(record: PromptRecord, slot: int) -> ChatGeneration:
     candidate = record.candidates[slot % len(record.candidates)]
-    recorded = {_SCORE: candidate.score, _OUTPUTS: candidate.scores or {}}
+    recorded = {_SCORE_KEY: candidate.score, _OUTPUTS_KEY: candidate.scores or {}}
     return ChatGeneration(message=AIMessage(str(candidate.text), response_metadata=recorded))
 
 
@@ -318,7 +318,7 @@ def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
     return int(slots[-1]) if slots else None
 
 
-def _get_stated(provenance: Provenance | None, part: str) -> dict[str, Any]:
+def _get_fingerprint(provenance: Provenance | None, part: str) -> dict[str, Any]:
     return dict(getattr(provenance, part, None) or {})
 
 

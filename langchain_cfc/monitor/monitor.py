@@ -39,8 +39,8 @@ _MAX_WAITING = 100_000
 # Most unfinished runs to track; beyond that the oldest is dropped. Abandoned streams never report their end.
 _MAX_RUNS = 100_000
 # Seconds to wait before retrying a batch that could not be written.
-_RETRY_AFTER = 1.0
-_LABELS = TypeAdapter(list[Label])
+_RETRY_SECONDS = 1.0
+_LABELS_ADAPTER = TypeAdapter(list[Label])
 
 
 class CFCMonitor(BaseCallbackHandler):
@@ -123,7 +123,7 @@ class CFCMonitor(BaseCallbackHandler):
         self._label_days = label_days
         self._keep = None if keep_days is None else keep_days * DAY
         self._store = MonitorStore(store, create=create)
-        self._writer = _Writer(self._store, every, batch)
+        self._writer = _BackgroundWriter(self._store, every, batch)
         self._runs: dict[UUID, float] = {}
         self._recent: weakref.WeakValueDictionary[int, CFCResult | CFCError] = weakref.WeakValueDictionary()
 
@@ -158,10 +158,10 @@ class CFCMonitor(BaseCallbackHandler):
             msg = "the monitor is closed, so this result would be lost: open a new one on the same store"
             raise InputError(msg)
         name = name or uuid4().hex
-        self._put(result, name, seconds)
+        self._queue_result(result, name, seconds)
         return name
 
-    def _put(self, result: CFCResult, name: str, seconds: float | None) -> None:
+    def _queue_result(self, result: CFCResult, name: str, seconds: float | None) -> None:
         """Queue a result of this artifact; after `close` it is counted as lost."""
         self._writer.put(
             ObservedResult.from_result(result, name, time.time(), seconds, metadata=self._metadata)
@@ -314,7 +314,7 @@ class CFCMonitor(BaseCallbackHandler):
         if not isinstance(outputs, CFCResult) or not self._is_new(outputs) or began is None:
             return
         if outputs.guarantee.artifact_digest == self.artifact.digest:
-            self._put(outputs, str(run_id), time.perf_counter() - began)
+            self._queue_result(outputs, str(run_id), time.perf_counter() - began)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """Count a prompt that could not be served, once; a raised abstention is stored as a result."""
@@ -337,7 +337,7 @@ class CFCMonitor(BaseCallbackHandler):
         return True
 
 
-class _Writer:
+class _BackgroundWriter:
     """A queue and a thread that writes it to the store. A forked child process gets its own."""
 
     def __init__(self, store: MonitorStore, every: float, batch: int) -> None:
@@ -358,20 +358,20 @@ class _Writer:
         if self._thread is None:
             self._start()
         elif len(self._waiting) >= self._batch:
-            self._due.set()
+            self._wake_up.set()
 
     def flush(self) -> None:
         """Write all waiting items in the calling thread."""
-        with self._turn:
+        with self._write_lock:
             while self._waiting:
-                self._write()
+                self._write_batch()
 
     def close(self) -> None:
         """Stop the thread, and write all waiting items."""
         if self.is_closed:
             return
         self.is_closed = True
-        self._due.set()
+        self._wake_up.set()
         if self._thread is not None:
             self._thread.join()
         self.flush()
@@ -379,8 +379,8 @@ class _Writer:
     def _reset(self) -> None:
         # Several threads may append to a deque and pop from it without a lock.
         self._waiting: deque[ObservedResult | Failure] = deque()
-        self._turn, self._starting = threading.Lock(), threading.Lock()
-        self._due = threading.Event()
+        self._write_lock, self._start_lock = threading.Lock(), threading.Lock()
+        self._wake_up = threading.Event()
         self._thread: threading.Thread | None = None
 
     def _reset_after_fork(self) -> None:
@@ -388,22 +388,22 @@ class _Writer:
         self._reset()
 
     def _start(self) -> None:
-        with self._starting:
+        with self._start_lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="cfc-monitor", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="cfc-monitor", daemon=True)
                 self._thread.start()
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         while not self.is_closed:
-            self._due.wait(self._every)
-            self._due.clear()
+            self._wake_up.wait(self._every)
+            self._wake_up.clear()
             try:
                 self.flush()
             except CFCError as error:
                 _LOG.warning("results of the monitor could not be written yet: %s", error)
-                time.sleep(_RETRY_AFTER)
+                time.sleep(_RETRY_SECONDS)
 
-    def _write(self) -> None:
+    def _write_batch(self) -> None:
         """Write one batch; if that fails, its items stay at the head of the queue."""
         batch = [self._waiting[place] for place in range(min(len(self._waiting), self._batch))]
         self._store.add(
@@ -434,7 +434,7 @@ def parse_labels(rows: Iterable[Mapping[str, Any]]) -> list[Label]:
         InputError: If a row is not a label.
     """
     try:
-        return _LABELS.validate_python(list(rows))
+        return _LABELS_ADAPTER.validate_python(list(rows))
     except ValidationError as error:
         first = error.errors()[0]
         row, *within = first["loc"]

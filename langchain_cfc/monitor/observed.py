@@ -131,7 +131,7 @@ class Label:
             msg = f"label of {self.id!r}: ids of results hold printable characters only"
             raise InputError(msg)
         # NumPy arrays hold `np.bool_` instead of bool.
-        object.__setattr__(self, "correct", _normalize(self.correct, self.id))
+        object.__setattr__(self, "correct", _normalize_correct(self.correct, self.id))
 
     @property
     def is_complete(self) -> bool:
@@ -201,7 +201,7 @@ class Label:
         return list(correct)
 
 
-def _normalize(correct: Any, name: str) -> bool | tuple[bool | None, ...] | None:
+def _normalize_correct(correct: Any, name: str) -> bool | tuple[bool | None, ...] | None:
     if correct is None or isinstance(correct, (bool, np.bool_)):
         return None if correct is None else bool(correct)
     known = list(correct) if isinstance(correct, (Sequence, np.ndarray)) else [correct]

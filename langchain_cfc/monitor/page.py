@@ -12,23 +12,25 @@ from langchain_cfc.report.plots import plot_evidence
 
 # Most tests to list; alarms and doubts are always listed.
 _MOST_LISTED = 20
-_BROKEN = (
+_BROKEN_RATE_ADVICE = (
     "A certified rate does not hold. Serve without it, or stop serving, until a new artifact is calibrated "
     "on prompts like the current ones."
 )
-_DRIFTED = (
+_DRIFT_ADVICE = (
     "Prompts, model or verifier have changed since calibration, so nothing supports the promise any more. "
     "Label a random sample of the results since then, all candidates of each, and calibrate a new artifact "
     "on them."
 )
-_RECALIBRATE = "langchain-cfc monitor recalibrate artifact.json monitor.db"
-_OTHER_MODEL = "not calibrated. Go back to the calibrated model, or calibrate again."
-_LIMITS = "Calibrate again if the artifact is too old; check the logs if prompts fail or take too long."
-_SAMPLING = (
+_RECALIBRATE_COMMAND = "langchain-cfc monitor recalibrate artifact.json monitor.db"
+_OTHER_MODEL_ADVICE = "not calibrated. Go back to the calibrated model, or calibrate again."
+_LIMITS_ADVICE = (
+    "Calibrate again if the artifact is too old; check the logs if prompts fail or take too long."
+)
+_SAMPLING_ADVICE = (
     "Labelled results look different from the others, so the labels are not a fair sample: choose them at "
     "random from all results, or state the probability with which each was chosen."
 )
-_SEEN = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
+_OUTCOMES = {"drift": "results", "kept": "labels", "right": "labels", "labelled": "labelled results"}
 
 
 def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequence[EvidenceCurve]) -> None:
@@ -51,7 +53,7 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
         status=status,
         figures=_draw_figures(curves),
         tests=_list_tests(status),
-        seen=_SEEN,
+        seen=_OUTCOMES,
         steps=_list_steps(status),
         amount=format_evidence,
     )
@@ -76,7 +78,9 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
             yield make_figure(
                 f"figure-{kinds[0]}",
                 plot_evidence(
-                    {one.name: one.points for one in chosen}, chosen[0].test.needed, outcomes=_SEEN[kinds[0]]
+                    {one.name: one.points for one in chosen},
+                    chosen[0].test.needed,
+                    outcomes=_OUTCOMES[kinds[0]],
                 ),
                 f"{title}: the tests closest to an alarm",
                 f"{words} A line that stays low is no evidence; one that reaches the dashed line alarms by "
@@ -87,17 +91,17 @@ def _draw_figures(curves: Sequence[EvidenceCurve]) -> Iterator[Figure]:
 def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
     """Yield what to do as (heading, sentence, command or empty text), most urgent first."""
     if any(one.kind != "drift" for one in status.alarms):
-        yield "Stop relying on the promise", _BROKEN, ""
+        yield "Stop relying on the promise", _BROKEN_RATE_ADVICE, ""
     if any(one.kind == "drift" for one in status.alarms):
         began = min(one.since for one in status.alarms if one.kind == "drift" and one.since is not None)
         since = began[:16]  # to the minute
-        yield "Find what changed, and label", _DRIFTED, f"{_RECALIBRATE} --since {since}"
+        yield "Find what changed, and label", _DRIFT_ADVICE, f"{_RECALIBRATE_COMMAND} --since {since}"
     if status.models:
-        yield "Find out why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL}", ""
+        yield "Find out why another model answers", f"{', '.join(status.models)}: {_OTHER_MODEL_ADVICE}", ""
     if len(status.breaches) > len(status.models):
-        yield "Fix what exceeds its limit", _LIMITS, ""
+        yield "Fix what exceeds its limit", _LIMITS_ADVICE, ""
     if status.doubts:
-        yield "Choose results to label at random", _SAMPLING, ""
+        yield "Choose results to label at random", _SAMPLING_ADVICE, ""
     for one in status.notes:
         yield "Note", one, ""
     if status.sound and not status.doubts:

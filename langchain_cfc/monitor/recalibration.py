@@ -15,7 +15,7 @@ from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
-from langchain_cfc.monitor.sequential_tests import BLOCK, DriftTest, LabelSamplingTest, SequentialTest
+from langchain_cfc.monitor.sequential_tests import BLOCK_SIZE, DriftTest, LabelSamplingTest, SequentialTest
 from langchain_cfc.monitor.shadow import ShadowComparison, compare_levels
 from langchain_cfc.monitor.status import name_quantity
 from langchain_cfc.monitor.traffic import Traffic, format_time
@@ -33,8 +33,8 @@ def _list_sampling_differences(everything: Traffic, chosen: Traffic, level: floa
     used, results = {one.id for one in chosen.results}, everything.results if tests else ()
     if len(used) == len(results):
         return  # no others to compare with
-    for start in range(0, len(results), BLOCK):
-        block = [(one, one.id in used) for one in results[start : start + BLOCK]]
+    for start in range(0, len(results), BLOCK_SIZE):
+        block = [(one, one.id in used) for one in results[start : start + BLOCK_SIZE]]
         sampled = sampled.update(block, start)
     for what, _ in _list_alarms(tests, sampled, level):
         yield (

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 # How strongly experts bet on ranks; at 1 a single rank could cost an expert its whole wealth.
-_STRENGTHS = (0.25, 0.75)
+_BET_STRENGTHS = (0.25, 0.75)
 # The first expert bets nothing and loses nothing, so that a test can recover from the losses of the others.
-RANK_EXPERTS = 1 + 4 * len(_STRENGTHS)
+RANK_EXPERT_COUNT = 1 + 4 * len(_BET_STRENGTHS)
 # How far experts believe the true rate to lie below the certified one, as shares of the certified rate.
-_DISTANCES = (0.03, 0.1, 0.25, 0.6)
-RATE_EXPERTS = 1 + len(_DISTANCES)
+_RATE_DISTANCES = (0.03, 0.1, 0.25, 0.6)
+RATE_EXPERT_COUNT = 1 + len(_RATE_DISTANCES)
 # Results per block of `LabelSamplingTest`: few, so that drift within a block is not taken for a difference.
-BLOCK = 200
+BLOCK_SIZE = 200
 
 
 def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
@@ -39,7 +39,7 @@ def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
 
     Experts bet that ranks become larger or smaller (the first Legendre polynomial), and more extreme or more
     central (the second), weakly and strongly; the first expert bets nothing. For `ranks` (...) in [0, 1], the
-    payoffs are (..., `RANK_EXPERTS`) numbers above 0, each with mean 1 over uniform ranks.
+    payoffs are (..., `RANK_EXPERT_COUNT`) numbers above 0, each with mean 1 over uniform ranks.
     """
     place = 2.0 * ranks - 1.0
     spread = 1.5 * place * place - 0.5
@@ -47,7 +47,7 @@ def compute_rank_payoffs(ranks: FloatArray) -> FloatArray:
         1.0 + sign * strength * shape
         for shape in (place, spread)
         for sign in (1.0, -1.0)
-        for strength in _STRENGTHS
+        for strength in _BET_STRENGTHS
     ]
     return np.stack([np.ones_like(place), *bets], axis=-1)
 
@@ -57,10 +57,10 @@ def compute_rate_payoffs(kept: BoolArray, certified: FloatArray) -> FloatArray:
 
     Each expert believes in a lower rate and is paid the likelihood ratio, which has mean 1 if the true rate
     is the `certified` one (...) in (0, 1), and a lower mean if it is higher. For outcomes `kept` (...), the
-    payoffs are (..., `RATE_EXPERTS`) numbers above 0; the first expert bets nothing.
+    payoffs are (..., `RATE_EXPERT_COUNT`) numbers above 0; the first expert bets nothing.
     """
     stated = np.asarray(certified, dtype=np.float64)[..., np.newaxis]
-    believed = stated * (1.0 - np.array((0.0, *_DISTANCES)))
+    believed = stated * (1.0 - np.array((0.0, *_RATE_DISTANCES)))
     odds: FloatArray = np.where(
         np.asarray(kept)[..., np.newaxis], believed / stated, (1.0 - believed) / (1.0 - stated)
     )
@@ -204,7 +204,7 @@ class DriftTest(SequentialTest):
     def start(cls, artifact: CalibrationArtifact, now: float) -> DriftTest:
         """Return the tests before any result."""
         layout = Layout.from_artifact(artifact)
-        wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
+        wealth = EProcess.start([len(layout.tests)], RANK_EXPERT_COUNT, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, layout.counts)
 
     def without_calibration(self) -> DriftTest:
@@ -304,7 +304,7 @@ class CoverageTest(SequentialTest):
     def start(cls, artifact: CalibrationArtifact, now: float) -> CoverageTest:
         """Return the tests before any label."""
         count = len(list_certified_rates(artifact))
-        wealth = EProcess.start([count], RATE_EXPERTS, now)
+        wealth = EProcess.start([count], RATE_EXPERT_COUNT, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), np.zeros(count))
 
     @cached_property
@@ -370,7 +370,7 @@ class LabelSamplingTest(SequentialTest):
     def start(cls, artifact: CalibrationArtifact, now: float) -> LabelSamplingTest:
         """Return the tests before any block."""
         layout = Layout.from_artifact(artifact)
-        wealth = EProcess.start([len(layout.tests)], RANK_EXPERTS, now)
+        wealth = EProcess.start([len(layout.tests)], RANK_EXPERT_COUNT, now)
         return cls(artifact, wealth, MixtureEProcess.start(now=now), layout, 0)
 
     def update(self, block: Sequence[tuple[ObservedResult, bool]], last: int) -> LabelSamplingTest:

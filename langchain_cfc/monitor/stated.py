@@ -60,7 +60,7 @@ class StatedCounts:
         here = np.isclose(_list_coverages(self.artifact), 1.0 - alpha, rtol=0.0, atol=1e-9)
         return replace(self, labels=self.labels + here, kept=self.kept + (here & kept))
 
-    def report(self) -> Iterator[StatedLevel]:
+    def list_levels(self) -> Iterator[StatedLevel]:
         """Yield the levels that have labels, the largest coverage first."""
         coverages = _list_coverages(self.artifact)
         seen = np.flatnonzero(self.labels)
@@ -70,7 +70,7 @@ class StatedCounts:
                 stated_coverage=coverages[place],
                 labels=labels,
                 kept=kept,
-                kept_ci=_compute_interval(kept, labels, 0.05 / len(seen)),
+                kept_ci=_compute_wilson_interval(kept, labels, 0.05 / len(seen)),
             )
 
     def to_data(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class StatedCounts:
         return cls(artifact, *(np.array(data[name], dtype=np.int64) for name in ("labels", "kept")))
 
 
-def _compute_interval(successes: int, size: int, failing: float) -> tuple[float, float]:
+def _compute_wilson_interval(successes: int, size: int, failing: float) -> tuple[float, float]:
     """Return Wilson's interval, which needs no SciPy: shares p with |p - k / m| <= z sqrt(p (1 - p) / m)."""
     z2 = NormalDist().inv_cdf(1.0 - failing / 2.0) ** 2
     middle = (successes + z2 / 2.0) / (size + z2)

@@ -21,15 +21,19 @@ from langchain_cfc.monitor.stated import StatedLevel
 from langchain_cfc.monitor.store import Evidence, ResultCounts
 
 _LARGEST_LOG = 700.0  # its exponential is still a finite float
-_OUTCOMES = {ANSWERED: "answered", EMPTY: "left with an empty set", FLAGGED: "flagged as not certifiable"}
-_RATES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
-_KINDS = {
+_OUTCOME_WORDS = {
+    ANSWERED: "answered",
+    EMPTY: "left with an empty set",
+    FLAGGED: "flagged as not certifiable",
+}
+_RATE_NAMES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
+_KIND_NAMES = {
     "drift": "Drift",
     "rates": "Certified rates",
     "labelled": "Labelled results compared with the others",
 }
 # Names in words for quantities that are not features.
-_PLAIN_NAMES = {
+_QUANTITY_NAMES = {
     "mean_score": "mean score",
     "min_score": "min score",
     "draws": "number of draws",
@@ -131,7 +135,7 @@ class CombinedTest(Data):
         led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
         tests = pluralize(self.tests, "test")
         evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
-        return f"{_KINDS[self.kind]}: {tests} together show {evidence}{led}"
+        return f"{_KIND_NAMES[self.kind]}: {tests} together show {evidence}{led}"
 
 
 def _measure_progress(evidence: float, needed: float) -> float:
@@ -284,15 +288,15 @@ def make_status(
         results=counts.results,
         labels=counts.labels,
         failures=counts.failures,
-        answered=counts.share(counts.answered),
-        flagged=counts.share(counts.flagged),
+        answered=counts.compute_share(counts.answered),
+        flagged=counts.compute_share(counts.flagged),
         failing=counts.failing,
         seconds=counts.seconds,
         models=models,
         level=level,
         together=tuple(_combine_tests(evidence, tests, level)),
         tests=tuple(sorted(tests, key=_rank_test)),
-        stated=tuple(evidence.stated.report()),
+        stated=tuple(evidence.stated.list_levels()),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
@@ -316,18 +320,18 @@ def _list_tests_by_group(
         yield Test(
             kind=kind,
             what=name_quantity(watched),
-            what_name=_name_for_people(watched, words),
+            what_name=_name_quantity_plainly(watched, words),
             group=words[group],
             group_name=name_group(words[group], group),
             alpha=watched.alpha,
             shift=shift,
-            **_summarize(tests, place, level),
+            **_summarize_evidence(tests, place, level),
         )
 
 
 def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
     for place, one in enumerate(kept.rates):
-        found = _summarize(kept, place, level)
+        found = _summarize_evidence(kept, place, level)
         yield Test(
             kind=one.what,
             what=_name_rate(one),
@@ -344,22 +348,22 @@ def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
 def _name_rate(rate: CertifiedRate) -> str:
     """Name a certified rate in words, with the certified wrong-answer rate if there is one."""
     if rate.max_wrong_rate is None:
-        return _RATES[rate.what]
-    return f"{_RATES[rate.what]} (at most {format_share(float(rate.max_wrong_rate))} wrong)"
+        return _RATE_NAMES[rate.what]
+    return f"{_RATE_NAMES[rate.what]} (at most {format_share(float(rate.max_wrong_rate))} wrong)"
 
 
 def name_quantity(watched: ReferenceHistogram) -> str:
     """Name a quantity in words; features keep the names from their text."""
-    return _PLAIN_NAMES.get(watched.name, watched.name)
+    return _QUANTITY_NAMES.get(watched.name, watched.name)
 
 
-def _name_for_people(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
+def _name_quantity_plainly(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
     """Name a quantity in plain language; a feature that is itself a group becomes a share of the group."""
     known = words.get(watched.name)
     return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
 
 
-def _summarize(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
+def _summarize_evidence(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
     """Return the evidence of one of several tests that share the level."""
     wealth, alarm = tests.wealth, bool(tests.find_alarms(level)[place])
     return {
@@ -448,7 +452,7 @@ def _describe_shift(
     calibration, results = calibration / calibration.sum(), results / results.sum()
     if watched.name == "decision":
         outcome = int(np.argmax(np.abs(results - calibration)))
-        shares = _format_shares(results[outcome], f"are {_OUTCOMES[outcome]}", calibration[outcome])
+        shares = _format_shares(results[outcome], f"are {_OUTCOME_WORDS[outcome]}", calibration[outcome])
         return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
     # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.
     below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]

@@ -18,6 +18,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     MetaData,
+    Select,
     SmallInteger,
     Table,
     Text,
@@ -36,14 +37,14 @@ from langchain_cfc._internal.text import join_names
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
 from langchain_cfc.monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
-from langchain_cfc.monitor.sequential_tests import BLOCK, CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc.monitor.sequential_tests import BLOCK_SIZE, CoverageTest, DriftTest, LabelSamplingTest
 from langchain_cfc.monitor.stated import StatedCounts
 
 # Most rows per query and transaction, and the number of latest results that figures are about.
-_PAGE = 1000
+_PAGE_SIZE = 1000
 # Most points of a curve; beyond that, half of them are dropped.
 MAX_POINTS = 400
-_LISTS = ("scores", "accepted", "features", "codes", "lengths", "models")
+_LIST_FIELDS = ("scores", "accepted", "features", "codes", "lengths", "models")
 # Most results that an error or warning names.
 _MOST_LISTED = 5
 
@@ -184,9 +185,9 @@ class ResultCounts:
     # Median and 99th percentile of the seconds that the latest results took; None if not measured
     seconds: tuple[float, float] | None
 
-    def share(self, count: int) -> float | None:
+    def compute_share(self, count: int) -> float | None:
         """Return a count as a share of the results; None without results."""
-        return _divide(count, self.results)
+        return _compute_share(count, self.results)
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,8 @@ class MonitorStore(DatabaseStore):
         if not given:
             return 0
         with self.begin_write() as connection:
-            known = {one.id: one for one in _read_results(connection, list(given))}
+            rows = _read_named(connection, select(_results), _results.c.id, given)
+            known = {row.id: _read_result(row) for row in rows}
             missing = [name for name in given if name not in known]
             if missing:
                 listed = join_names(list(map(repr, missing)), _MOST_LISTED)
@@ -282,17 +284,18 @@ class MonitorStore(DatabaseStore):
                     "latest results may not be written yet (flush)"
                 )
                 raise InputError(msg)
-            given = dict(_select_fitting(given, known, leave_out_unfit=leave_out_unfit))
+            given = dict(_select_fitting_labels(given, known, leave_out_unfit=leave_out_unfit))
             if not given:
                 return 0
             count = select(func.count()).select_from(_labels)
             before = int(connection.execute(count).scalar_one())
-            rows = [
+            new = [
                 {"result": one.id, "at": now, "correct": one.correct, "probability": one.probability}
                 for one in given.values()
             ]
-            connection.execute(self.insert_new(_labels), rows)
-            first = {one.id: one for one in _read_labels(connection, list(given))}
+            connection.execute(self.insert_new(_labels), new)
+            labelled = _read_named(connection, _labelled_results, _labels.c.result, given)
+            first = {row.id: _read_label(row) for row in labelled}
             _warn_of_changes([one for one in labels if one.id in first], first, known)
             return int(connection.execute(count).scalar_one()) - before
 
@@ -345,7 +348,7 @@ class MonitorStore(DatabaseStore):
         ours = _results.c.artifact == digest
         outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
         wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
-        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE)
+        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE_SIZE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self.begin_read() as connection:
@@ -363,9 +366,9 @@ class MonitorStore(DatabaseStore):
             flagged=counts.get(FLAGGED, 0),
             labels=labels,
             failures=failures,
-            failing=_divide(latest_failures, latest_failures + len(rows)),
+            failing=_compute_share(latest_failures, latest_failures + len(rows)),
             models=tuple(models),
-            unverified=_divide(sum(row.binding == "unverified" for row in rows), len(rows)),
+            unverified=_compute_share(sum(row.binding == "unverified" for row in rows), len(rows)),
             seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
         )
 
@@ -389,20 +392,20 @@ class MonitorStore(DatabaseStore):
         connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
 
 
-def _divide(count: int, of: int) -> float | None:
+def _compute_share(count: int, of: int) -> float | None:
     return count / of if of else None
 
 
 def _read_result(row: Any) -> ObservedResult:
     fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
-    return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LISTS})
+    return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LIST_FIELDS})
 
 
 def _read_label(row: Any) -> Label:
     return Label(row.id, row.correct, row.probability)
 
 
-def _select_fitting(
+def _select_fitting_labels(
     given: Mapping[str, Label], known: Mapping[str, ObservedResult], *, leave_out_unfit: bool
 ) -> Iterator[tuple[str, Label]]:
     """Yield the labels that fit their results."""
@@ -440,22 +443,19 @@ def _warn_of_changes(
         warnings.warn(msg, CFCWarning, stacklevel=4)
 
 
-def _read_labels(connection: Connection, names: Sequence[str]) -> Iterator[Label]:
-    for start in range(0, len(names), _PAGE):
-        wanted = _labels.c.result.in_(names[start : start + _PAGE])
-        yield from map(_read_label, connection.execute(_labelled_results.where(wanted)))
-
-
-def _read_results(connection: Connection, names: Sequence[str]) -> Iterable[ObservedResult]:
-    for start in range(0, len(names), _PAGE):
-        query = select(_results).where(_results.c.id.in_(names[start : start + _PAGE]))
-        yield from map(_read_result, connection.execute(query))
+def _read_named(
+    connection: Connection, query: Select[Any], column: Column[Any], names: Iterable[str]
+) -> Iterator[Any]:
+    """Yield the rows of a query whose column holds one of the names, which are asked for in pages."""
+    wanted = list(names)
+    for start in range(0, len(wanted), _PAGE_SIZE):
+        yield from connection.execute(query.where(column.in_(wanted[start : start + _PAGE_SIZE])))
 
 
 def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: Table) -> Sequence[Any]:
     """Return the next rows of results, or of labels, that the tests have not seen."""
     unseen = (_results.c.artifact == artifact.digest) & ~table.c.seen
-    query = _labelled_results.where(unseen).order_by(table.c.number).limit(_PAGE)
+    query = _labelled_results.where(unseen).order_by(table.c.number).limit(_PAGE_SIZE)
     return connection.execute(query).all()
 
 
@@ -467,8 +467,10 @@ def _read_block(connection: Connection, sampled: LabelSamplingTest, before: floa
         & (_results.c.number > sampled.last)
         & (_results.c.at < before)
     )
-    rows = connection.execute(_labelled_results.where(due).order_by(_results.c.number).limit(BLOCK)).all()
-    return rows if len(rows) == BLOCK else ()
+    rows = connection.execute(
+        _labelled_results.where(due).order_by(_results.c.number).limit(BLOCK_SIZE)
+    ).all()
+    return rows if len(rows) == BLOCK_SIZE else ()
 
 
 def _mark_seen(connection: Connection, table: Any, numbers: Sequence[int]) -> None:

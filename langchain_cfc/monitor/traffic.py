@@ -17,7 +17,7 @@ from langchain_cfc.monitor.observed import Label, ObservedResult
 from langchain_cfc.records import tabulate
 
 # Seconds from 1970 to the year 9999.
-_LATEST = 253_370_764_800.0
+_LATEST_TIME = 253_370_764_800.0
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Traffic:
 
 def check_time(since: float) -> None:
     """Raise an InputError for a number that cannot be seconds since 1970."""
-    if not 0.0 <= since < _LATEST:
+    if not 0.0 <= since < _LATEST_TIME:
         msg = f"since: expected seconds since 1970, got {since!r}"
         raise InputError(msg)
 

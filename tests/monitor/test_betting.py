@@ -9,8 +9,8 @@ import pytest
 
 from langchain_cfc.certificates.e_processes import EProcess
 from langchain_cfc.monitor.sequential_tests import (
-    RANK_EXPERTS,
-    RATE_EXPERTS,
+    RANK_EXPERT_COUNT,
+    RATE_EXPERT_COUNT,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,
@@ -22,16 +22,16 @@ def test_bets_on_uniform_ranks_are_fair() -> None:
     # Polynomials of degree two: Gauss's rule of three points integrates them exactly.
     points, weights = np.polynomial.legendre.leggauss(3)
     factors = compute_rank_payoffs((points + 1.0) / 2.0)
-    assert factors.shape == (3, RANK_EXPERTS)
-    assert factors.T @ weights / 2.0 == pytest.approx(np.ones(RANK_EXPERTS), abs=1e-15)
+    assert factors.shape == (3, RANK_EXPERT_COUNT)
+    assert factors.T @ weights / 2.0 == pytest.approx(np.ones(RANK_EXPERT_COUNT), abs=1e-15)
     assert (compute_rank_payoffs(np.linspace(0.0, 1.0, 101)) > 0.0).all()
 
 
 @pytest.mark.parametrize("stated", [0.05, 0.5, 0.8, 0.999])
 def test_bets_on_a_rate_are_fair_where_it_is_as_stated_and_lose_where_it_is_higher(stated: float) -> None:
     kept, broken = (compute_rate_payoffs(np.array(one), np.array(stated)) for one in (True, False))
-    assert kept.shape == (RATE_EXPERTS,)
-    assert stated * kept + (1.0 - stated) * broken == pytest.approx(np.ones(RATE_EXPERTS))
+    assert kept.shape == (RATE_EXPERT_COUNT,)
+    assert stated * kept + (1.0 - stated) * broken == pytest.approx(np.ones(RATE_EXPERT_COUNT))
     for rate in np.linspace(stated, 1.0, 5):
         assert (rate * kept + (1.0 - rate) * broken <= 1.0 + 1e-12).all()
     # The negative control: where it is lower, somebody wins.
@@ -43,7 +43,7 @@ def test_spreading_moves_capital_and_makes_none() -> None:
     """Over all outcomes of fair coins, the mean of the capital is 1, to round-off."""
     means = []
     for outcomes in np.ndindex(*[2] * 8):
-        capital = EProcess.start([], RATE_EXPERTS)
+        capital = EProcess.start([], RATE_EXPERT_COUNT)
         for time, kept in enumerate(outcomes):
             capital = capital.update(compute_rate_payoffs(np.array(bool(kept)), np.array(0.5)), float(time))
         assert capital.shares.sum() == pytest.approx(1.0)
@@ -52,7 +52,7 @@ def test_spreading_moves_capital_and_makes_none() -> None:
 
 
 def test_the_peak_stays_and_says_since_when() -> None:
-    capital = EProcess.start([2], RATE_EXPERTS, now=100.0)
+    capital = EProcess.start([2], RATE_EXPERT_COUNT, now=100.0)
     stated, seen = np.array([0.9, 0.9]), np.array([True, False])
     for time, kept in enumerate([*[True] * 50, *[False] * 20, *[True] * 500], start=101):
         capital = capital.update(compute_rate_payoffs(np.array([kept, kept]), stated), float(time), seen)
@@ -69,7 +69,7 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
     def delay(quiet: int) -> int:
         rng = np.random.default_rng(0)
-        capital = EProcess.start([], RANK_EXPERTS)
+        capital = EProcess.start([], RANK_EXPERT_COUNT)
         for time in range(quiet + 2000):
             rank = rng.random() if time < quiet else 1.0 - 0.5 * rng.random()
             capital = capital.update(compute_rank_payoffs(np.array(rank)), float(time))
@@ -83,7 +83,7 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
 
 def test_what_is_stored_is_read_again_to_the_bit() -> None:
     rng = np.random.default_rng(1)
-    capital = EProcess.start([3], RANK_EXPERTS)
+    capital = EProcess.start([3], RANK_EXPERT_COUNT)
     for time in range(20):
         capital = capital.update(compute_rank_payoffs(rng.random(3)), float(time), rng.random(3) < 0.5)
     again = EProcess.from_data(json.loads(json.dumps(capital.to_data())))

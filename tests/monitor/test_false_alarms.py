@@ -14,8 +14,8 @@ from scipy import stats
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
 from langchain_cfc.monitor.sequential_tests import (
-    RANK_EXPERTS,
-    RATE_EXPERTS,
+    RANK_EXPERT_COUNT,
+    RATE_EXPERT_COUNT,
     add_to_counts,
     compute_rank_payoffs,
     compute_ranks,
@@ -66,7 +66,7 @@ def watch_streams(
     after[:, -3:] += change / 3.0
     calibration = rng.multinomial(CALIBRATION, before)
     counts = calibration.astype(np.int64)
-    capital = EProcess.start([STREAMS], RANK_EXPERTS)
+    capital = EProcess.start([STREAMS], RANK_EXPERT_COUNT)
     naive = np.zeros(STREAMS, dtype=np.bool_)
     stream = np.zeros_like(counts)
     for time in range(results):
@@ -134,7 +134,7 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
     counts = np.zeros((STREAMS, 6, BINS), dtype=np.int64)
     for _ in range(CALIBRATION):
         counts = add_to_counts(counts, *prompts())
-    capital, mean = EProcess.start([STREAMS, 6], RANK_EXPERTS), MixtureEProcess.start([STREAMS])
+    capital, mean = EProcess.start([STREAMS, 6], RANK_EXPERT_COUNT), MixtureEProcess.start([STREAMS])
     for time in range(results):
         bins, seen = prompts()
         factors = compute_rank_payoffs(compute_ranks(counts, bins, rng.random(bins.shape)))
@@ -175,7 +175,7 @@ def test_tests_that_say_the_same_alarm_as_rarely_and_small_calibration_sets_do_n
     counts = np.zeros((streams, tests, bins_of), dtype=np.int64)
     for _ in range(30):
         counts = add_to_counts(counts, prompts())
-    capital, mean = EProcess.start([streams, tests], RANK_EXPERTS), MixtureEProcess.start([streams])
+    capital, mean = EProcess.start([streams, tests], RANK_EXPERT_COUNT), MixtureEProcess.start([streams])
     for time in range(200):
         bins = prompts()
         capital = capital.update(
@@ -190,7 +190,7 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
     """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
     rng = np.random.default_rng(29)
     streams, tests = 200, 8
-    capital, mean = EProcess.start([streams, tests], RATE_EXPERTS), MixtureEProcess.start([streams])
+    capital, mean = EProcess.start([streams, tests], RATE_EXPERT_COUNT), MixtureEProcess.start([streams])
     together, alone = np.full(streams, np.inf), np.full(streams, np.inf)
     stated = np.full((streams, tests), 0.9)
     for time in range(300):
@@ -218,7 +218,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
     """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
     rng = np.random.default_rng(17)
     size, blocks = 40, repetitions(25, share=0.4)
-    capital = EProcess.start([STREAMS], RANK_EXPERTS)
+    capital = EProcess.start([STREAMS], RANK_EXPERT_COUNT)
     of = shares(rng)
     for _ in range(blocks):
         bins = np.stack([draw_bins(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
@@ -244,7 +244,7 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
 def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
     """(streams,) peaks of the logarithm of capital that bets against stated rates."""
     rng = np.random.default_rng(11)
-    capital = EProcess.start([STREAMS], RATE_EXPERTS)
+    capital = EProcess.start([STREAMS], RATE_EXPERT_COUNT)
     for time in range(results):
         capital = capital.update(compute_rate_payoffs(rng.random(STREAMS) < kept, stated), float(time))
     return capital.peak
