@@ -36,24 +36,24 @@ def tabulate_promises(comparison: LevelComparison) -> Table:
     )
 
 
-GAPS_SHOWN = 3
+MOST_GAPS = 3
 # Figure of the comparison, heading, and whether it is a share.
-_KEPT = (
+_KEPT_FIGURES = (
     ("kept_promise", "Promise kept", True),
     ("worst_group_kept_promise", "Promise kept in the worst group", True),
 )
-_HEADLINES = {
+_MAIN_FIGURES = {
     "answers": (
-        _KEPT[0],
+        _KEPT_FIGURES[0],
         ("coverage", "Set holds a correct answer", True),
-        _KEPT[1],
+        _KEPT_FIGURES[1],
         ("not_certifiable_rate", "Flagged", True),
         ("mean_set_size", "Candidates per set", False),
         ("mean_distinct_answers", "Distinct answers per set", False),
         ("selective_accuracy", "Best answer right, if there is one", True),
     ),
     "claims": (
-        *_KEPT,
+        *_KEPT_FIGURES,
         ("claims_kept", "Claims kept", True),
         ("abstention_rate", "No claim left", True),
         ("unsupported_kept", "Unsupported, of those kept", True),
@@ -65,11 +65,11 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
     """Tabulate each method's main figures at the leading level."""
     shown = [
         (name, heading, share)
-        for name, heading, share in _HEADLINES[comparison.unit]
+        for name, heading, share in _MAIN_FIGURES[comparison.unit]
         if any(name in one.figures for one in comparison.methods.values())
     ]
 
-    def row(name: str, method: MethodComparison) -> Row:
+    def make_row(name: str, method: MethodComparison) -> Row:
         cells = (_make_spread_cell(method.figures.get(figure), share=share) for figure, _, share in shown)
         return Row(name, tuple(cells))
 
@@ -77,7 +77,7 @@ def tabulate_comparison(comparison: ComparisonReport) -> Table:
         id="comparison",
         caption=f"The methods at alpha = {comparison.alpha:g}, over {comparison.splits} splits",
         head=("Method", *(heading for _, heading, _ in shown)),
-        rows=tuple(row(name, method) for name, method in comparison.methods.items()),
+        rows=tuple(make_row(name, method) for name, method in comparison.methods.items()),
         note=(
             f"Means over the splits; the target is {format_share(comparison.target_coverage)}. Beside each "
             "is its 95 % interval over new prompts, which accounts approximately for prompts shared by "
@@ -90,8 +90,8 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
     """Tabulate the kept promise and the size (or claims kept) by level; yield nothing for a single level."""
     if len(comparison.sweep) < 2:  # noqa: PLR2004 - the table above has it
         return
-    size = _HEADLINES[comparison.unit][4 if comparison.unit == "answers" else 2]
-    for figure, heading, share in (_KEPT[0], size):
+    size = _MAIN_FIGURES[comparison.unit][4 if comparison.unit == "answers" else 2]
+    for figure, heading, share in (_KEPT_FIGURES[0], size):
         rows = (
             Row(
                 name,
@@ -111,14 +111,14 @@ def tabulate_sweep(comparison: ComparisonReport) -> Iterator[Table]:
 def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
     """Tabulate where each method falls short most; yield no table if no property of prompts is known."""
     worst = {
-        name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:GAPS_SHOWN]
+        name: sorted(one.gaps.values(), key=lambda gap: -gap.shortfall.mean)[:MOST_GAPS]
         for name, one in comparison.methods.items()
     }
     columns = max(map(len, worst.values()), default=0)
     if columns == 0:
         return
 
-    def cell(method: str, gap: Gap) -> Cell:
+    def make_cell(method: str, gap: Gap) -> Cell:
         interval = gap.shortfall.interval
         between = "" if interval is None else f"{100 * interval[0]:+.1f} to {100 * interval[1]:+.1f}; "
         detail = f"{between}{name_group(gap.group)}"
@@ -133,7 +133,7 @@ def tabulate_gaps(comparison: LevelComparison) -> Iterator[Table]:
         rows=tuple(
             Row(
                 name,
-                (*(cell(name, gap) for gap in gaps), *(UNDEFINED for _ in range(columns - len(gaps)))),
+                (*(make_cell(name, gap) for gap in gaps), *[UNDEFINED] * (columns - len(gaps))),
             )
             for name, gaps in worst.items()
         ),
@@ -153,7 +153,7 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
         return
     by_name = {name: {group.name: group for group in one.groups} for name, one in methods.items()}
 
-    def cell(method: str, group: str) -> Cell:
+    def make_cell(method: str, group: str) -> Cell:
         seen = by_name[method].get(group)
         aimed = methods[method].aims_at_coverage
         return make_promise_cell(seen, comparison.target_coverage, aimed=aimed) if seen else UNDEFINED
@@ -161,7 +161,7 @@ def tabulate_compared_groups(comparison: LevelComparison) -> Iterator[Table]:
     rows = (
         make_group_row(
             group,
-            (Cell(f"{group.n:,.0f}"), *(cell(method, group.name) for method in methods)),
+            (Cell(f"{group.n:,.0f}"), *(make_cell(method, group.name) for method in methods)),
         )
         for group in sizes.values()
     )

@@ -91,25 +91,25 @@ KNOWN_METHODS = (
     "conditional-back-off",
 )
 
-SMALL = 9.0  # points; font size of tick labels and of the key
+FONT_SIZE = 9.0  # points; font size of tick labels and of the key
 ALL_PROMPTS = "all prompts"
-LONGEST = 32  # characters of one label
-_DECIMAL = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
-_NO_NAME_OF_A_PROPERTY = re.compile(r"""['"\d\[(]""")
+LONGEST_LABEL = 32  # characters of one label
+_DECIMAL_NUMBER = re.compile(r"\d+\.\d+(?:e[-+]?\d+)?")
+_NOT_IN_PROPERTY_NAMES = re.compile(r"""['"\d\[(]""")
 
-LINE = 1.3 * SMALL  # points from one line of a label to the next
-HEIGHT = 4.2  # inches
-MARGINS = 1.0  # inches around the axis, for its labels and the gap before the key
-KEY_ROOM = 150.0  # points; width of a line of text in the key
-KEY_SIGN = 0.5  # inches; width of a line with its marker in the key
+LINE_HEIGHT = 1.3 * FONT_SIZE  # points from one line of a label to the next
+FIGURE_HEIGHT = 4.2  # inches
+AXIS_MARGINS = 1.0  # inches around the axis, for its labels and the gap before the key
+KEY_TEXT_WIDTH = 150.0  # points; width of a line of text in the key
+SYMBOL_WIDTH = 0.5  # inches; width of a line with its marker in the key
 MOST_LINES = 3  # of a horizontal label
 SLANT = 40.0  # degrees
-TARGET: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
+TARGET_LINE: dict[str, Any] = {"linestyle": (0.0, (4.0, 3.0)), "linewidth": 1.2, "marker": "", "zorder": 1.5}
 
-_SVG = "http://www.w3.org/2000/svg"
+_SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 _BLACK = "#000000"
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
-_GIVEN_ONCE = {
+_SVG_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "langchain-cfc"}
+_SHARED_ATTRIBUTES = {
     # What matplotlib's style sheet sets for every element, and black, which it omits as SVG's default.
     "stroke-linejoin": "round",
     "stroke-linecap": "butt",
@@ -139,7 +139,7 @@ class Style:
             HATCHES[place % len(HATCHES)],
         )
 
-    def line_options(self, ink: str, size: float = MARKER_SIZE) -> dict[str, Any]:
+    def make_line_options(self, ink: str, size: float = MARKER_SIZE) -> dict[str, Any]:
         """Return matplotlib's options for points joined by a line, with marker edges in the colour `ink`."""
         return {
             "color": self.colour,
@@ -235,7 +235,7 @@ def estimate_width(text: str) -> float:
     It does not measure with matplotlib's font, which would warn of every character that it lacks, although
     the page's fonts may have it.
     """
-    return SMALL * max((sum(map(_estimate_ems, line)) for line in text.split("\n")), default=0.0)
+    return FONT_SIZE * max((sum(map(_estimate_ems, line)) for line in text.split("\n")), default=0.0)
 
 
 def _estimate_ems(sign: str) -> float:
@@ -246,14 +246,14 @@ def _estimate_ems(sign: str) -> float:
 
 def _round_numbers(texts: list[str]) -> list[str]:
     """Round numbers to three significant digits, or to as many as keep distinct numbers distinct."""
-    numbers = {found for text in texts for found in _DECIMAL.findall(text)}
+    numbers = {found for text in texts for found in _DECIMAL_NUMBER.findall(text)}
     for digits in (3, 4, 6, 9):
         rounded = {number: f"{float(number):.{digits}g}" for number in numbers}
         if len(set(rounded.values())) == len(set(map(float, numbers))):
             break
     else:
         return texts
-    return [_DECIMAL.sub(lambda found: rounded[found[0]], text) for text in texts]
+    return [_DECIMAL_NUMBER.sub(lambda found: rounded[found[0]], text) for text in texts]
 
 
 def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
@@ -263,7 +263,7 @@ def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
     if len(split) > 1:
         for column in zip(*split, strict=False):
             ends = any(count + 1 == len(row) for row in split)
-            if ends or len(set(column)) > 1 or _NO_NAME_OF_A_PROPERTY.search(column[0]):
+            if ends or len(set(column)) > 1 or _NOT_IN_PROPERTY_NAMES.search(column[0]):
                 break
             count += 1
             if column[0].endswith(":"):  # the rest names a category, even if all names begin alike
@@ -277,17 +277,17 @@ def _split_common_start(texts: list[str]) -> tuple[str, list[str]]:
 
 
 def _shorten_label(label: str) -> str:
-    if len(label) <= LONGEST:
+    if len(label) <= LONGEST_LABEL:
         return label
-    head = (LONGEST - 1) * 2 // 3
-    return f"{label[:head].rstrip()}…{label[head + 1 - LONGEST :].lstrip()}"
+    head = (LONGEST_LABEL - 1) * 2 // 3
+    return f"{label[:head].rstrip()}…{label[head + 1 - LONGEST_LABEL :].lstrip()}"
 
 
-def create_axes(width: float, names: Sequence[str] = (), height: float = HEIGHT) -> Axes:
+def create_axes(width: float, names: Sequence[str] = (), height: float = FIGURE_HEIGHT) -> Axes:
     """Return an axis `width` inches wide in a new figure, with room for a key with the labels `names`."""
     figures: Any = require("matplotlib.figure", "report", "drawing figures")
     lines = sum(_wrap_for_key(name).count("\n") + 1.5 for name in names) + 3.0
-    size = width + MARGINS + estimate_key_width(names), max(height, lines * LINE / 72.0)
+    size = width + AXIS_MARGINS + estimate_key_width(names), max(height, lines * LINE_HEIGHT / 72.0)
     axes: Axes = figures.Figure(figsize=size, layout="constrained").subplots()
     return axes
 
@@ -314,13 +314,13 @@ def draw_points(
     ax: Axes, place: int, x: Sequence[float], y: Sequence[float], *, joined: bool = False, **errors: Any
 ) -> Any:
     """Draw points in the style of a place, with matplotlib's `xerr` and `yerr`; return the key's handle."""
-    look = Style.at(place).line_options(get_ink_colour(ax))
+    look = Style.at(place).make_line_options(get_ink_colour(ax))
     return ax.errorbar(x, y, **(look if joined else {**look, "linestyle": ""}), **errors)
 
 
 def estimate_key_width(names: Sequence[str]) -> float:
     """Return an upper bound on the width of the key, in inches."""
-    return KEY_SIGN + max(estimate_width(_wrap_for_key(name)) for name in names) / 72.0 if names else 0.0
+    return SYMBOL_WIDTH + max(estimate_width(_wrap_for_key(name)) for name in names) / 72.0 if names else 0.0
 
 
 def estimate_axis_width(ax: Axes, names: Sequence[str]) -> float:
@@ -331,7 +331,7 @@ def estimate_axis_width(ax: Axes, names: Sequence[str]) -> float:
 
 
 def _wrap_for_key(name: str) -> str:
-    return wrap_text(to_single_line(name), KEY_ROOM)
+    return wrap_text(to_single_line(name), KEY_TEXT_WIDTH)
 
 
 def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: str | None = None) -> Axes:
@@ -347,8 +347,8 @@ def finish_axes(ax: Axes, handles: Sequence[Any], names: Sequence[str], title: s
         bbox_to_anchor=(1.01, 1.0),
         borderaxespad=0.0,
         frameon=False,
-        fontsize=SMALL,
-        title_fontsize=SMALL,
+        fontsize=FONT_SIZE,
+        title_fontsize=FONT_SIZE,
         alignment="left",
         handlelength=2.6,
     )
@@ -375,13 +375,13 @@ class GroupTicks:
         """Lay out the labels of groups, given in words, on an axis `width` inches wide."""
         title, labels = label_groups(words)
         slot = 72.0 * width / len(labels)
-        room = slot - 0.5 * SMALL
+        room = slot - 0.5 * FONT_SIZE
         flat = [wrap_text(label, room) for label in labels]
         if max(map(estimate_width, flat)) <= room and max(label.count("\n") for label in flat) < MOST_LINES:
             return cls(tuple(flat), title, 0.0)
         slanted = cls(tuple(labels), title, SLANT)
         left = slot - 72.0 * slanted.overhang / len(labels)
-        return slanted if left * math.sin(math.radians(SLANT)) > LINE else replace(slanted, angle=90.0)
+        return slanted if left * math.sin(math.radians(SLANT)) > LINE_HEIGHT else replace(slanted, angle=90.0)
 
     @property
     def depth(self) -> float:
@@ -394,14 +394,14 @@ class GroupTicks:
         if self.angle != SLANT:
             return 0.0
         reach = math.cos(math.radians(SLANT)) * estimate_width(self.labels[0]) / 72.0
-        return max(reach - MARGINS / 2.0, 0.0)
+        return max(reach - AXIS_MARGINS / 2.0, 0.0)
 
     def label_axis(self, ax: Axes) -> None:
         """Set the limits, tick labels and title of the horizontal axis."""
         turned: dict[str, Any] = {}
         if self.angle:
             turned = {"rotation": self.angle, "ha": "right", "va": "center", "rotation_mode": "anchor"}
-        ax.set_xticks(range(len(self.labels)), self.labels, fontsize=SMALL, parse_math=False, **turned)
+        ax.set_xticks(range(len(self.labels)), self.labels, fontsize=FONT_SIZE, parse_math=False, **turned)
         ax.set_xlim(-0.5, len(self.labels) - 0.5)
         ax.tick_params(axis="x", length=0.0)
         ax.set_xlabel(self.title, parse_math=False)
@@ -423,7 +423,7 @@ def to_svg(drawn: Axes | Figure, *, title: str) -> str:
     digest = hashlib.sha256(ET.tostring(root) + name.encode()).hexdigest()
     for part in root.iter():
         _rewrite_attributes(part, f"cfc-{digest[:10]}-")
-    root.attrib = {"xmlns": _SVG, **root.attrib, **_GIVEN_ONCE, "aria-label": name}
+    root.attrib = {"xmlns": _SVG_NAMESPACE, **root.attrib, **_SHARED_ATTRIBUTES, "aria-label": name}
     heading = ET.Element("title")
     heading.text = name
     root.insert(0, heading)
@@ -437,7 +437,7 @@ def _write_svg(drawn: Axes | Figure) -> str:
         msg = "the axis belongs to no figure any more, so there is nothing to draw"
         raise InputError(msg)
     buffer = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(_SVG_SETTINGS), warnings.catch_warnings():
         # The page brings its own fonts, which may have glyphs that matplotlib's font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

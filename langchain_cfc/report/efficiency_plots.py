@@ -13,7 +13,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.efficiency import Convergence, SizeCell
 from langchain_cfc.experiments.efficiency_recordings import RecordedEfficiency
 from langchain_cfc.report.drawing import (
-    TARGET,
+    TARGET_LINE,
     Style,
     create_axes,
     draw_points,
@@ -73,7 +73,7 @@ def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> 
         sizes = [point.n_calibration for point in one.points]
         handles.append(draw_points(ax, place, sizes, [point.size_error for point in one.points], joined=True))
         errors = [point.marginal_error for point in one.points]
-        (control,) = ax.plot(sizes, errors, color=Style.at(place).colour, **TARGET)
+        (control,) = ax.plot(sizes, errors, color=Style.at(place).colour, **TARGET_LINE)
     ax.set_xscale("log")
     ax.set_yscale("log")
     error = "error of E|C|, relative to the oracle\nroot mean square over calibration sets"
@@ -109,7 +109,7 @@ def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
             markerfacecolor="none",
             markeredgecolor=Style.at(place).colour,
         )
-    ax.axvline(target, color=get_ink_colour(ax), **TARGET)
+    ax.axvline(target, color=get_ink_colour(ax), **TARGET_LINE)
     label_axes(ax, "coverage in the group", f"{found.counted} per set", shares="x")
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, [*handles, marker], [*names, "one threshold"], shared)

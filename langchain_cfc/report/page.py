@@ -47,12 +47,12 @@ from langchain_cfc.report.summary import (
 )
 from langchain_cfc.report.tables import Table
 
-_PARTS: dict[Unit, dict[str, str]] = {
+_PART_NAMES: dict[Unit, dict[str, str]] = {
     "answers": {"generator": "Generator", "verifier": "Verifier", "answer": "Answer extractor"},
     "claims": {"generator": "Generator", "verifier": "Verifier", "splitter": "Splitter"},
 }
 # A figure for each family: bars of all methods side by side would be too thin to see.
-_FAMILIES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
+_FAMILY_NAMES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
 _ALPHA = "The error level. The target is 1 - alpha."
 _DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
 _INTERVAL = "Range of the true figure, with confidence 95 %, for prompts drawn like these."
@@ -121,7 +121,7 @@ def list_artifact_facts(
     else:
         drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
-    for part, heading in _PARTS[artifact.unit].items():
+    for part, heading in _PART_NAMES[artifact.unit].items():
         yield heading, _identify_component(artifact, part)
     if artifact.combination is not None:
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
@@ -199,7 +199,7 @@ def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
 def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
     """Draw the figures of a comparison report."""
     methods = report.methods.values()
-    for family, title in _FAMILIES.items():
+    for family, title in _FAMILY_NAMES.items():
         named = [name for name, method in report.methods.items() if method.family == family and method.groups]
         if named:
             yield make_figure(

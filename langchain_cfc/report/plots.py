@@ -36,8 +36,8 @@ from langchain_cfc.features import name_group
 from langchain_cfc.report.drawing import (
     ALL_PROMPTS,
     COLOURS,
-    HEIGHT,
-    TARGET,
+    FIGURE_HEIGHT,
+    TARGET_LINE,
     GroupTicks,
     Style,
     assign_styles,
@@ -76,20 +76,20 @@ Method = MethodComparison | MethodReport
 Share = Literal["kept_promise", "coverage"]
 
 # Widths of an axis in inches.
-NARROWEST, WIDEST = 4.6, 8.0
+LEAST_WIDTH, MOST_WIDTH = 4.6, 8.0
 WIDTH = 4.8
-SQUARE = 3.8
+SQUARE_WIDTH = 3.8
 EVIDENCE_WIDTH = 6.0
-GAP = 0.25  # inches between two groups, if there is room
-BEYOND = 0.01  # in units of alpha: how far the target line goes on at either end
-EDGE = 0.02  # as a share: free space around the points
-BY_SCORE = {"answers": "lowest best scores", "claims": "lowest scores"}
+GROUP_GAP = 0.25  # inches between two groups, if there is room
+TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
+EDGE_SPACE = 0.02  # as a share: free space around the points
+BY_SCORE_LABELS = {"answers": "lowest best scores", "claims": "lowest scores"}
 ACCURACY = "selective_accuracy"
-_AIM_AT_TARGET = ("coverage", "kept_promise")  # endings of names of figures that have a target
-_ARE_NO_SHARES = "mean_"
-_SHORT = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
-_ABOVE = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
-_CALLED = {
+_TARGETED_ENDINGS = ("coverage", "kept_promise")  # endings of names of figures that have a target
+_MEAN_PREFIX = "mean_"
+_SHORTFALL_LABELS = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
+_ERROR_BAR_LABELS = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
+_FIGURE_LABELS = {
     "coverage": "set holds a correct answer",
     "kept_promise": "promise kept",
     "worst_group_coverage": "coverage of the worst group",
@@ -109,7 +109,7 @@ _CALLED = {
 
 
 @dataclass(frozen=True)
-class _SideBySide:
+class _SideBySideLayout:
     """Layout of methods side by side in each group, whose width on the axis is one unit."""
 
     each: float  # inches to reserve for one method
@@ -125,8 +125,8 @@ class _SideBySide:
         return [group + (place + 0.5 - count / 2.0) * self.compute_width(count) for group in groups]
 
 
-_BARS = _SideBySide(each=0.07, share=0.84, most=0.28)
-_POINTS = _SideBySide(each=0.05, share=0.5, most=0.08)
+_BAR_LAYOUT = _SideBySideLayout(each=0.07, share=0.84, most=0.28)
+_POINT_LAYOUT = _SideBySideLayout(each=0.05, share=0.5, most=0.08)
 
 
 def plot_group_miscoverage(
@@ -155,16 +155,16 @@ def plot_group_miscoverage(
     drawn = {name: _make_bars(method, of) for name, method in shown.items()}
     words = _collect_groups(shown.values())
     names = [f"target {level.alpha:g}", *(make_key_label(name, method) for name, method in shown.items())]
-    ax = _prepare_axis(ax, words, names, len(drawn) * _BARS.each)
+    ax = _prepare_group_axis(ax, words, names, len(drawn) * _BAR_LAYOUT.each)
     looks, places, count = assign_styles(there), list(words), len(drawn)
-    handles: list[Any] = [ax.axhline(level.alpha, color=get_ink_colour(ax), **{**TARGET, "zorder": 3.0})]
+    handles: list[Any] = [ax.axhline(level.alpha, color=get_ink_colour(ax), **{**TARGET_LINE, "zorder": 3.0})]
     for place, (name, bars) in enumerate(drawn.items()):
         above = [bar.above or 0.0 for bar in bars.values()]
         handles.append(
             ax.bar(
-                _BARS.compute_positions(place, count, map(places.index, bars)),
+                _BAR_LAYOUT.compute_positions(place, count, map(places.index, bars)),
                 [bar.height for bar in bars.values()],
-                _BARS.compute_width(count),
+                _BAR_LAYOUT.compute_width(count),
                 color=looks[name].colour,
                 edgecolor=get_ink_colour(ax),
                 hatch=looks[name].hatch,
@@ -174,7 +174,7 @@ def plot_group_miscoverage(
             )
         )
     kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
-    ax.set_ylabel("\n".join([_SHORT[of], *(_ABOVE[kind] for kind in sorted(kinds))]))
+    ax.set_ylabel("\n".join([_SHORTFALL_LABELS[of], *(_ERROR_BAR_LABELS[kind] for kind in sorted(kinds))]))
     ax.yaxis.set_major_formatter(format_tick)
     ax.set_ylim(bottom=0.0)
     return finish_axes(ax, handles, names)
@@ -202,14 +202,14 @@ def plot_threshold_by_difficulty(
     drawn = {name: groups for name, groups in found.items() if groups}
     _require_data(drawn, f"no group has thresholds under {', '.join(found) or 'no method at all'}")
     words = _collect_groups(shown[name] for name in drawn)
-    ax = _prepare_axis(ax, words, list(drawn), len(drawn) * _POINTS.each)
+    ax = _prepare_group_axis(ax, words, list(drawn), len(drawn) * _POINT_LAYOUT.each)
     looks, places = assign_styles(level.methods), list(words)
     handles = [
         _draw_spreads(
             ax,
-            _POINTS.compute_positions(place, len(drawn), map(places.index, groups)),
+            _POINT_LAYOUT.compute_positions(place, len(drawn), map(places.index, groups)),
             groups.values(),
-            looks[name].line_options(get_ink_colour(ax)),
+            looks[name].make_line_options(get_ink_colour(ax)),
         )
         for place, (name, groups) in enumerate(drawn.items())
     ]
@@ -245,21 +245,21 @@ def plot_by_alpha(
                     found[name][level.alpha] = method.figures[figure]
     drawn = {name: course for name, course in found.items() if course}
     _require_data(drawn, f"no method has the figure {figure!r}; there are {', '.join(known) or 'none'}")
-    aimed = figure.endswith(_AIM_AT_TARGET)
+    aimed = figure.endswith(_TARGETED_ENDINGS)
     names = [make_key_label(name, there[name]) if aimed else name for name in drawn]
     if aimed:
         names.insert(0, "target 1 - alpha")
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = [
-        _draw_spreads(ax, course, course.values(), looks[name].line_options(get_ink_colour(ax), size))
+        _draw_spreads(ax, course, course.values(), looks[name].make_line_options(get_ink_colour(ax), size))
         for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True)
     ]
     if aimed:
-        ends = [levels[0].alpha - BEYOND, levels[-1].alpha + BEYOND]
-        handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET)
-    called = _CALLED.get(figure, figure.replace("_", " "))
-    shares = "" if figure.startswith(_ARE_NO_SHARES) else "y"
+        ends = [levels[0].alpha - TARGET_OVERHANG, levels[-1].alpha + TARGET_OVERHANG]
+        handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET_LINE)
+    called = _FIGURE_LABELS.get(figure, figure.replace("_", " "))
+    shares = "" if figure.startswith(_MEAN_PREFIX) else "y"
     label_axes(ax, "alpha", f"{called}\nmean ± sd over splits", shares=shares)
     return finish_axes(ax, handles, names)
 
@@ -288,11 +288,11 @@ def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None 
     _require_data(attainable, "there is no group whose attainable coverage was predicted")
     shared, labels = label_groups([group.words for group in attainable])
     names = ["as predicted", *labels]
-    ax = ax or create_axes(SQUARE, names)
+    ax = ax or create_axes(SQUARE_WIDTH, names)
     spreads = [spread for group in attainable for spread in (group.predicted, group.seen)]
     lows, highs = zip(*map(_get_interval, spreads), strict=True)
-    limits = (min(lows) - EDGE, max(highs) + EDGE)
-    handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET)
+    limits = (min(lows) - EDGE_SPACE, max(highs) + EDGE_SPACE)
+    handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
     for place, group in enumerate(attainable):
         x, y = _compute_errors(group.predicted), _compute_errors(group.seen)
         handles.append(draw_points(ax, place, [group.predicted.mean], [group.seen.mean], xerr=x, yerr=y))
@@ -316,17 +316,17 @@ def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
     levels = method.stated_levels
     _require_data(levels, "all prompts have the same stated coverage: the levels are not adaptive")
     names = ["as stated", "promise kept"]
-    ax = ax or create_axes(SQUARE, names)
+    ax = ax or create_axes(SQUARE_WIDTH, names)
     stated = [one.stated_coverage for one in levels]
-    handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET)
+    handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET_LINE)
     errors = [
         [one.kept_promise - one.kept_promise_ci[0] for one in levels],
         [one.kept_promise_ci[1] - one.kept_promise for one in levels],
     ]
     handles.append(draw_points(ax, 0, stated, [one.kept_promise for one in levels], yerr=errors))
     low = min(*(one.kept_promise_ci[0] for one in levels), *stated)
-    ax.set_xlim(min(stated) - EDGE, max(stated) + EDGE)
-    ax.set_ylim(max(low - 5 * EDGE, -EDGE), 1.0 + EDGE)
+    ax.set_xlim(min(stated) - EDGE_SPACE, max(stated) + EDGE_SPACE)
+    ax.set_ylim(max(low - 5 * EDGE_SPACE, -EDGE_SPACE), 1.0 + EDGE_SPACE)
     label_axes(ax, "stated coverage", "share of test prompts", shares="xy")
     return finish_axes(ax, handles, names)
 
@@ -360,7 +360,7 @@ def plot_selective_risk(
     _require_data(
         drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
     )
-    names = [BY_SCORE[report.unit]] * bool(curve.answered) + list(drawn)
+    names = [BY_SCORE_LABELS[report.unit]] * bool(curve.answered) + list(drawn)
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = []
@@ -368,7 +368,9 @@ def plot_selective_risk(
         handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
     for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
-        handles.append(ax.errorbar(answered, wrong, **looks[name].line_options(get_ink_colour(ax), size)))
+        handles.append(
+            ax.errorbar(answered, wrong, **looks[name].make_line_options(get_ink_colour(ax), size))
+        )
     return _finish_risk(ax, handles, names, report.unit, of_claims=("claims shown", "of these, unsupported"))
 
 
@@ -409,7 +411,7 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         "linestyle": "",
     }
     bounds = [one.wrong_rate_at_most for one in curve]
-    promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET) for rate in rates]
+    promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET_LINE) for rate in rates]
     handles: list[Any] = [
         promised[0],
         draw_points(ax, 3, answered, bounds, joined=True),
@@ -435,7 +437,7 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
         *ax.plot(draws, covered, color=get_ink_colour(ax), alpha=0.4),
         *(draw_points(ax, place, [one.mean_draws], [one.coverage]) for place, one in enumerate(found.rules)),
     ]
-    label_axes(ax, "candidates drawn per prompt", _CALLED["coverage"], shares="y")
+    label_axes(ax, "candidates drawn per prompt", _FIGURE_LABELS["coverage"], shares="y")
     return finish_axes(ax, handles, names)
 
 
@@ -451,7 +453,7 @@ def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: A
     ax = ax or create_axes(EVIDENCE_WIDTH, names)
     labels, least = zip(*bounds, strict=True)
     handles: list[Any] = [
-        ax.axhline(target, color=get_ink_colour(ax), **TARGET),
+        ax.axhline(target, color=get_ink_colour(ax), **TARGET_LINE),
         *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
     ]
     label_axes(ax, "prompts that people labelled", "probability", shares="y")
@@ -478,7 +480,7 @@ def plot_evidence(
     names = ["alarm", *drawn]
     ax = ax or create_axes(EVIDENCE_WIDTH, names)
     last = max(points[-1][0] for points in drawn.values())
-    handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=get_ink_colour(ax), **TARGET)
+    handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=get_ink_colour(ax), **TARGET_LINE)
     for place, points in enumerate(drawn.values()):
         style = Style.at(place)
         handles += ax.plot(
@@ -507,11 +509,11 @@ def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
     return words
 
 
-def _prepare_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
+def _prepare_group_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
     """Return the axis, or a new one with `each` inches and a gap for each group, labelled with its groups."""
-    own = min(max(len(words) * (each + GAP), NARROWEST), WIDEST)
+    own = min(max(len(words) * (each + GROUP_GAP), LEAST_WIDTH), MOST_WIDTH)
     ticks = GroupTicks.from_words(list(words.values()), own if ax is None else estimate_axis_width(ax, names))
-    ax = ax or create_axes(own + ticks.overhang, names, HEIGHT + ticks.depth)
+    ax = ax or create_axes(own + ticks.overhang, names, FIGURE_HEIGHT + ticks.depth)
     ticks.label_axis(ax)
     return ax
 

@@ -32,13 +32,13 @@ FEW_CLAIMS = 0.5
 # A set with more distinct answers than this is of little use to most people.
 MANY_ANSWERS = 3.0
 # Below this ratio of distinct answers to candidates in a set, sets repeat themselves.
-REPEATED = 0.8
+LEAST_DISTINCT_RATIO = 0.8
 # With fewer test prompts than this, a 95 % interval can be wider than about twenty points.
 FEW_PROMPTS = 100
 # Wrong-answer rate to certify if bot mode is recommended.
 MAX_WRONG_RATE = "0.1"
 # At most this many groups are named; the others are counted.
-GROUPS_NAMED = 4
+MOST_GROUPS_NAMED = 4
 # Placeholders for records whose names this report does not know.
 CALIBRATION_RECORDS = "calibration-records.jsonl"
 RECENT_RECORDS = "recent-records.jsonl"
@@ -167,7 +167,7 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
             seen,
             "Do not serve this artifact; calibrate again on prompts like those to be served",
             "The promise was kept less often than chance explains on "
-            f"{join_names(seen.contradicted, GROUPS_NAMED)}. "
+            f"{join_names(seen.contradicted, MOST_GROUPS_NAMED)}. "
             "Either these records differ from those calibrated on (other prompts, another model, another "
             "verifier, other labels), or this is the one test in forty that fails by chance. Collect "
             "recent prompts, especially of these groups.",
@@ -248,7 +248,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
             f"{name_group(group.words, group.name)} ({to_percent(group.attainable)} attainable)"
             for group in worst
         ],
-        GROUPS_NAMED,
+        MOST_GROUPS_NAMED,
     )
     larger = math.ceil(100 * max(group.smallest_alpha for group in worst)) / 100
     ways = "More candidates or a better model would help"
@@ -267,7 +267,7 @@ def check_groups(seen: Situation) -> Iterator[Recommendation]:
 
 def check_repetition(seen: Situation) -> Iterator[Recommendation]:
     """Recommend `unique` if sets hold the same answer several times."""
-    if not seen.unique and seen.set_size > 1.0 and seen.distinct < REPEATED * seen.set_size:
+    if not seen.unique and seen.set_size > 1.0 and seen.distinct < LEAST_DISTINCT_RATIO * seen.set_size:
         yield _recommend_recalibration(
             seen,
             "Return every answer once",
@@ -423,7 +423,7 @@ def _recommend_recalibration(
     if config.only_in_python:
         why = (
             f"{why} The command line cannot express all of it: "
-            f"{join_names(config.only_in_python, GROUPS_NAMED)}."
+            f"{join_names(config.only_in_python, MOST_GROUPS_NAMED)}."
         )
     old = PurePath(seen.sources.artifact)
     return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))

@@ -25,9 +25,6 @@ from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.comparison_tables import tabulate_promises
 from langchain_cfc.report.tables import Table, Tone, tabulate_certificate
 
-FLAGGED = "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
-DROPPED = "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
-
 
 @dataclass(frozen=True)
 class Promise:
@@ -101,7 +98,11 @@ def _state_event(at_most: int | None) -> str:
 
 
 def _explain_event(is_about_claims: bool) -> str:
-    return DROPPED if is_about_claims else FLAGGED
+    if is_about_claims:
+        return (
+            "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
+        )
+    return "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
 
 
 def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:

@@ -66,7 +66,7 @@ def tabulate_overall(report: EvaluationReport) -> Table:
     """Tabulate the results over all test prompts, under the artifact's rule and the marginal one."""
     methods = list(report.methods.values())
 
-    def shares(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
+    def make_share_row(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
         cells = (
             Cell(
                 to_percent(getattr(one, value), 1),
@@ -76,36 +76,36 @@ def tabulate_overall(report: EvaluationReport) -> Table:
         )
         return Row(head, tuple(cells), strong)
 
-    def sizes(head: str, value: str) -> Row:
+    def make_size_row(head: str, value: str) -> Row:
         return Row(head, tuple(Cell(f"{getattr(one, value):.2f}") for one in methods))
 
-    def claims(head: str, value: str) -> Row:
+    def make_claims_row(head: str, value: str) -> Row:
         return Row(head, tuple(Cell(to_percent(getattr(one.claims, value), 1)) for one in methods))
 
     flagged = "not_certifiable_rate", "not_certifiable_ci"
     kept = f"Promise kept (target {format_share(report.target_coverage)})"
-    rows = [shares(kept, "kept_promise", "kept_promise_ci", strong=True)]
+    rows = [make_share_row(kept, "kept_promise", "kept_promise_ci", strong=True)]
     if any(one.stated_levels for one in methods):
-        rows.insert(0, shares("Stated on average", "stated_coverage", None))
+        rows.insert(0, make_share_row("Stated on average", "stated_coverage", None))
     if any(one.claims is None for one in methods):
-        rows.append(shares("Set holds a correct answer", "coverage", "coverage_ci"))
-        rows.append(shares("Flagged: cannot be certified", *flagged))
+        rows.append(make_share_row("Set holds a correct answer", "coverage", "coverage_ci"))
+        rows.append(make_share_row("Flagged: cannot be certified", *flagged))
         if any(one.refused_rate > 0.0 for one in methods):
-            rows.append(shares("Of these, because too few prompts were kept", "refused_rate", None))
+            rows.append(make_share_row("Of these, because too few prompts were kept", "refused_rate", None))
         rows += [
-            shares("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
-            sizes("Candidates per set", "mean_set_size"),
-            sizes("Distinct answers per set", "mean_distinct_answers"),
+            make_share_row("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
+            make_size_row("Candidates per set", "mean_set_size"),
+            make_size_row("Distinct answers per set", "mean_distinct_answers"),
         ]
         note = "Beside each share is its 95 % interval. Sizes are means over these prompts, with empty sets."
     else:
-        rows.append(claims("Claims kept", "kept"))
-        rows.append(shares("Answers with no claim left", "abstention_rate", "abstention_ci"))
+        rows.append(make_claims_row("Claims kept", "kept"))
+        rows.append(make_share_row("Answers with no claim left", "abstention_rate", "abstention_ci"))
         if any(one.not_certifiable_rate > 0.0 for one in methods):
-            rows.append(shares("Of these, because nothing can be certified", *flagged))
+            rows.append(make_share_row("Of these, because nothing can be certified", *flagged))
         rows += [
-            claims("Unsupported, of the claims shown", "unsupported_kept"),
-            claims("Unsupported, of all claims", "unsupported"),
+            make_claims_row("Unsupported, of the claims shown", "unsupported_kept"),
+            make_claims_row("Unsupported, of all claims", "unsupported"),
         ]
         note = "Beside each share of answers is its 95 % interval."
 
@@ -122,7 +122,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
     """Tabulate the results by the coverage stated for the test prompts."""
     confidence = 1.0 - 0.05 / len(method.stated_levels)
 
-    def row(level: StatedLevelReport) -> Row:
+    def make_row(level: StatedLevelReport) -> Row:
         results = (
             [
                 _make_share_cell(level.coverage, level.n, confidence),
@@ -140,7 +140,7 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
         id="stated",
         caption="By stated coverage",
         head=("Stated", "Prompts", "Promise kept", *results),
-        rows=tuple(row(one) for one in method.stated_levels),
+        rows=tuple(make_row(one) for one in method.stated_levels),
         note=(
             "Less is stated for hard prompts. The stated coverage is kept on average over all prompts and "
             "over each group below, but not necessarily at each stated level."
@@ -158,7 +158,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     contradicted = set(report.contradicted)
     confidence = 1.0 - 0.05 / len(own)
 
-    def row(place: int, group: GroupReport) -> Row:
+    def make_row(place: int, group: GroupReport) -> Row:
         cells = [
             Cell(f"{group.n:,.0f}"),
             make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
@@ -194,7 +194,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         id="groups",
         caption="Group by group",
         head=(*head, *results),
-        rows=tuple(row(place, group) for place, group in enumerate(own)),
+        rows=tuple(make_row(place, group) for place, group in enumerate(own)),
         note=(
             f"{promise}The target is {format_share(report.target_coverage)}. Intervals of one column hold "
             "together with confidence 95 %; they are approximate for soft groups, in which every prompt has "
@@ -237,18 +237,22 @@ def _make_claims_cells(
 ) -> list[Cell]:
     """Make the cells for `_CLAIMS_HEADINGS`, with shares under one threshold for all in brackets."""
 
-    def cell(name: Literal["kept", "unsupported_kept"]) -> Cell:
+    def make_cell(name: Literal["kept", "unsupported_kept"]) -> Cell:
         other = "" if compared is None else f"({to_percent(getattr(compared, name))})"
         return Cell(to_percent(getattr(claims, name)), other)
 
-    return [cell("kept"), _make_share_cell(claims.emptied, size, confidence), cell("unsupported_kept")]
+    return [
+        make_cell("kept"),
+        _make_share_cell(claims.emptied, size, confidence),
+        make_cell("unsupported_kept"),
+    ]
 
 
 def tabulate_certificate(certificate: CoverageCertificate) -> Table:
     """Tabulate a certificate group by group: bounds on sets, or on the claims left."""
     dropped = certificate.claims
 
-    def cells(share: CertifiedShare) -> Iterator[Cell]:
+    def make_cells(share: CertifiedShare) -> Iterator[Cell]:
         yield Cell(f"{share.prompts:,}")
         yield Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}")
         if dropped is None:
@@ -269,7 +273,7 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
             *("Group", "Prompts", "Promise kept at least"),
             *(["Set correct at least"] if dropped is None else []),
         ),
-        rows=tuple(make_group_row(share, tuple(cells(share))) for share in certificate.shares),
+        rows=tuple(make_group_row(share, tuple(make_cells(share))) for share in certificate.shares),
         note=note,
     )
 
@@ -353,7 +357,7 @@ def tabulate_policies(policy: CertifiedPolicy) -> Table:
 def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
     """Tabulate the claims of the page's `place`-th hard prompt."""
 
-    def row(number: int, one: HardAnswer) -> Row:
+    def make_row(number: int, one: HardAnswer) -> Row:
         cells = (
             Cell(
                 "supported" if one.correct else "unsupported", tone="good" if one.correct else "", kind="word"
@@ -367,7 +371,7 @@ def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
         id=f"hard-{place}-claims",
         caption="Its claims, best first",
         head=("Claim", "Label", "Decision", "Score"),
-        rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
         note=f"{pluralize(prompt.left_out, 'more claim')} not listed." if prompt.left_out else "",
     )
 
@@ -376,7 +380,7 @@ def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
     """Tabulate the answers of the page's `place`-th hard prompt."""
     by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
 
-    def row(number: int, one: HardAnswer) -> Row:
+    def make_row(number: int, one: HardAnswer) -> Row:
         said = f"Answer {number}" if one.answer is None else one.answer or "(empty)"
         level = "never enters" if one.level is None else f"{one.level:.3f}"
         cells = (
@@ -392,7 +396,7 @@ def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
         id=f"hard-{place}-answers",
         caption="Its answers, best first",
         head=("Answer", "Label", "Decision", "Lowest score", *(["Entry level"] if by_level else []), "Times"),
-        rows=tuple(row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
         note=f"{pluralize(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
     )
 

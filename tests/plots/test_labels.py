@@ -9,8 +9,8 @@ import pytest
 from matplotlib.textpath import TextPath
 
 from langchain_cfc.report.drawing import (
-    LONGEST,
-    SMALL,
+    FONT_SIZE,
+    LONGEST_LABEL,
     estimate_width,
     label_groups,
     to_single_line,
@@ -77,7 +77,7 @@ def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
     assert labels[0].startswith("a name that goes")
     assert labels[0].endswith("kind (1)")
     assert labels[1].endswith("kind (2)")
-    assert max(map(len, labels)) <= LONGEST + len(" (2)")
+    assert max(map(len, labels)) <= LONGEST_LABEL + len(" (2)")
 
 
 def test_signs_that_cannot_be_printed_are_gone() -> None:
@@ -95,13 +95,13 @@ def test_lines_fit_where_words_do() -> None:
 def test_widths_are_upper_bounds_in_matplotlibs_own_font() -> None:
     signs = string.ascii_letters + string.digits + string.punctuation.replace("$", "") + " …—αéü"
     for sign in signs.replace(" ", ""):
-        assert TextPath((0, 0), sign, size=SMALL).get_extents().width <= estimate_width(sign), sign
+        assert TextPath((0, 0), sign, size=FONT_SIZE).get_extents().width <= estimate_width(sign), sign
     rng = np.random.default_rng(0)
     for _ in range(repetitions(200, share=0.1)):
         text = "".join(rng.choice(list(signs), 12)).strip()
-        assert TextPath((0, 0), text, size=SMALL).get_extents().width <= estimate_width(text), text
+        assert TextPath((0, 0), text, size=FONT_SIZE).get_extents().width <= estimate_width(text), text
     # A bound that tells something: at most half as wide again for plain words.
     assert (
         estimate_width("at least half of them")
-        < 1.5 * TextPath((0, 0), "at least half of them", size=SMALL).get_extents().width
+        < 1.5 * TextPath((0, 0), "at least half of them", size=FONT_SIZE).get_extents().width
     )
