@@ -22,7 +22,7 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.scoring import Combination
 
-_PARTS: Mapping[Unit, Mapping[str, str]] = {
+_PART_NAMES: Mapping[Unit, Mapping[str, str]] = {
     "answers": {"generator": "generator", "verifier": "verifier", "answer": "extractor"},
     "claims": {"generator": "generator", "verifier": "verifier", "splitter": "splitter"},
 }
@@ -60,7 +60,7 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     attainable = format_percent(facts.attainable_coverage)
     if not claims:
         yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
-    for part in _PARTS[artifact.unit]:
+    for part in _PART_NAMES[artifact.unit]:
         yield f"{part:<13} {name_part(artifact, part)}"
     yield f"made          {artifact.created_at} by version {artifact.library_version}"
     yield f"digest        {artifact.digest}"
@@ -255,7 +255,7 @@ def _format_assumptions(artifact: CalibrationArtifact) -> str:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:
-        parts = _PARTS[artifact.unit].items()
+        parts = _PART_NAMES[artifact.unit].items()
         named = ", ".join(f"{words} {name_part(artifact, part)}" for part, words in parts)
         bound = f"the same {named} (serving compares them)"
     return f"{alike}; correct labels; a level chosen before drawing; {bound} (all: --details)."

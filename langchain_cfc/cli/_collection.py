@@ -48,10 +48,10 @@ from langchain_cfc.records.files import check_records_target
 # A note lists at most this many bad rows.
 _MOST_LISTED = 5
 # Below this attainable coverage, the next step is to look at the labels, not to calibrate.
-_LEAST_ATTAINABLE = 0.1
+_LEAST_COVERAGE = 0.1
 # Error levels to propose, and the least margin above the smallest attainable one.
 _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
-_MARGIN = 0.05
+_LEAST_MARGIN = 0.05
 # Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
 _WRONG_RATES = ("0.1", "0.2", "0.3")
 _DELTA = 0.05
@@ -59,7 +59,7 @@ _DELTA = 0.05
 _LEAST_PROMPTS = 10
 
 
-def run(
+def run_collection(
     config: CollectionConfig,
     records: Path | None,
     *,
@@ -194,7 +194,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     if draws is not None:
         calibrate += f" --draws {shlex.quote(draws)}"
     of_claims, labelled = ended.status.unit == "claims", ended.status.labelled
-    if coverage < _LEAST_ATTAINABLE:
+    if coverage < _LEAST_COVERAGE:
         right = "supported claim" if of_claims else "correct candidate"
         yield (
             f"next          check the labels: hardly any prompt has a {right}, so almost "
@@ -213,7 +213,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
         return
     # Stay above the smallest level attainable on all prompts, since the calibration split may do worse: in a
     # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
-    margin = max(_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
+    margin = max(_LEAST_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
     # Rates that could be certified if none of this many answers were wrong.

@@ -35,7 +35,7 @@ Item = TypeVar("Item")
 Printed = TypeVar("Printed", bound=BaseModel)
 
 # Longest text of a table cell, in characters; a longer one is cut, and what is left wraps in its column.
-_CELL = 72
+_LONGEST_CELL = 72
 
 EXIT_NO = 1
 EXIT_BAD_INPUT = 2
@@ -207,7 +207,7 @@ def format_answer_cell(value: Any, instruction: Any = None) -> str:
     if isinstance(instruction, str):
         text = text.removeprefix(instruction.partition("{")[0])
     line = " ".join(text.split())
-    return escape(line if len(line) <= _CELL else f"{line[: _CELL - 1]}…")
+    return escape(line if len(line) <= _LONGEST_CELL else f"{line[: _LONGEST_CELL - 1]}…")
 
 
 def format_interval(bounds: tuple[float, float]) -> str:

@@ -19,13 +19,13 @@ from langchain_cfc.cli._format import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
 
-DATASET = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
-STORE = "SQLite file, or URL of a PostgreSQL database."
+RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
+STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
 
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
-RecordPaths = Annotated[list[str], typer.Argument(help=f"{DATASET}.")]
-HeldOutPaths = Annotated[
-    list[str], typer.Argument(help=f"{DATASET}. They must not have been used to calibrate the artifact.")
+RecordPaths = Annotated[list[str], typer.Argument(help=f"{RECORDS_HELP}.")]
+HeldOutRecords = Annotated[
+    list[str], typer.Argument(help=f"{RECORDS_HELP}. They must not have been used to calibrate the artifact.")
 ]
 RequiredSignature = Annotated[
     list[str] | None,
@@ -39,7 +39,7 @@ RequiredSignature = Annotated[
 OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write the artifact.")]
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 # An error level that the artifact was calibrated for.
-HeldAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
+ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
 FirstCandidates = Annotated[
     int | None,
     typer.Option(
@@ -53,7 +53,7 @@ FirstCandidates = Annotated[
 Jobs = Annotated[
     int, typer.Option(min=1, help="Number of processes. Default: one per core.", show_default=False)
 ]
-CORES = os.cpu_count() or 1
+CORE_COUNT = os.cpu_count() or 1
 FigureFolder = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Write the figures into a folder, as PNG and SVG.")
 ]
@@ -71,7 +71,7 @@ split_option = partial(typer.Option, rich_help_panel="Splits")
 SplitsSeed = Annotated[str, split_option(help="Seed of the random splits.")]
 TestFraction = Annotated[float, split_option(help="Share of prompts held out for `evaluate`.")]
 
-_SQLITE = b"SQLite format 3\0"
+_SQLITE_HEADER = b"SQLite format 3\0"
 
 
 def check_output(path: Path) -> None:
@@ -126,4 +126,4 @@ def _is_store(path: str) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
-        return file.read(len(_SQLITE)) == _SQLITE
+        return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER

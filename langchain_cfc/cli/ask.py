@@ -17,7 +17,7 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc._internal.text import format_limit
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli._inputs import ArtifactPath, HeldAlpha, RequiredSignature, get_verifier_names
+from langchain_cfc.cli._inputs import ArtifactAlpha, ArtifactPath, RequiredSignature, get_verifier_names
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import read_records
@@ -52,7 +52,7 @@ def ask(
         Path | None,
         _part_option(help="Records to replay instead of calling a model; 'demo' replays the demo's."),
     ] = None,
-    alpha: HeldAlpha = None,
+    alpha: ArtifactAlpha = None,
     bot: Annotated[
         bool | None,
         typer.Option(
@@ -100,12 +100,12 @@ def ask(
             "answer_id": answer_id,
         }
         if replay is not None:
-            parts |= _replay_parts(replay, artifact, prompt)
+            parts |= _make_replay_arguments(replay, artifact, prompt)
         elif config is not None:
-            prompt, collected = _read_collection(config, prompt)
+            prompt, collected = _read_collection_arguments(config, prompt)
             parts |= collected
         else:
-            parts |= _import_parts(named)
+            parts |= _import_components(named)
         is_bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
         chain = CFCRunnable(
             artifact=artifact,
@@ -152,7 +152,7 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     return f"threshold {result.threshold:.4g}, {lowest}"
 
 
-def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
+def _make_replay_arguments(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
     if str(path) != "demo" and not path.exists():
@@ -165,7 +165,7 @@ def _replay_parts(path: Path, artifact: CalibrationArtifact, prompt: str) -> dic
     return parts
 
 
-def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
+def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
     """Return a collection's prompt for a question, and its components as arguments of `CFCRunnable`."""
     # Imported late: it needs the extra `[collect]`.
     from langchain_cfc.collect.config import read_config
@@ -177,7 +177,7 @@ def _read_collection(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
     return config.source.columns.render_question(question), {name: made[name] for name in served}
 
 
-def _import_parts(places: Mapping[str, str | None]) -> dict[str, Any]:
+def _import_components(places: Mapping[str, str | None]) -> dict[str, Any]:
     if places["generator"] is None or places["verifier"] is None:
         msg = (
             "model and verifier are missing: give --config with the settings of the collection, --generator "

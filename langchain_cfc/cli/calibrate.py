@@ -17,7 +17,7 @@ from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._artifact import make_curve_table, make_promise_table
 from langchain_cfc.cli._format import emit_json, format_group, get_console, make_table, report_errors
 from langchain_cfc.cli._inputs import (
-    DATASET,
+    RECORDS_HELP,
     FirstCandidates,
     OutArtifact,
     TestFraction,
@@ -35,7 +35,7 @@ _variant_option = partial(typer.Option, rich_help_panel="Variants for research")
 
 
 def calibrate(
-    records: Annotated[list[str], typer.Argument(help=f"{DATASET}.")],
+    records: Annotated[list[str], typer.Argument(help=f"{RECORDS_HELP}.")],
     out_path: OutArtifact = Path("artifact.json"),
     alpha: Annotated[
         list[str] | None,

@@ -14,7 +14,7 @@ from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, print_result, report_errors
 from langchain_cfc.cli._inputs import (
-    DATASET,
+    RECORDS_HELP,
     ArtifactPath,
     FigureFolder,
     check_output,
@@ -39,7 +39,8 @@ def certify(
     records: Annotated[
         list[str] | None,
         typer.Argument(
-            help=f"{DATASET}. They must not have been used to calibrate the artifact. Not with --people.",
+            help=f"{RECORDS_HELP}. They must not have been used to calibrate the artifact. "
+            "Not with --people.",
             show_default=False,
         ),
     ] = None,

@@ -200,7 +200,7 @@ def collect(
         if dry_run:
             _collection.show_estimate(read, as_json=as_json)
             return
-        finished = _collection.run(
+        finished = _collection.run_collection(
             read, out_path, retry_failed=retry_failed, relabel=relabel, as_json=as_json
         )
     raise typer.Exit(0 if finished else EXIT_NO)

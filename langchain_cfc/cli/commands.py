@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from langchain_cfc._internal import __version__
 
 # Entry points of this group are named like their command, and load a `typer.Typer` or a function for one.
-_ENTRY_POINTS = "langchain_cfc.commands"
+_ENTRY_POINT_GROUP = "langchain_cfc.commands"
 # Topic -> command -> (module:object, first sentence of its help), in the order in which `--help` lists them.
 BUILT_IN = {
     "Try": {
@@ -53,8 +53,8 @@ BUILT_IN = {
     },
 }
 # Topic under which `--help` lists commands of other distributions.
-_ADDED = "Added by other packages"
-_PLACES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
+_ADDED_TOPIC = "Added by other packages"
+_OBJECT_NAMES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
 
 
 class CommandGroup(TyperGroup):
@@ -67,21 +67,21 @@ class CommandGroup(TyperGroup):
                 self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
     @cached_property
-    def _added(self) -> dict[str, EntryPoint]:
+    def _added_commands(self) -> dict[str, EntryPoint]:
         """Commands of other distributions, by name; cached, since finding them scans every distribution."""
-        return {found.name: found for found in entry_points(group=_ENTRY_POINTS)}
+        return {found.name: found for found in entry_points(group=_ENTRY_POINT_GROUP)}
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of commands: built-in ones in the order of `BUILT_IN`, then the others sorted."""
         del ctx  # the same in every context
-        return [*self.commands, *sorted(set(self._added) - set(self.commands))]
+        return [*self.commands, *sorted(set(self._added_commands) - set(self.commands))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a stub with the command's summary, for lists; no distribution can replace a built-in one."""
         del ctx  # the same in every context
         if cmd_name in self.commands:
             return self.commands[cmd_name]
-        return _list_added(self._added[cmd_name]) if cmd_name in self._added else None
+        return _make_stub(self._added_commands[cmd_name]) if cmd_name in self._added_commands else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Load the command that the first argument names; return name, command and other arguments."""
@@ -91,10 +91,10 @@ class CommandGroup(TyperGroup):
     def load_command(self, ctx: Any, cmd_name: str) -> Any:
         """Import a command and return it; return None if no command has that name."""
         del ctx  # the same in every context
-        if cmd_name in _PLACES:
-            place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_PLACES[cmd_name]}", _ENTRY_POINTS)
+        if cmd_name in _OBJECT_NAMES:
+            place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OBJECT_NAMES[cmd_name]}", _ENTRY_POINT_GROUP)
             return _make_command(cmd_name, place.load())
-        return _load_added(self._added[cmd_name]) if cmd_name in self._added else None
+        return _load_added(self._added_commands[cmd_name]) if cmd_name in self._added_commands else None
 
 
 def make_app(**settings: Any) -> typer.Typer:
@@ -103,10 +103,10 @@ def make_app(**settings: Any) -> typer.Typer:
     return typer.Typer(**{**shared, **settings})
 
 
-def _list_added(found: EntryPoint) -> TyperCommand:
+def _make_stub(found: EntryPoint) -> TyperCommand:
     """Return a stub of another distribution's command, for lists; it cannot be called."""
     summary = "" if found.dist is None else found.dist.metadata["Summary"] or f"Comes with {found.dist.name}."
-    return TyperCommand(found.name, help=summary.replace("[", r"\["), rich_help_panel=_ADDED)
+    return TyperCommand(found.name, help=summary.replace("[", r"\["), rich_help_panel=_ADDED_TOPIC)
 
 
 def _load_added(found: EntryPoint) -> Any:
@@ -114,7 +114,7 @@ def _load_added(found: EntryPoint) -> Any:
         loaded = found.load()
     except Exception as error:  # noqa: BLE001 - anything may go wrong in code of others
         anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        return _make_command(found.name, _make_substitute(found, error), anything)
+        return _make_command(found.name, _make_failing_command(found, error), anything)
     return _make_command(found.name, loaded)
 
 
@@ -128,7 +128,7 @@ def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None
     return command
 
 
-def _make_substitute(found: EntryPoint, error: Exception) -> Callable[[], None]:
+def _make_failing_command(found: EntryPoint, error: Exception) -> Callable[[], None]:
     """Return a stand-in for a command that cannot be loaded; it fails and says why."""
     by = found.dist.name if found.dist is not None else "a distribution"
     msg = f"this command of {by} cannot be loaded: {type(error).__name__}: {error}"

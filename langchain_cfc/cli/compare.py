@@ -25,7 +25,7 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
-    CORES,
+    CORE_COUNT,
     FigureFolder,
     Jobs,
     RecordPaths,
@@ -77,7 +77,7 @@ _FIGURE_NAMES = {
 }
 _COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
 _SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
-_FAMILIES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
+_FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
 _method_option = partial(typer.Option, rich_help_panel="What is compared")
 _DEFAULT_FIGURES = {
     "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
@@ -90,7 +90,7 @@ def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table
     columns = _CLAIMS_HEADINGS if claims else _HEADINGS
     headings = (f"alpha = {level.alpha:g}, %", *columns.values())
     table = make_table(*headings, width=30, no_wrap=True, min_width=5)
-    for family, words in _FAMILIES.items():
+    for family, words in _FAMILY_NAMES.items():
         members = {name: one for name, one in level.methods.items() if one.family == family}
         if members:
             table.add_row(f"[dim]{words}[/]")
@@ -232,7 +232,7 @@ def compare(
     fit_fraction: Annotated[
         float, split_option(help="Share of the remaining prompts to fit feature maps on.")
     ] = 0.2,
-    jobs: Jobs = CORES,
+    jobs: Jobs = CORE_COUNT,
     metric: Annotated[
         list[str] | None,
         typer.Option(

@@ -27,10 +27,10 @@ from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
 
 # File of the bot's artifact, in the folder of the other artifact.
-_BOT = "bot.json"
+_BOT_FILE = "bot.json"
 # Examples that are printed, and the longest question and answer that fit a line of 80 columns.
-_ANSWERED, _ABSTAINED = 3, 2
-_QUESTION, _ANSWER = 47, 14
+_ANSWERED_EXAMPLES, _ABSTAINED_EXAMPLES = 3, 2
+_QUESTION_WIDTH, _ANSWER_WIDTH = 47, 14
 
 
 def demo(
@@ -40,7 +40,8 @@ def demo(
         typer.Option(
             "--out",
             "-o",
-            help=f"Where to write the artifact of the answer sets; the bot's is {_BOT} in the same folder.",
+            help="Where to write the artifact of the answer sets; the bot's is "
+            f"{_BOT_FILE} in the same folder.",
         ),
     ] = Path("cfc-demo/artifact.json"),
     full: Annotated[
@@ -55,7 +56,7 @@ def demo(
     explains.
     """
     with report_errors():
-        bot_path = out_path.with_name(_BOT)
+        bot_path = out_path.with_name(_BOT_FILE)
         if out_path == bot_path:
             msg = f"{out_path} is reserved for the bot's artifact: give --out another name"
             raise InputError(msg)
@@ -129,7 +130,7 @@ def choose_examples(served: Served) -> Served:
     """
     topics: set[object] = set()
 
-    def take(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
+    def choose(most: int, *, abstained: bool) -> Iterator[tuple[PromptRecord, CFCResult]]:
         for record, result in sorted(served, key=_hash_id):
             topic = record.metadata["topic"]
             if most and topic not in topics and result.abstained == abstained and _is_clear(record, result):
@@ -137,7 +138,7 @@ def choose_examples(served: Served) -> Served:
                 topics.add(topic)
                 yield record, result
 
-    return (*take(_ANSWERED, abstained=False), *take(_ABSTAINED, abstained=True))
+    return (*choose(_ANSWERED_EXAMPLES, abstained=False), *choose(_ABSTAINED_EXAMPLES, abstained=True))
 
 
 def _hash_id(pair: tuple[PromptRecord, CFCResult]) -> bytes:
@@ -147,10 +148,10 @@ def _hash_id(pair: tuple[PromptRecord, CFCResult]) -> bytes:
 
 def _is_clear(record: PromptRecord, result: CFCResult) -> bool:
     """Return whether the bot was plainly right to answer or to abstain, and the example fits a line."""
-    if len(str(record.input)) > _QUESTION:
+    if len(str(record.input)) > _QUESTION_WIDTH:
         return False
     if result.best is not None:
-        return is_best_correct(record, result) and len(result.best) <= _ANSWER
+        return is_best_correct(record, result) and len(result.best) <= _ANSWER_WIDTH
     best = min(record.candidates, key=lambda candidate: candidate.score)
     return not best.correct and 2 * len(_count_answers(result)) >= len(result.candidates)
 
@@ -161,7 +162,7 @@ def _count_answers(result: CFCResult) -> Counter[int]:
 
 
 def _make_examples_table(examples: Served) -> Table:
-    table = make_table("question", "answer", texts=2, width=_QUESTION)
+    table = make_table("question", "answer", texts=2, width=_QUESTION_WIDTH)
     table.show_header = False
     for record, result in examples:
         counts, n = _count_answers(result), len(result.candidates)

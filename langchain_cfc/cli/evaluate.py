@@ -21,9 +21,9 @@ from langchain_cfc.cli._evaluation import (
 )
 from langchain_cfc.cli._format import EXIT_NO, print_result, report_errors
 from langchain_cfc.cli._inputs import (
+    ArtifactAlpha,
     ArtifactPath,
-    HeldAlpha,
-    HeldOutPaths,
+    HeldOutRecords,
     ReportAsJson,
     get_verifier_names,
     open_records,
@@ -33,8 +33,8 @@ from langchain_cfc.evaluation import EvaluationReport
 
 def evaluate(
     artifact_path: ArtifactPath,
-    records: HeldOutPaths,
-    alpha: HeldAlpha = None,
+    records: HeldOutRecords,
+    alpha: ArtifactAlpha = None,
     as_json: ReportAsJson = False,
 ) -> None:
     """Measure an artifact on labelled records.

@@ -85,7 +85,7 @@ def init(
         _check_output(out_path, force=force)
         if not is_asking:
             _check_options(source, model)
-        source = source or _ask("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
+        source = source or _ask_user("File of questions and references (CSV, JSON Lines, JSON, Parquet)")
         if is_asking:
             question, reference = _ask_columns(source, question, reference)
         dataset = proposals.Dataset.read(source, question, reference, prompt)
@@ -94,18 +94,18 @@ def init(
         chat = proposals.Model.parse(model, base_url)
         check_collection_installed(chat.name)
         if is_asking and prompt is None:
-            given = _ask("Prompt", default=str(dataset.columns.prompt))
+            given = _ask_user("Prompt", default=str(dataset.columns.prompt))
             dataset = proposals.Dataset.read(source, question, reference, given)
         proposal = _propose(dataset, chat, n, out_path)
         while is_asking and not _confirm(proposal, dataset):
-            given = _ask("Another prompt", default=str(dataset.columns.prompt))
+            given = _ask_user("Another prompt", default=str(dataset.columns.prompt))
             dataset = proposals.Dataset.read(source, question, reference, given)
             proposal = _propose(dataset, chat, n, out_path)
         with atomic_writer(out_path) as file:
             file.write(proposal.format_toml().encode())
     following = f"langchain-cfc collect --config {shlex.quote(str(out_path))} --out records.jsonl"
     if as_json:
-        emit_json({**_summarize(proposal), "written": str(out_path), "next": following})
+        emit_json({**_summarize_proposal(proposal), "written": str(out_path), "next": following})
     else:
         console = get_console()
         if not is_asking:
@@ -147,7 +147,7 @@ def _check_options(source: str | None, model: str | None) -> None:
 # Questions to the user
 
 
-def _ask(text: str, default: str | None = None) -> str:
+def _ask_user(text: str, default: str | None = None) -> str:
     answer: str = typer.prompt(text, default=default, err=True)
     return answer.strip()
 
@@ -160,18 +160,18 @@ def _ask_columns(source: str, question: str | None, reference: str | None) -> tu
     question, reference = detection.find_columns(names, question, reference)
     listed = join_names(names, 20)
     if question is None:
-        question = _ask(f"Column of the questions ({listed})")
+        question = _ask_user(f"Column of the questions ({listed})")
         _, reference = detection.find_columns(names, question, reference)
-    return question, reference or _ask(f"Column of the right answers ({listed})")
+    return question, reference or _ask_user(f"Column of the right answers ({listed})")
 
 
 def _ask_model(base_url: str | None) -> tuple[str, str | None]:
     if base_url is None:
-        given = _ask("Model (such as openai:gpt-4o-mini, or the URL of an OpenAI-compatible server)")
+        given = _ask_user("Model (such as openai:gpt-4o-mini, or the URL of an OpenAI-compatible server)")
         if not given.startswith(("http://", "https://")):
             return given, None
         base_url = given
-    return _ask("Name of the model on that server"), base_url
+    return _ask_user("Name of the model on that server"), base_url
 
 
 def _confirm(proposal: Proposal, dataset: Dataset) -> bool:
@@ -233,7 +233,7 @@ def _format_factory(table: Mapping[str, Any]) -> str:
     return f"{table['factory'].rpartition(':')[2]}{f'({arguments})' if arguments else ''}"
 
 
-def _summarize(proposal: Proposal) -> dict[str, Any]:
+def _summarize_proposal(proposal: Proposal) -> dict[str, Any]:
     return {
         "settings": proposal.settings,
         "reasons": {name: reason for name, reason in proposal.reasons.items() if _is_used(name, proposal)},

@@ -80,7 +80,7 @@ def inspect(
 
 
 def _verify_thresholds(artifact: CalibrationArtifact, prompts: int) -> list[LevelVerification]:
-    with _native_output_on_stderr():
+    with _redirect_native_output():
         return verification.verify(
             artifact,
             prompts=prompts,
@@ -89,7 +89,7 @@ def _verify_thresholds(artifact: CalibrationArtifact, prompts: int) -> list[Leve
 
 
 @contextmanager
-def _native_output_on_stderr() -> Iterator[None]:
+def _redirect_native_output() -> Iterator[None]:
     """Redirect what compiled libraries print to standard error; HiGHS 1.16 always prints a banner."""
     sys.stdout.flush()
     stdout = os.dup(1)

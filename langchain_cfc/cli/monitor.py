@@ -35,15 +35,15 @@ app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broke
 # At most this many tests are listed, unless more of them alarm.
 _MOST_LISTED = 10
 
-Artifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
-Store = Annotated[
+ServedArtifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
+StorePath = Annotated[
     str, typer.Argument(help="SQLite file written by a monitor, or URL of a PostgreSQL database.")
 ]
 LeastProbability = Annotated[
     float,
     typer.Option(help="Smallest probability with which any result is selected for labelling."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+OutcomeAsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
 Since = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="Only results since then, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
@@ -52,8 +52,8 @@ Since = Annotated[
 
 @app.command("status")
 def status(
-    artifact: Artifact,
-    store: Store,
+    artifact: ServedArtifact,
+    store: StorePath,
     level: Annotated[
         float,
         typer.Option(
@@ -78,7 +78,7 @@ def status(
         Path | None,
         typer.Option(help="Write one HTML page: alarms, evidence over time, and what to do."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: OutcomeAsJson = False,
 ) -> None:
     """Show whether anything has drifted, a promise is broken or a limit exceeded.
 
@@ -112,8 +112,8 @@ def status(
 
 @app.command("labels")
 def labels(
-    artifact: Artifact,
-    store: Store,
+    artifact: ServedArtifact,
+    store: StorePath,
     source: Annotated[
         str,
         typer.Argument(
@@ -123,7 +123,7 @@ def labels(
         ),
     ],
     least_probability: LeastProbability = 1.0,
-    as_json: AsJson = False,
+    as_json: OutcomeAsJson = False,
 ) -> None:
     """Add labels of results, all or none.
 
@@ -146,8 +146,8 @@ def labels(
 
 @app.command("recalibrate")
 def recalibrate(
-    artifact: Artifact,
-    store: Store,
+    artifact: ServedArtifact,
+    store: StorePath,
     out_path: Annotated[
         Path, typer.Option("--out", "-o", help="Where to write the new artifact, if it is certified.")
     ] = Path("recalibrated.json"),
@@ -176,7 +176,7 @@ def recalibrate(
         ),
     ] = False,
     least_probability: LeastProbability = 1.0,
-    as_json: AsJson = False,
+    as_json: OutcomeAsJson = False,
 ) -> None:
     """Calibrate again on labelled results of the monitor.
 
@@ -235,12 +235,12 @@ def recalibrate(
 
 @app.command("shadow")
 def shadow(
-    artifact: Artifact,
+    artifact: ServedArtifact,
     other: Annotated[Path, typer.Argument(metavar="OTHER", help="The artifact to compare it with.")],
-    store: Store,
+    store: StorePath,
     since: Since = None,
     least_probability: LeastProbability = 1.0,
-    as_json: AsJson = False,
+    as_json: OutcomeAsJson = False,
 ) -> None:
     """Show what another artifact would have decided.
 
@@ -283,16 +283,18 @@ def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> 
     for name in (served, other):
         table.add_column(escape(name), justify="right", no_wrap=True, max_width=22)
 
-    def row(label: str, name: str, form: Callable[[float], str] = format_percent, style: str = "") -> None:
+    def add_row(
+        label: str, name: str, form: Callable[[float], str] = format_percent, style: str = ""
+    ) -> None:
         values = [getattr(one, name) for one in (found.served, found.other)]
         table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
 
-    row("promise kept", "kept", style="bold")
-    row("answered", "answered")
-    row("best answer wrong, if answered", "wrong")
-    row("flagged as not certifiable", "flagged")
-    row("candidates per set", "candidates", "{:.2f}".format)
-    row("distinct answers per set", "answers", "{:.2f}".format)
+    add_row("promise kept", "kept", style="bold")
+    add_row("answered", "answered")
+    add_row("best answer wrong, if answered", "wrong")
+    add_row("flagged as not certifiable", "flagged")
+    add_row("candidates per set", "candidates", "{:.2f}".format)
+    add_row("distinct answers per set", "answers", "{:.2f}".format)
     table.add_row("same decision", "", format_percent(found.same))
     return table
 

@@ -22,7 +22,7 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
-    CORES,
+    CORE_COUNT,
     FigureFolder,
     Jobs,
     RecordPaths,
@@ -70,7 +70,7 @@ def synthetic(
         int, typer.Option(help="Number of seeds; a verdict needs 100. The paper seems to use 5.")
     ] = 200,
     seed: Annotated[int, typer.Option(help="Base seed of all runs.")] = 0,
-    jobs: Jobs = CORES,
+    jobs: Jobs = CORE_COUNT,
     alpha: Annotated[
         list[str] | None,
         typer.Option(help="Level of the main table to print; repeatable. Default: 0.1 and 0.2."),
@@ -124,7 +124,7 @@ def _print_synthetic(console: Console, found: SyntheticReport, *, alphas: list[s
     for one in found.agreement:
         style = {True: "green", False: "bold red", None: "yellow"}[one.passes]
         console.print(f"[{style}]{escape(one.words)}[/]")
-    console.print(f"{_list_furthest(found.cells)}\n")
+    console.print(f"{_format_furthest(found.cells)}\n")
     print_list(console, found.account)
 
 
@@ -155,7 +155,7 @@ def _format_cell(cell: Cell) -> str:
     return f"{cell.reproduced:.{decimals}f} [dim]({published})[/]{outside:1}"
 
 
-def _list_furthest(cells: list[Cell], most: int = 5) -> str:
+def _format_furthest(cells: list[Cell], most: int = 5) -> str:
     furthest = sorted(cells, key=lambda cell: -abs(cell.z))[:most]
     listed = (f"{cell.method} {cell.metric} at alpha = {cell.alpha}: {cell.z:+.2f}" for cell in furthest)
     return f"Furthest from the paper, z: {'; '.join(listed)}."
@@ -175,7 +175,7 @@ def efficiency(
         int, typer.Option(help="Calibration sets of each size, for convergence to the oracle.")
     ] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = 1,
-    jobs: Jobs = CORES,
+    jobs: Jobs = CORE_COUNT,
     figures: FigureFolder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every cell as JSON.")] = False,
 ) -> None:
@@ -295,7 +295,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
         ] = "all",
         splits: Annotated[int, split_option(help="Number of random splits; the paper seems to use 5.")] = 100,
         seed: SplitsSeed = "0",
-        jobs: Jobs = CORES,
+        jobs: Jobs = CORE_COUNT,
         report: Annotated[
             Path | None,
             typer.Option(help="Write the comparison as one HTML page, without patterns and ablations."),

@@ -21,7 +21,7 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import DATASET, open_records, split_option
+from langchain_cfc.cli._inputs import RECORDS_HELP, open_records, split_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import BotPlan, Plan, plan_bot, plan_from_assumptions, plan_from_pilot
 from langchain_cfc.guarantee import format_share
@@ -38,7 +38,7 @@ _BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-frac
 def plan(
     context: typer.Context,
     pilot: Annotated[
-        list[str] | None, typer.Argument(help=f"{DATASET}. Omit it to state assumptions instead.")
+        list[str] | None, typer.Argument(help=f"{RECORDS_HELP}. Omit it to state assumptions instead.")
     ] = None,
     alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     max_wrong_rate: Annotated[
@@ -89,7 +89,7 @@ def plan(
     """
     with report_errors():
         if max_wrong_rate is not None:
-            if not pilot or (others := _list_given(context) - _BOT_OPTIONS):
+            if not pilot or (others := _list_given_options(context) - _BOT_OPTIONS):
                 msg = "--max-wrong-rate plans a bot from a pilot: give a file" + (
                     f", and leave out {', '.join(sorted(others))}" if pilot else ""
                 )
@@ -166,7 +166,7 @@ def _print_plan(console: Console, found: Plan) -> None:
         print_list(console, found.advice, "Advice")
 
 
-def _list_given(context: typer.Context) -> set[str]:
+def _list_given_options(context: typer.Context) -> set[str]:
     """Return the parameters given on the command line, each as an option: `as_json` as `--as-json`."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     return {

@@ -15,10 +15,10 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._evaluation import format_verdict, is_contradicted
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
 from langchain_cfc.cli._inputs import (
+    ArtifactAlpha,
     ArtifactPath,
     Dataset,
-    HeldAlpha,
-    HeldOutPaths,
+    HeldOutRecords,
     get_verifier_names,
     open_records,
 )
@@ -29,11 +29,11 @@ from langchain_cfc.records import PromptRecord, Records
 
 def report(
     artifact_path: ArtifactPath,
-    records: HeldOutPaths,
+    records: HeldOutRecords,
     out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path(
         "report.html"
     ),
-    alpha: HeldAlpha = None,
+    alpha: ArtifactAlpha = None,
     show_text: Annotated[
         bool, typer.Option("--show-text", help="Include the texts of the hardest prompts and their answers.")
     ] = False,

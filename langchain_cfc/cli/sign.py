@@ -18,7 +18,7 @@ from langchain_cfc.artifact.signatures import (
 from langchain_cfc.cli._format import emit_json, get_console, report_errors
 from langchain_cfc.cli._inputs import ArtifactPath
 
-PASSWORD = "LANGCHAIN_CFC_KEY_PASSWORD"  # noqa: S105 - the name of a variable
+PASSWORD_VARIABLE = "LANGCHAIN_CFC_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 
 
 def sign(
@@ -27,7 +27,7 @@ def sign(
         Path,
         typer.Option(
             help="Ed25519 private key, PEM or OpenSSH. The password of an encrypted key is read from "
-            f"the environment variable {PASSWORD}."
+            f"the environment variable {PASSWORD_VARIABLE}."
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
@@ -46,7 +46,7 @@ def sign(
         langchain-cfc inspect artifact.json --require-signature key.pub
     """
     with report_errors():
-        password = os.environ.get(PASSWORD)
+        password = os.environ.get(PASSWORD_VARIABLE)
         private = load_private_key(key, None if password is None else password.encode())
         public = format_public_key(private)
         artifact = CalibrationArtifact.load(artifact_path)

@@ -22,7 +22,7 @@ from langchain_cfc.cli._format import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._inputs import STORE
+from langchain_cfc.cli._inputs import STORE_HELP
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
 from langchain_cfc.collect.review import read_people_claims, write_review
@@ -40,7 +40,7 @@ _MOST_LISTED = 10
 
 @app.command("status")
 def status(
-    store: Annotated[str, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
     """Show a collection's progress, its labels and what failed."""
@@ -62,7 +62,7 @@ def status(
 
 @app.command("export")
 def export(
-    store: Annotated[str, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
     records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
     sample_for_review: Annotated[
         int | None,
@@ -102,7 +102,7 @@ def export(
 @app.command("import")
 def import_(
     records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
-    store: Annotated[str, typer.Argument(help=f"{STORE} Created if it does not exist.")],
+    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} Created if it does not exist.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
 ) -> None:
     """Add records that were made elsewhere to a store.
@@ -118,7 +118,7 @@ def import_(
 
 @app.command("check")
 def check(
-    store: Annotated[str, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Read a whole store, and check every prompt against its digests.
@@ -137,7 +137,7 @@ def check(
 
 @app.command("shrink")
 def shrink(
-    store: Annotated[str, typer.Argument(help=STORE)],
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Remove the raw messages of labelled prompts, such as log-probabilities, and free the disk space.

@@ -24,8 +24,8 @@ from langchain_cfc.cli._format import (
     report_errors,
 )
 from langchain_cfc.cli._inputs import (
-    CORES,
-    DATASET,
+    CORE_COUNT,
+    RECORDS_HELP,
     Dataset,
     FirstCandidates,
     Jobs,
@@ -41,12 +41,13 @@ from langchain_cfc.guarantee import format_share
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
 # Most rows of the table; the JSON holds all options.
-_MOST_SHOWN = 10
+_MOST_ROWS = 10
 
 
 def suggest(
     records: Annotated[
-        list[str], typer.Argument(help=f"{DATASET}. They must contain the raw outputs of every --verifier.")
+        list[str],
+        typer.Argument(help=f"{RECORDS_HELP}. They must contain the raw outputs of every --verifier."),
     ],
     alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     features: Annotated[
@@ -95,7 +96,7 @@ def suggest(
     plot: Annotated[
         Path | None, typer.Option(help="With --draws: write a plot of the rules to this file.")
     ] = None,
-    jobs: Jobs = CORES,
+    jobs: Jobs = CORE_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
     """Choose a feature map, a set rule and verifiers, with reasons.
@@ -208,7 +209,7 @@ def _print_suggestion(console: Console, found: Suggestion) -> None:
     )
     console.print(_make_options_table(found))
     console.print("[dim]gap, kept and flag in %; price: answers shown per prompt, all of them if flagged[/]")
-    more = len(found.options) - _MOST_SHOWN
+    more = len(found.options) - _MOST_ROWS
     if more > 0:
         console.print(f"[dim]and {more} more; --json shows all[/]")
     console.print(f"\n[bold]{escape(found.options[0].words)}[/]: {escape(found.reason)}")
@@ -233,7 +234,7 @@ def _make_options_table(found: Suggestion) -> Table:
     table.add_column("option [not bold](worst group)[/]", overflow="fold", width=46)
     for heading in ("gap", "price", "kept", "flag"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for place, one in enumerate(found.options[:_MOST_SHOWN], start=1):
+    for place, one in enumerate(found.options[:_MOST_ROWS], start=1):
         table.add_row(
             str(place),
             f"{escape(one.words)} [not bold][dim]({format_group(one.group)})[/][/]",

@@ -223,7 +223,7 @@ def test_a_bug_is_shown_without_them(unbound: Path) -> None:
         "def bug(*_):\n"
         f"    logging.getLogger('other').warning({HOSTILE!r})\n"
         f"    raise SystemError({HOSTILE!r})\n"
-        "ask._import_parts = bug\n"
+        "ask._import_components = bug\n"
         "sys.argv = ['langchain-cfc', 'ask', 'unbound.json', 'question']\n"
         "cli.main()\n"
     )

@@ -13,7 +13,7 @@ from unittest import mock
 import typer
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc.cli._collection import run
+from langchain_cfc.cli._collection import run_collection
 from langchain_cfc.collect.batches import submission
 from langchain_cfc.collect.batches.submission import WaitTimes
 from langchain_cfc.collect.config import read_config
@@ -72,7 +72,7 @@ def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None
     )
     try:
         with hasty, pace, forget:
-            finished = run(
+            finished = run_collection(
                 read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
             )
     except typer.Exit as ended:

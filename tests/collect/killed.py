@@ -18,7 +18,7 @@ import typer
 from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
-from langchain_cfc.cli._collection import run
+from langchain_cfc.cli._collection import run_collection
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.executor import Components, RetryPolicy
@@ -78,7 +78,7 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
     )
     try:
         with hasty:
-            finished = run(
+            finished = run_collection(
                 read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
             )
     except typer.Exit as ended:
