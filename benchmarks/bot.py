@@ -47,7 +47,7 @@ from langchain_cfc.records.splits import split_plan  # noqa: E402 - the path com
 
 RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
 DELTA = "0.1"
-REFUTED = 0.01
+REFUTATION_LEVEL = 0.01
 CUTS = np.linspace(0.01, 1.0, 100)
 PAGE = (
     "Made by `benchmarks/bot.py`, whose docstring says what is compared. *found*: share of splits with a "
@@ -128,7 +128,7 @@ def summarise_counts(rate: str, method: str, seen: Sequence[tuple[int, Counts]])
     """Summarise the number of test prompts and the counts of every split."""
     certified = [(size, *counts) for size, counts in seen if counts is not None]
     violated = sum(
-        answered > 0 and 1.0 - binomial_p_value(wrong - 1, answered, float(rate)) <= REFUTED
+        answered > 0 and 1.0 - binomial_p_value(wrong - 1, answered, float(rate)) <= REFUTATION_LEVEL
         for _, answered, wrong in certified
         if wrong > 0
     )
@@ -154,18 +154,18 @@ def measure_split(
     }
 
 
-def read_best(labelled: LabelledBatch) -> tuple[np.ndarray, np.ndarray]:
+def find_best(labelled: LabelledBatch) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean score of each prompt, and whether its best candidate is wrong."""
     scores = labelled.draws.scores
     best = scores.argmin(axis=1)
     return scores.mean(axis=1), ~labelled.correct[np.arange(len(labelled)), best]
 
 
-def answer_below(labelled: LabelledBatch, cut: float | None) -> Counts:
+def count_answers_below(labelled: LabelledBatch, cut: float | None) -> Counts:
     """Count answers and wrong ones below a cut of the mean score."""
     if cut is None:
         return None
-    means, wrong = read_best(labelled)
+    means, wrong = find_best(labelled)
     return int((means <= cut).sum()), int((wrong & (means <= cut)).sum())
 
 
@@ -173,20 +173,20 @@ def run_baseline(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) -
     """Test the cuts in sequence, from the strictest with enough answers on."""
     passed = None
     for cut in CUTS:
-        answered, wrong = answer_below(known, cut) or (0, 0)
+        answered, wrong = count_answers_below(known, cut) or (0, 0)
         if binomial_p_value(0, answered, float(rate)) > float(DELTA):
             continue  # too few answers, even if all of them were right
         if binomial_p_value(wrong, answered, float(rate)) > float(DELTA):
             break
         passed = cut
-    return answer_below(test, passed)
+    return count_answers_below(test, passed)
 
 
 def run_control(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) -> Counts:
     """Take the largest cut whose wrong answers are few enough, without a test."""
-    counts = [(cut, *(answer_below(known, cut) or (0, 0))) for cut in CUTS]
+    counts = [(cut, *(count_answers_below(known, cut) or (0, 0))) for cut in CUTS]
     fine = [cut for cut, answered, wrong in counts if answered and wrong <= float(rate) * answered]
-    return answer_below(test, max(fine, default=None))
+    return count_answers_below(test, max(fine, default=None))
 
 
 def run_bot(known: LabelledBatch, test: LabelledBatch, rate: str, seed: int) -> Counts:

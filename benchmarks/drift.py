@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
     Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
 
-WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+WEAKER_RECORDS = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
 FEATURES = "mean_score"
 LEVEL = 0.01
 HALF = 0.5
-BEFORE = 100  # results before the change
-HARD = ("multiplication", "currency", "calling code", "internet domain")
+RESULTS_BEFORE = 100  # results before the change
+HARD_TOPICS = ("multiplication", "currency", "calling code", "internet domain")
 
 
 @dataclass(frozen=True)
@@ -81,35 +81,35 @@ def make_shifts() -> dict[str, Shift]:
     """Make the changes of what is served, by name."""
     from langchain_cfc.records import read_records, tabulate, with_scores
 
-    weaker = tabulate(read_records(WEAKER))
+    weaker = tabulate(read_records(WEAKER_RECORDS))
     rows = {name: row for row, name in enumerate(weaker.ids)}
 
-    def nothing(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
+    def change_nothing(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return served
 
     def swap_model(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
         return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
 
-    def harder(times: int) -> Shift:
+    def make_harder(times: int) -> Shift:
         def shift(served: LabelledBatch, rng: np.random.Generator) -> LabelledBatch:
-            hard = np.array([one["topic"] in HARD for one in served.draws.metadata])
+            hard = np.array([one["topic"] in HARD_TOPICS for one in served.draws.metadata])
             return served.take(np.flatnonzero(hard | (rng.random(len(served)) < 1 / times)))
 
         return shift
 
-    def stricter(power: float) -> Shift:
+    def make_stricter(power: float) -> Shift:
         def shift(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
             return with_scores(served, served.draws.scores**power)
 
         return shift
 
     return {
-        "nothing (control)": nothing,
+        "nothing (control)": change_nothing,
         "a weaker model under the same name": swap_model,
-        "hard topics three times as frequent": harder(3),
-        "hard topics five times as frequent": harder(5),
-        "a verifier that raises its scores to the power 0.8": stricter(0.8),
-        "a verifier that gives the square root of its scores": stricter(0.5),
+        "hard topics three times as frequent": make_harder(3),
+        "hard topics five times as frequent": make_harder(5),
+        "a verifier that raises its scores to the power 0.8": make_stricter(0.8),
+        "a verifier that gives the square root of its scores": make_stricter(0.5),
     }
 
 
@@ -124,13 +124,13 @@ def _measure_shift(name: str, shift: Shift, streams: int) -> Detection:
         artifact = calibrate_split(source, seed)
         part = artifact.calibration.split.rows(source)
         rows = rng.permutation(part["test"])
-        before, after = source.take(rows[:BEFORE]), shift(source.take(rows[BEFORE:]), rng)
+        before, after = source.take(rows[:RESULTS_BEFORE]), shift(source.take(rows[RESULTS_BEFORE:]), rng)
         after = after.take(rng.permutation(len(after)))
         shortest = min(shortest, len(after))
         drift, kept = _find_alarms(artifact, before, after)
-        early += drift <= BEFORE
-        delays.append(drift - BEFORE if drift > BEFORE else np.inf)
-        labelled.append(kept - BEFORE if kept > BEFORE else np.inf)
+        early += drift <= RESULTS_BEFORE
+        delays.append(drift - RESULTS_BEFORE if drift > RESULTS_BEFORE else np.inf)
+        labelled.append(kept - RESULTS_BEFORE if kept > RESULTS_BEFORE else np.inf)
         samples.append((_compute_means(source.take(part["calibration"])), _compute_means(after)))
     return Detection(
         name=name,
@@ -173,7 +173,7 @@ def _find_alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[
     alarms = [np.inf, np.inf]
     number = 0
     for part in parts:
-        for one, correct in observe(artifact, part, number):
+        for one, correct in make_observations(artifact, part, number):
             number += 1
             drift = drift.update(one)
             kept = kept.update(one, Label(one.id, correct), one.at, 1.0)
@@ -183,7 +183,7 @@ def _find_alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[
     return alarms[0], alarms[1]
 
 
-def observe(
+def make_observations(
     artifact: CalibrationArtifact, part: LabelledBatch, first: int
 ) -> list[tuple[ObservedResult, list[bool]]]:
     """Return what a monitor would see of prompts, with the labels of their candidates."""
@@ -253,7 +253,7 @@ def make_page(found: Sequence[Detection], streams: int) -> str:
 
 Written by `benchmarks/drift.py`; do not edit. {streams} streams for each change: the recording that ships,
 split by another seed each time, `{FEATURES}` at alpha = {ALPHA}; prompts that took no part in calibration are
-served in random order, {BEFORE} of them before the change.
+served in random order, {RESULTS_BEFORE} of them before the change.
 
 *Found* and *delay* are of tests without labels, all together at level {LEVEL}: median number of results from
 the change to the first alarm. *With labels*: the same where every result is labelled, and the certified rate

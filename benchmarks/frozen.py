@@ -31,12 +31,12 @@ sys.path.insert(0, str(ROOT))  # a script finds only modules of its own folder
 if TYPE_CHECKING:
     from langchain_cfc import PromptRecord
 
-SUMS = Path(__file__).with_name("frozen.sha256")
+DIGESTS = Path(__file__).with_name("frozen.sha256")
 # Seconds since 1970 that artifacts and reports are made at.
 EPOCH = "1767225600"
 # Parts of an output that no two runs share.
-VOLATILE = {"seconds", "now", "at", "age_days", "latest", "first", "last"}
-PROGRAM = "from langchain_cfc.cli import main; main()"
+VOLATILE_FIELDS = {"seconds", "now", "at", "age_days", "latest", "first", "last"}
+CLI_PROGRAM = "from langchain_cfc.cli import main; main()"
 
 # Options of `calibrate` on the demo's recording, by the name of the artifact.
 CALIBRATIONS: Mapping[str, Mapping[str, Any]] = {
@@ -97,7 +97,7 @@ COMMANDS: Mapping[str, str] = {
     "--out collected.jsonl --json",
 }
 # The parts that `collect` is given: the candidates of a prompt depend on the prompt alone.
-PARTS = """
+PARTS_MODULE = """
 import zlib
 from itertools import count
 
@@ -119,7 +119,7 @@ draw = RunnableLambda(draw)
 """
 QUESTION = "What is the capital of Peru?"
 # Files that the commands write, kept like what they print.
-WRITTEN = (
+WRITTEN_FILES = (
     "demo/artifact.json",
     "called.json",
     "certified.json",
@@ -145,9 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _compare_times(outputs, options.against.absolute(), options.rounds)
     found = make_outputs(outputs)
     if options.update:
-        SUMS.write_text("".join(f"{value}  {name}\n" for name, value in found.items()), encoding="utf-8")
+        DIGESTS.write_text("".join(f"{value}  {name}\n" for name, value in found.items()), encoding="utf-8")
         return 0
-    lines = SUMS.read_text(encoding="utf-8").splitlines()
+    lines = DIGESTS.read_text(encoding="utf-8").splitlines()
     known = {name: value for value, name in (line.split("  ") for line in lines)}
     different = sorted(name for name in {*known, *found} if known.get(name) != found.get(name))
     for name in different:
@@ -189,15 +189,15 @@ def make_outputs(outputs: Path) -> dict[str, str]:
                 monitor.see(result, record.id)
                 file.write(json.dumps(_drop_volatile(result.model_dump(mode="json")), sort_keys=True) + "\n")
     _write_sheet(records, outputs / "sheet.csv")
-    (outputs / "frozen_parts.py").write_text(PARTS, encoding="utf-8")
+    (outputs / "frozen_parts.py").write_text(PARTS_MODULE, encoding="utf-8")
     questions = ({"id": f"q{number}", "input": f"{number}?", "reference": "1"} for number in range(40))
     (outputs / "questions.jsonl").write_text(
         "".join(f"{json.dumps(one)}\n" for one in questions), encoding="utf-8"
     )
     (outputs / "printed").mkdir()
     for name, command in COMMANDS.items():
-        _write_printed(outputs, name, _run(ROOT, outputs, name, command))
-    return {name: _digest(outputs / name) for name in _list_compared(outputs)}
+        _write_printed(outputs, name, _run_command(ROOT, outputs, name, command))
+    return {name: _compute_digest(outputs / name) for name in _list_compared(outputs)}
 
 
 def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
@@ -215,14 +215,14 @@ def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
 def _list_compared(outputs: Path) -> Iterator[str]:
     for folder in ("artifacts", "printed"):
         yield from sorted(f"{folder}/{path.name}" for path in (outputs / folder).iterdir())
-    yield from ("results.jsonl", *WRITTEN)
+    yield from ("results.jsonl", *WRITTEN_FILES)
 
 
-def _digest(path: Path) -> str:
+def _compute_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _run(checkout: Path, folder: Path, name: str, command: str) -> subprocess.CompletedProcess[str]:
+def _run_command(checkout: Path, folder: Path, name: str, command: str) -> subprocess.CompletedProcess[str]:
     """Run a command of a checkout in a folder; `ask` asks the question."""
     environment = {
         **os.environ,
@@ -232,7 +232,7 @@ def _run(checkout: Path, folder: Path, name: str, command: str) -> subprocess.Co
     }
     question = [QUESTION] if name == "ask" else []
     return subprocess.run(  # noqa: S603 - the commands of this file
-        [sys.executable, "-c", PROGRAM, *command.split(), *question],
+        [sys.executable, "-c", CLI_PROGRAM, *command.split(), *question],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -255,7 +255,7 @@ def _write_printed(outputs: Path, name: str, ran: subprocess.CompletedProcess[st
 def _drop_volatile(value: Any) -> Any:
     """Return JSON without what no two runs share."""
     if isinstance(value, dict):
-        return {name: _drop_volatile(one) for name, one in value.items() if name not in VOLATILE}
+        return {name: _drop_volatile(one) for name, one in value.items() if name not in VOLATILE_FIELDS}
     if isinstance(value, list):
         return [_drop_volatile(one) for one in value]
     return value
@@ -281,7 +281,7 @@ def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
         for number in range(-1, rounds):
             for checkout in (ROOT, other) if number % 2 else (other, ROOT):
                 start = time.perf_counter()
-                ran = _run(checkout, outputs, name, command)
+                ran = _run_command(checkout, outputs, name, command)
                 if ran.returncode not in {0, 1}:
                     raise SystemExit(ran.stdout + ran.stderr)
                 if number >= 0:

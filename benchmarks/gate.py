@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 if TYPE_CHECKING:
     from benchmarks.lib.timing import Ratio
 
-TRACKED = Path(__file__).with_name("ratios.json")
+TRACKED_FILE = Path(__file__).with_name("ratios.json")
 # How far above the tracked interval the interval of a run may begin.
 TOLERANCE = 1.2
 CALIBRATION_PROMPTS = 1_000
@@ -48,8 +48,8 @@ def main() -> int:
     found = dict(measure())
     ratios = TypeAdapter(dict[str, Ratio])
     if options.update:
-        TRACKED.write_bytes(ratios.dump_json(found, indent=2) + b"\n")
-    tracked = ratios.validate_json(TRACKED.read_bytes())
+        TRACKED_FILE.write_bytes(ratios.dump_json(found, indent=2) + b"\n")
+    tracked = ratios.validate_json(TRACKED_FILE.read_bytes())
     worse = find_worse(found, tracked)
 
     rows = tuple(
@@ -97,23 +97,23 @@ def measure() -> Iterator[tuple[str, Ratio]]:
 def measure_calibration() -> Ratio:
     """Measure `calibrate` from a file to a saved artifact over `orjson.loads` of its lines."""
     from benchmarks.lib.timing import Ratio, time_in_turn
-    from benchmarks.scale import calibrate, make_lines, parse
+    from benchmarks.scale import calibrate_file, make_lines, parse_lines
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "records.jsonl")
         make_lines(path, CALIBRATION_PROMPTS)
-        ours, bare = time_in_turn([lambda _: calibrate(path), lambda _: parse(path)], rounds=15)
+        ours, bare = time_in_turn([lambda _: calibrate_file(path), lambda _: parse_lines(path)], rounds=15)
     return Ratio.of(ours, bare)
 
 
 def measure_thresholds(kind: str) -> Ratio:
     """Measure the threshold of a new prompt over the linear programme that `scipy` gives HiGHS."""
-    from benchmarks.lib.peers import scipy_dual
+    from benchmarks.lib.peers import make_scipy_dual
     from benchmarks.lib.problems import make_problem, make_rule
     from benchmarks.lib.timing import WARM_ROUNDS, Ratio, time_in_turn
 
     problem = make_problem(kind, 5, 2_000, THRESHOLD_ROUNDS + WARM_ROUNDS)
-    fitted, ask = make_rule(problem).fit(problem.features, problem.scores), scipy_dual("highs")(problem)
+    fitted, ask = make_rule(problem).fit(problem.features, problem.scores), make_scipy_dual("highs")(problem)
     if ask is None:
         msg = "the peer gives no thresholds"
         raise AssertionError(msg)

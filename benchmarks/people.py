@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TARGET = 0.75
-RIGHT = (0.5, 0.6, 0.75, 0.9, 0.95)
+JUDGE_ACCURACIES = (0.5, 0.6, 0.75, 0.9, 0.95)
 RATES = (0.8, 0.85, 0.9)
 SHARE = 0.1
 PROMPTS = 15_000
@@ -42,8 +42,8 @@ average; *alone* is the same bound without a judge, with every prompt labelled.
         alone, _ = count_labels(
             World(rate, 0.5), TARGET, sequences=sequences, prompts=5_000, labels="people", seed=1
         )
-        for right in RIGHT:
-            for biased in (False, True) if right > RIGHT[0] else (False,):
+        for right in JUDGE_ACCURACIES:
+            for biased in (False, True) if right > JUDGE_ACCURACIES[0] else (False,):
                 spent, certified = count_labels(
                     World(rate, right, biased),
                     TARGET,
@@ -66,7 +66,7 @@ False certificates, after any of 600 prompts, where the truth is 74.9% and peopl
 
 | judge right | biased | false of {sequences} |
 | --- | --- | --- |"""
-    for right in RIGHT[1:]:
+    for right in JUDGE_ACCURACIES[1:]:
         for biased in (False, True):
             world = World(TARGET - 0.001, right, biased)
             _, false = count_labels(world, TARGET, sequences=sequences, prompts=600, share=0.3, seed=3)

@@ -80,8 +80,8 @@ def _report_lines(path: Path, rounds: int) -> None:
 
     parsed, calibrated, peaks = [], [], []
     for _ in range(rounds):
-        parsed.append(_run_step("parse", path)["seconds"])
-        found = _run_step("calibrate", path)
+        parsed.append(_run_step("parse_lines", path)["seconds"])
+        found = _run_step("calibrate_file", path)
         calibrated.append(found["seconds"])
         peaks.append(found["peak"])
     ratio = Ratio.of(calibrated, parsed)
@@ -93,7 +93,7 @@ def _report_lines(path: Path, rounds: int) -> None:
 
 
 def _report_parquet(path: Path) -> None:
-    found = _run_step("calibrate", path)
+    found = _run_step("calibrate_file", path)
     print(f"Parquet, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
     print(f"  to artifact        {found['seconds']:8.2f} s")
     _print_peak(found["peak"], MOST_BYTES_OF_PARQUET)
@@ -104,7 +104,7 @@ def _report_claims(path: Path, rounds: int) -> None:
 
     for suffix in (".parquet", ".jsonl"):
         files = [path.with_name(f"{kind}{suffix}") for kind in ("claims", "candidates")]
-        found = [[_run_step("calibrate", file) for file in files] for _ in range(rounds)]
+        found = [[_run_step("calibrate_file", file) for file in files] for _ in range(rounds)]
         claims, candidates = zip(*found, strict=True)
         ratio = Ratio.of([one["seconds"] for one in claims], [one["seconds"] for one in candidates])
         counted = f"{claims[0]['prompts']:,} prompts x {candidates[0]['n']}"
@@ -125,7 +125,7 @@ def _print_peak(peak: int | None, most: float) -> None:
     print(f"  peak memory        {known}   (at most {most / 1e6:,.0f} MB)")
 
 
-def parse(path: Path) -> dict[str, Any]:
+def parse_lines(path: Path) -> dict[str, Any]:
     """Parse every line of a file, and discard the result."""
     import orjson
 
@@ -136,10 +136,9 @@ def parse(path: Path) -> dict[str, Any]:
     return {"seconds": time.perf_counter() - start}
 
 
-def calibrate(path: Path) -> dict[str, Any]:
+def calibrate_file(path: Path) -> dict[str, Any]:
     """Calibrate from a file to a saved artifact."""
-    from langchain_cfc import calibrate as make
-    from langchain_cfc import read_records
+    from langchain_cfc import calibrate, read_records
     from langchain_cfc.errors import AttainabilityWarning
 
     # The easiest questions of the recording are few, and one group of them is beyond this level.
@@ -148,7 +147,7 @@ def calibrate(path: Path) -> dict[str, Any]:
     records = read_records(path)
     is_claims = records.provenance is not None and records.provenance.unit == "claims"
     promise: dict[str, Any] = {"unit": "claims", "at_most": AT_MOST} if is_claims else {}
-    artifact = make(records, alpha=ALPHA, **promise)
+    artifact = calibrate(records, alpha=ALPHA, **promise)
     artifact.save(path.with_suffix(".artifact"))
     seconds = time.perf_counter() - start
     prompts = artifact.calibration.size + artifact.calibration.fit_size
@@ -251,7 +250,7 @@ def _perturb_column(candidates: Any, by: Any) -> Any:
 
 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {
-    step.__name__: step for step in (parse, calibrate, make_lines, make_parquet, make_claims)
+    step.__name__: step for step in (parse_lines, calibrate_file, make_lines, make_parquet, make_claims)
 }
 
 

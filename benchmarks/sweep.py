@@ -51,7 +51,7 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     """Return seconds, counts and ratios by name, from so many splits and linear programmes."""
     import numpy as np
 
-    from benchmarks.lib.peers import highs_warm, scipy_dual
+    from benchmarks.lib.peers import make_scipy_dual, make_warm_highs
     from benchmarks.lib.problems import TAU, Problem
     from langchain_cfc.experiments import SyntheticWorld
     from langchain_cfc.experiments.methods import get_methods
@@ -78,7 +78,7 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     alpha = str(float(1 - TAU))
     ours = ConditionalThreshold(alpha).fit(problem.features, problem.scores).thresholds(problem.prompts)
     found = {"sweep_seconds": sweep, "programmes": float(SPLITS * len(ALPHAS) * OWN_THRESHOLDS * half)}
-    for name, peer in (("cold", scipy_dual("highs")), ("warm", highs_warm)):
+    for name, peer in (("cold", make_scipy_dual("highs")), ("warm", make_warm_highs)):
         ask = peer(problem)
         if ask is None:
             continue

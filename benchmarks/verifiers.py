@@ -90,11 +90,11 @@ def _make_evaluator(server: Server) -> Verifier:
 
 
 # Verifiers that call no model, and those that do, by kind of model. Further verifiers get a line here.
-OF_CANDIDATES: Mapping[str, Callable[[], Verifier]] = {
+CANDIDATE_VERIFIERS: Mapping[str, Callable[[], Verifier]] = {
     "SequenceProbability": SequenceProbability,
     "SelfConsistency": SelfConsistency,
 }
-OF_SERVERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
+SERVER_VERIFIERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
     "judging model": {
         "PTrue": lambda server: PTrue(server.make_chat()),
         "PTrue, words": lambda server: PTrue(server.make_chat(), wording="words"),
@@ -108,8 +108,8 @@ OF_SERVERS: Mapping[str, Mapping[str, Callable[[Server], Verifier]]] = {
         "RewardModel": lambda server: RewardModel(server.base_url, server.model, api_key=server.api_key)
     },
 }
-LOGPROB = "sequence_logprob"
-KINDS = {name: kind for kind, makers in OF_SERVERS.items() for name in makers}
+LOGPROB_KEY = "sequence_logprob"
+SERVER_KINDS = {name: kind for kind, makers in SERVER_VERIFIERS.items() for name in makers}
 REMARKS = {
     "from_evaluator, openevals": "`create_llm_as_judge` with `use_reasoning=False` and the correctness "
     "prompt of openevals, without its part on reference answers."
@@ -132,25 +132,25 @@ def list_servers(options: argparse.Namespace) -> dict[str, Server]:
 def make_verifiers(names: Sequence[str], asked: Mapping[str, Server]) -> Iterator[tuple[str, Verifier, str]]:
     """Make verifiers by name, each with a remark; those that call a model only if its server is given."""
     for name in names:
-        if name in OF_CANDIDATES:
-            yield name, OF_CANDIDATES[name](), ""
-        elif (server := asked.get(KINDS[name])) is not None:
-            yield name, OF_SERVERS[KINDS[name]][name](server), make_remark(name, server)
+        if name in CANDIDATE_VERIFIERS:
+            yield name, CANDIDATE_VERIFIERS[name](), ""
+        elif (server := asked.get(SERVER_KINDS[name])) is not None:
+            yield name, SERVER_VERIFIERS[SERVER_KINDS[name]][name](server), make_remark(name, server)
 
 
 def make_remark(name: str, server: Server) -> str:
     """Make what the page adds about a verifier; it names the judging model once for all."""
     if name in REMARKS:
         return REMARKS[name]
-    return "" if KINDS[name] == "judging model" else server.description
+    return "" if SERVER_KINDS[name] == "judging model" else server.description
 
 
 def list_unmeasured(found: VerifierResults, options: argparse.Namespace) -> dict[str, str]:
     """List the verifiers without a model to call, and the kind of model."""
     done = {row.name for row in found.rows}
     there = list_servers(options)
-    left = [name for name in options.only if name in KINDS and name not in done]
-    return {name: KINDS[name] for name in left if KINDS[name] not in there}
+    left = [name for name in options.only if name in SERVER_KINDS and name not in done]
+    return {name: SERVER_KINDS[name] for name in left if SERVER_KINDS[name] not in there}
 
 
 def make_draws(record: PromptRecord) -> list[DrawnCandidate]:
@@ -158,7 +158,7 @@ def make_draws(record: PromptRecord) -> list[DrawnCandidate]:
     draws = []
     for candidate in record.candidates:
         text, known = str(candidate.text), candidate.scores or {}
-        tokens = [{"token": text, "logprob": known[LOGPROB]}] if LOGPROB in known else []
+        tokens = [{"token": text, "logprob": known[LOGPROB_KEY]}] if LOGPROB_KEY in known else []
         draws.append(
             DrawnCandidate(text, AIMessage(text, response_metadata={"logprobs": {"content": tokens}}))
         )
@@ -172,7 +172,7 @@ def choose_prompts(records: Iterable[PromptRecord], size: int, seed: int) -> lis
     return [ordered[position] for position in order[:size]]
 
 
-def compare(
+def score_prompts(
     name: str, verifier: Verifier, records: Sequence[PromptRecord], concurrency: int, seed: int
 ) -> VerifierRow:
     """Score all prompts, one after the other, with at most `concurrency` requests at once."""
@@ -194,7 +194,7 @@ def compare(
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line."""
-    names = [*OF_CANDIDATES, *KINDS]
+    names = [*CANDIDATE_VERIFIERS, *SERVER_KINDS]
     parser = argparse.ArgumentParser(description="How well verifiers tell right from wrong, on records.")
     parser.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible server, for model judges")
     parser.add_argument("--model", default="any", metavar="NAME", help="the judging model's name there")
@@ -237,17 +237,17 @@ def run(options: argparse.Namespace) -> Iterator[VerifierResults]:
         rows=(),
     )
     if options.resume:
-        found = resume(found, options.json)
+        found = read_stopped_run(found, options.json)
         yield found
     done = {row.name for row in found.rows}
     for name, verifier, more in make_verifiers([name for name in options.only if name not in done], asked):
-        row = compare(name, verifier, records, options.concurrency, options.seed)
+        row = score_prompts(name, verifier, records, options.concurrency, options.seed)
         row = row.model_copy(update={"remark": more})
         found = found.model_copy(update={"rows": (*found.rows, row)})
         yield found
 
 
-def resume(fresh: VerifierResults, path: Path) -> VerifierResults:
+def read_stopped_run(fresh: VerifierResults, path: Path) -> VerifierResults:
     """Read the results of a stopped run; exit if it measured something else."""
     before = fresh.model_validate_json(path.read_text(encoding="utf-8"))
     if before.model_copy(update={"rows": ()}) != fresh:

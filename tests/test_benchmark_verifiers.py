@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks.lib.verifier_results import Auroc, VerifierResults, VerifierRow
-from benchmarks.verifiers import KINDS, OF_CANDIDATES, choose_prompts, main
+from benchmarks.verifiers import CANDIDATE_VERIFIERS, SERVER_KINDS, choose_prompts, main
 from langchain_cfc.demo import load_recording
 from langchain_cfc.records import PromptRecord, write_records
 from langchain_cfc.scoring import compute_auroc
@@ -34,9 +34,9 @@ def run(tmp_path: Path, *arguments: str) -> tuple[VerifierResults, str]:
 
 def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -> None:
     found, page = run(tmp_path)
-    assert [row.name for row in found.rows] == list(OF_CANDIDATES)
+    assert [row.name for row in found.rows] == list(CANDIDATE_VERIFIERS)
     assert "No model was asked." in page
-    for name, kind in KINDS.items():
+    for name, kind in SERVER_KINDS.items():
         assert f"- {name}: not measured, no {kind} could be had where this was run." in page
     records = choose_prompts(load_recording(), PROMPTS, 0)
     scores = np.array([[one.score for one in record.candidates] for record in records])
@@ -196,7 +196,7 @@ def test_a_judge_that_fails_is_shown_and_is_no_success(tmp_path: Path) -> None:
     assert "- ModelJudge" not in page
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", SERVER_KINDS)
 def test_a_model_is_asked_for_by_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--only", name])

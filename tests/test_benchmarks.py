@@ -198,10 +198,10 @@ def test_the_benchmark_of_people_and_a_judge_makes_its_page(tmp_path: Path) -> N
 
 
 def test_a_ratio_is_worse_if_its_interval_begins_too_far_above_the_tracked_one() -> None:
-    from benchmarks.gate import TRACKED, find_worse
+    from benchmarks.gate import TRACKED_FILE, find_worse
     from benchmarks.lib.timing import Ratio
 
-    tracked = TypeAdapter(dict[str, Ratio]).validate_json(TRACKED.read_bytes())
+    tracked = TypeAdapter(dict[str, Ratio]).validate_json(TRACKED_FILE.read_bytes())
     name = next(iter(tracked))
 
     def slow_down(factor: float) -> dict[str, Ratio]:

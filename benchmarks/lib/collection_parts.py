@@ -23,8 +23,8 @@ from langchain_openai import ChatOpenAI
 from sqlalchemy.dialects import sqlite
 
 from benchmarks.lib.in_memory import InMemoryModel
-from benchmarks.lib.slow_server import count_requests, slow_server
-from benchmarks.lib.timing import Ratio, garbage_collection_paused, time_call
+from benchmarks.lib.slow_server import count_requests, run_slow_server
+from benchmarks.lib.timing import Ratio, pause_garbage_collection, time_call
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, collect
 from langchain_cfc.collect.costs import ModelCalls, Usage
 from langchain_cfc.collect.executor import Components, Labels
@@ -39,7 +39,7 @@ from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierScores
 
 CONCURRENCY = 8
-BATCH = 8  # prompts per transaction, where only the store is timed
+BATCH_SIZE = 8  # prompts per transaction, where only the store is timed
 
 Insert: TypeAlias = tuple[str, list[tuple[Any, ...]]]
 
@@ -85,7 +85,7 @@ def measure_wait(rounds: int) -> Iterator[Row]:
     for latency, places, prompts, n in ((0.25, 8, 20, 10), (0.25, 8, 200, 1), (0.5, 16, 20, 10)):
         ideal = n * prompts * latency / places
         found: list[list[float]] = [[], []]
-        with slow_server(latency, 0.0, places) as url:
+        with run_slow_server(latency, 0.0, places) as url:
             for _ in range(rounds):
                 for taken, way in zip(found, (_collect, _call_abatch), strict=True):
                     taken.append(time_call(partial(way, _make_client(url), prompts, n, places)))
@@ -137,7 +137,7 @@ def _compare_with_abatch(model: BaseChatModel, how: str, prompts: int, n: int, r
     ours: list[tuple[float, float]] = []
     for number in range(-1, rounds):
         for found, way in ((bare, _call_abatch), (ours, _collect)):
-            with garbage_collection_paused():
+            with pause_garbage_collection():
                 start, worked = time.perf_counter(), time.process_time()
                 way(model, prompts, n, CONCURRENCY)
                 if number >= 0:
@@ -180,7 +180,7 @@ def _make_writes(prompts: int, n: int) -> list[list[Write]]:
     scores, labels = VerifierScores([slot / n for slot in range(n)]), Labels([slot == 0 for slot in range(n)])
     numbers = iter(range(prompts))
     found = []
-    while some := list(islice(numbers, BATCH)):
+    while some := list(islice(numbers, BATCH_SIZE)):
         found += [
             combine_writes(rows.insert_draws(one, draws, paid, forbids_nul=False) for one in some),
             combine_writes(rows.insert_scores(one, scores, paid) for one in some),

@@ -22,11 +22,11 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance
 
 N = 20
-FEW = 4  # different answers, where most of the n repeat one another
+FEW_DISTINCT = 4  # different answers, where most of the n repeat one another
 ALPHA = "0.2"
 TEST_FRACTION = 0.3
 FEATURES = "hat(mean_score, 5)"
-IDS = {"generator_id": "in-memory", "verifier_id": "judge"}
+PART_IDS = {"generator_id": "in-memory", "verifier_id": "judge"}
 
 
 class InMemoryModel(BaseChatModel):
@@ -130,7 +130,7 @@ def read_doubled_recording() -> list[PromptRecord]:
 def calibrate_artifact(
     records: list[PromptRecord], features: str, draws: str | None = None
 ) -> CalibrationArtifact:
-    """Calibrate an artifact for n = 20 candidates; with a draw rule it is bound to `IDS`, else to nothing."""
+    """Calibrate an artifact for n = 20 candidates; it is bound to `PART_IDS` if it has a draw rule."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # some topics were too hard for the model
         return calibrate(
@@ -144,8 +144,8 @@ def calibrate_artifact(
             if draws is None
             else Provenance(
                 n=N,
-                generator={"id": IDS["generator_id"]},
-                verifier={"id": IDS["verifier_id"]},
+                generator={"id": PART_IDS["generator_id"]},
+                verifier={"id": PART_IDS["verifier_id"]},
                 separate_scores=True,
             ),
         )

@@ -18,9 +18,9 @@ from langchain_cfc.certificates.judged import (
 if TYPE_CHECKING:
     from langchain_cfc._internal.arrays import BoolArray, FloatArray
 
-HARD = 0.3  # share of hard prompts
-GAP = 0.35  # how much rarer promises are kept there
-BIAS = 0.8  # share of a biased judge's mistakes that are broken promises of hard prompts
+HARD_SHARE = 0.3  # share of hard prompts
+HARD_GAP = 0.35  # how much rarer promises are kept there
+BIASED_SHARE = 0.8  # share of a biased judge's mistakes that are broken promises of hard prompts
 DELTA = 0.05
 # Whose labels are used: both; people's alone, each prompt labelled; and, as controls that must be caught, the
 # judge's labels as if they were people's, and people's of easy prompts only.
@@ -38,17 +38,17 @@ class World:
 
     def draw(self, rng: np.random.Generator, size: int) -> tuple[BoolArray, BoolArray, FloatArray, BoolArray]:
         """Draw prompts: whether the promise is kept, what the judge says, its doubt, and which are hard."""
-        hard = rng.random(size) < HARD
-        easy_rate = min(1.0, self.rate + HARD * GAP)
-        hard_rate = (self.rate - (1.0 - HARD) * easy_rate) / HARD
+        hard = rng.random(size) < HARD_SHARE
+        easy_rate = min(1.0, self.rate + HARD_SHARE * HARD_GAP)
+        hard_rate = (self.rate - (1.0 - HARD_SHARE) * easy_rate) / HARD_SHARE
         kept = rng.random(size) < np.where(hard, hard_rate, easy_rate)
         mistaken = 1.0 - self.right
         flattered = hard & ~kept if self.biased else np.zeros_like(hard)
-        often = HARD * (1.0 - hard_rate) if self.biased else 0.0
-        there = min(1.0, BIAS * mistaken / often) if self.biased else 0.0
+        often = HARD_SHARE * (1.0 - hard_rate) if self.biased else 0.0
+        there = min(1.0, BIASED_SHARE * mistaken / often) if self.biased else 0.0
         elsewhere = (mistaken - often * there) / (1.0 - often)
         judged = kept ^ (rng.random(size) < np.where(flattered, there, elsewhere))
-        doubt = np.where(judged, 0.7 * rng.beta(1.0, 4.0, size) + HARD * hard, 1.0)
+        doubt = np.where(judged, 0.7 * rng.beta(1.0, 4.0, size) + HARD_SHARE * hard, 1.0)
         return kept, judged, doubt, hard
 
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lib.peers import ELSEWHERE
+from benchmarks.lib.peers import SEPARATE_PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-START = 180.0  # seconds that importing a peer may take
-GRACE = 5.0  # seconds beyond the limit before a peer that does not stop itself is killed
+START_SECONDS = 180.0  # seconds that importing a peer may take
+GRACE_SECONDS = 5.0  # seconds beyond the limit before a peer that does not stop itself is killed
 
 
 @dataclass
@@ -46,13 +46,13 @@ class Answers:
 class PeerProcess:
     """The process of a peer, started at the first request and again after it had to be stopped.
 
-    Peers of `ELSEWHERE` need `peer_python`, the interpreter of their own environment.
+    Peers of `SEPARATE_PACKAGES` need `peer_python`, the interpreter of their own environment.
     """
 
     def __init__(self, peer: str, peer_python: Path | None) -> None:
         self.peer = peer
         self.versions: dict[str, str] = {}
-        elsewhere = peer.split(" ", maxsplit=1)[0] in ELSEWHERE
+        elsewhere = peer.split(" ", maxsplit=1)[0] in SEPARATE_PACKAGES
         self._python = peer_python if elsewhere else Path(sys.executable)
         self.missing = None if self._python else "no --peer-python"
         self._process: subprocess.Popen[str] | None = None
@@ -69,7 +69,7 @@ class PeerProcess:
             return answers
         self._send({"file": str(file), "count": count, "enough": enough, "limit": limit})
         while True:
-            event = self._next(limit + GRACE)
+            event = self._next(limit + GRACE_SECONDS)
             if event["event"] == "done":
                 return answers
             if event["event"] == "silence":
@@ -105,7 +105,7 @@ class PeerProcess:
                 stderr=subprocess.DEVNULL,
             )
             threading.Thread(target=_read_events, args=(self._process, self._events), daemon=True).start()
-            first = self._next(START)
+            first = self._next(START_SECONDS)
             if first["event"] == "ready":
                 self.versions = first["versions"]
             else:

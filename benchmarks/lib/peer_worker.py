@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from benchmarks.lib.threads import check_threads, limit_threads
 
 Result = TypeVar("Result")
-LEAST = 2  # prompts that are always asked, up to the limit
-PATIENCE = 3  # answers that may time out before the rest is skipped
+LEAST_PROMPTS = 2  # prompts that are always asked, up to the limit
+MOST_TIMEOUTS = 3  # answers that may time out before the rest is skipped
 
 PACKAGES = (
     "numpy",
@@ -54,9 +54,9 @@ def main() -> None:
         out.write(json.dumps(event) + "\n")
         out.flush()
 
-    from benchmarks.lib.peers import MODULES
+    from benchmarks.lib.peers import PEERS
 
-    module, build = MODULES[sys.argv[1]]
+    module, build = PEERS[sys.argv[1]]
     try:
         importlib.import_module(module)
     except ImportError as error:
@@ -66,48 +66,50 @@ def main() -> None:
     warnings.simplefilter("ignore")
     emit(event="ready", versions=find_peer_versions())
     for line in sys.stdin:
-        _serve(build, json.loads(line), emit)
+        _answer_request(build, json.loads(line), emit)
 
 
-def _serve(build: Any, request: dict[str, Any], emit: Callable[..., None]) -> None:
+def _answer_request(build: Any, request: dict[str, Any], emit: Callable[..., None]) -> None:
     from benchmarks.lib.problems import Problem
 
     problem = Problem.load(Path(request["file"]))
     limit, slow = request["limit"], 0
 
     try:
-        ask, seconds = _time_limited(partial(build, problem), limit)
+        ask, seconds = _time_with_limit(partial(build, problem), limit)
     except Exception as error:  # noqa: BLE001 - an error of a peer is a result
-        emit(event="prepared", **_describe(error))
+        emit(event="prepared", **_describe_error(error))
         emit(event="done")
         return
     try:
-        value, more = (None, 0.0) if ask is None else _time_limited(partial(ask, problem.mean), limit)
+        value, more = (None, 0.0) if ask is None else _time_with_limit(partial(ask, problem.mean), limit)
         emit(event="prepared", seconds=seconds + more, value=value)
     except Exception as error:  # noqa: BLE001 - likewise, and it may answer other prompts
-        emit(event="prepared", **_describe(error))
+        emit(event="prepared", **_describe_error(error))
         if ask is None or isinstance(error, TimeoutError):
             emit(event="done")
             return
     start = time.perf_counter()
     for asked, phi in enumerate(problem.prompts[: request["count"] if ask is not None else 0]):
-        if slow == PATIENCE or (asked >= LEAST and time.perf_counter() - start > request["enough"]):
+        if slow == MOST_TIMEOUTS or (
+            asked >= LEAST_PROMPTS and time.perf_counter() - start > request["enough"]
+        ):
             break
         try:
-            value, seconds = _time_limited(partial(ask, phi), limit)
+            value, seconds = _time_with_limit(partial(ask, phi), limit)
         except Exception as error:  # noqa: BLE001 - likewise
             slow += isinstance(error, TimeoutError)
-            emit(event="answer", **_describe(error))
+            emit(event="answer", **_describe_error(error))
         else:
             emit(event="answer", seconds=seconds, value=value)
     emit(event="done")
 
 
-def _describe(error: Exception) -> dict[str, str]:
+def _describe_error(error: Exception) -> dict[str, str]:
     return {"error": type(error).__name__, "said": str(error)[:200]}
 
 
-def _time_limited(call: Callable[[], Result], limit: float) -> tuple[Result, float]:
+def _time_with_limit(call: Callable[[], Result], limit: float) -> tuple[Result, float]:
     def stop(*_: object) -> None:
         raise TimeoutError
 

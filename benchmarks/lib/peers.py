@@ -22,11 +22,11 @@ Peer = Callable[[Problem], Ask | None]
 BELOW, ABOVE = float(TAU) - 1e-8, float(TAU) + 1e-8
 LOWER, UPPER = float(TAU) - 1.0, float(TAU)
 TOLERANCE = 1e-10
-TIGHT = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
-CLARABEL = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_threads": 1}
+TIGHT_TOLERANCES = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
+CLARABEL_SETTINGS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_threads": 1}
 
 
-def scipy_dual(method: str, theta: float = BELOW) -> Peer:
+def make_scipy_dual(method: str, theta: float = BELOW) -> Peer:
     """Solve one dual linear programme per prompt by a HiGHS method of `scipy.optimize.linprog`.
 
     `theta` is the weight of the prompt: slightly below tau gives the smallest value over the optimal face,
@@ -44,7 +44,7 @@ def scipy_dual(method: str, theta: float = BELOW) -> Peer:
                 b_eq=-theta * phi,
                 bounds=(LOWER, UPPER),
                 method=method,
-                options=TIGHT,
+                options=TIGHT_TOLERANCES,
             )
             if result.status == 2:  # noqa: PLR2004 - infeasible: nothing bounds the threshold
                 return float("inf")
@@ -57,12 +57,12 @@ def scipy_dual(method: str, theta: float = BELOW) -> Peer:
     return build
 
 
-def highs_warm(problem: Problem) -> Ask:
+def make_warm_highs(problem: Problem) -> Ask:
     """Use HiGHS directly: a prompt changes the right-hand side of one model, starting at the last basis."""
     highspy = importlib.import_module("highspy")
     size, d = problem.features.shape
     solver = highspy.Highs()
-    settings = {"output_flag": False, "threads": 1, **TIGHT}
+    settings = {"output_flag": False, "threads": 1, **TIGHT_TOLERANCES}
     for name, value in settings.items():
         solver.setOptionValue(name, value)
     model = highspy.HighsLp()
@@ -92,7 +92,7 @@ def highs_warm(problem: Problem) -> Ask:
     return ask
 
 
-def cvxpy_linear(problem: Problem) -> Ask:
+def make_cvxpy_linear(problem: Problem) -> Ask:
     """Solve the dual as a parametrised cvxpy problem, compiled once, by HiGHS; Clarabel is less exact."""
     cp = importlib.import_module("cvxpy")
     eta, right = cp.Variable(len(problem.scores)), cp.Parameter(problem.features.shape[1])
@@ -101,7 +101,7 @@ def cvxpy_linear(problem: Problem) -> Ask:
 
     def ask(phi: FloatArray) -> float:
         right.value = -BELOW * phi
-        programme.solve(solver=cp.HIGHS, threads=1, **TIGHT)
+        programme.solve(solver=cp.HIGHS, threads=1, **TIGHT_TOLERANCES)
         if programme.status == cp.INFEASIBLE:
             return float("inf")
         if programme.status != cp.OPTIMAL:
@@ -111,7 +111,7 @@ def cvxpy_linear(problem: Problem) -> Ask:
     return ask
 
 
-def cvxpy_ridge(problem: Problem) -> Ask:
+def make_cvxpy_ridge(problem: Problem) -> Ask:
     """Solve the dual with ridge as a parametrised cvxpy problem by Clarabel to 1e-12.
 
     The penalty is (N + 1) ridge / 2 times the squared coefficients of the standardised features; a constant
@@ -136,7 +136,7 @@ def cvxpy_ridge(problem: Problem) -> Ask:
     def ask(phi: FloatArray) -> float:
         standard = (phi - centre) / scale
         right.value = float(TAU) * standard  # with a penalty the fit moves with theta, so no nudge
-        programme.solve(solver=cp.CLARABEL, **CLARABEL)
+        programme.solve(solver=cp.CLARABEL, **CLARABEL_SETTINGS)
         if programme.status == cp.INFEASIBLE:
             return float("inf")
         if programme.status not in {cp.OPTIMAL, cp.OPTIMAL_INACCURATE}:
@@ -147,23 +147,23 @@ def cvxpy_ridge(problem: Problem) -> Ask:
     return ask
 
 
-def sklearn_fit(problem: Problem) -> None:
+def fit_sklearn(problem: Problem) -> None:
     """Fit `QuantileRegressor` to the calibration data, without the prompt's term; it answers no prompts."""
     linear = importlib.import_module("sklearn.linear_model")
     regression = linear.QuantileRegressor(quantile=UPPER, alpha=0.0, fit_intercept=False, solver="highs")
     regression.fit(problem.features, problem.scores)
 
 
-def conditionalconformal(exact: bool) -> Peer:
+def make_conditionalconformal(exact: bool) -> Peer:
     """Use the package of the paper's authors on features and scores; `exact` pivots, else bisection."""
 
     def build(problem: Problem) -> Ask:
         package = importlib.import_module("conditionalconformal")
-        method = package.CondConf(score_fn=_second, Phi_fn=_first)
+        method = package.CondConf(score_fn=_return_second, Phi_fn=_return_first)
         method.setup_problem(problem.features, problem.scores)
 
         def ask(phi: FloatArray) -> float:
-            answer: Any = method.predict(UPPER, phi[np.newaxis], score_inv_fn=_first, exact=exact)
+            answer: Any = method.predict(UPPER, phi[np.newaxis], score_inv_fn=_return_first, exact=exact)
             return float(np.ravel(answer)[0])
 
         return ask
@@ -171,14 +171,14 @@ def conditionalconformal(exact: bool) -> Peer:
     return build
 
 
-def mapie(exact: bool) -> Peer:
+def make_mapie(exact: bool) -> Peer:
     """Use MAPIE's conditional regressor; a prediction of 0 makes its absolute residuals our scores."""
 
     def build(problem: Problem) -> Ask:
         package = importlib.import_module("mapie.conditional_conformal_prediction")
         dummy = importlib.import_module("sklearn.dummy").DummyRegressor(strategy="constant", constant=0.0)
         method = package.ConditionalSplitConformalRegressor(
-            feature_map=_first,
+            feature_map=_return_first,
             estimator=dummy.fit(problem.features, problem.scores),
             confidence_level=UPPER,
             exact=exact,
@@ -193,30 +193,30 @@ def mapie(exact: bool) -> Peer:
     return build
 
 
-def _first(first: Any, _: Any = None) -> Any:
+def _return_first(first: Any, _: Any = None) -> Any:
     return first
 
 
-def _second(_: Any, second: Any) -> Any:
+def _return_second(_: Any, second: Any) -> Any:
     return second
 
 
-MODULES = {
-    "scipy": ("scipy.optimize", scipy_dual("highs")),
-    "scipy ipm": ("scipy.optimize", scipy_dual("highs-ipm")),
-    "scipy above": ("scipy.optimize", scipy_dual("highs", ABOVE)),
-    "highspy": ("highspy", highs_warm),
-    "cvxpy": ("cvxpy", cvxpy_linear),
-    "cvxpy ridge": ("cvxpy", cvxpy_ridge),
-    "sklearn": ("sklearn.linear_model", sklearn_fit),
-    "conditionalconformal exact": ("conditionalconformal", conditionalconformal(exact=True)),
-    "conditionalconformal bisection": ("conditionalconformal", conditionalconformal(exact=False)),
-    "mapie exact": ("mapie.conditional_conformal_prediction", mapie(exact=True)),
-    "mapie bisection": ("mapie.conditional_conformal_prediction", mapie(exact=False)),
+PEERS = {
+    "scipy": ("scipy.optimize", make_scipy_dual("highs")),
+    "scipy ipm": ("scipy.optimize", make_scipy_dual("highs-ipm")),
+    "scipy above": ("scipy.optimize", make_scipy_dual("highs", ABOVE)),
+    "highspy": ("highspy", make_warm_highs),
+    "cvxpy": ("cvxpy", make_cvxpy_linear),
+    "cvxpy ridge": ("cvxpy", make_cvxpy_ridge),
+    "sklearn": ("sklearn.linear_model", fit_sklearn),
+    "conditionalconformal exact": ("conditionalconformal", make_conditionalconformal(exact=True)),
+    "conditionalconformal bisection": ("conditionalconformal", make_conditionalconformal(exact=False)),
+    "mapie exact": ("mapie.conditional_conformal_prediction", make_mapie(exact=True)),
+    "mapie bisection": ("mapie.conditional_conformal_prediction", make_mapie(exact=False)),
 }
 """Peers by name, with the module that each needs. `scipy above` gives the other end of the optimal face."""
 
-LINEAR = (
+LINEAR_PEERS = (
     "scipy",
     "scipy ipm",
     "highspy",
@@ -227,6 +227,6 @@ LINEAR = (
     "mapie exact",
     "mapie bisection",
 )
-RIDGE = ("cvxpy ridge",)
-ELSEWHERE = ("conditionalconformal", "mapie")
+RIDGE_PEERS = ("cvxpy ridge",)
+SEPARATE_PACKAGES = ("conditionalconformal", "mapie")
 """Packages that are imported in the peers' own environment."""

@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float64]
 
 ALPHA, TAU = "0.1", Fraction(9, 10)
 CAP = 2.0
-UNATTAINABLE = 0.05  # share of prompts without a correct candidate, whose score is the cap
+UNATTAINABLE_SHARE = 0.05  # share of prompts without a correct candidate, whose score is the cap
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _draw_atom_scores(rng: Any, features: FloatArray) -> FloatArray:
 
 
 def _add_unattainable(rng: Any, scores: FloatArray) -> FloatArray:
-    return np.where(rng.random(len(scores)) < UNATTAINABLE, CAP, scores)
+    return np.where(rng.random(len(scores)) < UNATTAINABLE_SHARE, CAP, scores)
 
 
 Features = Callable[[Any, int, int], FloatArray]

@@ -20,8 +20,8 @@ from langchain_openai import ChatOpenAI
 from benchmarks.lib.in_memory import (
     ALPHA,
     FEATURES,
-    FEW,
-    IDS,
+    FEW_DISTINCT,
+    PART_IDS,
     InMemoryModel,
     N,
     calibrate_artifact,
@@ -41,11 +41,11 @@ from benchmarks.lib.serving_results import (
     Waves,
     Way,
 )
-from benchmarks.lib.slow_server import JUDGE, count_requests, slow_server
+from benchmarks.lib.slow_server import JUDGE, count_requests, run_slow_server
 from benchmarks.lib.timing import (
     Ratio,
     Times,
-    garbage_collection_paused,
+    pause_garbage_collection,
     time_call,
     time_in_turn,
     time_in_turn_async,
@@ -64,25 +64,25 @@ from langchain_cfc.decision import decide
 from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.verifiers import pointwise
 
-MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
-SENTENCES = (5, 30)  # of a long answer
+FEATURE_MAPS = ("1", "mean_score", "hat(mean_score, 5)", "hat(mean_score, 5) + group(topic)")
+SENTENCE_COUNTS = (5, 30)  # of a long answer
 LONG_ANSWERS = ROOT / "examples/long_answers/records.jsonl.gz"
 WARM_PROMPTS = 100  # prompts asked before any counts
 # Messages carry what providers report, and the result sums it.
 USAGE: dict[str, Any] = {
     "usage_metadata": {"input_tokens": 50, "output_tokens": 10, "total_tokens": 60},
 }
-BARE = "bare Python"
+BARE_PYTHON = "bare Python"
 PROGRAMS = {
-    BARE: "pass",
+    BARE_PYTHON: "pass",
     "bare Python, again": "pass",
     "langchain_cfc": "import langchain_cfc",
     "RunnableSerializable": "from langchain_core.runnables import RunnableSerializable",
     "CFCRunnable": "from langchain_cfc import CFCRunnable",
 }
-COMPARED = (
-    ("bare Python, again", BARE),
-    ("langchain_cfc", BARE),
+COMPARED_PROGRAMS = (
+    ("bare Python, again", BARE_PYTHON),
+    ("langchain_cfc", BARE_PYTHON),
     ("CFCRunnable", "RunnableSerializable"),
 )
 WARM_HTTP_ROUNDS = 1  # rounds before any counts: connections are made then
@@ -101,14 +101,14 @@ class Ways:
         self._model, self._judge = model, judge
         rule = artifact.draw_rule
         self._waves = (N,) if rule is None else rule.rounds
-        ids = {} if rule is None else IDS
+        ids = {} if rule is None else PART_IDS
         self._chain = CFCRunnable(generator=model, verifier=pointwise(judge), artifact=artifact, **ids)
 
     def invoke(self, number: int, config: RunnableConfig | None = None) -> CFCResult:
         """Serve a numbered prompt by our chain."""
         return self._chain.invoke(_make_prompt(number), config)
 
-    def hand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
+    def invoke_by_hand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
         """Serve a numbered prompt by hand."""
         return serve_by_hand(self._model, self._judge, _make_prompt(number), config, self._waves)
 
@@ -116,7 +116,7 @@ class Ways:
         """Serve a numbered prompt by our chain, asynchronously."""
         return await self._chain.ainvoke(_make_prompt(number), config)
 
-    async def ahand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
+    async def ainvoke_by_hand(self, number: int, config: RunnableConfig | None = None) -> list[float]:
         """Serve a numbered prompt by hand, asynchronously."""
         return await serve_by_hand_async(self._model, self._judge, _make_prompt(number), config, self._waves)
 
@@ -129,7 +129,7 @@ def measure_overhead(rounds: int) -> list[Overhead]:
     """Measure the overhead, plain and async, with all candidates distinct and with few distinct ones."""
     artifact = calibrate_artifact(read_doubled_recording(), FEATURES)
     rows: list[Overhead] = []
-    for distinct in (N, FEW):
+    for distinct in (N, FEW_DISTINCT):
         ways = Ways(InMemoryModel(distinct=distinct), make_judge(), artifact)
         rows += [
             Overhead(way=way, distinct=distinct, ratio=ratio, control=control)
@@ -162,11 +162,13 @@ def measure_waves(rounds: int, rules: Sequence[str] = DRAW_RULES) -> list[Waves]
 def _time_ways(ways: Ways, rounds: int) -> Iterator[tuple[Way, Ratio, Ratio]]:
     """Yield, plain and async, our time over that by hand, and by hand over by hand as a control."""
     # Slots may differ, because threads run in any order.
-    if sorted(one.score for one in ways.invoke(0).candidates) != sorted(ways.hand(0)):
+    if sorted(one.score for one in ways.invoke(0).candidates) != sorted(ways.invoke_by_hand(0)):
         msg = "our chain and the calls by hand have different scores"
         raise AssertionError(msg)
-    plain = time_in_turn([ways.invoke, ways.hand, ways.hand], rounds)
-    awaited = asyncio.run(time_in_turn_async([ways.ainvoke, ways.ahand, ways.ahand], rounds))
+    plain = time_in_turn([ways.invoke, ways.invoke_by_hand, ways.invoke_by_hand], rounds)
+    awaited = asyncio.run(
+        time_in_turn_async([ways.ainvoke, ways.ainvoke_by_hand, ways.ainvoke_by_hand], rounds)
+    )
     taken: tuple[tuple[Way, list[list[float]]], ...] = (("invoke", plain), ("ainvoke", awaited))
     for way, (ours, hand, again) in taken:
         yield way, Ratio.of(ours, hand), Ratio.of(again, hand)
@@ -238,7 +240,7 @@ class ArithmeticCase:
 
     def _time_decisions(self) -> tuple[Times, Times]:
         """Time decisions on new prompts, and again on the same prompts."""
-        artifact = _reload(self._artifact)
+        artifact = _reload_artifact(self._artifact)
         texts = [f"answer {number}" for number in range(N)]
 
         def make_call(record: PromptRecord) -> Callable[[], object]:
@@ -246,7 +248,7 @@ class ArithmeticCase:
             return lambda: decide(artifact, CandidateBatch.of([scores], [texts], [metadata]), ALPHA)
 
         calls = [make_call(record) for record in self._records]
-        with garbage_collection_paused():
+        with pause_garbage_collection():
             new = [time_call(call) for call in calls]
             again = [time_call(call) for call in calls]
         return Times.of(new[WARM_PROMPTS:]), Times.of(again[WARM_PROMPTS:])
@@ -258,7 +260,7 @@ class ArithmeticCase:
         chain = CFCRunnable(
             generator=generator,
             verifier=verifier,
-            artifact=_reload(self._artifact),
+            artifact=_reload_artifact(self._artifact),
             metadata=lambda prompt: self._metadata[prompt],
         )
         plain: Runnable[Any, Any] = RunnableLambda(
@@ -266,7 +268,7 @@ class ArithmeticCase:
         )
         after: list[list[float]] = [[], []]
         whole: list[list[float]] = [[], []]
-        with garbage_collection_paused():
+        with pause_garbage_collection():
             for record in self._records:
                 for which, runnable in enumerate((chain, plain)):
                     start = time.perf_counter()
@@ -282,10 +284,10 @@ class ArithmeticCase:
 def measure_arithmetic(count: int) -> list[Arithmetic]:
     """Measure our own arithmetic for each feature map on so many prompts."""
     records = read_doubled_recording()
-    return [ArithmeticCase(records, features, count).measure() for features in MAPS]
+    return [ArithmeticCase(records, features, count).measure() for features in FEATURE_MAPS]
 
 
-def _reload(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def _reload_artifact(artifact: CalibrationArtifact) -> CalibrationArtifact:
     """Return the artifact as a new process loads it, without remembered prompts."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "artifact.json"
@@ -297,7 +299,7 @@ def measure_claims(rounds: int) -> list[LongAnswer]:
     """Measure what the claims of a long answer add to drawing and scoring it."""
     records = list(read_records(LONG_ANSWERS).claims())
     artifact = calibrate(records, unit="claims", at_most=1, alpha=ALPHA, features=FEATURES)
-    return [_measure_long_answer(_reload(artifact), size, rounds) for size in SENTENCES]
+    return [_measure_long_answer(_reload_artifact(artifact), size, rounds) for size in SENTENCE_COUNTS]
 
 
 def _measure_long_answer(artifact: CalibrationArtifact, size: int, rounds: int) -> LongAnswer:
@@ -335,7 +337,7 @@ def measure_imports(rounds: int) -> list[Import]:
     )
     return [
         Import(program=program, against=against, ratio=Ratio.of(taken[program], taken[against]))
-        for program, against in COMPARED
+        for program, against in COMPARED_PROGRAMS
     ]
 
 
@@ -359,8 +361,10 @@ def measure_http(rounds: int, draw: float, verify: float) -> tuple[list[Http], l
     """Measure wall time and requests; the server takes `draw` and `verify` seconds to answer and judge."""
     os.environ["NO_PROXY"] = "127.0.0.1"
     artifact = calibrate_artifact(read_doubled_recording(), FEATURES)
-    with slow_server(draw, verify) as base_url:
-        ways_by_distinct = {distinct: _make_http_ways(base_url, artifact, distinct) for distinct in (N, FEW)}
+    with run_slow_server(draw, verify) as base_url:
+        ways_by_distinct = {
+            distinct: _make_http_ways(base_url, artifact, distinct) for distinct in (N, FEW_DISTINCT)
+        }
         rows = [_time_plain(ways_by_distinct[N], bound, rounds, draw + verify) for bound in BOUNDS]
         counts = [_count_plain(base_url, ways, distinct) for distinct, ways in ways_by_distinct.items()]
         # One event loop for all, because connections belong to it.
@@ -371,7 +375,7 @@ def measure_http(rounds: int, draw: float, verify: float) -> tuple[list[Http], l
 def _time_plain(ways: Ways, bound: int | None, rounds: int, ideal: float) -> Http:
     config = _make_config(bound)
     taken = time_in_turn(
-        [lambda number: ways.invoke(number, config), lambda number: ways.hand(number, config)],
+        [lambda number: ways.invoke(number, config), lambda number: ways.invoke_by_hand(number, config)],
         rounds,
         WARM_HTTP_ROUNDS,
     )
@@ -386,7 +390,7 @@ async def _time_awaited(
         config = _make_config(bound)
         calls = [
             lambda number, config=config: ways.ainvoke(number, config),
-            lambda number, config=config: ways.ahand(number, config),
+            lambda number, config=config: ways.ainvoke_by_hand(number, config),
         ]
         rows.append(
             _make_http("ainvoke", bound, await time_in_turn_async(calls, rounds, WARM_HTTP_ROUNDS), ideal)
@@ -405,7 +409,7 @@ def _count_plain(base_url: str, ways: Ways, distinct: int) -> Requests:
     count_requests(base_url)
     ways.invoke(1, _make_config(N))
     ours = count_requests(base_url)
-    ways.hand(1, _make_config(N))
+    ways.invoke_by_hand(1, _make_config(N))
     return _make_requests("invoke", distinct, ours, count_requests(base_url))
 
 
@@ -413,7 +417,7 @@ async def _count_awaited(base_url: str, ways: Ways, distinct: int) -> Requests:
     count_requests(base_url)
     await ways.ainvoke(1, _make_config(N))
     ours = count_requests(base_url)
-    await ways.ahand(1, _make_config(N))
+    await ways.ainvoke_by_hand(1, _make_config(N))
     return _make_requests("ainvoke", distinct, ours, count_requests(base_url))
 
 

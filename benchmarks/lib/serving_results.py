@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from benchmarks.lib.in_memory import FEW, N
+from benchmarks.lib.in_memory import FEW_DISTINCT, N
 from benchmarks.lib.tables import (
     Measurement,
     Sheet,
@@ -232,9 +232,9 @@ def list_targets(served: ServingResults) -> list[Target]:
     judged = tuple(
         Measurement(row.judged, f"`{row.way}`, {row.distinct} distinct")
         for row in served.requests
-        if row.distinct == FEW
+        if row.distinct == FEW_DISTINCT
     )
-    targets.append(Target(f"judgements asked for where {FEW} answers differ", FEW, judged))
+    targets.append(Target(f"judgements asked for where {FEW_DISTINCT} answers differ", FEW_DISTINCT, judged))
     return targets
 
 

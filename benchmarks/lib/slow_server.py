@@ -38,7 +38,7 @@ class Server:
 
     async def serve(self) -> None:
         """Answer until the input ends."""
-        threading.Thread(target=_exit_with_input, daemon=True).start()
+        threading.Thread(target=_exit_at_end_of_input, daemon=True).start()
         self._free = asyncio.Semaphore(self.places) if self.places else None
         server = await asyncio.start_server(self._serve_connection, "127.0.0.1", 0, backlog=256)
         print(server.sockets[0].getsockname()[1], flush=True)
@@ -75,7 +75,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def slow_server(draw: float, verify: float, places: int = 0) -> Iterator[str]:
+def run_slow_server(draw: float, verify: float, places: int = 0) -> Iterator[str]:
     """Start a server in its own process, and yield the base URL for clients."""
     command = [sys.executable, "-m", "benchmarks.lib.slow_server", str(draw), str(verify), str(places)]
     with subprocess.Popen(  # noqa: S603 - our own module
@@ -114,7 +114,7 @@ def _make_completion(model: str, text: str) -> dict[str, Any]:
     }
 
 
-def _exit_with_input() -> None:
+def _exit_at_end_of_input() -> None:
     sys.stdin.read()
     os._exit(0)  # without closing connections, which clients would report as errors
 

@@ -24,9 +24,9 @@ from benchmarks.lib.threshold_tables import (
 )
 
 INK, GRID = "#7d8590", "#7d859055"
-OURS = "#d9480f"
+OUR_COLOUR = "#d9480f"
 # Labels and colours; MAPIE runs the same code as conditionalconformal and would cover its lines.
-LINES = {
+PEER_LINES = {
     "scipy": ("SciPy HiGHS", "#1c7ed6"),
     "scipy ipm": ("SciPy HiGHS, ipm", "#1c7ed6"),
     "highspy": ("highspy, warm", "#0c8599"),
@@ -35,8 +35,8 @@ LINES = {
     "conditionalconformal exact": ("conditionalconformal, exact", "#74870b"),
     "conditionalconformal bisection": ("conditionalconformal, bisection", "#74870b"),
 }
-DASHED = ("scipy ipm", "conditionalconformal bisection")
-MARGIN = 2.2  # labels begin at this multiple of the largest N
+DASHED_PEERS = ("scipy ipm", "conditionalconformal bisection")
+LABEL_MARGIN = 2.2  # labels begin at this multiple of the largest N
 LABEL_SPACE = 120.0  # the axis goes on by this factor, for the labels
 LABEL_DISTANCE = 0.052  # least distance of two labels, as a share of the axis
 
@@ -95,7 +95,7 @@ def _make_our_line(
     cells: Sequence[Cell],
     seconds: Callable[[Cell], float | None],
     style: str = "-",
-    colour: str = OURS,
+    colour: str = OUR_COLOUR,
 ) -> Line:
     found = ((cell.n, seconds(cell)) for cell in cells)
     points = tuple((n, value) for n, value in found if value is not None)
@@ -104,10 +104,10 @@ def _make_our_line(
 
 def _make_peer_lines(cells: Sequence[Cell], step: Step) -> list[Line]:
     lines = []
-    for name, (label, colour) in LINES.items():
+    for name, (label, colour) in PEER_LINES.items():
         found = ((cell.n, step(cell.peers[name])) for cell in cells if name in cell.peers)
         points = tuple((n, seconds[0]) for n, seconds in found if seconds is not None and not seconds[1])
-        lines.append(Line(label, colour, points, "--" if name in DASHED else "-"))
+        lines.append(Line(label, colour, points, "--" if name in DASHED_PEERS else "-"))
     return lines
 
 
@@ -139,7 +139,7 @@ def _draw_panel(axes: Any, title: str, lines: Sequence[Line]) -> None:
             marker="o",
             markersize=3,
         )
-    label_place = sizes[-1] * MARGIN
+    label_place = sizes[-1] * LABEL_MARGIN
     labels = _place_labels(drawn, low, high)
     axes.set_ylim(10.0**low, 10.0 ** max(high, *(height + 0.2 for _, height in labels)))
     for line, height in labels:

@@ -159,7 +159,7 @@ class Results(Data):
     exactness: list[Exactness]
     failures: list[str]
 
-    def at(self, *, n: int, d: int | None = None, ridge: bool = False) -> Iterator[Cell]:
+    def select_cells(self, *, n: int, d: int | None = None, ridge: bool = False) -> Iterator[Cell]:
         """Cells of a size, of every kind; of one dimension if it is given."""
         for cell in self.cells:
             if cell.n == n and d in {None, cell.d} and (cell.ridge > 0) == ridge:

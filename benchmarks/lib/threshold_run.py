@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.lib.peer_process import ROOT, Answers, PeerProcess
 from benchmarks.lib.peer_worker import find_peer_versions
-from benchmarks.lib.peers import ELSEWHERE, LINEAR, RIDGE
+from benchmarks.lib.peers import LINEAR_PEERS, RIDGE_PEERS, SEPARATE_PACKAGES
 from benchmarks.lib.problems import KINDS, FloatArray, Problem, make_problem, make_rule
 from benchmarks.lib.threshold_results import (
     Cell,
@@ -41,14 +41,14 @@ from benchmarks.lib.threshold_results import (
     compare_thresholds,
     count_outside,
 )
-from benchmarks.lib.timing import Times, garbage_collection_paused, time_call
+from benchmarks.lib.timing import Times, pause_garbage_collection, time_call
 from langchain_cfc.errors import OutsideCertifiedRegionError
 from langchain_cfc.thresholds import ConditionalThreshold, _windows
 
 SEEN = 20  # prompts that are asked again and again
 SIZES = (199, 200)
 REFERENCE, OTHER_END = "scipy", "scipy above"
-METHODS = (
+JUDGED_PEERS = (
     "highspy",
     "cvxpy",
     "conditionalconformal exact",
@@ -83,7 +83,7 @@ class Plan:
     dimensions: tuple[int, ...] = (1, 3, 10, 20)
     sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     ridges: tuple[float, ...] = (0.0,)
-    peers: tuple[str, ...] = (*LINEAR, *RIDGE)
+    peers: tuple[str, ...] = (*LINEAR_PEERS, *RIDGE_PEERS)
     exactness: int = 25
     draws: int = 10
     small: tuple[int, ...] = (1, 2, 3, 5, 10, 20)
@@ -149,7 +149,9 @@ class ThresholdRun:
     def results(self) -> Results:
         """The results so far."""
         here = find_peer_versions() | {"langchain-cfc": importlib.metadata.version("langchain-cfc")}
-        elsewhere = (worker.versions for name, worker in self._workers.items() if name.startswith(ELSEWHERE))
+        elsewhere = (
+            worker.versions for name, worker in self._workers.items() if name.startswith(SEPARATE_PACKAGES)
+        )
         return Results(
             versions=here,
             peer_versions=next((found for found in elsewhere if found), {}),
@@ -186,7 +188,7 @@ class ThresholdRun:
                     continue
                 peers = {}
                 for name in self.plan.peers:
-                    if (name in RIDGE) != (ridge > 0):
+                    if (name in RIDGE_PEERS) != (ridge > 0):
                         continue
                     progress.update(task, description=f"{at}: {name}")
                     peers[name] = self._measure_peer(name, (name, kind, d, ridge), problem, file, thresholds)
@@ -224,7 +226,7 @@ class ThresholdRun:
         )
 
 
-def answer(rule: ConditionalThreshold, phi: FloatArray) -> float:
+def compute_threshold(rule: ConditionalThreshold, phi: FloatArray) -> float:
     """Return a threshold, or NaN where the rule refuses because it kept too few prompts."""
     try:
         return rule.threshold(phi)
@@ -232,7 +234,7 @@ def answer(rule: ConditionalThreshold, phi: FloatArray) -> float:
         return float("nan")
 
 
-class Reference:
+class LeastWork:
     """The least work of any threshold: one product, a box check around zero and a dot product."""
 
     def __init__(self, d: int) -> None:
@@ -274,12 +276,12 @@ def measure_ours(
     is skipped. Returns the figures, and the thresholds of the first prompts, each by a rule just restored.
     """
     calibrate, fit, sort = [], [], []
-    with garbage_collection_paused():
+    with pause_garbage_collection():
         for _ in range(runs):
             start = time.perf_counter()
             rule = make_rule(problem).fit(problem.features, problem.scores)
             fit.append(time.perf_counter() - start)
-            answer(rule, problem.mean)
+            compute_threshold(rule, problem.mean)
             calibrate.append(time.perf_counter() - start)
             sort.append(time_call(lambda: np.sort(problem.scores)))
             if sum(calibrate) > limit / 6:
@@ -288,8 +290,10 @@ def measure_ours(
         restore, first, alone = _time_first_answers(rule, state, problem.prompts[:queries], limit / 6)
         cold = _time_cold_answers(rule.restore(state), problem.mean, problem.prompts[: len(alone)])
         warm_rule = rule.restore(state)
-        answer(warm_rule, problem.mean)
-        fresh = [time_call(partial(answer, warm_rule, phi)) for phi in problem.prompts[: len(alone)]]
+        compute_threshold(warm_rule, problem.mean)
+        fresh = [
+            time_call(partial(compute_threshold, warm_rule, phi)) for phi in problem.prompts[: len(alone)]
+        ]
         known = problem.prompts[: len(alone)][~np.isnan(alone)]
         warm, reference = _time_warm_answers(warm_rule, known[:SEEN], runs, float(np.median(fresh)))
     size, stopped, refused = len(problem.prompts), None, int(np.isnan(alone).sum())
@@ -297,7 +301,7 @@ def measure_ours(
     if float(np.median(fresh)) * size > limit:
         stopped = f"the batch would take over {limit:g} s"
     else:
-        with garbage_collection_paused():
+        with pause_garbage_collection():
             batch_rule = rule.restore(state)
             start = time.perf_counter()
             solved = batch_rule.solve(problem.prompts)
@@ -306,7 +310,7 @@ def measure_ours(
         refused = int(solved.outside.sum())
         together = np.where(solved.outside, np.nan, solved.values)
         batch_agreement = compare_thresholds(alone, together[: len(alone)])
-    fitted = np.array([answer(rule, phi) for phi in problem.prompts[: len(alone)]])
+    fitted = np.array([compute_threshold(rule, phi) for phi in problem.prompts[: len(alone)]])
     differ = (fitted != alone) & ~(np.isnan(fitted) & np.isnan(alone))
     traced, resident = _measure_peak_memory(file, limit)
     figures = OwnFigures(
@@ -345,7 +349,7 @@ def _time_first_answers(
         start = time.perf_counter()
         restored = rule.restore(state)
         middle = time.perf_counter()
-        answers.append(answer(restored, phi))
+        answers.append(compute_threshold(restored, phi))
         first.append(time.perf_counter() - middle)
         restore.append(middle - start)
         if sum(restore) + sum(first) > enough:
@@ -358,8 +362,8 @@ def _time_cold_answers(rule: ConditionalThreshold, mean: FloatArray, prompts: Fl
     memory = _windows.CACHE_SIZE
     _windows.CACHE_SIZE = 0
     try:
-        answer(rule, mean)
-        return [time_call(partial(answer, rule, phi)) for phi in prompts]
+        compute_threshold(rule, mean)
+        return [time_call(partial(compute_threshold, rule, phi)) for phi in prompts]
     finally:
         _windows.CACHE_SIZE = memory
 
@@ -368,11 +372,11 @@ def _time_warm_answers(
     rule: ConditionalThreshold, prompts: FloatArray, runs: int, expected: float
 ) -> tuple[list[float], list[float]]:
     """Return the seconds per call for prompts seen before, and of the reference, in turn."""
-    least = Reference(prompts.shape[1])
+    least = LeastWork(prompts.shape[1])
     passes = max(1, min(50, int(0.2 / (expected * len(prompts)))))
     rows = list(prompts) * passes
 
-    def per_call(threshold: Callable[[FloatArray], float]) -> float:
+    def measure_call(threshold: Callable[[FloatArray], float]) -> float:
         start = time.perf_counter()
         for row in rows:
             threshold(row)
@@ -380,8 +384,8 @@ def _time_warm_answers(
 
     warm, reference = [], []
     for _ in range(max(3, runs)):
-        warm.append(per_call(rule.threshold))
-        reference.append(per_call(least.threshold))
+        warm.append(measure_call(rule.threshold))
+        reference.append(measure_call(least.threshold))
     return warm, reference
 
 
@@ -416,17 +420,17 @@ def judge_exactness(
     workers: Mapping[str, PeerProcess], kind: str, size: int, problems: Sequence[Problem], folder: Path
 ) -> list[Exactness]:
     """Judge our rule and every available peer on problems of a kind, passed to peers in a folder."""
-    tallies = {"ours": _Tally()} | {name: _Tally() for name in METHODS if name in workers}
+    tallies = {"ours": _Tally()} | {name: _Tally() for name in JUDGED_PEERS if name in workers}
     file = folder / "small.npz"
     for problem in problems:
         problem.save(file)
         asked = {
             name: workers[name].ask(file, count=len(problem.prompts), enough=3600.0, limit=EXACTNESS_LIMIT)
-            for name in (REFERENCE, OTHER_END, *METHODS)
+            for name in (REFERENCE, OTHER_END, *JUDGED_PEERS)
             if name in workers
         }
         low, high = (cap_thresholds(asked[name].values) for name in (REFERENCE, OTHER_END))
-        tallies["ours"].add(_answer_all(problem, tallies["ours"].errors), low, high)
+        tallies["ours"].add(_compute_thresholds(problem, tallies["ours"].errors), low, high)
         for name, answers in asked.items():
             if name in tallies and workers[name].missing is None:
                 none: list[float | None] = [None] * len(problem.prompts)
@@ -435,10 +439,10 @@ def judge_exactness(
     return [tally.make_row(kind, size, name) for name, tally in tallies.items() if tally.answers]
 
 
-def _answer_all(problem: Problem, errors: Counter[str]) -> list[float | None]:
+def _compute_thresholds(problem: Problem, errors: Counter[str]) -> list[float | None]:
     try:
         rule = make_rule(problem).fit(problem.features, problem.scores)
-        return [answer(rule, phi) for phi in problem.prompts]
+        return [compute_threshold(rule, phi) for phi in problem.prompts]
     except Exception as error:  # noqa: BLE001 - counted like an error of a peer
         errors[type(error).__name__] += 1
         return [None] * len(problem.prompts)

@@ -9,7 +9,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from benchmarks.lib.peers import LINEAR, RIDGE
+from benchmarks.lib.peers import LINEAR_PEERS, RIDGE_PEERS
 from benchmarks.lib.tables import (
     Measurement,
     Sheet,
@@ -21,9 +21,9 @@ from benchmarks.lib.tables import (
 from benchmarks.lib.threshold_results import Agreement, Cell, Exactness, PeerFigures, Results
 
 Step = Callable[[PeerFigures], tuple[float, bool] | None]
-SMALL, MIDDLE, LARGE, HUGE = 1_000, 10_000, 100_000, 1_000_000
+SMALL_N, MIDDLE_N, LARGE_N, HUGE_N = 1_000, 10_000, 100_000, 1_000_000
 # Names for headings; c.c. is conditionalconformal.
-_NAMES = {
+_PEER_NAMES = {
     "ours": "ours",
     "scipy": "SciPy HiGHS",
     "scipy ipm": "SciPy HiGHS ipm",
@@ -151,8 +151,8 @@ def get_batch_time(cell: Cell) -> float | None:
 
 
 def _compare_growth(results: Results) -> Iterator[Measurement]:
-    small = {(cell.kind, cell.d): get_cold_time(cell) for cell in results.at(n=SMALL)}
-    for cell in results.at(n=HUGE):
+    small = {(cell.kind, cell.d): get_cold_time(cell) for cell in results.select_cells(n=SMALL_N)}
+    for cell in results.select_cells(n=HUGE_N):
         if (cell.kind, cell.d) in small:
             yield Measurement(get_cold_time(cell) / small[cell.kind, cell.d], describe_cell(cell))
 
@@ -208,13 +208,13 @@ def list_targets(results: Results) -> list[Target]:
     """List every target of the specification that a run can measure."""
     targets = list(_list_agreement_targets(results))
 
-    def against(peer: str, limit: float, n: int, d: int, step: str) -> None:
+    def add_target(peer: str, limit: float, n: int, d: int, step: str) -> None:
         steps = {
             "calibration": (get_prepare_time, get_calibrate_time),
             "cold query": (get_query_time, get_cold_time),
             "query in a batch": (get_query_time, get_batch_time),
         }
-        found = tuple(_list_ratios(results.at(n=n, d=d), peer, *steps[step]))
+        found = tuple(_list_ratios(results.select_cells(n=n, d=d), peer, *steps[step]))
         name = {"scipy": "SciPy's HiGHS", "conditionalconformal exact": "conditionalconformal, exact"}[peer]
         targets.append(
             Target(
@@ -222,27 +222,30 @@ def list_targets(results: Results) -> list[Target]:
             )
         )
 
-    against("scipy", 200, LARGE, 3, "calibration")
-    against("scipy", 100, LARGE, 10, "calibration")
+    add_target("scipy", 200, LARGE_N, 3, "calibration")
+    add_target("scipy", 100, LARGE_N, 10, "calibration")
     for d, limit in ((3, 15), (10, 30)):
-        cells = results.at(n=HUGE, d=d)
+        cells = results.select_cells(n=HUGE_N, d=d)
         found = tuple(
             Measurement(get_calibrate_time(cell) / cell.ours.sort.p50, describe_cell(cell)) for cell in cells
         )
-        targets.append(Target(f"calibration, times np.sort, d = {d}, N = {HUGE:,}", limit, found, unit="x"))
+        targets.append(Target(f"calibration, times np.sort, d = {d}, N = {HUGE_N:,}", limit, found, unit="x"))
     targets.append(
         Target(
-            f"cold query, N = {HUGE:,} against N = {SMALL:,}", 1.5, tuple(_compare_growth(results)), unit="x"
+            f"cold query, N = {HUGE_N:,} against N = {SMALL_N:,}",
+            1.5,
+            tuple(_compare_growth(results)),
+            unit="x",
         )
     )
     targets.append(
         Target("batch, atoms against continuous, d = 3", 3, tuple(_compare_atoms(results, 3)), unit="x")
     )
-    against("scipy", 700, MIDDLE, 3, "cold query")
-    against("scipy", 400, MIDDLE, 10, "cold query")
-    against("conditionalconformal exact", 15, LARGE, 3, "cold query")
-    against("conditionalconformal exact", 200, LARGE, 10, "cold query")
-    against("conditionalconformal exact", 1000, LARGE, 3, "query in a batch")
+    add_target("scipy", 700, MIDDLE_N, 3, "cold query")
+    add_target("scipy", 400, MIDDLE_N, 10, "cold query")
+    add_target("conditionalconformal exact", 15, LARGE_N, 3, "cold query")
+    add_target("conditionalconformal exact", 200, LARGE_N, 10, "cold query")
+    add_target("conditionalconformal exact", 1000, LARGE_N, 3, "query in a batch")
     linear = [cell for cell in results.cells if cell.ridge == 0]
     warm = tuple(
         Measurement(cell.ours.warm.p50 / cell.ours.reference.p50, describe_cell(cell)) for cell in linear
@@ -253,9 +256,9 @@ def list_targets(results: Results) -> list[Target]:
             Measurement(cell.ours.artifact / 1e3, describe_cell(cell)) for cell in linear if cell.d == d
         )
         targets.append(Target(f"artifact of one level, d = {d}", limit, sizes, unit=" KB"))
-    memory = [(describe_cell(cell), _compare_memory(cell)) for cell in results.at(n=HUGE)]
+    memory = [(describe_cell(cell), _compare_memory(cell)) for cell in results.select_cells(n=HUGE_N)]
     peaks = tuple(Measurement(value, where) for where, value in memory if value is not None)
-    targets.append(Target(f"peak memory of calibration, times the input, N = {HUGE:,}", 3, peaks, unit="x"))
+    targets.append(Target(f"peak memory of calibration, times the input, N = {HUGE_N:,}", 3, peaks, unit="x"))
     return targets
 
 
@@ -317,7 +320,7 @@ def _make_ratio_sheet(
     title: str, cells: list[Cell], step: Step, ours: Callable[[Cell], float], note: str
 ) -> Sheet | None:
     """Make the table of peers' times as multiples of ours; None if no peer has any."""
-    tried = (name for name in (*LINEAR, *RIDGE) if any(name in cell.peers for cell in cells))
+    tried = (name for name in (*LINEAR_PEERS, *RIDGE_PEERS) if any(name in cell.peers for cell in cells))
     names = [name for name in tried if any(name in cell.peers and step(cell.peers[name]) for cell in cells)]
     rows = []
     for cell in cells:
@@ -325,7 +328,7 @@ def _make_ratio_sheet(
         said = (_format_ratio(step, cell.peers.get(name), mine) for name in names)
         rows.append((*_format_size(cell), format_seconds(mine), *said))
     return (
-        Sheet(title, note, ("d", "N", "ours", *(_NAMES[name] for name in names)), tuple(rows))
+        Sheet(title, note, ("d", "N", "ours", *(_PEER_NAMES[name] for name in names)), tuple(rows))
         if names
         else None
     )
@@ -350,7 +353,7 @@ def _format_agreement(agreement: Agreement | None) -> str:
 def _make_agreement_sheet(cells: list[Cell]) -> Sheet:
     names = [
         name
-        for name in (*LINEAR, *RIDGE)
+        for name in (*LINEAR_PEERS, *RIDGE_PEERS)
         if any(name in cell.peers and cell.peers[name].agreement is not None for cell in cells)
     ]
     rows = []
@@ -375,7 +378,7 @@ def _make_agreement_sheet(cells: list[Cell]) -> Sheet:
         "kind",
         "d",
         "N",
-        *(_NAMES[name] for name in names),
+        *(_PEER_NAMES[name] for name in names),
         "compared",
         "infinities",
         "batch",
@@ -409,7 +412,7 @@ def _make_exactness_sheet(results: Results) -> Sheet:
         rows.append(
             (kind, str(size), str(ours.compared), format_number(ours.largest), *map(_format_wrong, found))
         )
-    headings = ("kind", "N", "prompts", "ours, largest", *(_NAMES[method] for method in methods))
+    headings = ("kind", "N", "prompts", "ours, largest", *(_PEER_NAMES[method] for method in methods))
     note = (
         "Wrong answers on many small problems, measured by HiGHS with theta = tau - 1e-8 and tolerances of"
         " 1e-10: off by more than 1e-6, or infinite where HiGHS is not. Off: beyond even the largest value of"
@@ -424,7 +427,7 @@ def _make_stopped_sheet(results: Results) -> Sheet | None:
     for cell in results.cells:
         for name, peer in cell.peers.items():
             if peer.stopped is not None:
-                where[_NAMES[name], peer.stopped].append(cell)
+                where[_PEER_NAMES[name], peer.stopped].append(cell)
     rows = tuple(
         (name, why, str(len(cells)), describe_cell(cells[0])) for (name, why), cells in sorted(where.items())
     )

@@ -98,7 +98,7 @@ class Ratio(Data):
 
 
 @contextmanager
-def garbage_collection_paused() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Collect garbage now, and none while something is timed."""
     gc.collect()
     gc.disable()
@@ -123,7 +123,7 @@ def time_in_turn(
     Every other round runs backwards, and the warm rounds that come first do not count.
     """
     found: list[list[float]] = [[] for _ in calls]
-    with garbage_collection_paused():
+    with pause_garbage_collection():
         for number, which in _order_calls(len(calls), rounds, warm):
             start = time.perf_counter()
             calls[which](number)
@@ -138,7 +138,7 @@ async def time_in_turn_async(
 ) -> list[list[float]]:
     """Do the same with calls that are awaited."""
     found: list[list[float]] = [[] for _ in calls]
-    with garbage_collection_paused():
+    with pause_garbage_collection():
         for number, which in _order_calls(len(calls), rounds, warm):
             start = time.perf_counter()
             await calls[which](number)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from benchmarks.drift import calibrate_split, main, make_page, make_shifts, observe
+from benchmarks.drift import calibrate_split, main, make_observations, make_page, make_shifts
 from langchain_cfc.demo import load_recording
 from langchain_cfc.monitor.sequential_tests import DriftTest
 from langchain_cfc.records import tabulate
@@ -68,7 +68,7 @@ def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -
         rows = luck.permutation(artifact.calibration.split.rows(source)["test"])[:150]
         for name, served in (("same", source.take(rows)), ("other", swapped(source.take(rows), luck))):
             drift = DriftTest.start(artifact, 0.0)
-            for one, _ in observe(artifact, served, 0):
+            for one, _ in make_observations(artifact, served, 0):
                 drift = drift.update(one)
             alarms[name] += bool((drift.wealth.peak >= np.log(len(drift.tests) / level)).any())
     assert alarms["same"] <= stats.binom.isf(1e-6, streams, level)
