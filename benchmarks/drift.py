@@ -15,22 +15,28 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+# A script finds only modules of its own folder.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from scipy.stats import ks_2samp
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a script finds only modules of its own folder
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.decision import decide
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import CFCWarning
+from langchain_cfc.features import parse_statistic
+from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Label, ObservedResult
+from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest
+from langchain_cfc.records import read_records, tabulate, with_scores
 
-if TYPE_CHECKING:
-    from langchain_cfc import CalibrationArtifact
-    from langchain_cfc._internal.arrays import FloatArray
-    from langchain_cfc.candidates import LabelledBatch
-    from langchain_cfc.monitor.observed import ObservedResult
+Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
 
-    Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
-
-WEAKER_RECORDS = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+WEAKER_RECORDS = Path(__file__).parents[1] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
 FEATURES = "mean_score"
 LEVEL = 0.01
@@ -79,8 +85,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def make_shifts() -> dict[str, Shift]:
     """Make the changes of what is served, by name."""
-    from langchain_cfc.records import read_records, tabulate, with_scores
-
     weaker = tabulate(read_records(WEAKER_RECORDS))
     rows = {name: row for row, name in enumerate(weaker.ids)}
 
@@ -114,9 +118,6 @@ def make_shifts() -> dict[str, Shift]:
 
 
 def _measure_shift(name: str, shift: Shift, streams: int) -> Detection:
-    from langchain_cfc.demo import load_recording
-    from langchain_cfc.records import tabulate
-
     source = tabulate(load_recording())
     delays, labelled, samples, early, shortest = [], [], [], 0, len(source)
     for seed in range(streams):
@@ -145,10 +146,6 @@ def _measure_shift(name: str, shift: Shift, streams: int) -> Detection:
 
 def calibrate_split(source: LabelledBatch, seed: int) -> CalibrationArtifact:
     """Calibrate and certify on a split of the recording, the same for the same seed."""
-    from langchain_cfc import calibrate
-    from langchain_cfc.certificates import certify
-    from langchain_cfc.errors import CFCWarning
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
         made = calibrate(
@@ -165,9 +162,6 @@ def calibrate_split(source: LabelledBatch, seed: int) -> CalibrationArtifact:
 
 def _find_alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[float, float]:
     """Return after how many results drift alarms, and after how many labels a rate does; `inf` if never."""
-    from langchain_cfc.monitor.observed import Label
-    from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest
-
     drift, kept = DriftTest.start(artifact, 0.0), CoverageTest.start(artifact, 0.0)
     needed = -np.log(LEVEL)
     alarms = [np.inf, np.inf]
@@ -187,9 +181,6 @@ def make_observations(
     artifact: CalibrationArtifact, part: LabelledBatch, first: int
 ) -> list[tuple[ObservedResult, list[bool]]]:
     """Return what a monitor would see of prompts, with the labels of their candidates."""
-    from langchain_cfc.decision import decide
-    from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedResult
-
     decided = decide(artifact, part.draws)
     codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
     return [
@@ -220,8 +211,6 @@ def make_observations(
 
 
 def _compute_means(part: LabelledBatch) -> FloatArray:
-    from langchain_cfc.features import parse_statistic
-
     return parse_statistic("mean_score").values(part.draws)
 
 
@@ -232,8 +221,6 @@ def _compute_median(delays: Sequence[float]) -> float | None:
 
 def _find_sample_size(samples: Sequence[tuple[FloatArray, FloatArray]], longest: int) -> int | None:
     """Find the fewest results with which the Kolmogorov-Smirnov test finds half of the changes."""
-    from scipy.stats import ks_2samp
-
     for size in range(10, longest + 1, 5):
         found = [ks_2samp(one, other[:size]).pvalue < LEVEL for one, other in samples]
         if np.mean(found) >= HALF:

@@ -16,6 +16,8 @@ from pathlib import Path
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.lib.judged_world import DELTA, World, count_labels
+
 TARGET = 0.75
 JUDGE_ACCURACIES = (0.5, 0.6, 0.75, 0.9, 0.95)
 RATES = (0.8, 0.85, 0.9)
@@ -25,8 +27,6 @@ PROMPTS = 15_000
 
 def make_page(sequences: int) -> Iterator[str]:
     """Yield the lines of the page."""
-    from benchmarks.lib.judged_world import DELTA, World, count_labels
-
     yield f"""# What a judge saves people
 
 Written by `benchmarks/people.py`; do not edit. {sequences} sequences in each row, simulated by
