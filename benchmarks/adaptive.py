@@ -13,14 +13,13 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.lib.threads import limit_threads
+from benchmarks.lib.threads import limit_threads, measure_splits
 
 limit_threads()  # before NumPy is imported
 
@@ -56,11 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for one in options.recordings:
         path, _, alpha = one.rpartition(":")
         measure = partial(measure_split, tabulate(read_records(path)), alpha)
-        if options.jobs > 1:
-            with ProcessPoolExecutor(options.jobs) as pool:
-                found = list(pool.map(measure, range(options.splits)))
-        else:
-            found = [measure(seed) for seed in range(options.splits)]
+        found = measure_splits(measure, options.splits, options.jobs)
         sheets.append(make_sheet(f"{Path(path).stem}, alpha = {alpha}", np.array(found)))
         print_sheets(sheets[-1:])
     if options.page is not None:

@@ -21,7 +21,6 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from pathlib import Path
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.lib.threads import limit_threads
+from benchmarks.lib.threads import limit_threads, measure_splits
 
 limit_threads()  # before NumPy is imported
 
@@ -112,11 +111,7 @@ def make_sheet(name: str, rows: Sequence[Row], splits: int) -> Sheet:
 def compare_methods(table: LabelledBatch, rates: Sequence[str], splits: int, jobs: int = 1) -> list[Row]:
     """Run all methods at all rates on the same splits of a recording."""
     measure = partial(measure_split, table, tuple(rates))
-    if jobs > 1:
-        with ProcessPoolExecutor(jobs) as pool:
-            found = list(pool.map(measure, range(splits)))
-    else:
-        found = [measure(seed) for seed in range(splits)]
+    found = measure_splits(measure, splits, jobs)
     return [
         summarise_counts(rate, method, [one[rate, method] for one in found])
         for rate in rates

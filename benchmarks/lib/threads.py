@@ -1,10 +1,15 @@
-"""One BLAS thread for measurements: two threads on 3 x 3 matrices cost milliseconds and spoil ratios."""
+"""Processes for measurements, with one BLAS thread: two on 3 x 3 matrices cost milliseconds."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 VARIABLES = (
     "OPENBLAS_NUM_THREADS",
@@ -37,3 +42,11 @@ def check_threads() -> None:
     if busy:
         msg = f"more than one thread in {', '.join(busy)}: the figures are for one"
         raise SystemExit(msg)
+
+
+def measure_splits(measure: Callable[[int], Found], splits: int, jobs: int) -> list[Found]:
+    """Return what `measure` finds for the seed of each split, in several processes for several jobs."""
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            return list(pool.map(measure, range(splits)))
+    return [measure(seed) for seed in range(splits)]
