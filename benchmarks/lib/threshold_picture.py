@@ -52,9 +52,9 @@ class Line:
     width: float = 1.2
 
 
-def draw_costs(results: Results, path: Path, kind: str = "continuous", d: int = 3) -> None:
-    """Draw calibration and query for one kind of problem with d features, and write the SVG."""
-    cells = [cell for cell in results.cells if (cell.kind, cell.d, cell.ridge) == (kind, d, 0.0)]
+def draw_costs(results: Results, path: Path) -> None:
+    """Draw calibration and query for continuous scores and d = 3 features, and write the SVG."""
+    cells = [cell for cell in results.cells if (cell.kind, cell.d, cell.ridge) == ("continuous", 3, 0.0)]
     if not cells:
         return
     matplotlib: Any = importlib.import_module("matplotlib")
@@ -84,8 +84,8 @@ def draw_costs(results: Results, path: Path, kind: str = "continuous", d: int = 
     ]
     with matplotlib.rc_context(style):
         figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 5.2), layout="constrained")
-        _draw_panel(left, f"one threshold, d = {d}", queries)
-        _draw_panel(right, f"calibration or base regression, d = {d}", calibrations)
+        _draw_panel(left, "one threshold, d = 3", queries)
+        _draw_panel(right, "calibration or base regression, d = 3", calibrations)
         figure.savefig(path, transparent=True, metadata={"Date": None, "Creator": None})
         pyplot.close(figure)
 

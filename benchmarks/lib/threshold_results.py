@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -159,11 +159,9 @@ class Results(Data):
     exactness: list[Exactness]
     failures: list[str]
 
-    def select_cells(self, *, n: int, d: int | None = None, ridge: bool = False) -> Iterator[Cell]:
-        """Cells of a size, of every kind; of one dimension if it is given."""
-        for cell in self.cells:
-            if cell.n == n and d in {None, cell.d} and (cell.ridge > 0) == ridge:
-                yield cell
+    def select_cells(self, *, n: int, d: int | None = None) -> list[Cell]:
+        """Select the cells of a size without ridge, of every kind; of one dimension if it is given."""
+        return [one for one in self.cells if one.n == n and d in {None, one.d} and one.ridge == 0]
 
 
 def cap_thresholds(values: Sequence[float | None] | FloatArray) -> FloatArray:

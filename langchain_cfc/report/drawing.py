@@ -139,15 +139,15 @@ class Style:
             HATCHES[place % len(HATCHES)],
         )
 
-    def make_line_options(self, ink: str, size: float = MARKER_SIZE) -> dict[str, Any]:
-        """Return matplotlib's options for points joined by a line, with marker edges in the colour `ink`."""
+    def make_line_options(self, ax: Axes, size: float = MARKER_SIZE) -> dict[str, Any]:
+        """Return matplotlib's options for points joined by a line on an axis, with markers of this size."""
         return {
             "color": self.colour,
             "linestyle": self.dash,
             "linewidth": 1.3,
             "marker": self.marker,
             "markersize": size,
-            "markeredgecolor": ink,
+            "markeredgecolor": get_ink_colour(ax),
             "markeredgewidth": 0.6,
             "elinewidth": 0.9,
             "capsize": 2.0,
@@ -314,7 +314,7 @@ def draw_points(
     ax: Axes, place: int, x: Sequence[float], y: Sequence[float], *, joined: bool = False, **errors: Any
 ) -> Any:
     """Draw points in the style of a place, with matplotlib's `xerr` and `yerr`; return the key's handle."""
-    look = Style.at(place).make_line_options(get_ink_colour(ax))
+    look = Style.at(place).make_line_options(ax)
     return ax.errorbar(x, y, **(look if joined else {**look, "linestyle": ""}), **errors)
 
 

@@ -209,7 +209,7 @@ def plot_threshold_by_difficulty(
             ax,
             _POINT_LAYOUT.compute_positions(place, len(drawn), map(places.index, groups)),
             groups.values(),
-            looks[name].make_line_options(get_ink_colour(ax)),
+            looks[name].make_line_options(ax),
         )
         for place, (name, groups) in enumerate(drawn.items())
     ]
@@ -252,7 +252,7 @@ def plot_by_alpha(
     ax = ax or create_axes(WIDTH, names)
     looks = assign_styles(there)
     handles: list[Any] = [
-        _draw_spreads(ax, course, course.values(), looks[name].make_line_options(get_ink_colour(ax), size))
+        _draw_spreads(ax, course, course.values(), looks[name].make_line_options(ax, size))
         for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True)
     ]
     if aimed:
@@ -368,9 +368,7 @@ def plot_selective_risk(
         handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
     for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
-        handles.append(
-            ax.errorbar(answered, wrong, **looks[name].make_line_options(get_ink_colour(ax), size))
-        )
+        handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax, size)))
     return _finish_risk(ax, handles, names, report.unit, of_claims=("claims shown", "of these, unsupported"))
 
 
