@@ -1,4 +1,4 @@
-"""Lines and tables that show an artifact in a terminal: its facts, its promise, and what bot mode costs."""
+"""Lines and tables that show an artifact in a terminal: facts, promise, groups, certificates, bot mode."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from langchain_cfc._internal.text import format_limit, format_percent
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
-from langchain_cfc.cli._format import make_table
+from langchain_cfc.cli._format import format_group, make_table
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import (
     NOTHING_KEPT_IS_KEPT,
+    CoverageCertificate,
     Guarantee,
+    format_bound,
     format_share,
     state_confidence,
     state_guarantee,
@@ -124,6 +126,48 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
         score = "any" if cut is None else f"<= {format_limit(cut)}"
         cells = (*counts, score) if alone else (*counts, *sets, score)
         table.add_row(*cells[: len(shown)], style="bold" if own else "")
+    return table
+
+
+def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
+    """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
+    data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
+    promises = [artifact.guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
+    return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
+
+
+def make_groups_table(artifact: CalibrationArtifact) -> Table:
+    """Make a table of attainable coverage by group; red where the strictest level is out of reach."""
+    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).weightings[1:] else "group"
+    table = make_table(group, "prompts", "attainable", "smallest alpha", width=42)
+    for one in artifact.calibration.groups:
+        smallest = f"{one.smallest_alpha:.3f}"
+        table.add_row(
+            format_group(one.words, one.name),
+            f"{one.size:.0f}",
+            format_percent(one.attainable),
+            smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
+        )
+    return table
+
+
+def make_certificate_table(certificate: CoverageCertificate) -> Table:
+    """Make a table of the certified bounds, group by group."""
+    headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
+    # For claims, "kept" and "covered" both mean the claims that are left, so the last two are redundant.
+    columns = 4 if certificate.claims is not None else 6
+    title = f"Certified with failure probability {certificate.delta}, all bounds together"
+    table = make_table(*headings[:columns], title=title, width=42)
+    for share in certificate.shares:
+        cells = (
+            format_group(share.words, share.name),
+            str(share.prompts),
+            str(share.kept),
+            format_bound(share.kept_at_least),
+            str(share.covered),
+            format_bound(share.coverage_at_least),
+        )
+        table.add_row(*cells[:columns])
     return table
 
 

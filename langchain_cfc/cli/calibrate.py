@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from langchain_cfc import calibration
-from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact, ThresholdRuleName
+from langchain_cfc.artifact import ThresholdRuleName
 from langchain_cfc.candidates import Unit
-from langchain_cfc.cli._artifact import make_curve_table, make_promise_table
-from langchain_cfc.cli._format import emit_json, format_group, get_console, make_table, report_errors
+from langchain_cfc.cli._artifact import (
+    describe_artifact,
+    make_curve_table,
+    make_groups_table,
+    make_promise_table,
+)
+from langchain_cfc.cli._format import emit_json, get_console, report_errors
 from langchain_cfc.cli._inputs import (
     RECORDS_HELP,
     FirstCandidates,
@@ -233,25 +236,3 @@ def calibrate(
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
-
-
-def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
-    """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
-    data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
-    promises = [artifact.guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
-    return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
-
-
-def make_groups_table(artifact: CalibrationArtifact) -> Table:
-    """Make a table of attainable coverage by group; red where the strictest level is out of reach."""
-    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).weightings[1:] else "group"
-    table = make_table(group, "prompts", "attainable", "smallest alpha", width=42)
-    for one in artifact.calibration.groups:
-        smallest = f"{one.smallest_alpha:.3f}"
-        table.add_row(
-            format_group(one.words, one.name),
-            f"{one.size:.0f}",
-            format_percent(one.attainable),
-            smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
-        )
-    return table

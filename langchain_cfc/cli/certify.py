@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli._artifact import make_certificate_table
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, print_result, report_errors
 from langchain_cfc.cli._inputs import (
     RECORDS_HELP,
@@ -23,7 +24,6 @@ from langchain_cfc.cli._inputs import (
     share_option,
 )
 from langchain_cfc.cli.compare import prepare_outputs, save_figures
-from langchain_cfc.cli.inspect import make_certificate_table
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.report.plots import plot_running_bound

@@ -17,11 +17,17 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import verification
 from langchain_cfc.certificates.recomputation import BoundCheck, recompute_certificates
 from langchain_cfc.certificates.verification import LevelVerification
-from langchain_cfc.cli._artifact import list_facts, make_curve_table, make_promise_table
+from langchain_cfc.cli._artifact import (
+    describe_artifact,
+    list_facts,
+    make_certificate_table,
+    make_curve_table,
+    make_groups_table,
+    make_promise_table,
+)
 from langchain_cfc.cli._format import (
     emit_json,
     fail,
-    format_group,
     get_console,
     make_table,
     print_lines,
@@ -30,8 +36,6 @@ from langchain_cfc.cli._format import (
     track_progress,
 )
 from langchain_cfc.cli._inputs import ArtifactPath, RequiredSignature
-from langchain_cfc.cli.calibrate import describe_artifact, make_groups_table
-from langchain_cfc.guarantee import CoverageCertificate, format_bound
 
 
 def inspect(
@@ -166,23 +170,3 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
         console.print("", make_curve_table(artifact))
     console.print()
     print_lines(console, list_facts(artifact))
-
-
-def make_certificate_table(certificate: CoverageCertificate) -> Table:
-    """Make a table of the certified bounds, group by group."""
-    headings = ("group", "prompts", "promise kept", "at least", "covered", "at least")
-    # For claims, "kept" and "covered" both mean the claims that are left, so the last two are redundant.
-    columns = 4 if certificate.claims is not None else 6
-    title = f"Certified with failure probability {certificate.delta}, all bounds together"
-    table = make_table(*headings[:columns], title=title, width=42)
-    for share in certificate.shares:
-        cells = (
-            format_group(share.words, share.name),
-            str(share.prompts),
-            str(share.kept),
-            format_bound(share.kept_at_least),
-            str(share.covered),
-            format_bound(share.coverage_at_least),
-        )
-        table.add_row(*cells[:columns])
-    return table
