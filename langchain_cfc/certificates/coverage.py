@@ -25,6 +25,7 @@ from langchain_cfc.guarantee import (
     CoverageCertificate,
     DroppedClaims,
 )
+from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import Claims
@@ -243,11 +244,9 @@ def certify_level(
     """
     seen = compute_outcomes(artifact, labelled, alpha)
     everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
-    # Two bounds for every group, three over all prompts.
-    whole = float(delta) / among
-    each = whole / (4 * len(groups)) if groups else 0.0
-    overall = whole / 6 if groups else whole / 3
-
+    # Three bounds over all prompts, two for every group.
+    overall, *each = divide_delta(float(delta) / among, len(groups))
+    overall /= 3
     is_adaptive = artifact.feature_map.adaptive_alpha is not None
 
     def certify_share(group: PromptGroup, failing: float) -> CertifiedShare:
@@ -268,7 +267,10 @@ def certify_level(
         alpha=alpha,
         delta=delta,
         prompts=len(labelled),
-        shares=(certify_share(everyone, overall), *(certify_share(group, each) for group in groups)),
+        shares=(
+            certify_share(everyone, overall),
+            *(certify_share(group, failing / 2) for group, failing in zip(groups, each, strict=True)),
+        ),
         **_bound_sizes(artifact, seen.decisions, overall),
         given_drawn=artifact.calibration.drawn_among is not None,
         records_digest=digest,

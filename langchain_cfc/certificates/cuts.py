@@ -99,6 +99,7 @@ from langchain_cfc.certificates.coverage import (
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
+from langchain_cfc.guarantee.certified import divide_delta
 
 # Share of delta for the main sequence, and the number of sequences that divide the rest.
 MAIN_SHARE = 0.98
@@ -340,18 +341,18 @@ def _certify_rate(
     by_group: bool,
 ) -> WrongRateCertificate | str:
     """Return the certificate of the best cut at a rate, or why there is none."""
-    rate, whole = Fraction(max_wrong_rate), float(delta)
+    rate = Fraction(max_wrong_rate)
     everyone, *groups = sample_groups(artifact, certification, seen.decisions.features)
     groups = groups if by_group else []
-    own = whole / 2 if groups else whole
+    own, *each = divide_delta(float(delta), len(groups))
     passed = _find_passing(ranking, rate, own).tolist()
     sizes = [size for size in passed if not ranking.divides_ties(size)]
     if not sizes:
         return _explain_refusal(ranking, rate, own)
     within = []
-    for group in groups:
+    for group, failing in zip(groups, each, strict=True):
         members = ranking.select(group.members, seen.wrong)
-        alone = _find_passing(members, rate, whole / (2 * len(groups)), every=True)
+        alone = _find_passing(members, rate, failing, every=True)
         # (m + 1,) how many of the group are among the first 0 ... m, and whether that number is certified
         counts = np.concatenate([[0], np.cumsum(group.members[ranking.rows])])
         within.append(np.isin(counts, alone))

@@ -51,6 +51,7 @@ from langchain_cfc.certificates.coverage import (
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
+from langchain_cfc.guarantee.certified import divide_delta
 
 MOST_ANSWERS = (1, 2, 3, 5)
 # Cuts on the mean score, at equal steps of the share of calibration prompts below them.
@@ -127,14 +128,14 @@ def _test_in_sequence(
     rate, whole = Fraction(max_wrong_rate), float(delta)
     artifact = served[tested[0][0].alpha]
     everyone, *groups = sample_groups(artifact, certification, tested[0][1].decisions.features)
-    own = whole / 2 if by_group and groups else whole
-    shares = [(everyone, own), *((one, whole / (2 * len(groups))) for one in groups if by_group)]
+    groups = groups if by_group else []
+    shares = list(zip([everyone, *groups], divide_delta(whole, len(groups)), strict=True))
     passed = {
         group.name: _count_passed(group, [seen for _, seen in tested], rate, share) for group, share in shares
     }
     certified = range(passed[everyone.name])
     if not certified:
-        raise _make_unattainable_error(*tested[0], rate, own, artifact.unit)
+        raise _make_unattainable_error(*tested[0], rate, shares[0][1], artifact.unit)
     chosen = max(certified, key=lambda place: (sum(place < count for count in passed.values()), place))
     policy, seen = tested[chosen]
     certificate = WrongRateCertificate(

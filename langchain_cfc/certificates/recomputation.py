@@ -16,6 +16,7 @@ from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upp
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
 from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+from langchain_cfc.guarantee.certified import divide_delta
 
 # Relative difference allowed between versions of SciPy.
 _TOLERANCE = 1e-7
@@ -80,12 +81,11 @@ def _check_test(certificate: str, bound: str, failing: float, p_value: float) ->
 
 
 def _recompute_coverage(one: CoverageCertificate, of: str, among: int) -> Iterator[BoundCheck]:
-    """Yield the bounds on sets; delta is divided as `certify_level` divides it."""
-    name, groups = f"sets at alpha = {one.alpha}{of}", one.shares[1:]
-    whole = float(one.delta) / among
-    overall = whole / 6 if groups else whole / 3
-    for share in one.shares:
-        failing = overall if share is one.shares[0] else whole / (4 * len(groups))
+    """Yield the bounds on sets, three over all prompts and two for every group."""
+    name = f"sets at alpha = {one.alpha}{of}"
+    parts = divide_delta(float(one.delta) / among, len(one.shares) - 1)
+    for share, part in zip(one.shares, parts, strict=True):
+        failing = part / (3 if share is one.shares[0] else 2)
         kept = lower_bound(share.kept, share.prompts, failing)
         yield _compare_bounds(name, f"kept at least, {share.name}", share.kept_at_least, kept)
         covered = lower_bound(share.covered, share.prompts, failing)
@@ -119,11 +119,9 @@ def _recompute_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) ->
 
 
 def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCheck]:
-    """Yield the tests of a certified rate; delta is divided between all prompts and the groups."""
-    groups, whole = certificate.groups[1:], float(certificate.delta)
-    failing_group = whole / (2 * len(groups)) if groups else 0.0
-    for one in certificate.groups:
-        failing = failing_group if one in groups else whole / 2 if groups else whole
+    """Yield the tests of a certified rate."""
+    parts = divide_delta(float(certificate.delta), len(certificate.groups) - 1)
+    for one, failing in zip(certificate.groups, parts, strict=True):
         if one.certified:
             rate = certificate.max_wrong_rate
             p_value = binomial_p_value(one.wrong, one.answered, float(rate))

@@ -377,3 +377,8 @@ def format_share(share: float) -> str:
 def format_bound(share: float) -> str:
     """Format a lower bound in percent with one decimal, rounded down."""
     return f"{int(1000 * share) / 10:.1f} %"
+
+
+def divide_delta(delta: float, groups: int) -> list[float]:
+    """Divide delta: half of it for all prompts, the other half among the groups; all of it without groups."""
+    return [delta / 2, *[delta / (2 * groups)] * groups] if groups else [delta]
