@@ -24,6 +24,7 @@ from langchain_cfc.artifact.facts import AttainableGroup, CertifiedPolicy, Confi
 from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, scores_separately
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
+from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, confident_rank, conformal_rank
 
 # Relative difference allowed between results of SciPy and NumPy, and between sums taken in another order.
@@ -407,15 +408,13 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
         yield f"the certificate at {one.alpha} is not about the same prompts as the guarantee"
     yield from _check_stated_coverage(artifact, one)
-    delta = float(one.delta) / among
-    group_delta = delta / (4 * len(groups)) if groups else 0.0
-    overall_delta = delta / 6 if groups else delta / 3
-    for share in one.shares:
-        failing = overall_delta if share is all_prompts else group_delta
+    parts = divide_delta(float(one.delta) / among, len(groups))
+    for share, part in zip(one.shares, parts, strict=True):
+        failing = part / (3 if share is all_prompts else 2)
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
             if not _is_lower_bound(bound, count, share.prompts, failing):
                 yield f"the certificate at {one.alpha}: the bound for {share.name} contradicts its counts"
-    yield from _check_sizes(artifact, one, overall_delta)
+    yield from _check_sizes(artifact, one, parts[0] / 3)
 
 
 def _check_sizes(artifact: ArtifactContent, one: CoverageCertificate, failing: float) -> Iterator[str]:
@@ -479,7 +478,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
     stated = [(one.name, one.words) for one in certificate.groups]
     if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
         yield "the policy does not match the weightings of the feature map or the unit of the artifact"
-    delta, rate = float(certificate.delta), float(certificate.max_wrong_rate)
+    rate = float(certificate.max_wrong_rate)
     facts = artifact.calibration
     held_out = facts.certification_size
     if certificate.policy.ignores_sets:  # calibration and fit labels may certify it
@@ -488,8 +487,8 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
     if all_prompts.prompts != certificate.prompts or not all_prompts.certified:
         yield "the policy is not certified over all prompts"
-    shares = [delta / 2 if groups else delta, *(delta / (2 * len(groups)) for _ in groups)]
-    for one, failing in zip(certificate.groups, shares, strict=True):
+    parts = divide_delta(float(certificate.delta), len(groups))
+    for one, failing in zip(certificate.groups, parts, strict=True):
         p_value = 1.0 if one.wrong == one.answered else compute_lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
             counts = f"{one.wrong} wrong of {one.answered} answers"
