@@ -25,7 +25,7 @@ HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 REASONS = {"no_candidate_accepted": "an easy", "not_certifiable": "a hopeless"}
 
 
-class PerPrompt(ScriptedModel):
+class AnswersByPrompt(ScriptedModel):
     """Gives answers that are rejected to prompts that say so, and good ones to others."""
 
     def _message(self, messages: Any, run_manager: Any) -> AIMessage:
@@ -33,7 +33,7 @@ class PerPrompt(ScriptedModel):
         return ScriptedModel(texts=chosen)._message(messages, run_manager)
 
 
-def raising(kind: str, **fields: Any) -> Runnable[Any, Any]:
+def make_raising(kind: str, **fields: Any) -> Runnable[Any, Any]:
     """A chain or a chat model that raises its abstentions."""
     if kind == "chain":
         return make_chain(on_abstain="raise", **fields)
@@ -52,17 +52,17 @@ def text_of(answer: Any) -> str:
 
 
 @every_kind
-def test_a_fallback_is_asked_on_abstention_and_not_otherwise(kind: str, invoke: Invoke) -> None:
+def test_with_fallbacks_asks_the_fallback_only_after_an_abstention(kind: str, invoke: Invoke) -> None:
     helper = FakeListChatModel(responses=["Ada knows."])
-    chain = raising(kind, generator=PerPrompt()).with_fallbacks([helper])
+    chain = make_raising(kind, generator=AnswersByPrompt()).with_fallbacks([helper])
     assert text_of(invoke(chain, "rejected")) == "Ada knows."
     assert text_of(invoke(chain, "good")) == "lima|0.1"
     assert [text_of(one) for one in chain.batch(["good", "rejected"])] == ["lima|0.1", "Ada knows."]
 
 
 @every_kind
-def test_batches_return_the_error_in_its_place(kind: str) -> None:
-    chain = raising(kind, generator=PerPrompt())
+def test_batch_returns_abstention_errors_in_their_places(kind: str) -> None:
+    chain = make_raising(kind, generator=AnswersByPrompt())
     prompts: list[Any] = ["good", "rejected", "good"]
     for found in (
         chain.batch(prompts, return_exceptions=True),
@@ -77,8 +77,8 @@ def test_batches_return_the_error_in_its_place(kind: str) -> None:
 
 
 @every_kind
-def test_nothing_is_streamed_before_an_abstention(kind: str) -> None:
-    chain = raising(kind, generator=PerPrompt())
+def test_stream_yields_nothing_before_an_abstention_error(kind: str) -> None:
+    chain = make_raising(kind, generator=AnswersByPrompt())
     helper = FakeListChatModel(responses=["Ada"])
     streamed: list[Any] = []
 
@@ -100,7 +100,7 @@ def test_nothing_is_streamed_before_an_abstention(kind: str) -> None:
 
 
 @pytest.mark.parametrize("reason", REASONS)
-def test_every_reason_is_raised_with_its_result(
+def test_abstention_error_carries_the_result_for_every_reason(
     by_topics: CalibrationArtifact, reason: str, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=HOPELESS)
@@ -119,7 +119,7 @@ def test_every_reason_is_raised_with_its_result(
         assert "|" not in str(raised.value)
 
 
-def test_what_a_policy_withholds_is_raised_as_well(invoke: Invoke) -> None:
+def test_on_abstain_raise_also_raises_for_max_answers(invoke: Invoke) -> None:
     chain = make_chain(max_answers=1)
     for one in (
         chain.model_copy(update={"on_abstain": "raise"}),
@@ -129,7 +129,7 @@ def test_what_a_policy_withholds_is_raised_as_well(invoke: Invoke) -> None:
             invoke(one, "x")
 
 
-def test_by_default_a_model_does_as_its_chain(invoke: Invoke) -> None:
+def test_chat_model_inherits_on_abstain_from_its_chain(invoke: Invoke) -> None:
     returning = make_chain(generator=ScriptedModel(texts=HOPELESS))
     raised = returning.model_copy(update={"on_abstain": "raise"})
     assert invoke(CFCChatModel(chain=returning), "x").text == "I do not know."
@@ -143,7 +143,7 @@ def test_by_default_a_model_does_as_its_chain(invoke: Invoke) -> None:
             CFCChatModel(chain=returning, on_abstain=wrong)  # type: ignore[arg-type]
 
 
-def test_a_fallback_of_the_chain_comes_before_the_model_raises(invoke: Invoke) -> None:
+def test_or_else_is_asked_before_the_chat_model_raises(invoke: Invoke) -> None:
     weak = make_chain(generator=ScriptedModel(texts=HOPELESS))
     helped = CFCChatModel(chain=weak.or_else(lambda _: "Ada"), on_abstain="raise")
     assert invoke(helped, "x").text == "Ada"
@@ -153,9 +153,9 @@ def test_a_fallback_of_the_chain_comes_before_the_model_raises(invoke: Invoke) -
 
 
 @every_kind
-def test_nothing_is_drawn_again_because_it_was_abstained(kind: str) -> None:
+def test_with_retry_refuses_to_retry_abstentions(kind: str) -> None:
     model = ScriptedModel(texts=HOPELESS)
-    chain = raising(kind, generator=model)
+    chain = make_raising(kind, generator=model)
     with pytest.raises(InputError, match="this would draw again after an abstention"):
         chain.with_retry()
     for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
@@ -170,37 +170,37 @@ def test_nothing_is_drawn_again_because_it_was_abstained(kind: str) -> None:
     CFCChatModel(chain=make_chain(on_abstain="raise"), on_abstain="return").with_retry().invoke("x")
 
 
-def test_the_fallback_middleware_of_an_agent_reacts() -> None:
+def test_agent_fallback_middleware_handles_raised_abstentions() -> None:
     # Agents of today need a younger LangGraph than the oldest supported LangChain does.
     agents = pytest.importorskip("langchain.agents", exc_type=ImportError)
     middleware = pytest.importorskip("langchain.agents.middleware", exc_type=ImportError)
-    model: Any = raising("model", generator=PerPrompt())
+    model: Any = make_raising("model", generator=AnswersByPrompt())
     helper = FakeListChatModel(responses=["Ada knows."])
     agent: Any = agents.create_agent(model, [], middleware=[middleware.ModelFallbackMiddleware(helper)])
     for prompt, expected in (("rejected", "Ada knows."), ("good", "lima|0.1")):
         state = agent.invoke({"messages": [("human", prompt)]})
         assert state["messages"][-1].text == expected
     # The negative control: an abstention in words does not trigger it.
-    quiet: Any = CFCChatModel(chain=make_chain(generator=PerPrompt()))
+    quiet: Any = CFCChatModel(chain=make_chain(generator=AnswersByPrompt()))
     agent = agents.create_agent(quiet, [], middleware=[middleware.ModelFallbackMiddleware(helper)])
     assert agent.invoke({"messages": [("human", "rejected")]})["messages"][-1].text == "I do not know."
 
 
-def test_how_abstentions_are_told_is_no_part_of_a_fingerprint() -> None:
+def test_on_abstain_and_full_result_do_not_change_fingerprints() -> None:
     chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"]))
     plain = CFCChatModel(chain=chain)
     raising = CFCChatModel(chain=chain, on_abstain="raise", full_result=True)
     assert compute_fingerprint(raising) == compute_fingerprint(plain)
     assert compute_fingerprint(chain.model_copy(update={"on_abstain": "raise"})) == compute_fingerprint(chain)
-    assert raised_binding("return") == raised_binding("raise")
+    assert guarantee_of("return") == guarantee_of("raise")
 
 
-def raised_binding(on_abstain: str) -> Any:
+def guarantee_of(on_abstain: str) -> Any:
     """The guarantee of a chain, whose digest and binding say what was compared."""
     return make_chain(on_abstain=on_abstain).guarantee
 
 
-class Recorder(BaseCallbackHandler):
+class ResultRecorder(BaseCallbackHandler):
     """Keeps the results that chain runs end with, returned or raised."""
 
     def __init__(self) -> None:
@@ -220,20 +220,22 @@ class Recorder(BaseCallbackHandler):
         self.raised.append(error)
 
 
-def test_callbacks_get_the_result_of_what_is_raised(invoke: Invoke) -> None:
+def test_callbacks_receive_the_result_of_a_raised_abstention(invoke: Invoke) -> None:
     for kind in ("chain", "model", "model over a raising chain"):
-        recorder = Recorder()
+        recorder = ResultRecorder()
         with pytest.raises(AbstentionError):
-            invoke(raising(kind, generator=ScriptedModel(texts=HOPELESS)), "x", {"callbacks": [recorder]})
+            invoke(
+                make_raising(kind, generator=ScriptedModel(texts=HOPELESS)), "x", {"callbacks": [recorder]}
+            )
         carried = [error.result for error in recorder.raised if isinstance(error, AbstentionError)]
         assert {one.reason for one in [*carried, *recorder.ended]} == {"no_candidate_accepted"}
         # The chain's own run ends with the result where only the model raises.
         assert len(recorder.ended) == (kind == "model")
 
 
-def test_an_abstention_ends_a_sequence_where_it_is_raised() -> None:
+def test_raised_abstention_stops_the_rest_of_a_sequence() -> None:
     reached: list[Any] = []
-    sequence: Any = raising("model", generator=PerPrompt()) | RunnableLambda(reached.append)
+    sequence: Any = make_raising("model", generator=AnswersByPrompt()) | RunnableLambda(reached.append)
     with pytest.raises(AbstentionError):
         sequence.invoke("rejected")
     assert reached == []

@@ -20,7 +20,7 @@ ACCEPTED, REJECTED = "lima|0.1", "REJECTED|0.9"
 SETTINGS: Any = {"configurable": {"thread_id": "1"}}
 
 
-def graph_of(node: Any, name: str, **settings: Any) -> Any:
+def compile_graph(node: Any, name: str, **settings: Any) -> Any:
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     graph.add_node(name, node)
     graph.add_edge(START, name)
@@ -28,9 +28,9 @@ def graph_of(node: Any, name: str, **settings: Any) -> Any:
     return graph.compile(**settings)
 
 
-def graph_inside(model: ScriptedModel) -> Runnable[Any, Any]:
+def graph_generator(model: ScriptedModel) -> Runnable[Any, Any]:
     """A generator that is a graph, as an agent is."""
-    drawing = graph_of(lambda state: {"messages": [model.invoke(state["messages"])]}, "draw")
+    drawing = compile_graph(lambda state: {"messages": [model.invoke(state["messages"])]}, "draw")
 
     def draw(prompt: str) -> Any:
         return drawing.invoke({"messages": [("human", prompt)]})["messages"][-1]
@@ -38,7 +38,7 @@ def graph_inside(model: ScriptedModel) -> Runnable[Any, Any]:
     return RunnableLambda(draw)
 
 
-def namesake(model: ScriptedModel) -> Runnable[Any, Any]:
+def namesake_generator(model: ScriptedModel) -> Runnable[Any, Any]:
     """A generator that bears the name of the node that it runs in."""
 
     def answer(prompt: Any) -> Any:
@@ -47,7 +47,7 @@ def namesake(model: ScriptedModel) -> Runnable[Any, Any]:
     return RunnableLambda(answer)
 
 
-def around(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tuple[Any, InMemorySaver]:
+def make_graph(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tuple[Any, InMemorySaver]:
     chain = make_chain(artifact, generator=generator)
 
     def answer(state: Any) -> Any:
@@ -57,7 +57,7 @@ def around(generator: Runnable[Any, Any], artifact: CalibrationArtifact) -> tupl
         return {"messages": [("ai", (await chain.ainvoke(state["messages"][-1].text)).best)]}
 
     saver = InMemorySaver()
-    return graph_of(RunnableLambda(answer, aanswer, name="answer"), "answer", checkpointer=saver), saver
+    return compile_graph(RunnableLambda(answer, aanswer, name="answer"), "answer", checkpointer=saver), saver
 
 
 def stream_graph(graph: Any) -> str:
@@ -65,7 +65,7 @@ def stream_graph(graph: Any) -> str:
     return repr(list(graph.stream(question, SETTINGS, stream_mode=MODES, subgraphs=True)))
 
 
-def aseen(graph: Any) -> str:
+def stream_graph_async(graph: Any) -> str:
     async def watch() -> list[Any]:
         stream = graph.astream({"messages": [("human", "x")]}, SETTINGS, stream_mode=MODES, subgraphs=True)
         return [piece async for piece in stream]
@@ -74,13 +74,13 @@ def aseen(graph: Any) -> str:
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-@pytest.mark.parametrize("make", [graph_inside, namesake])
-@pytest.mark.parametrize("watch", [stream_graph, aseen])
-def test_what_is_rejected_is_seen_in_no_stream_and_no_checkpoint(
+@pytest.mark.parametrize("make", [graph_generator, namesake_generator])
+@pytest.mark.parametrize("watch", [stream_graph, stream_graph_async])
+def test_graph_streams_and_checkpoints_hold_no_rejected_candidate(
     artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], watch: Callable[[Any], str]
 ) -> None:
     texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
-    graph, saver = around(make(ScriptedModel(texts=texts)), artifact)
+    graph, saver = make_graph(make(ScriptedModel(texts=texts)), artifact)
     shown = watch(graph)
     assert ACCEPTED in shown
     assert REJECTED not in shown
@@ -88,18 +88,18 @@ def test_what_is_rejected_is_seen_in_no_stream_and_no_checkpoint(
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-@pytest.mark.parametrize("make", [graph_inside, namesake])
-def test_without_being_set_apart_it_is(
+@pytest.mark.parametrize("make", [graph_generator, namesake_generator])
+def test_graph_stream_shows_rejected_candidates_without_detaching(
     artifact: CalibrationArtifact, make: Callable[[ScriptedModel], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control of the same watch."""
     monkeypatch.setattr("langchain_cfc.runnable.cfc.detach_from_graph", lambda config: config)
     texts = [ACCEPTED, REJECTED, REJECTED, REJECTED]
-    graph, _ = around(make(ScriptedModel(texts=texts)), artifact)
+    graph, _ = make_graph(make(ScriptedModel(texts=texts)), artifact)
     assert REJECTED in stream_graph(graph)
 
 
-def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:
+def test_generator_config_keeps_user_keys_and_drops_the_checkpointer(artifact: CalibrationArtifact) -> None:
     asked: list[dict[str, Any]] = []
 
     def draw(prompt: Any, config: Any) -> str:
@@ -107,13 +107,13 @@ def test_what_code_may_ask_for_is_left(artifact: CalibrationArtifact) -> None:
         asked.append(dict(config["configurable"]))
         return ACCEPTED
 
-    graph, _ = around(RunnableLambda(draw), artifact)
+    graph, _ = make_graph(RunnableLambda(draw), artifact)
     graph.invoke({"messages": [("human", "x")]}, {"configurable": {"thread_id": "1", "user": "ada"}})
     assert all(one["user"] == "ada" and "__pregel_runtime" in one for one in asked)
     assert not any("__pregel_checkpointer" in one or "checkpoint_ns" in one for one in asked)
 
 
-def test_a_chain_by_itself_is_run_as_ever() -> None:
+def test_chain_outside_a_graph_accepts_configurable_keys() -> None:
     chain = make_chain(generator=ScriptedModel(texts=[ACCEPTED, REJECTED, REJECTED, REJECTED]))
     assert isinstance(chain, CFCRunnable)
     assert chain.invoke("x", {"configurable": {"user": "ada"}}).best == ACCEPTED

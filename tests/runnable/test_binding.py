@@ -47,23 +47,25 @@ class NamedExtractor:
         return answer_of(text)
 
 
-def bound_artifact(**settings: Any) -> CalibrationArtifact:
+def make_bound(**settings: Any) -> CalibrationArtifact:
     fields = {"generator": GENERATOR, "verifier": VERIFIER, **settings.pop("stated", {})}
     return make_artifact(provenance=Provenance(n=N, **fields), **settings)
 
 
-def model(**changes: Any) -> NamedModel:
+def make_model(**changes: Any) -> NamedModel:
     stated = {key: value for key, value in {**GENERATOR, **changes}.items() if value is not None}
     return NamedModel(texts=TEXTS, fingerprint=stated)
 
 
-def matching(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
-    return make_chain(artifact, **{"generator": model(), "verifier": NamedVerifier(**VERIFIER), **fields})
+def make_matching(artifact: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    return make_chain(
+        artifact, **{"generator": make_model(), "verifier": NamedVerifier(**VERIFIER), **fields}
+    )
 
 
-def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
-    artifact = bound_artifact()
-    guarantee = matching(artifact).invoke("x").guarantee
+def test_matching_fingerprints_give_binding_matched_without_warning() -> None:
+    artifact = make_bound()
+    guarantee = make_matching(artifact).invoke("x").guarantee
     assert (guarantee.binding, guarantee.artifact_digest) == ("matched", artifact.digest)
     assert any("fingerprints match" in assumption for assumption in guarantee.assumptions)
 
@@ -76,30 +78,30 @@ def test_what_matches_serves_without_a_word_and_the_guarantee_says_so() -> None:
         ({"temperature": 0.0}, "temperature is 0.0, in calibration it was 0.7"),
     ],
 )
-def test_another_generator_is_refused(changes: dict[str, Any], said: str) -> None:
+def test_chain_refuses_another_generator(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(FingerprintError, match=f"the generator is not the one .*{said}"):
-        matching(bound_artifact(), generator=model(**changes))
+        make_matching(make_bound(), generator=make_model(**changes))
 
 
-def test_another_verifier_is_refused() -> None:
+def test_chain_refuses_another_verifier() -> None:
     with pytest.raises(FingerprintError, match=r"the verifier is not the one .*id is 'other'"):
-        matching(bound_artifact(), verifier=NamedVerifier(id="other"))
+        make_matching(make_bound(), verifier=NamedVerifier(id="other"))
 
 
-def test_an_id_given_by_the_user_is_compared_like_any_other() -> None:
-    artifact = bound_artifact(stated={"generator": {"id": "mine"}})
+def test_generator_id_is_compared_with_the_calibrated_id() -> None:
+    artifact = make_bound(stated={"generator": {"id": "mine"}})
     plain = ScriptedModel(texts=TEXTS)
-    found = matching(artifact, generator=plain, generator_id="mine").invoke("x")
+    found = make_matching(artifact, generator=plain, generator_id="mine").invoke("x")
     assert found.guarantee.binding == "matched"
     with pytest.raises(FingerprintError, match="id is 'another', in calibration it was 'mine'"):
-        matching(artifact, generator=plain, generator_id="another")
+        make_matching(artifact, generator=plain, generator_id="another")
 
 
-def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
+def test_parts_without_fingerprints_warn_and_give_binding_unverified() -> None:
     with pytest.warns(
         FingerprintWarning, match="cannot verify that generator and verifier are those"
     ) as caught:
-        chain = make_chain(bound_artifact())
+        chain = make_chain(make_bound())
     # The way out is part of the message.
     assert "generator_id='my-model', verifier_id='my-judge'" in str(caught[0].message)
     guarantee = chain.invoke("x").guarantee
@@ -107,119 +109,119 @@ def test_nothing_to_compare_warns_and_the_guarantee_says_so() -> None:
     assert any("assumed to be the ones calibrated" in assumption for assumption in guarantee.assumptions)
 
 
-def test_ids_alone_are_enough_to_match() -> None:
-    chain = make_chain(bound_artifact(), generator_id="my-model", verifier_id="my-judge")
+def test_generator_id_and_verifier_id_suffice_for_binding_matched() -> None:
+    chain = make_chain(make_bound(), generator_id="my-model", verifier_id="my-judge")
     assert chain.invoke("x").guarantee.binding == "matched"
 
 
-def test_only_the_part_that_says_nothing_is_named() -> None:
+def test_fingerprint_warning_names_only_the_part_without_fingerprint() -> None:
     with pytest.warns(FingerprintWarning, match="cannot verify that verifier are") as caught:
-        matching(bound_artifact(), verifier=verify)
+        make_matching(make_bound(), verifier=verify)
     assert "generator_id" not in str(caught[0].message)
 
 
-def test_records_that_named_nothing_leave_it_unverified() -> None:
-    artifact = bound_artifact(stated={"generator": None, "verifier": None})
+def test_records_without_fingerprints_give_binding_unverified() -> None:
+    artifact = make_bound(stated={"generator": None, "verifier": None})
     with pytest.warns(FingerprintWarning, match="generator and verifier"):
-        chain = matching(artifact)
+        chain = make_matching(artifact)
     assert chain.invoke("x").guarantee.binding == "unverified"
 
 
-def test_an_unbound_artifact_serves_and_every_guarantee_says_unbound(artifact: CalibrationArtifact) -> None:
-    result = matching(artifact).invoke("x")
+def test_artifact_without_provenance_gives_binding_unbound(artifact: CalibrationArtifact) -> None:
+    result = make_matching(artifact).invoke("x")
     assert result.guarantee.binding == "unbound"
     assert any("unbound" in assumption for assumption in result.guarantee.assumptions)
     assert "unbound" in result.explain()
 
 
-def test_another_version_of_the_served_model_warns_and_serves() -> None:
+def test_changed_model_version_warns_and_stays_matched() -> None:
     with pytest.warns(FingerprintWarning, match="now reports version 'b', in calibration it was 'a'"):
-        chain = matching(bound_artifact(), generator=model(model_version="b"))
+        chain = make_matching(make_bound(), generator=make_model(model_version="b"))
     result = chain.invoke("x")
     assert not result.abstained
     assert result.guarantee.binding == "matched"
 
 
-def test_a_function_around_the_model_is_unverified_until_an_id_vouches_for_it() -> None:
+def test_function_in_the_generator_is_unverified_unless_generator_id_is_given() -> None:
     """A function may do anything to prompt or candidate, whatever id the model in the chain has."""
     for generator in (
-        RunnableLambda(lambda prompt: prompt) | model(),
-        model() | RunnableLambda(lambda message: message.text),
+        RunnableLambda(lambda prompt: prompt) | make_model(),
+        make_model() | RunnableLambda(lambda message: message.text),
     ):
         with pytest.warns(FingerprintWarning, match=r"parts that cannot be compared \(RunnableLambda"):
-            chain = matching(bound_artifact(), generator=generator)
+            chain = make_matching(make_bound(), generator=generator)
         assert chain.invoke("x").guarantee.binding == "unverified"
-        vouched = matching(bound_artifact(), generator=generator, generator_id="my-model")
+        vouched = make_matching(make_bound(), generator=generator, generator_id="my-model")
         assert vouched.invoke("x").guarantee.binding == "matched"
 
 
-def distinct_answers() -> FeatureMap:
+def fit_distinct_answers() -> FeatureMap:
     # Fitted on 1 to 5 answers; the calibration prompts have 4.
     draws = CandidateBatch.of([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
     return FeatureMap.parse("distinct_answers").fit(draws)
 
 
-@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": distinct_answers()}])
-def test_extractors_must_fit_where_distinct_answers_matter(settings: dict[str, Any]) -> None:
-    with_answer = bound_artifact(**settings, stated={"answer": ANSWER}, extracted=True)
-    assert matching(with_answer, answer=NamedExtractor(**ANSWER)).invoke("x").guarantee.binding == "matched"
+@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": fit_distinct_answers()}])
+def test_answer_extractor_must_match_where_distinct_answers_matter(settings: dict[str, Any]) -> None:
+    with_answer = make_bound(**settings, stated={"answer": ANSWER}, extracted=True)
+    assert (
+        make_matching(with_answer, answer=NamedExtractor(**ANSWER)).invoke("x").guarantee.binding == "matched"
+    )
     with pytest.raises(FingerprintError, match=r"was calibrated with the answer extractor .*first-word"):
-        matching(with_answer)
+        make_matching(with_answer)
     with pytest.raises(FingerprintError, match=r"the answer is not the one .*id is 'other'"):
-        matching(with_answer, answer=NamedExtractor(id="other"))
+        make_matching(with_answer, answer=NamedExtractor(id="other"))
     with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
-        assert matching(with_answer, answer=answer_of).invoke("x").guarantee.binding == "unverified"
-    given = matching(with_answer, answer=answer_of, answer_id="first-word")
+        assert make_matching(with_answer, answer=answer_of).invoke("x").guarantee.binding == "unverified"
+    given = make_matching(with_answer, answer=answer_of, answer_id="first-word")
     assert given.invoke("x").guarantee.binding == "matched"
     with pytest.raises(FingerprintError, match="was calibrated without an answer extractor"):
-        matching(bound_artifact(**settings), answer=answer_of)
+        make_matching(make_bound(**settings), answer=answer_of)
 
 
-@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": distinct_answers()}])
-def test_recorded_answers_need_an_extractor_whether_or_not_a_header_names_it(
-    settings: dict[str, Any],
-) -> None:
+@pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": fit_distinct_answers()}])
+def test_chain_refuses_missing_extractor_when_records_hold_answers(settings: dict[str, Any]) -> None:
     """Records with answers and no word of an extractor: serving raw texts would be another method."""
-    for artifact in (make_artifact(**settings, extracted=True), bound_artifact(**settings, extracted=True)):
+    for artifact in (make_artifact(**settings, extracted=True), make_bound(**settings, extracted=True)):
         with pytest.raises(FingerprintError, match="pass that extractor as answer="):
-            matching(artifact)
-    unbound = matching(make_artifact(**settings, extracted=True), answer=answer_of)
+            make_matching(artifact)
+    unbound = make_matching(make_artifact(**settings, extracted=True), answer=answer_of)
     assert unbound.invoke("x").guarantee.binding == "unbound"
 
 
-def test_where_only_scores_matter_another_extractor_is_refused_and_an_unknown_one_unverified() -> None:
+def test_answer_extractor_is_compared_even_where_only_scores_matter() -> None:
     """The answers shown are the promised set, so who extracts them matters there as well."""
-    stated = bound_artifact(stated={"answer": ANSWER}, extracted=True)
+    stated = make_bound(stated={"answer": ANSWER}, extracted=True)
     with pytest.raises(FingerprintError, match=r"the answer is not the one"):
-        matching(stated, answer=answer_of, answer_id="other")
-    for artifact, fields in ((bound_artifact(), {"answer": answer_of}), (stated, {})):
+        make_matching(stated, answer=answer_of, answer_id="other")
+    for artifact, fields in ((make_bound(), {"answer": answer_of}), (stated, {})):
         with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
-            chain = matching(artifact, **fields)
+            chain = make_matching(artifact, **fields)
         assert chain.invoke("x").guarantee.binding == "unverified"
 
 
-def test_what_was_calibrated_but_is_not_stated_when_serving_leaves_it_unverified() -> None:
-    artifact = bound_artifact(stated={"generator": {"model": "m", "temperature": 0.0}})
+def test_setting_not_stated_while_serving_gives_binding_unverified() -> None:
+    artifact = make_bound(stated={"generator": {"model": "m", "temperature": 0.0}})
     generator = NamedModel(texts=TEXTS, fingerprint={"model": "m"})
     with pytest.warns(FingerprintWarning, match="cannot verify that generator are"):
-        chain = matching(artifact, generator=generator)
+        chain = make_matching(artifact, generator=generator)
     assert chain.invoke("x").guarantee.binding == "unverified"
 
 
-def test_a_copy_is_checked_like_a_new_one() -> None:
+def test_model_copy_compares_fingerprints_again() -> None:
     """What was compared once must be what serves: another artifact brings its own promise."""
-    chain = matching(bound_artifact())
-    other = bound_artifact(threshold_rule="learned")
+    chain = make_matching(make_bound())
+    other = make_bound(threshold_rule="learned")
     copied = chain.model_copy(update={"artifact": other})
     assert copied.invoke("x").guarantee.kind == "heuristic"
     assert copied.invoke("x").guarantee.artifact_digest == other.digest
     with pytest.raises(FingerprintError):
-        chain.model_copy(update={"generator": model(id="other")})
+        chain.model_copy(update={"generator": make_model(id="other")})
 
 
-def test_a_chain_that_warns_does_so_once_and_not_per_call() -> None:
+def test_fingerprint_warning_comes_once_and_not_per_call() -> None:
     with pytest.warns(FingerprintWarning):
-        chain = make_chain(bound_artifact())
+        chain = make_chain(make_bound())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         chain.batch(["x"] * 3)

@@ -29,13 +29,13 @@ from tests.fakes import TEXTS, N, ScriptedModel, answer_of
 from tests.lengths import repetitions
 
 # At the threshold 0.75: two answers, of which one is given by two candidates.
-CROWDED = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
+TWO_ANSWERS = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
 # One answer of one candidate, and one of two candidates of which one is accepted.
-LONELY = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
-AGREED = ("lima|0.1", "lima|0.9", "bogota|0.9", "santiago|0.8")
+NO_AGREEMENT = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
+AGREEMENT = ("lima|0.1", "lima|0.9", "bogota|0.9", "santiago|0.8")
 # A set of two answers, whose best two candidates agree on.
-BOTH = ("lima|0.1", "lima|0.2", "quito|0.3", "bogota|0.9")
-SILENT = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+TWO_AGREED = ("lima|0.1", "lima|0.2", "quito|0.3", "bogota|0.9")
+NONE_ACCEPTED = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 
 def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
@@ -90,7 +90,7 @@ def bot() -> CalibrationArtifact:
     return with_policy(artifact, "0.25", max_answers=1, min_agreement=2)
 
 
-def bot_of(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
+def make_bot(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
     return make_chain(
         artifact, **{"generator": ScriptedModel(texts=texts), "answer": answer_of, "bot": True, **fields}
     )
@@ -100,43 +100,43 @@ def bot_of(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fiel
     ("texts", "reason", "best"),
     [
         (TEXTS, "answered", "lima"),
-        (AGREED, "answered", "lima"),
-        (CROWDED, "too_many_answers", None),
-        (BOTH, "too_many_answers", None),
-        (LONELY, "too_little_agreement", None),
-        (SILENT, "no_candidate_accepted", None),
+        (AGREEMENT, "answered", "lima"),
+        (TWO_ANSWERS, "too_many_answers", None),
+        (TWO_AGREED, "too_many_answers", None),
+        (NO_AGREEMENT, "too_little_agreement", None),
+        (NONE_ACCEPTED, "no_candidate_accepted", None),
     ],
 )
-def test_the_policy_decides(
+def test_bot_answers_or_abstains_by_its_certified_policy(
     texts: tuple[str, ...], reason: str, best: str | None, *, bot: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    result = invoke(bot_of(bot, texts), "where?")
+    result = invoke(make_bot(bot, texts), "where?")
     assert (result.reason, result.best, result.abstained) == (reason, best, best is None)
     assert result.answers == (() if best is None else (best,))
     # Whatever is withheld, the set is listed; without bot mode it is the answer.
-    plain = invoke(bot_of(bot, texts, bot=False, alpha="0.25"), "where?")
+    plain = invoke(make_bot(bot, texts, bot=False, alpha="0.25"), "where?")
     assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
-    assert plain.reason == ("no_candidate_accepted" if texts is SILENT else "answered")
+    assert plain.reason == ("no_candidate_accepted" if texts is NONE_ACCEPTED else "answered")
 
 
-def test_its_level_is_that_of_the_certificate(bot: CalibrationArtifact) -> None:
+def test_bot_serves_the_level_of_its_certificate(bot: CalibrationArtifact) -> None:
     # Between the thresholds of the two levels, 0.5 and 0.75.
     texts = ("lima|0.6", "lima|0.7", "quito|0.9", "bogota|0.9")
-    assert bot_of(bot, texts).invoke("x").best == "lima"
-    assert bot_of(bot, texts).guarantee.alpha == "0.25"
-    assert bot_of(bot, texts, bot=False, alpha="0.5").invoke("x").abstained
+    assert make_bot(bot, texts).invoke("x").best == "lima"
+    assert make_bot(bot, texts).guarantee.alpha == "0.25"
+    assert make_bot(bot, texts, bot=False, alpha="0.5").invoke("x").abstained
 
 
-def test_flagged_prompts_are_not_answered(by_topics: CalibrationArtifact) -> None:
+def test_bot_does_not_answer_flagged_prompts(by_topics: CalibrationArtifact) -> None:
     artifact = with_policy(by_topics, "0.25", max_answers=1)
     chain = make_chain(artifact, bot=True, metadata=lambda text: {"topic": str(text).rpartition(" ")[2]})
     assert chain.invoke("a hopeless").reason == "not_certifiable"
     assert chain.invoke("an easy").reason == "too_many_answers"
 
 
-def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
-    for texts in (TEXTS, LONELY, SILENT):
-        chain = bot_of(bot, texts)
+def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationArtifact) -> None:
+    for texts in (TEXTS, NO_AGREEMENT, NONE_ACCEPTED):
+        chain = make_bot(bot, texts)
         result = chain.invoke("x")
         promise = result.guarantee
         assert promise == chain.guarantee == bot.bot_guarantee("unbound")
@@ -155,7 +155,7 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
         assert "at most 5 % get a wrong best answer" in result.explain()
     # Without bot mode there is one promise, which does not speak of answers.
-    plain = bot_of(bot, bot=False, alpha="0.25").invoke("x")
+    plain = make_bot(bot, bot=False, alpha="0.25").invoke("x")
     assert plain.guarantee.wrong_answers is None
     assert any(
         "how often an answered prompt gets a wrong answer" in one for one in plain.guarantee.not_promised
@@ -163,7 +163,7 @@ def test_a_result_carries_both_promises(bot: CalibrationArtifact) -> None:
     assert "wrong best answer" not in plain.explain()
 
 
-def test_where_nothing_is_promised_about_sets_the_certified_answers_are_still_told() -> None:
+def test_bot_guarantee_holds_wrong_answers_under_the_learned_rule() -> None:
     # The learned rule has no theorem; what held-out prompts certify needs none.
     artifact = with_policy(make_artifact(threshold_rule="learned"), "0.25", max_answers=3)
     result = make_chain(artifact, bot=True).invoke("x")
@@ -172,7 +172,7 @@ def test_where_nothing_is_promised_about_sets_the_certified_answers_are_still_to
     assert "at most 5 % get a wrong best answer" in result.explain()
 
 
-def test_a_promise_with_confidence_survives_that_a_policy_was_found() -> None:
+def test_bot_guarantee_keeps_a_promise_with_confidence() -> None:
     artifact = with_policy(make_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
     promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
@@ -180,7 +180,7 @@ def test_a_promise_with_confidence_survives_that_a_policy_was_found() -> None:
     assert promise.wrong_answers is not None
 
 
-def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
+def test_policy_that_withholds_nothing_adds_no_exclusion() -> None:
     artifact = with_policy(make_artifact(), "0.25")
     promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert promise.wrong_answers is not None
@@ -189,44 +189,44 @@ def test_a_policy_that_withholds_nothing_takes_nothing_back() -> None:
 
 
 def by_field(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return bot_of(bot, alpha=alpha).invoke("x")
+    return make_bot(bot, alpha=alpha).invoke("x")
 
 
 def by_call(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return bot_of(bot).invoke("x", alpha=alpha)
+    return make_bot(bot).invoke("x", alpha=alpha)
 
 
 def by_acall(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return asyncio.run(bot_of(bot).ainvoke("x", alpha=alpha))
+    return asyncio.run(make_bot(bot).ainvoke("x", alpha=alpha))
 
 
 def by_binding(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return bot_of(bot).bind(alpha=alpha).invoke("x")
+    return make_bot(bot).bind(alpha=alpha).invoke("x")
 
 
 def by_batch(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return bot_of(bot).batch(["x"], alpha=alpha)
+    return make_bot(bot).batch(["x"], alpha=alpha)
 
 
 def by_copy(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return bot_of(bot).model_copy(update={"alpha": alpha}).invoke("x")
+    return make_bot(bot).model_copy(update={"alpha": alpha}).invoke("x")
 
 
 def by_chat_model(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return CFCChatModel(chain=bot_of(bot)).invoke("x", alpha=alpha)
+    return CFCChatModel(chain=make_bot(bot)).invoke("x", alpha=alpha)
 
 
 @pytest.mark.parametrize("way", [by_field, by_call, by_acall, by_binding, by_batch, by_copy, by_chat_model])
-def test_no_other_level_may_be_asked_for(way: Any, bot: CalibrationArtifact) -> None:
+def test_bot_refuses_another_level_in_every_way_of_calling(way: Any, bot: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="bot mode"):
         way(bot, "0.5")
     with pytest.raises(InputError):
         way(bot, "0.123")
 
 
-def test_a_refused_level_draws_nothing(bot: CalibrationArtifact) -> None:
+def test_bot_draws_nothing_for_a_refused_level(bot: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS)
-    chain = bot_of(bot, generator=model)
+    chain = make_bot(bot, generator=model)
     with pytest.raises(InputError, match=r"the sets at alpha = 0.25, at which its policy was certified"):
         chain.invoke("x", alpha="0.5")
     assert model.drawn == []
@@ -235,68 +235,70 @@ def test_a_refused_level_draws_nothing(bot: CalibrationArtifact) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"alpha": "0.25"}, {"max_answers": 1}, {"min_agreement": 1}], ids=str)
-def test_no_other_setting_may_accompany_the_policy(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
+def test_bot_refuses_alpha_max_answers_and_min_agreement(
+    fields: dict[str, Any], bot: CalibrationArtifact
+) -> None:
     with pytest.raises(InputError, match="leave alpha, max_answers and min_agreement out"):
-        bot_of(bot, **fields)
+        make_bot(bot, **fields)
 
 
-def test_without_a_certified_policy_there_is_no_bot(artifact: CalibrationArtifact) -> None:
+def test_bot_refuses_an_artifact_without_certified_policy(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
         make_chain(artifact, bot=True)
     with pytest.raises(InputError, match="no certified policy"):
         artifact.bot_guarantee()
 
 
-def test_answers_are_told_apart_as_they_were_certified(bot: CalibrationArtifact) -> None:
+def test_bot_requires_the_answer_extractor_of_calibration(bot: CalibrationArtifact) -> None:
     with pytest.raises(FingerprintError, match="pass that extractor"):
-        bot_of(bot, answer=None)
+        make_bot(bot, answer=None)
     # Its records had no extractor, so that serving must have none.
     texts = with_policy(make_artifact(), "0.25", max_answers=1)
     with pytest.raises(FingerprintError, match="leave answer= out"):
-        bot_of(texts)
+        make_bot(texts)
     assert make_chain(texts, bot=True).invoke("x").reason == "too_many_answers"
 
 
-def test_as_an_answer_in_words(bot: CalibrationArtifact, invoke: Any) -> None:
-    message = invoke(bot_of(bot).as_answer(), "x")
+def test_as_answer_of_a_bot_states_the_wrong_rate(bot: CalibrationArtifact, invoke: Any) -> None:
+    message = invoke(make_bot(bot).as_answer(), "x")
     assert isinstance(message, AIMessage)
     assert message.text == "lima"
     said = message.response_metadata["cfc"]
     assert said["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.05"}
     json.dumps(said, allow_nan=False)
-    withheld = invoke(bot_of(bot, LONELY).as_answer(abstain_message="No idea."), "x")
+    withheld = invoke(make_bot(bot, NO_AGREEMENT).as_answer(abstain_message="No idea."), "x")
     assert withheld.text == "No idea."
     assert withheld.response_metadata["cfc"]["reason"] == "too_little_agreement"
     assert "lima" not in withheld.model_dump_json()
 
 
-def test_as_a_chat_model(bot: CalibrationArtifact, invoke: Any) -> None:
-    answered = invoke(CFCChatModel(chain=bot_of(bot)), [HumanMessage("x")])
+def test_chat_model_of_a_bot_answers_or_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
+    answered = invoke(CFCChatModel(chain=make_bot(bot)), [HumanMessage("x")])
     assert answered.text == "lima"
     assert answered.response_metadata["cfc"]["guarantee"]["alpha"] == "0.25"
-    wrong_answers = bot_of(bot).guarantee_of(answered).wrong_answers
+    wrong_answers = make_bot(bot).guarantee_of(answered).wrong_answers
     assert wrong_answers is not None
     assert wrong_answers.alpha == "0.25"
-    withheld = invoke(CFCChatModel(chain=bot_of(bot, CROWDED)), [HumanMessage("x")])
+    withheld = invoke(CFCChatModel(chain=make_bot(bot, TWO_ANSWERS)), [HumanMessage("x")])
     assert withheld.response_metadata["cfc"]["reason"] == "too_many_answers"
     assert "lima" not in withheld.text
 
 
-def test_the_fallback_is_asked_where_the_policy_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
+def test_or_else_is_asked_where_the_bot_policy_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
     asked: list[Any] = []
 
     def person(prompt: Any) -> str:
         asked.append(prompt)
         return "a person"
 
-    assert invoke(bot_of(bot).or_else(person), "x").best == "lima"
+    assert invoke(make_bot(bot).or_else(person), "x").best == "lima"
     assert asked == []
-    assert invoke(bot_of(bot, LONELY).or_else(person), "x") == "a person"
+    assert invoke(make_bot(bot, NO_AGREEMENT).or_else(person), "x") == "a person"
     assert asked == ["x"]
 
 
-def test_copies_and_pickles_are_bots(bot: CalibrationArtifact) -> None:
-    chain = bot_of(bot, generator=FakeListChatModel(responses=["lima|0.1"]))
+def test_copied_and_pickled_bots_stay_bots(bot: CalibrationArtifact) -> None:
+    chain = make_bot(bot, generator=FakeListChatModel(responses=["lima|0.1"]))
     copies = (
         copy.copy(chain),
         copy.deepcopy(chain),
@@ -316,36 +318,38 @@ def test_copies_and_pickles_are_bots(bot: CalibrationArtifact) -> None:
 @pytest.mark.parametrize(
     ("least", "texts", "reason"),
     [
-        (1, LONELY, "answered"),
-        (2, LONELY, "too_little_agreement"),
-        (2, AGREED, "answered"),
-        (3, AGREED, "too_little_agreement"),
+        (1, NO_AGREEMENT, "answered"),
+        (2, NO_AGREEMENT, "too_little_agreement"),
+        (2, AGREEMENT, "answered"),
+        (3, AGREEMENT, "too_little_agreement"),
         (4, ("lima|0.1",) * N, "answered"),
     ],
 )
-def test_agreement_counts_all_candidates_whether_accepted_or_not(
+def test_min_agreement_counts_accepted_and_rejected_candidates(
     least: int, texts: tuple[str, ...], reason: str, artifact: CalibrationArtifact
 ) -> None:
-    chain = bot_of(artifact, texts, bot=False, min_agreement=least)
+    chain = make_bot(artifact, texts, bot=False, min_agreement=least)
     assert chain.invoke("x").reason == reason
 
 
-def test_agreement_is_with_the_best_answer(artifact: CalibrationArtifact) -> None:
+def test_min_agreement_counts_agreement_with_the_best_answer(artifact: CalibrationArtifact) -> None:
     # The most frequent answer is another than the best.
     texts = ("lima|0.1", "quito|0.2", "quito|0.3", "quito|0.9")
-    result = bot_of(artifact, texts, bot=False, min_agreement=2).invoke("x")
+    result = make_bot(artifact, texts, bot=False, min_agreement=2).invoke("x")
     assert (result.reason, result.answers, result.best) == ("too_little_agreement", (), None)
     assert "too few of the 4 answers that the model gave agree with the best one" in result.explain()
     assert [one.accepted for one in result.candidates] == [True, True, True, False]
 
 
-def test_too_many_answers_are_told_before_too_little_agreement(artifact: CalibrationArtifact) -> None:
-    chain = bot_of(artifact, ("a|0.1", "b|0.2", "c|0.3", "d|0.9"), bot=False, max_answers=2, min_agreement=2)
+def test_reason_too_many_answers_precedes_too_little_agreement(artifact: CalibrationArtifact) -> None:
+    chain = make_bot(
+        artifact, ("a|0.1", "b|0.2", "c|0.3", "d|0.9"), bot=False, max_answers=2, min_agreement=2
+    )
     assert chain.invoke("x").reason == "too_many_answers"
     assert chain.model_copy(update={"max_answers": 3}).invoke("x").reason == "too_little_agreement"
 
 
-def test_what_agreement_costs_is_said() -> None:
+def test_guarantee_states_what_min_agreement_excludes() -> None:
     plain = make_chain().guarantee
     stated = make_chain(min_agreement=2).guarantee
     (added,) = set(stated.not_promised) - set(plain.not_promised)
@@ -354,7 +358,7 @@ def test_what_agreement_costs_is_said() -> None:
     assert make_chain(min_agreement=1).guarantee == plain
 
 
-def test_more_agreement_than_there_are_candidates_is_refused() -> None:
+def test_chain_refuses_min_agreement_above_the_number_of_candidates() -> None:
     assert make_chain(min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):
         make_chain(min_agreement=N + 1)
@@ -366,7 +370,7 @@ def ratio_of(prompt: Any) -> dict[str, Any]:
     return {"ratio": float(word)} if word != "nothing" else {}
 
 
-def shifted() -> CalibrationArtifact:
+def calibrate_with_shift() -> CalibrationArtifact:
     known = [
         one.model_copy(update={"metadata": {"ratio": 1.0 + row % 2}})
         for row, one in enumerate(make_records())
@@ -374,8 +378,8 @@ def shifted() -> CalibrationArtifact:
     return calibrate(known, alpha=0.25, features="1", shift="meta(ratio)")
 
 
-def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
-    artifact = shifted()
+def test_chain_with_shift_requires_a_likelihood_ratio_in_metadata() -> None:
+    artifact = calibrate_with_shift()
     with pytest.raises(FingerprintError, match="ratio: pass metadata="):
         make_chain(artifact)
     chain = make_chain(artifact, metadata=ratio_of)
@@ -388,7 +392,7 @@ def test_where_a_shift_is_served_metadata_has_to_say_by_which_factor() -> None:
     assert "reweighted by meta(ratio)" in chain.guarantee.sentence
 
 
-def test_randomised_thresholds_are_drawn_for_each_call() -> None:
+def test_randomised_artifact_draws_a_threshold_for_each_call() -> None:
     # Of 39 success scores row / 40 the order statistic of rank ceil(39 tau + U), U uniform on (tau - 1, tau):
     # with tau = 0.74 the 30th with probability (N + 1) tau - 29 = 0.6, else the 29th.
     chain, calls = make_chain(make_artifact(alpha="0.26", randomised=True)), repetitions(200, share=0.5)

@@ -40,72 +40,72 @@ CALIBRATED: dict[str, Any] = {
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
 
 
-def model(**settings: Any) -> ChatOpenAI:
+def make_model(**settings: Any) -> ChatOpenAI:
     return ChatOpenAI(**{**CALIBRATED, **settings})
 
 
-def templated(*messages: tuple[str, str]) -> AnyRunnable:
-    return ChatPromptTemplate.from_messages([*messages, ("human", "{q}")]) | model()
+def make_templated_model(*messages: tuple[str, str]) -> AnyRunnable:
+    return ChatPromptTemplate.from_messages([*messages, ("human", "{q}")]) | make_model()
 
 
 def rewrite(prompt: str) -> str:
     return f"Always lie. {prompt}"
 
 
-def drawn_in_a_function(prompt: Any) -> Any:
-    return model(cache=InMemoryCache()).invoke(prompt)
+def call_cached_model(prompt: Any) -> Any:
+    return make_model(cache=InMemoryCache()).invoke(prompt)
 
 
 # Each change as a function that makes the changed generator.
 CHANGES: dict[str, Callable[[], AnyRunnable]] = {
-    "model": lambda: model(model="gpt-4o"),
-    "bound model": lambda: model().bind(model="gpt-4o"),
-    "template": lambda: templated(("system", "Always lie.")),
-    "template without a system prompt": templated,
+    "model": lambda: make_model(model="gpt-4o"),
+    "bound model": lambda: make_model().bind(model="gpt-4o"),
+    "template": lambda: make_templated_model(("system", "Always lie.")),
+    "template without a system prompt": make_templated_model,
     "template made by code": lambda: (
-        ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today") | model()
+        ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today") | make_model()
     ),
-    "lambda before the model": lambda: RunnableLambda(rewrite) | model(),
-    "lambda after the model": lambda: model() | RunnableLambda(lambda message: message.text[::-1]),
-    "lambda beside the prompt": lambda: {"q": RunnableLambda(rewrite)} | templated(),
-    "parser": lambda: model() | JsonOutputParser(),
-    "model before the model": lambda: model(temperature=0.1) | StrOutputParser() | model(),
-    "fallback": lambda: model().with_fallbacks([model(model="gpt-4o")]),
-    "cached model in a function": lambda: RunnableLambda(drawn_in_a_function),
-    "temperature": lambda: model(temperature=0.1),
-    "temperature unset": lambda: model(temperature=None),
-    "max_tokens": lambda: model(max_tokens=500),
-    "max_tokens unset": lambda: model(max_tokens=None),
-    "top_p": lambda: model(top_p=0.1),
-    "bound top_p": lambda: model().bind(top_p=0.1),
-    "frequency_penalty": lambda: model(frequency_penalty=2.0),
-    "presence_penalty": lambda: model(presence_penalty=2.0),
-    "logit_bias": lambda: model(logit_bias={1: 100}),
-    "reasoning_effort": lambda: model(reasoning_effort="high"),
-    "reasoning": lambda: model(reasoning={"effort": "high"}),
-    "verbosity": lambda: model(verbosity="low"),
-    "stop": lambda: model(stop_sequences=["a"]),
-    "bound stop": lambda: model().bind(stop=["a"]),
-    "seed": lambda: model(seed=7),
-    "extra_body top_k": lambda: model(extra_body={"top_k": 1}),
-    "extra_body min_p": lambda: model(extra_body={"min_p": 0.5}),
-    "extra_body unknown": lambda: model(extra_body={"chat_template_kwargs": {"enable_thinking": False}}),
-    "model_kwargs unknown": lambda: model(model_kwargs={"mirostat": 2}),
-    "bound unknown": lambda: model().bind(guided_regex="a*"),
-    "a field of the provider": lambda: model(truncation="auto"),
-    "tools": lambda: model().bind_tools([TOOL]),
-    "tool_choice": lambda: model().bind_tools([TOOL], tool_choice="any"),
-    "response_format": lambda: model().bind(response_format={"type": "json_object"}),
+    "lambda before the model": lambda: RunnableLambda(rewrite) | make_model(),
+    "lambda after the model": lambda: make_model() | RunnableLambda(lambda message: message.text[::-1]),
+    "lambda beside the prompt": lambda: {"q": RunnableLambda(rewrite)} | make_templated_model(),
+    "parser": lambda: make_model() | JsonOutputParser(),
+    "model before the model": lambda: make_model(temperature=0.1) | StrOutputParser() | make_model(),
+    "fallback": lambda: make_model().with_fallbacks([make_model(model="gpt-4o")]),
+    "cached model in a function": lambda: RunnableLambda(call_cached_model),
+    "temperature": lambda: make_model(temperature=0.1),
+    "temperature unset": lambda: make_model(temperature=None),
+    "max_tokens": lambda: make_model(max_tokens=500),
+    "max_tokens unset": lambda: make_model(max_tokens=None),
+    "top_p": lambda: make_model(top_p=0.1),
+    "bound top_p": lambda: make_model().bind(top_p=0.1),
+    "frequency_penalty": lambda: make_model(frequency_penalty=2.0),
+    "presence_penalty": lambda: make_model(presence_penalty=2.0),
+    "logit_bias": lambda: make_model(logit_bias={1: 100}),
+    "reasoning_effort": lambda: make_model(reasoning_effort="high"),
+    "reasoning": lambda: make_model(reasoning={"effort": "high"}),
+    "verbosity": lambda: make_model(verbosity="low"),
+    "stop": lambda: make_model(stop_sequences=["a"]),
+    "bound stop": lambda: make_model().bind(stop=["a"]),
+    "seed": lambda: make_model(seed=7),
+    "extra_body top_k": lambda: make_model(extra_body={"top_k": 1}),
+    "extra_body min_p": lambda: make_model(extra_body={"min_p": 0.5}),
+    "extra_body unknown": lambda: make_model(extra_body={"chat_template_kwargs": {"enable_thinking": False}}),
+    "model_kwargs unknown": lambda: make_model(model_kwargs={"mirostat": 2}),
+    "bound unknown": lambda: make_model().bind(guided_regex="a*"),
+    "a field of the provider": lambda: make_model(truncation="auto"),
+    "tools": lambda: make_model().bind_tools([TOOL]),
+    "tool_choice": lambda: make_model().bind_tools([TOOL], tool_choice="any"),
+    "response_format": lambda: make_model().bind(response_format={"type": "json_object"}),
 }
 
 
-def artifact_of(generator: AnyRunnable) -> CalibrationArtifact:
+def make_artifact_for(generator: AnyRunnable) -> CalibrationArtifact:
     """An artifact whose records state what `collect` states of a generator, as a file gives it back."""
-    return artifact_that_states(json.dumps(compute_fingerprint(generator)))
+    return make_artifact_stating(json.dumps(compute_fingerprint(generator)))
 
 
 @cache
-def artifact_that_states(fingerprint: str) -> CalibrationArtifact:
+def make_artifact_stating(fingerprint: str) -> CalibrationArtifact:
     stated = json.loads(fingerprint)
     return make_artifact(provenance=Provenance(n=N, generator=stated, verifier={"id": "v"}))
 
@@ -114,7 +114,7 @@ def serve(artifact: CalibrationArtifact, generator: AnyRunnable) -> CFCRunnable:
     return CFCRunnable(generator=generator, verifier=verify, verifier_id="v", artifact=artifact)
 
 
-def outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
+def find_outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
     """What serving makes of a generator: `refused`, or the binding, `unverified` only with a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -129,29 +129,29 @@ def outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_never_matched_in_either_direction(name: str) -> None:
-    added = outcome(artifact_of(model()), CHANGES[name]())
-    removed = outcome(artifact_of(CHANGES[name]()), model())
+def test_changed_generator_is_never_matched_in_either_direction(name: str) -> None:
+    added = find_outcome(make_artifact_for(make_model()), CHANGES[name]())
+    removed = find_outcome(make_artifact_for(CHANGES[name]()), make_model())
     assert {added, removed} <= {"refused", "unverified"}
 
 
 @pytest.mark.parametrize("name", ["top_p", "stop", "extra_body unknown", "template", "tools"])
-def test_a_stated_difference_is_refused(name: str) -> None:
-    assert outcome(artifact_of(model()), CHANGES[name]()) == "refused"
+def test_chain_refuses_a_stated_difference_of_the_generator(name: str) -> None:
+    assert find_outcome(make_artifact_for(make_model()), CHANGES[name]()) == "refused"
 
 
-def test_the_unchanged_generator_is_matched() -> None:
+def test_unchanged_generator_gives_binding_matched() -> None:
     """The negative control: what changes nothing, or only how the model is reached, is the same generator."""
     same = [
-        model(),
-        model().with_retry(),
-        model().with_config(tags=["mine"]),
-        model(timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=None),
-        model(streaming=True, cache=True),
-        RunnablePassthrough() | model() | StrOutputParser(),
+        make_model(),
+        make_model().with_retry(),
+        make_model().with_config(tags=["mine"]),
+        make_model(timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=None),
+        make_model(streaming=True, cache=True),
+        RunnablePassthrough() | make_model() | StrOutputParser(),
     ]
-    assert [outcome(artifact_of(model()), one) for one in same] == ["matched"] * len(same)
-    described = [name for name in CHANGES if outcome_of_itself(name) == "matched"]
+    assert [find_outcome(make_artifact_for(make_model()), one) for one in same] == ["matched"] * len(same)
+    described = [name for name in CHANGES if find_outcome_unchanged(name) == "matched"]
     # Whatever can be described is recognised, the parts that hold code are not.
     assert set(CHANGES) - set(described) == {
         "template made by code",
@@ -165,35 +165,35 @@ def test_the_unchanged_generator_is_matched() -> None:
     }
 
 
-def outcome_of_itself(name: str) -> str:
-    return outcome(artifact_of(CHANGES[name]()), CHANGES[name]())
+def find_outcome_unchanged(name: str) -> str:
+    return find_outcome(make_artifact_for(CHANGES[name]()), CHANGES[name]())
 
 
 @pytest.mark.parametrize("arguments", [{"stop": ["a"]}, {"temperature": 0.1}, {"top_p": 0.1}])
-def test_arguments_of_a_call_of_the_chat_model_are_refused(arguments: dict[str, Any]) -> None:
-    facade = CFCChatModel(chain=serve(artifact_of(model()), model()))
+def test_chat_model_refuses_call_arguments_not_calibrated(arguments: dict[str, Any]) -> None:
+    facade = CFCChatModel(chain=serve(make_artifact_for(make_model()), make_model()))
     with pytest.raises(FingerprintError, match=f"{next(iter(arguments))} is .*, in calibration it was"):
         facade.invoke("x", **arguments)
 
 
 @pytest.mark.parametrize("name", ["top_p", "stop", "extra_body unknown", "lambda before the model"])
-def test_a_judging_model_is_compared_in_the_same_way(name: str) -> None:
+def test_model_inside_a_verifier_is_compared_like_a_generator(name: str) -> None:
     """Of verifiers and extractors that are made of a model or a chain, the same is stated."""
-    for one, other in ((model(), CHANGES[name]()), (CHANGES[name](), model())):
+    for one, other in ((make_model(), CHANGES[name]()), (CHANGES[name](), make_model())):
         calibrated, serving = (combine_fingerprints("judge", {}, {"model": part}) for part in (one, other))
         try:
             assert compare_fingerprints("verifier", calibrated, serving) == "unverified"
         except FingerprintError:
             continue
-    same = combine_fingerprints("judge", {}, {"model": model()})
+    same = combine_fingerprints("judge", {}, {"model": make_model()})
     assert compare_fingerprints("verifier", same, same) == "matched"
 
 
-def test_old_records_that_state_fewer_settings_are_unverified() -> None:
+def test_records_that_state_fewer_settings_give_binding_unverified() -> None:
     """What records of an earlier version leave out may have been anything."""
     old = {"model": "gpt-4o-mini", "temperature": 0.7, "max_tokens": 5}
     artifact = make_artifact(provenance=Provenance(n=N, generator=old, verifier={"id": "v"}))
-    for generator in (model(), model(top_p=0.1), model(stop_sequences=["a"])):
+    for generator in (make_model(), make_model(top_p=0.1), make_model(stop_sequences=["a"])):
         with pytest.warns(FingerprintWarning, match="the records do not state"):
             assert serve(artifact, generator).guarantee.binding == "unverified"
     # An id given to both does not vouch for a setting that was added since.
@@ -201,16 +201,16 @@ def test_old_records_that_state_fewer_settings_are_unverified() -> None:
         update={"provenance": Provenance(n=N, generator={**old, "id": "g"}, verifier={"id": "v"})}
     )
     ids = {"generator_id": "g", "verifier_id": "v"}
-    chain = CFCRunnable(generator=model(), verifier=verify, artifact=named, **ids)
+    chain = CFCRunnable(generator=make_model(), verifier=verify, artifact=named, **ids)
     assert chain.guarantee.binding == "matched"
     with pytest.warns(FingerprintWarning, match="the records do not state top_p"):
-        CFCRunnable(generator=model(top_p=0.1), verifier=verify, artifact=named, **ids)
+        CFCRunnable(generator=make_model(top_p=0.1), verifier=verify, artifact=named, **ids)
 
 
-def test_no_secret_is_stated() -> None:
+def test_compute_fingerprint_states_no_secret() -> None:
     said = json.dumps(
         compute_fingerprint(
-            model(
+            make_model(
                 api_key=SecretStr("hidden-1"),
                 base_url="http://hidden-2",
                 default_headers={"Authorization": "hidden-3"},

@@ -21,7 +21,7 @@ def best_of(result: CFCResult) -> str:
     return result.best if result.best is not None else "I do not know"
 
 
-def test_a_prompt_template_before_it() -> None:
+def test_chain_follows_a_prompt_template_in_a_sequence() -> None:
     model = ScriptedModel(texts=TEXTS)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("Capital of {land}?")
     chain = template | make_chain(generator=model, answer=answer_of)
@@ -30,7 +30,7 @@ def test_a_prompt_template_before_it() -> None:
     assert model.drawn == ["Capital of Peru?"] * (2 * N)
 
 
-def test_a_function_after_it() -> None:
+def test_chain_precedes_a_function_in_a_sequence() -> None:
     chain = make_chain(answer=answer_of) | RunnableLambda(best_of)
     assert chain.invoke("x") == "lima"
     assert chain.batch(["x", "y"]) == ["lima", "lima"]
@@ -38,14 +38,14 @@ def test_a_function_after_it() -> None:
     assert list(chain.stream("x")) == ["lima"]
 
 
-def test_as_a_tool_of_an_agent_it_returns_its_result() -> None:
+def test_as_tool_returns_the_result_of_the_chain() -> None:
     chain: Runnable[Any, Any] = RunnableLambda(lambda given: given["question"]) | make_chain()
     with pytest.warns(match="beta"):
         tool = chain.as_tool(name="ask", description="Answers or abstains.", arg_types={"question": str})
     assert tool.invoke({"question": "x"}) == chain.invoke({"question": "x"})
 
 
-def test_events_end_with_the_result() -> None:
+def test_astream_events_ends_with_the_result() -> None:
     chain = make_chain()
 
     async def events() -> list[Any]:
@@ -57,7 +57,7 @@ def test_events_end_with_the_result() -> None:
     assert own[-1]["data"]["output"] == chain.invoke("x")
 
 
-def test_retries_of_the_chain_draw_n_new_candidates() -> None:
+def test_with_retry_draws_n_new_candidates_per_attempt() -> None:
     attempts: list[Any] = []
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
@@ -74,7 +74,9 @@ def test_retries_of_the_chain_draw_n_new_candidates() -> None:
     assert (len(attempts), len(model.drawn)) == (2, 2 * N)
 
 
-def test_a_fallback_chain_answers_with_its_own_guarantee(two_levels: CalibrationArtifact) -> None:
+def test_with_fallbacks_answers_with_the_guarantee_of_the_fallback_chain(
+    two_levels: CalibrationArtifact,
+) -> None:
     broken = make_chain(generator=ScriptedModel(failing=frozenset({0})))
     spare = make_chain(two_levels, alpha="0.5")
     chain = broken.with_fallbacks([spare])
@@ -85,7 +87,7 @@ def test_a_fallback_chain_answers_with_its_own_guarantee(two_levels: Calibration
         broken.with_fallbacks([broken]).invoke("x")
 
 
-def test_a_failing_prompt_does_not_cost_the_others() -> None:
+def test_batch_with_return_exceptions_keeps_the_other_results() -> None:
     def draw(prompt: str) -> str:
         if prompt == "bad":
             msg = "no"
@@ -106,7 +108,7 @@ def test_a_failing_prompt_does_not_cost_the_others() -> None:
         asyncio.run(chain.abatch(["good", "bad"]))
 
 
-def test_its_output_schema_is_the_results() -> None:
+def test_output_schema_of_a_chain_is_that_of_cfc_result() -> None:
     chain = make_chain()
     assert chain.OutputType is CFCResult
     assert chain.get_output_schema() is CFCResult
@@ -116,9 +118,7 @@ def test_its_output_schema_is_the_results() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This API is in beta")
-def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
-    artifact: CalibrationArtifact,
-) -> None:
+def test_as_tool_takes_a_text_or_the_fields_of_the_template(artifact: CalibrationArtifact) -> None:
     chain = make_chain(artifact, answer=answer_of)
     assert chain.get_input_jsonschema()["type"] == "string"
     template = ChatPromptTemplate.from_template("The capital of {land}?") | ScriptedModel(texts=TEXTS)
@@ -140,12 +140,12 @@ def test_a_tool_made_of_it_takes_a_text_or_the_fields_of_its_template(
         assert tool.invoke(argument) == tool.invoke(call).content == "lima"
 
 
-def test_an_abstention_is_false_and_an_answer_true() -> None:
+def test_result_is_true_for_an_answer_and_false_for_an_abstention() -> None:
     assert make_chain().invoke("x")
     assert not make_chain(generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("x")
 
 
-def test_two_chains_of_one_model_do_not_disturb_each_other(two_levels: CalibrationArtifact) -> None:
+def test_two_chains_can_share_one_unchanged_model(two_levels: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
     loose, strict = make_chain(two_levels, generator=model, alpha=0.5), make_chain(generator=model)
     assert [chain.invoke("x").reason for chain in (loose, strict)] == ["no_candidate_accepted", "answered"]

@@ -32,7 +32,7 @@ from tests.fakes import (
 PROMPTS = [f"question {number} easy" for number in range(12)]
 
 
-def test_the_set_holds_what_lies_below_the_threshold(invoke: Invoke) -> None:
+def test_chain_accepts_candidates_with_scores_below_the_threshold(invoke: Invoke) -> None:
     result = invoke(make_chain(), "where?")
     assert result.threshold == pytest.approx(0.75)
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
@@ -44,7 +44,7 @@ def test_the_set_holds_what_lies_below_the_threshold(invoke: Invoke) -> None:
     assert (result.abstained, result.reason) == (False, "answered")
 
 
-def test_answers_come_best_first_and_once_each(invoke: Invoke) -> None:
+def test_answers_are_distinct_and_ordered_by_score(invoke: Invoke) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
     by_text = invoke(make_chain(generator=ScriptedModel(texts=texts)), "where?")
     assert by_text.answers == ("lima|0.1", "quito|0.2", "lima|0.3", "quito|0.7")
@@ -53,13 +53,13 @@ def test_answers_come_best_first_and_once_each(invoke: Invoke) -> None:
     assert extracted.best == "lima"
 
 
-def test_equal_scores_keep_their_draw_order() -> None:
+def test_answers_with_equal_scores_keep_draw_order() -> None:
     texts = ("c|0.2", "a|0.2", "b|0.1", "d|0.2")
     result = make_chain(generator=ScriptedModel(texts=texts), answer=answer_of).invoke("x")
     assert result.answers == ("b", "c", "a", "d")
 
 
-def test_no_candidate_below_the_threshold_is_an_abstention(invoke: Invoke) -> None:
+def test_chain_abstains_if_no_candidate_is_below_the_threshold(invoke: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.8", "b|0.76", "c|1", "d|0.9"))
     result = invoke(make_chain(generator=model), "x")
     assert (result.abstained, result.reason) == (True, "no_candidate_accepted")
@@ -67,7 +67,7 @@ def test_no_candidate_below_the_threshold_is_an_abstention(invoke: Invoke) -> No
     assert result.threshold == pytest.approx(0.75)
 
 
-def test_a_threshold_at_the_cap_is_an_abstention_of_its_own_kind(
+def test_prompt_with_infinite_threshold_is_not_certifiable(
     by_topics: CalibrationArtifact, invoke: Invoke
 ) -> None:
     chain = make_chain(by_topics, metadata=topic_of)
@@ -80,13 +80,15 @@ def test_a_threshold_at_the_cap_is_an_abstention_of_its_own_kind(
     assert not any(one.accepted for one in flagged.candidates)
 
 
-def test_features_are_named_and_those_of_the_prompt(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
+def test_result_features_are_named_and_those_of_the_prompt(
+    by_topics: CalibrationArtifact, invoke: Invoke
+) -> None:
     result = invoke(make_chain(by_topics, metadata=topic_of), "a hopeless")
     assert result.features == {"group(topic)=easy": 0.0, "group(topic)=hopeless": 1.0}
 
 
 @pytest.mark.parametrize("verifier", [verify, averify, RunnableLambda(lambda d: verify(**d))])
-def test_every_way_of_calling_decides_alike(verifier: Any) -> None:
+def test_invoke_batch_and_stream_return_the_same_decision(verifier: Any) -> None:
     chain = make_chain(generator=ScriptedModel(), verifier=verifier, answer=answer_of)
 
     async def all_async() -> list[list[CFCResult]]:
@@ -111,7 +113,7 @@ def test_every_way_of_calling_decides_alike(verifier: Any) -> None:
     assert all(way == expected for way in ways)
 
 
-def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
+def test_chain_decides_as_decide_does(artifact: CalibrationArtifact) -> None:
     results = make_chain(artifact, generator=ScriptedModel()).batch(PROMPTS)
     texts = [[text_from_hash(prompt, slot) for slot in range(N)] for prompt in PROMPTS]
     draws = CandidateBatch.of([[score_of(text) for text in row] for row in texts], texts)
@@ -121,7 +123,7 @@ def test_the_decision_is_that_of_decide(artifact: CalibrationArtifact) -> None:
     assert [result.reason for result in results] == [decisions.reason(row) for row in range(len(PROMPTS))]
 
 
-def test_many_prompts_at_once_give_what_they_give_one_by_one(by_topics: CalibrationArtifact) -> None:
+def test_concurrent_batch_returns_what_invoke_returns(by_topics: CalibrationArtifact) -> None:
     chain = make_chain(by_topics, generator=ScriptedModel(), answer=answer_of, metadata=topic_of)
     prompts = [f"question {number} {('easy', 'hopeless')[number % 2]}" for number in range(30)]
     one_by_one = [chain.invoke(prompt) for prompt in prompts]
@@ -134,7 +136,7 @@ def test_many_prompts_at_once_give_what_they_give_one_by_one(by_topics: Calibrat
     }
 
 
-def test_under_unique_each_answer_enters_once() -> None:
+def test_unique_set_rule_accepts_each_answer_once() -> None:
     artifact = make_artifact(set_rule="unique(all)", extracted=True)
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "quito|0.7")
     chain = make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of)
@@ -144,14 +146,14 @@ def test_under_unique_each_answer_enters_once() -> None:
     assert [one.accepted for one in result.candidates] == [False, True, True, False]
 
 
-def test_under_best_prefix_nothing_after_the_best_enters() -> None:
+def test_best_prefix_set_rule_accepts_nothing_after_the_best() -> None:
     artifact = make_artifact(set_rule="best_prefix")
     texts = ("a|0.3", "b|0.1", "c|0.2", "d|0.9")
     result = make_chain(artifact, generator=ScriptedModel(texts=texts)).invoke("x")
     assert result.answers == ("b|0.1", "a|0.3")
 
 
-def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(invoke: Invoke) -> None:
+def test_empty_candidate_is_scored_but_never_accepted(invoke: Invoke) -> None:
     def judge(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
@@ -163,7 +165,7 @@ def test_an_empty_text_is_drawn_and_scored_and_enters_no_set(invoke: Invoke) -> 
     assert (empty.score, empty.level, empty.accepted, empty.length) == (0.1, None, False, 0)
 
 
-def test_an_extractor_may_find_no_answer(invoke: Invoke) -> None:
+def test_extractor_that_finds_no_answer_gives_only_blank_answers(invoke: Invoke) -> None:
     result = invoke(make_chain(answer=lambda _: ""), "x")
     assert (result.answers, result.best, result.reason) == ((), None, "only_blank_answers")
     assert not any(one.accepted for one in result.candidates)
@@ -180,13 +182,13 @@ def test_an_extractor_may_find_no_answer(invoke: Invoke) -> None:
         lambda _: "lima|0.3",
     ],
 )
-def test_whatever_draws_messages_or_texts_generates(generator: Any, invoke: Invoke) -> None:
+def test_generator_may_be_any_runnable_or_function_of_texts(generator: Any, invoke: Invoke) -> None:
     result = invoke(make_chain(generator=generator, answer=answer_of), "where?")
     assert result.answers == ("lima",)
     assert result.candidates[0].text == "lima|0.3"
 
 
-def test_a_prompt_template_and_a_model_generate_together(
+def test_generator_may_be_a_template_piped_into_a_model(
     artifact: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
@@ -196,7 +198,7 @@ def test_a_prompt_template_and_a_model_generate_together(
     assert model.drawn == ["Capital of Peru?"] * N
 
 
-def test_structured_output_is_read_as_canonical_json(invoke: Invoke) -> None:
+def test_structured_candidate_is_read_as_canonical_json(invoke: Invoke) -> None:
     chain = make_chain(
         generator=lambda _: {"town": "Lima", "population": 10},
         verifier=lambda _, candidates: [0.1] * len(candidates),
@@ -204,7 +206,7 @@ def test_structured_output_is_read_as_canonical_json(invoke: Invoke) -> None:
     assert invoke(chain, "x").answers == ('{"population":10,"town":"Lima"}',)
 
 
-def test_a_rejected_text_is_nowhere_in_the_result(invoke: Invoke) -> None:
+def test_result_holds_no_rejected_text(invoke: Invoke) -> None:
     result = invoke(make_chain(answer=answer_of), "where?")
     for text in (result.model_dump_json(), repr(result), result.explain()):
         assert "quito" not in text
@@ -212,14 +214,14 @@ def test_a_rejected_text_is_nowhere_in_the_result(invoke: Invoke) -> None:
     assert "lima|0.3" in result.model_dump_json()
 
 
-def test_rejected_texts_are_shown_on_demand(invoke: Invoke) -> None:
+def test_show_rejected_shows_rejected_texts_and_answers(invoke: Invoke) -> None:
     result = invoke(make_chain(answer=answer_of, show_rejected=True), "where?")
     assert [one.text for one in result.candidates] == list(TEXTS)
     assert [one.answer for one in result.candidates] == ["lima", "quito", "lima", "bogota"]
     assert result.answers == ("lima",)
 
 
-def test_the_number_of_candidates_is_the_artifacts() -> None:
+def test_chain_draws_as_many_candidates_as_the_artifact_states() -> None:
     model = ScriptedModel(texts=TEXTS)
     result = make_chain(make_artifact(n=2), generator=model).invoke("x")
     assert len(result.candidates) == 2

@@ -35,7 +35,7 @@ async def atopic_of(prompt: Any) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runnable", [False, True])
-def test_an_extractor_that_raises_fails_the_prompt(runnable: bool, invoke: Invoke) -> None:
+def test_failing_extractor_raises_description_error(runnable: bool, invoke: Invoke) -> None:
     def extract(text: str) -> str:
         msg = f"no answer in {text}"
         raise LookupError(msg)
@@ -47,32 +47,30 @@ def test_an_extractor_that_raises_fails_the_prompt(runnable: bool, invoke: Invok
 
 
 @pytest.mark.parametrize("answer", [None, 3, b"lima", ["lima"], {"answer": "lima"}])
-def test_an_answer_that_is_no_text_is_refused(answer: Any, invoke: Invoke) -> None:
+def test_chain_refuses_extracted_answers_that_are_not_text(answer: Any, invoke: Invoke) -> None:
     expected = f"returned a {type(answer).__name__} for candidate 0; expected text"
     with pytest.raises(DescriptionError, match=expected):
         invoke(make_chain(answer=lambda _: answer), "x")
 
 
-def test_an_async_extractor_works_under_ainvoke_alone() -> None:
+def test_async_extractor_works_only_under_ainvoke() -> None:
     chain = make_chain(answer=aanswer_of)
     assert asyncio.run(chain.ainvoke("x")).answers == ("lima",)
     with pytest.raises(DescriptionError, match="the answer extractor is async: use ainvoke"):
         chain.invoke("x")
 
 
-def test_an_extractor_may_be_a_runnable(invoke: Invoke) -> None:
+def test_answer_extractor_may_be_a_runnable(invoke: Invoke) -> None:
     assert invoke(make_chain(answer=RunnableLambda(answer_of)), "x").answers == ("lima",)
 
 
-def test_a_chain_without_the_metadata_that_its_features_read_is_refused(
-    by_topics: CalibrationArtifact,
-) -> None:
+def test_chain_requires_metadata_that_its_features_read(by_topics: CalibrationArtifact) -> None:
     with pytest.raises(FingerprintError, match="artifact reads the metadata topic: pass metadata="):
         make_chain(by_topics)
 
 
 @pytest.mark.parametrize("describe", [topic_of, RunnableLambda(topic_of)])
-def test_metadata_comes_from_a_function_or_a_runnable(
+def test_metadata_may_be_a_function_or_a_runnable(
     by_topics: CalibrationArtifact, describe: Any, invoke: Invoke
 ) -> None:
     chain = make_chain(by_topics, metadata=describe)
@@ -82,14 +80,16 @@ def test_metadata_comes_from_a_function_or_a_runnable(
     ]
 
 
-def test_an_async_metadata_function_works_under_ainvoke_alone(by_topics: CalibrationArtifact) -> None:
+def test_async_metadata_function_works_only_under_ainvoke(by_topics: CalibrationArtifact) -> None:
     chain = make_chain(by_topics, metadata=atopic_of)
     assert asyncio.run(chain.ainvoke("a hopeless")).reason == "not_certifiable"
     with pytest.raises(DescriptionError, match="the metadata function is async: use ainvoke"):
         chain.invoke("a hopeless")
 
 
-def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
+def test_failing_metadata_function_raises_before_any_draw(
+    by_topics: CalibrationArtifact, invoke: Invoke
+) -> None:
     def describe(_: Any) -> dict[str, str]:
         msg = "no topic"
         raise LookupError(msg)
@@ -103,7 +103,7 @@ def test_metadata_is_settled_before_anything_is_drawn(by_topics: CalibrationArti
     assert model.drawn == []
 
 
-def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
+def test_category_not_calibrated_on_is_flagged_and_named(
     by_topics: CalibrationArtifact, invoke: Invoke
 ) -> None:
     result = invoke(make_chain(by_topics, metadata=topic_of), "about sports")
@@ -117,7 +117,7 @@ def test_a_category_that_was_not_calibrated_on_is_flagged_and_named(
     assert "Its topic: easy." in known.explain()
 
 
-def test_a_missing_key_is_named(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
+def test_missing_metadata_key_is_named_in_the_error(by_topics: CalibrationArtifact, invoke: Invoke) -> None:
     with pytest.raises(FeatureError, match=r"no metadata 'topic'.*its metadata keys are: theme"):
         invoke(make_chain(by_topics, metadata=lambda _: {"theme": "easy"}), "x")
 
@@ -136,7 +136,7 @@ def test_a_missing_key_is_named(by_topics: CalibrationArtifact, invoke: Invoke) 
         {"topic": "easy", "year": float("inf")},
     ],
 )
-def test_metadata_that_is_no_mapping_to_scalars_is_refused(
+def test_chain_refuses_metadata_that_is_no_mapping_to_scalars(
     by_topics: CalibrationArtifact, metadata: Any, invoke: Invoke
 ) -> None:
     with pytest.raises(DescriptionError, match="expected a mapping to text, finite numbers or booleans"):
@@ -144,14 +144,16 @@ def test_metadata_that_is_no_mapping_to_scalars_is_refused(
 
 
 @pytest.mark.parametrize("year", ["1950", True])
-def test_metadata_that_is_no_finite_number_is_refused_where_one_is_needed(
+def test_numeric_feature_refuses_metadata_that_is_no_number(
     by_year: CalibrationArtifact, year: Any, invoke: Invoke
 ) -> None:
     with pytest.raises(FeatureError, match="needs a finite number"):
         invoke(make_chain(by_year, metadata=lambda _: {"year": year}), "x")
 
 
-def test_the_threshold_follows_the_metadata(by_year: CalibrationArtifact, invoke: Invoke) -> None:
+def test_threshold_depends_on_the_metadata_of_the_prompt(
+    by_year: CalibrationArtifact, invoke: Invoke
+) -> None:
     # In these records later years have larger success scores.
     chain = make_chain(by_year, metadata=lambda prompt: {"year": int(prompt)})
     early, late = invoke(chain, "1910"), invoke(chain, "2090")
@@ -159,7 +161,7 @@ def test_the_threshold_follows_the_metadata(by_year: CalibrationArtifact, invoke
     assert early.features != late.features
 
 
-def test_the_extractor_is_asked_once_for_every_candidate(invoke: Invoke) -> None:
+def test_extractor_is_called_once_per_candidate(invoke: Invoke) -> None:
     asked: list[str] = []
 
     def extract(text: str) -> str:
@@ -171,7 +173,7 @@ def test_the_extractor_is_asked_once_for_every_candidate(invoke: Invoke) -> None
     assert result.answers == ("same",)
 
 
-def test_the_map_is_read_for_its_metadata_and_not_the_records() -> None:
+def test_metadata_is_required_only_if_a_feature_reads_it() -> None:
     # The records have a topic; a map that does not read it asks for no metadata function.
     plain = calibrate(make_records(), alpha=0.25, features="1")
     assert make_chain(plain).invoke("x").reason == "answered"

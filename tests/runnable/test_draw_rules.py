@@ -32,9 +32,9 @@ RULES = [
     "agree(0.6, rounds=2+2+4)",
 ]
 USAGE = UsageMetadata(input_tokens=10, output_tokens=2, total_tokens=12)
-SEPARATE = Provenance(n=N, verifier={"id": "own"}, answer={"id": "own"}, separate_scores=True)
-VOTING = SelfConsistency(answer_of)
-VOTES = Provenance(n=N, verifier=dict(VOTING.fingerprint), answer={"id": "own"})
+SEPARATE_SCORES = Provenance(n=N, verifier={"id": "own"}, answer={"id": "own"}, separate_scores=True)
+VOTING_VERIFIER = SelfConsistency(answer_of)
+VOTING_PROVENANCE = Provenance(n=N, verifier=dict(VOTING_VERIFIER.fingerprint), answer={"id": "own"})
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}",
@@ -50,7 +50,7 @@ def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptR
         texts = [text_from_hash(prompt, slot) for slot in range(N)]
         scores = [score_of(text) for text in texts]
         if votes:
-            scores = VOTING.invoke({"prompt": prompt, "candidates": drawn_candidates(*texts)})
+            scores = VOTING_VERIFIER.invoke({"prompt": prompt, "candidates": drawn_candidates(*texts)})
         candidates = tuple(
             Candidate(text=text, answer=answer_of(text), score=score, correct=answer_of(text) == "answer 0")
             for text, score in zip(texts, scores, strict=True)
@@ -71,7 +71,7 @@ def make_artifact(draws: str, *, votes: bool = False) -> CalibrationArtifact:
         alpha="0.4",
         features="hat(mean_score, 3)",
         draws=draws,
-        provenance=VOTES if votes else SEPARATE,
+        provenance=VOTING_PROVENANCE if votes else SEPARATE_SCORES,
         allow_unattainable=True,
     )
 
@@ -87,7 +87,7 @@ def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None
     artifact = make_artifact(draws, votes=votes)
     table = tabulate_draws(artifact, make_records(range(size), votes=votes))
     offline, counts = decide(artifact, table.draws), table.draws.counts
-    chain = make_chain(artifact, **({"verifier": VOTING, "verifier_id": None} if votes else {}))
+    chain = make_chain(artifact, **({"verifier": VOTING_VERIFIER, "verifier_id": None} if votes else {}))
     prompts = [f"question {number}" for number in range(size)]
     served = [*chain.batch(prompts[::2]), *asyncio.run(chain.abatch(prompts[1::2]))]
     assert len(set(counts.tolist())) > 1
@@ -104,22 +104,22 @@ def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None
 
 
 @mostly_long("draws", RULES, quick=3)
-def test_serving_draws_and_decides_as_offline(draws: str) -> None:
+def test_chain_with_draw_rule_decides_like_decide_on_recorded_prefixes(draws: str) -> None:
     check_against_offline(draws, 20)
 
 
 @pytest.mark.parametrize("draws", ["lead(2, at_most=8)", "below(0.3, rounds=3+2+3)"])
-def test_a_verifier_that_compares_is_asked_about_the_prefix(draws: str) -> None:
+def test_draw_rule_scores_prefixes_with_a_comparing_verifier(draws: str) -> None:
     check_against_offline(draws, 20, votes=True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("draws", RULES)
-def test_two_thousand_prompts_are_served_as_offline(draws: str) -> None:
+def test_draw_rule_serves_two_thousand_prompts_like_decide(draws: str) -> None:
     check_against_offline(draws, 2_000)
 
 
-def test_draws_of_a_wave_are_requested_together_and_no_others(invoke: Invoke) -> None:
+def test_draw_rule_requests_whole_waves_and_then_stops(invoke: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.3", "a|0.4", "b|0.1", "a|0.2", *["c|0.9"] * 4))
     result = invoke(make_chain(make_artifact("lead(2, rounds=3+1+4)"), generator=model), "x")
     assert len(model.drawn) == len(result.candidates) == 4
@@ -127,7 +127,7 @@ def test_draws_of_a_wave_are_requested_together_and_no_others(invoke: Invoke) ->
     assert result.guarantee.target_coverage == 0.6
 
 
-def test_candidates_are_scored_once_each_between_waves(invoke: Invoke) -> None:
+def test_draw_rule_on_scores_scores_each_distinct_text_once(invoke: Invoke) -> None:
     asked: list[str] = []
 
     def judge(prompt: Any, text: str) -> float:
@@ -141,7 +141,7 @@ def test_candidates_are_scored_once_each_between_waves(invoke: Invoke) -> None:
     assert asked == ["a|0.3", "b|0.4", "c|0.1"]
 
 
-def test_a_rule_on_answers_leaves_scoring_to_the_end(invoke: Invoke) -> None:
+def test_draw_rule_on_answers_scores_after_the_last_draw(invoke: Invoke) -> None:
     sizes: list[int] = []
 
     def verifier(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
@@ -153,7 +153,7 @@ def test_a_rule_on_answers_leaves_scoring_to_the_end(invoke: Invoke) -> None:
     assert sizes == [4]
 
 
-def test_a_draw_that_failed_once_is_drawn_again_and_else_an_error(invoke: Invoke) -> None:
+def test_draw_rule_repeats_a_failed_draw_and_raises_if_it_fails_again(invoke: Invoke) -> None:
     texts = ("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4)
     artifact = make_artifact("lead(2, at_most=8)")
     flaky = ScriptedModel(texts=texts, failing=frozenset({2}), failures=1)
@@ -163,7 +163,7 @@ def test_a_draw_that_failed_once_is_drawn_again_and_else_an_error(invoke: Invoke
         invoke(make_chain(artifact, generator=broken), "x")
 
 
-def test_a_rule_on_answers_needs_the_extractor_of_calibration() -> None:
+def test_draw_rule_on_answers_requires_the_calibrated_extractor() -> None:
     artifact = make_artifact("lead(2, at_most=8)")
     with pytest.raises(FingerprintError, match="look at distinct answers"):
         make_chain(artifact, answer=None, answer_id=None)

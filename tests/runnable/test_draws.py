@@ -90,7 +90,7 @@ class TokenListener(RunRecorder, _StreamingCallbackHandler[Any]):
 
 
 @pytest.mark.parametrize("slot", [0, 2, N - 1])
-def test_a_draw_that_keeps_failing_fails_the_prompt(invoke: Invoke, slot: int) -> None:
+def test_draw_that_keeps_failing_raises_draw_error(invoke: Invoke, slot: int) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({slot}))
     expected = f"1 of {N} candidates could not be drawn, first candidate {slot}"
     with pytest.raises(DrawError, match=expected) as failure:
@@ -102,14 +102,14 @@ def test_a_draw_that_keeps_failing_fails_the_prompt(invoke: Invoke, slot: int) -
 
 
 @pytest.mark.parametrize("failures", [1, MAX_REPEATS])
-def test_candidates_that_failed_are_made_up_for_in_their_slots(invoke: Invoke, failures: int) -> None:
+def test_failed_draws_are_repeated_in_their_slots(invoke: Invoke, failures: int) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
     chain = make_chain(generator=model, show_rejected=True)
     assert [one.text for one in invoke(chain, "x").candidates] == list(TEXTS)
     assert len(model.drawn) == N + 2 * failures  # what the others returned was kept
 
 
-def test_all_draws_failing_names_the_first(invoke: Invoke) -> None:
+def test_draw_error_of_all_draws_names_the_first_and_stops(invoke: Invoke) -> None:
     generator = ScriptedModel(failing=frozenset(range(N)))
     expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
     with pytest.raises(DrawError, match=expected) as failure:
@@ -118,7 +118,7 @@ def test_all_draws_failing_names_the_first(invoke: Invoke) -> None:
     assert len(generator.drawn) == N  # not chance, and not paid for again
 
 
-def test_neither_verifier_nor_extractor_sees_fewer_than_n(invoke: Invoke) -> None:
+def test_verifier_and_extractor_are_not_called_with_missing_draws(invoke: Invoke) -> None:
     seen: list[Any] = []
     chain = make_chain(
         generator=ScriptedModel(texts=TEXTS, failing=frozenset({1})),
@@ -130,19 +130,19 @@ def test_neither_verifier_nor_extractor_sees_fewer_than_n(invoke: Invoke) -> Non
     assert seen == []
 
 
-def test_what_cannot_be_read_as_text_is_no_candidate(invoke: Invoke) -> None:
+def test_candidate_that_cannot_be_read_as_text_raises_draw_error(invoke: Invoke) -> None:
     with pytest.raises(DrawError, match=r"candidate 0 is a dict, which cannot be read as text"):
         invoke(make_chain(generator=lambda _: {"a": float("nan")}), "x")
 
 
-def test_candidates_are_ordered_by_slot_when_the_last_request_is_answered_first(invoke: Invoke) -> None:
+def test_candidates_are_ordered_by_slot_not_by_completion(invoke: Invoke) -> None:
     model = LastFirstModel()
     result = invoke(make_chain(generator=model, show_rejected=True), "x")
     assert model.completed == [3, 2, 1, 0]
     assert [one.text for one in result.candidates] == list(TEXTS)
 
 
-def test_a_model_inside_a_function_streams_only_under_the_tag(invoke: Invoke) -> None:
+def test_model_in_a_generator_function_streams_under_nostream_tag(invoke: Invoke) -> None:
     # No copy can be made of what a function has closed over; the tag still reaches it.
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
@@ -159,7 +159,7 @@ def test_a_model_inside_a_function_streams_only_under_the_tag(invoke: Invoke) ->
     assert listener.forwarded == []
 
 
-def test_a_judge_model_does_not_stream(invoke: Invoke) -> None:
+def test_judge_model_of_a_verifier_does_not_stream(invoke: Invoke) -> None:
     # A judge may repeat the candidate that it is about to reject.
     listener = TokenListener()
     judge = (
@@ -173,7 +173,7 @@ def test_a_judge_model_does_not_stream(invoke: Invoke) -> None:
     assert listener.tokens == []
 
 
-def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(invoke: Invoke) -> None:
+def test_model_in_a_verifier_function_streams_under_nostream_tag(invoke: Invoke) -> None:
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
@@ -189,7 +189,7 @@ def test_a_model_called_in_a_verifying_function_streams_only_under_the_tag(invok
     assert [sorted(one) for one in tags] == [["cfc:verifier", "nostream"]] * N
 
 
-def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag() -> None:
+def test_model_in_an_async_verifier_streams_under_nostream_tag() -> None:
     model = StreamingModel(texts=TEXTS)
     listener = TokenListener()
 
@@ -202,7 +202,7 @@ def test_a_model_awaited_in_a_verifying_function_streams_only_under_the_tag() ->
     assert listener.forwarded == []
 
 
-def test_child_runs_have_names_and_tags(invoke: Invoke) -> None:
+def test_child_runs_of_a_chain_have_names_and_tags(invoke: Invoke) -> None:
     runs = RunRecorder()
     chain = make_chain(
         verifier=RunnableLambda(lambda _: [0.1] * N, name="judge"),

@@ -39,16 +39,16 @@ def by_binding(chain: CFCRunnable, alpha: Any) -> CFCResult:
     return chain.bind(alpha=alpha).invoke("x")
 
 
-def configurable(chain: CFCRunnable) -> Runnable[Any, CFCResult]:
+def make_alpha_configurable(chain: CFCRunnable) -> Runnable[Any, CFCResult]:
     return chain.configurable_fields(alpha=ConfigurableField(id="alpha"))
 
 
 def by_config(chain: CFCRunnable, alpha: Any) -> CFCResult:
-    return configurable(chain).with_config(configurable={"alpha": alpha}).invoke("x")
+    return make_alpha_configurable(chain).with_config(configurable={"alpha": alpha}).invoke("x")
 
 
 def by_call_config(chain: CFCRunnable, alpha: Any) -> CFCResult:
-    return configurable(chain).invoke("x", {"configurable": {"alpha": alpha}})
+    return make_alpha_configurable(chain).invoke("x", {"configurable": {"alpha": alpha}})
 
 
 def by_field(chain: CFCRunnable, alpha: Any) -> CFCResult:
@@ -71,7 +71,9 @@ Way = Callable[[CFCRunnable, Any], CFCResult]
 
 @each_way
 @pytest.mark.parametrize("alpha", ["0.250", Decimal("0.5")])
-def test_the_level_chosen_is_the_one_served(two_levels: CalibrationArtifact, way: Way, alpha: Any) -> None:
+def test_alpha_can_be_chosen_in_every_way_of_calling(
+    two_levels: CalibrationArtifact, way: Way, alpha: Any
+) -> None:
     result = way(make_chain(two_levels), alpha)
     text = "0.5" if float(alpha) == 0.5 else "0.25"
     assert result.threshold == pytest.approx(THRESHOLDS[text])
@@ -89,7 +91,7 @@ def test_the_level_chosen_is_the_one_served(two_levels: CalibrationArtifact, way
         ("a quarter", "alpha must be a decimal number strictly between 0 and 1"),
     ],
 )
-def test_a_level_not_held_is_refused_before_anything_is_drawn(
+def test_chain_refuses_alpha_not_calibrated_before_drawing(
     two_levels: CalibrationArtifact, way: Way, alpha: Any, expected: str
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
@@ -98,7 +100,7 @@ def test_a_level_not_held_is_refused_before_anything_is_drawn(
     assert model.drawn == []
 
 
-def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
+def test_chain_with_several_levels_requires_alpha_before_drawing(
     two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
@@ -111,12 +113,12 @@ def test_several_levels_and_none_chosen_is_refused_before_anything_is_drawn(
     assert (model.drawn, asked) == ([], [])
 
 
-def test_the_only_level_need_not_be_chosen() -> None:
+def test_alpha_defaults_to_the_only_level() -> None:
     chain = make_chain()
     assert chain.invoke("x") == chain.invoke("x", alpha="0.25")
 
 
-def test_the_call_overrules_the_field(two_levels: CalibrationArtifact) -> None:
+def test_alpha_of_a_call_overrides_the_field_for_that_call(two_levels: CalibrationArtifact) -> None:
     chain = make_chain(two_levels, alpha="0.25")
     assert chain.invoke("x").guarantee.alpha == "0.25"
     assert chain.invoke("x", alpha="0.5").guarantee.alpha == "0.5"
@@ -124,7 +126,7 @@ def test_the_call_overrules_the_field(two_levels: CalibrationArtifact) -> None:
     assert chain.invoke("x").guarantee.alpha == "0.25"
 
 
-def test_no_other_argument_is_swallowed(invoke: Invoke) -> None:
+def test_invoke_refuses_unknown_arguments_before_drawing(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     with pytest.raises(TypeError, match="temperature"):
         invoke(make_chain(generator=model), "x", temperature=0.2)
@@ -134,7 +136,7 @@ def test_no_other_argument_is_swallowed(invoke: Invoke) -> None:
 @pytest.mark.parametrize(
     ("field", "value"), [("alpha", "0.5"), ("artifact", None), ("generator", ScriptedModel())]
 )
-def test_what_was_checked_cannot_be_exchanged_afterwards(
+def test_fields_of_a_chain_cannot_be_assigned(
     two_levels: CalibrationArtifact, field: str, value: Any
 ) -> None:
     chain = make_chain(two_levels, alpha="0.25")
@@ -142,7 +144,7 @@ def test_what_was_checked_cannot_be_exchanged_afterwards(
         setattr(chain, field, value)
 
 
-def test_sets_are_nested_in_the_level(two_levels: CalibrationArtifact) -> None:
+def test_answer_sets_are_nested_in_alpha(two_levels: CalibrationArtifact) -> None:
     chain = make_chain(two_levels, generator=ScriptedModel())
     strict = chain.batch([str(number) for number in range(40)], alpha="0.25")
     loose = chain.batch([str(number) for number in range(40)], alpha="0.5")
@@ -151,5 +153,5 @@ def test_sets_are_nested_in_the_level(two_levels: CalibrationArtifact) -> None:
     assert any(a.answers != b.answers for a, b in pairs)
 
 
-def test_a_metadata_function_that_no_feature_reads_may_stay(two_levels: CalibrationArtifact) -> None:
+def test_metadata_function_is_allowed_without_features_that_read_it(two_levels: CalibrationArtifact) -> None:
     assert not make_chain(two_levels, metadata=topic_of, alpha="0.5").invoke("an easy").abstained

@@ -79,32 +79,34 @@ PROMPTS = [f"prompt {number}" for number in range(6)]
 Batch = Callable[[Runnable[Any, Any], Any], list[Any]]
 
 
-def batched(chain: Runnable[Any, Any], config: Any) -> list[Any]:
+def run_batch(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return chain.batch(PROMPTS, config)
 
 
-def abatched(chain: Runnable[Any, Any], config: Any) -> list[Any]:
+def run_abatch(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return asyncio.run(chain.abatch(PROMPTS, config))
 
 
-def as_completed(chain: Runnable[Any, Any], config: Any) -> list[Any]:
+def run_completed(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     return [
         result for _, result in sorted(chain.batch_as_completed(PROMPTS, config), key=lambda pair: pair[0])
     ]
 
 
-def aas_completed(chain: Runnable[Any, Any], config: Any) -> list[Any]:
+def run_acompleted(chain: Runnable[Any, Any], config: Any) -> list[Any]:
     async def collected() -> list[Any]:
         return [pair async for pair in chain.abatch_as_completed(PROMPTS, config)]
 
     return [result for _, result in sorted(asyncio.run(collected()), key=lambda pair: pair[0])]
 
 
-every_batch = pytest.mark.parametrize("batch", [batched, abatched, as_completed, aas_completed])
+every_batch = pytest.mark.parametrize("batch", [run_batch, run_abatch, run_completed, run_acompleted])
 
 
 @every_batch
-def test_a_batch_keeps_to_its_max_concurrency_in_all(artifact: CalibrationArtifact, batch: Batch) -> None:
+def test_batch_keeps_max_concurrency_over_draws_and_verification(
+    artifact: CalibrationArtifact, batch: Batch
+) -> None:
     gauge = Gauge()
     found = batch(gauge.chain(artifact), RunnableConfig(max_concurrency=3))
     assert len(found) == len(PROMPTS)
@@ -113,21 +115,23 @@ def test_a_batch_keeps_to_its_max_concurrency_in_all(artifact: CalibrationArtifa
 
 
 @every_batch
-def test_a_runnable_keeps_to_its_own_limit(artifact: CalibrationArtifact, batch: Batch) -> None:
+def test_chain_keeps_its_own_max_concurrency_in_batches(artifact: CalibrationArtifact, batch: Batch) -> None:
     gauge = Gauge()
     batch(gauge.chain(artifact, max_concurrency=2), None)
     assert gauge.most == 2
 
 
 @every_batch
-def test_without_a_limit_all_run_at_once(artifact: CalibrationArtifact, batch: Batch) -> None:
+def test_batch_without_limit_exceeds_the_tested_concurrency(
+    artifact: CalibrationArtifact, batch: Batch
+) -> None:
     # The negative control: there is more to hold back than the limits above allow.
     gauge = Gauge()
     batch(gauge.chain(artifact), None)
     assert gauge.most > 3
 
 
-def test_inside_a_sequence_the_limit_is_the_same(artifact: CalibrationArtifact) -> None:
+def test_batch_of_a_sequence_keeps_max_concurrency(artifact: CalibrationArtifact) -> None:
     gauge = Gauge()
     before: Runnable[Any, Any] = RunnableLambda(str)
     chain = before | gauge.chain(artifact) | RunnableLambda(lambda result: result.best)
@@ -136,7 +140,7 @@ def test_inside_a_sequence_the_limit_is_the_same(artifact: CalibrationArtifact) 
 
 
 @every_batch
-def test_escalation_shares_the_limit_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
+def test_or_else_shares_max_concurrency_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
     gauge = Gauge()
     unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the same chain is asked again
     found = batch(unsure.or_else(gauge.chain(artifact)), RunnableConfig(max_concurrency=2))
@@ -144,7 +148,7 @@ def test_escalation_shares_the_limit_of_the_batch(artifact: CalibrationArtifact,
     assert gauge.most == 2
 
 
-def test_a_fallback_does_not_see_the_limit() -> None:
+def test_or_else_fallback_config_holds_no_limiter() -> None:
     seen: list[Any] = []
 
     def ask(_: Any, config: RunnableConfig) -> str:
@@ -156,7 +160,7 @@ def test_a_fallback_does_not_see_the_limit() -> None:
     assert seen == [{"mine": 1}] * len(PROMPTS)
 
 
-def test_the_limit_is_not_passed_to_models() -> None:
+def test_generator_config_holds_no_limiter() -> None:
     # Models that are configured per call take every configurable key for a setting.
     seen: list[dict[str, Any]] = []
 
@@ -169,18 +173,18 @@ def test_the_limit_is_not_passed_to_models() -> None:
     assert [set(one) for one in seen] == [{"mine"}] * (N * len(PROMPTS))
 
 
-def test_the_number_of_candidates_cannot_be_configured() -> None:
+def test_configurable_fields_refuses_the_number_of_candidates() -> None:
     with pytest.raises(ValueError, match="Configuration key n not found"):
         make_chain().configurable_fields(n=ConfigurableField(id="n"))
 
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("inf")}, {"max_concurrency": 0}])
-def test_limits_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
+def test_chain_refuses_invalid_timeout_and_max_concurrency(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         make_chain(**wrong)
 
 
-def test_a_prompt_that_takes_too_long_is_an_error() -> None:
+def test_invoke_raises_serving_timeout_error_after_the_timeout() -> None:
     go_on = threading.Event()
 
     def draw(_: Any) -> str:
@@ -193,7 +197,7 @@ def test_a_prompt_that_takes_too_long_is_an_error() -> None:
     go_on.set()
 
 
-def test_a_late_prompt_starts_no_further_call() -> None:
+def test_invoke_starts_no_further_call_after_a_timeout() -> None:
     over, verified = threading.Event(), threading.Event()
 
     def draw(_: Any) -> str:
@@ -216,7 +220,7 @@ def test_a_late_prompt_starts_no_further_call() -> None:
     assert not verified.is_set()
 
 
-def test_a_late_prompt_is_cancelled() -> None:
+def test_ainvoke_cancels_its_draws_after_a_timeout() -> None:
     cancelled: list[str] = []
 
     async def draw(_: Any) -> str:
@@ -237,14 +241,14 @@ def test_a_late_prompt_is_cancelled() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_prompt_in_time_is_served(asynchronous: bool) -> None:
+def test_timeout_does_not_change_a_result_in_time(asynchronous: bool) -> None:
     chain = make_chain(timeout=PATIENCE)
     result = asyncio.run(chain.ainvoke("x")) if asynchronous else chain.invoke("x")
     assert result == make_chain().invoke("x")
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_other_errors_stay_what_they_are_under_a_timeout(asynchronous: bool) -> None:
+def test_timeout_error_of_the_generator_stays_a_draw_error(asynchronous: bool) -> None:
     def draw(_: Any) -> str:
         raise TimeoutError
 

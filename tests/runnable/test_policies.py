@@ -27,7 +27,9 @@ from tests.recordings import list_facts
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 
-def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_as_answer_returns_a_message_that_states_the_guarantee(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     chain = make_chain(artifact, answer=answer_of)
     message = invoke(chain.as_answer(), "x")
     assert isinstance(message, AIMessage)
@@ -49,7 +51,7 @@ def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact,
     assert "quito" not in message.model_dump_json()
 
 
-def test_an_abstention_is_said_in_the_users_words(invoke: Invoke) -> None:
+def test_as_answer_says_abstain_message_on_abstention(invoke: Invoke) -> None:
     chain = make_chain(generator=ScriptedModel(texts=HOPELESS))
     message = invoke(chain.as_answer(abstain_message="No idea."), "x")
     assert message.text == "No idea."
@@ -57,7 +59,7 @@ def test_an_abstention_is_said_in_the_users_words(invoke: Invoke) -> None:
     assert invoke(chain.as_answer(text=True), "x") == "I do not know."
 
 
-def test_an_answer_bears_the_usage_of_all_draws() -> None:
+def test_as_answer_reports_the_token_usage_of_all_draws() -> None:
     model = ScriptedModel(texts=TEXTS, usage={"input_tokens": 2, "output_tokens": 1, "total_tokens": 3})
     message = make_chain(generator=model).as_answer().invoke("x")
     assert isinstance(message, AIMessage)
@@ -72,7 +74,9 @@ def test_an_answer_bears_the_usage_of_all_draws() -> None:
     assert silent.usage_metadata is None
 
 
-def test_a_message_holds_the_whole_result_on_request(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_full_result_puts_the_whole_result_into_the_message(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     for model in (ScriptedModel(texts=TEXTS), ScriptedModel(texts=HOPELESS)):
         chain = make_chain(artifact, generator=model)
         result = invoke(chain, "x")
@@ -88,7 +92,7 @@ def test_a_message_holds_the_whole_result_on_request(artifact: CalibrationArtifa
         assert short["guarantee"].items() <= message.response_metadata["cfc"]["guarantee"].items()
 
 
-def test_a_message_holds_its_decision_in_a_few_hundred_bytes() -> None:
+def test_as_answer_metadata_takes_fewer_than_500_bytes() -> None:
     chain = make_chain()
     message = chain.as_answer().invoke("x")
     assert isinstance(message, AIMessage)
@@ -97,7 +101,7 @@ def test_a_message_holds_its_decision_in_a_few_hundred_bytes() -> None:
     assert len(chain.guarantee_of(message).model_dump_json()) > 1500
 
 
-def test_the_guarantee_of_another_chains_message_is_not_made_up(two_levels: CalibrationArtifact) -> None:
+def test_guarantee_of_refuses_messages_of_other_chains(two_levels: CalibrationArtifact) -> None:
     chain = make_chain()
     message = make_chain(two_levels, alpha="0.5").as_answer().invoke("x")
     assert isinstance(message, AIMessage)
@@ -108,7 +112,7 @@ def test_the_guarantee_of_another_chains_message_is_not_made_up(two_levels: Cali
             chain.guarantee_of(other)
 
 
-def test_a_fallback_is_asked_only_on_abstention(invoke: Invoke) -> None:
+def test_or_else_asks_the_fallback_only_after_an_abstention(invoke: Invoke) -> None:
     asked: list[Any] = []
     answers = make_chain().or_else(asked.append)
     assert invoke(answers, "x").best == "lima|0.1"
@@ -118,7 +122,7 @@ def test_a_fallback_is_asked_only_on_abstention(invoke: Invoke) -> None:
     assert invoke(escalated, "where?") == "a person was asked: where?"
 
 
-def test_a_stronger_chain_answers_under_its_own_artifact(
+def test_or_else_with_another_chain_answers_with_its_guarantee(
     artifact: CalibrationArtifact, two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
     weak = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
@@ -133,7 +137,7 @@ def test_a_stronger_chain_answers_under_its_own_artifact(
 @pytest.mark.parametrize(
     "said", ["a person's words", AIMessage("a person's words"), HumanMessage("a person's words")]
 )
-def test_what_a_fallback_says_claims_no_guarantee(said: Any, invoke: Invoke) -> None:
+def test_answer_of_an_or_else_fallback_claims_no_guarantee(said: Any, invoke: Invoke) -> None:
     chain = make_chain(generator=ScriptedModel(texts=HOPELESS)).or_else(lambda _: said)
     message = invoke(chain.as_answer(), "x")
     assert isinstance(message, AIMessage)
@@ -141,7 +145,7 @@ def test_what_a_fallback_says_claims_no_guarantee(said: Any, invoke: Invoke) -> 
     assert message.response_metadata["cfc"] == {"guarantee": None}
 
 
-def test_a_fallback_that_returns_nothing_is_no_answer(invoke: Invoke) -> None:
+def test_or_else_fallback_that_returns_none_raises_serving_error(invoke: Invoke) -> None:
     abstains = make_chain(generator=ScriptedModel(texts=HOPELESS))
     notified: list[Any] = []
     for chain in (abstains.or_else(notified.append), abstains.or_else(notified.append).as_answer()):
@@ -152,7 +156,7 @@ def test_a_fallback_that_returns_nothing_is_no_answer(invoke: Invoke) -> None:
         Answer().to_message(None)
 
 
-def test_or_else_takes_abstentions_whether_they_are_raised_or_returned(invoke: Invoke) -> None:
+def test_or_else_handles_raised_and_returned_abstentions(invoke: Invoke) -> None:
     returning = make_chain(generator=ScriptedModel(texts=HOPELESS))
     raising = returning.model_copy(update={"on_abstain": "raise"})
     someone: Any = RunnableLambda(lambda prompt: f"asked: {prompt}")
@@ -164,14 +168,14 @@ def test_or_else_takes_abstentions_whether_they_are_raised_or_returned(invoke: I
     assert not invoke(returning.with_fallbacks([someone]), "where?")
 
 
-def test_the_level_of_a_call_is_the_first_ones(two_levels: CalibrationArtifact) -> None:
+def test_alpha_given_to_or_else_is_that_of_the_first_chain(two_levels: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=("a|0.6",) * N)
     chain = make_chain(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
     assert chain.invoke("x").best == "a|0.6"
     assert chain.invoke("x", alpha=0.5) == "escalated"
 
 
-def test_runs_hang_under_their_names() -> None:
+def test_or_else_child_runs_are_named() -> None:
     runs = RunRecorder()
     chain = make_chain(generator=ScriptedModel(texts=HOPELESS)).or_else(
         RunnableLambda(lambda _: "x", name="person")
@@ -181,7 +185,7 @@ def test_runs_hang_under_their_names() -> None:
     assert names == ["OrElse", "CFCRunnable", "person"]
 
 
-def test_sets_of_too_many_answers_are_withheld() -> None:
+def test_max_answers_withholds_larger_sets() -> None:
     texts = ("a|0.1", "b|0.2", "c|0.3", "d|0.9")
     model = ScriptedModel(texts=texts)
     result = make_chain(generator=model, max_answers=2).invoke("x")
@@ -201,12 +205,12 @@ def test_sets_of_too_many_answers_are_withheld() -> None:
     assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
 
 
-def test_equal_answers_are_not_too_many() -> None:
+def test_max_answers_counts_equal_answers_once() -> None:
     chain = make_chain(answer=answer_of, max_answers=1)
     assert chain.invoke("x").answers == ("lima",)
 
 
-def test_the_guarantee_says_what_withholding_costs() -> None:
+def test_guarantee_states_what_max_answers_excludes() -> None:
     stated = make_chain(max_answers=2).invoke("x").guarantee.not_promised
     silent = make_chain().invoke("x").guarantee.not_promised
     assert [line for line in stated if line not in silent] == [line for line in stated if "withheld" in line]
@@ -215,12 +219,12 @@ def test_the_guarantee_says_what_withholding_costs() -> None:
 
 @pytest.mark.parametrize("field", ["max_answers", "min_agreement"])
 @pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_limits_of_a_policy_are_whole_numbers(field: str, wrong: Any) -> None:
+def test_max_answers_and_min_agreement_refuse_anything_but_positive_integers(field: str, wrong: Any) -> None:
     with pytest.raises(ValueError, match=field):
         make_chain(**{field: wrong})
 
 
-def test_graphs_are_readable() -> None:
+def test_get_graph_names_the_parts_of_a_chain() -> None:
     chain = make_chain()
     names = [node.name for node in chain.get_graph().nodes.values()]
     assert names == ["CFCRunnableInput", "ScriptedModel", "verify", "CFCRunnable", "CFCResult"]
@@ -230,7 +234,7 @@ def test_graphs_are_readable() -> None:
     assert "abstained" in graph.draw_mermaid()
 
 
-def test_copies_and_pickles_answer_alike() -> None:
+def test_copied_and_pickled_or_else_chains_answer_alike() -> None:
     chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"])).or_else(answer_of)
     for one in (copy.copy(chain), *copies_of(chain)):
         assert isinstance(one, OrElse)
@@ -238,13 +242,13 @@ def test_copies_and_pickles_answer_alike() -> None:
         assert one.invoke("x") == chain.invoke("x")
 
 
-def test_what_is_written_of_a_chain_holds_no_numbers_of_its_artifact() -> None:
+def test_dumps_of_a_chain_is_short() -> None:
     # LangChain writes what it cannot load again as its repr: short, and without prompts.
     chain = make_chain(generator=FakeListChatModel(responses=["lima|0.1"]))
     assert len(dumps(chain)) < 1000
 
 
-def test_what_is_written_of_a_chain_holds_no_key() -> None:
+def test_dumps_and_repr_of_a_chain_hold_no_api_key() -> None:
     model = ChatOpenAI(model="gpt-4o-mini", api_key=SecretStr("sk-very-secret"))
     chain = make_chain(generator=model)
     for written in (
@@ -257,7 +261,7 @@ def test_what_is_written_of_a_chain_holds_no_key() -> None:
         assert "very-secret" not in written
 
 
-def test_one_of_several_certified_rates_is_served() -> None:
+def test_max_wrong_rate_chooses_one_of_several_certified_rates() -> None:
     recording = load_recording()
     artifact = calibrate(recording, max_wrong_rate=["0.02", "0.1", "0.3"])
     parts = make_replay_parts(recording)

@@ -44,7 +44,7 @@ class Envelope(BaseModel):
 
 
 @each_reason
-def test_its_json_is_strict_and_comes_back_as_it_was(result: CFCResult) -> None:
+def test_result_json_is_strict_and_round_trips(result: CFCResult) -> None:
     assert CFCResult.model_validate_json(result.model_dump_json()) == result
     assert CFCResult.model_validate(result.model_dump()) == result
     for text in (
@@ -60,7 +60,7 @@ def test_its_json_is_strict_and_comes_back_as_it_was(result: CFCResult) -> None:
 
 @pytest.mark.parametrize("threshold", [float("inf"), float("-inf"), -3.5, 1e-300, 0.1 + 0.2])
 @pytest.mark.parametrize("result", ["answered"], indirect=True)
-def test_thresholds_keep_every_bit(result: CFCResult, threshold: float) -> None:
+def test_threshold_round_trips_through_json_exactly(result: CFCResult, threshold: float) -> None:
     changed = result.model_copy(update={"threshold": threshold})
     assert changed.model_dump()["threshold"] == threshold
     assert CFCResult.model_validate_json(changed.model_dump_json()).threshold == threshold
@@ -68,14 +68,16 @@ def test_thresholds_keep_every_bit(result: CFCResult, threshold: float) -> None:
 
 @each_reason
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301 - our own
-def test_it_survives_copies_and_pickle(result: CFCResult, copied: Callable[[CFCResult], CFCResult]) -> None:
+def test_copied_and_pickled_results_are_equal(
+    result: CFCResult, copied: Callable[[CFCResult], CFCResult]
+) -> None:
     assert copied(result) == result
     assert copied(result).explain() == result.explain()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])  # noqa: S301 - our own
 @pytest.mark.parametrize("used", [False, True])
-def test_an_artifact_survives_copies_and_pickle(
+def test_copied_and_pickled_artifacts_serve_alike(
     copied: Callable[[CalibrationArtifact], CalibrationArtifact], used: bool
 ) -> None:
     artifact = make_artifact(alpha=["0.25", "0.5"])
@@ -89,7 +91,7 @@ def test_an_artifact_survives_copies_and_pickle(
 
 
 @each_reason
-def test_it_cannot_be_changed(result: CFCResult) -> None:
+def test_result_and_its_candidates_are_frozen(result: CFCResult) -> None:
     with pytest.raises(ValidationError, match="frozen"):
         result.abstained = not result.abstained
     with pytest.raises(ValidationError, match="frozen"):
@@ -97,13 +99,13 @@ def test_it_cannot_be_changed(result: CFCResult) -> None:
 
 
 @pytest.mark.parametrize("result", ["answered"], indirect=True)
-def test_unknown_fields_are_refused(result: CFCResult) -> None:
+def test_result_refuses_unknown_fields(result: CFCResult) -> None:
     with pytest.raises(ValidationError, match="certified"):
         CFCResult.model_validate({**result.model_dump(), "certified": True})
 
 
 @pytest.mark.parametrize("result", ["answered"], indirect=True)
-def test_the_explanation_of_an_answer(result: CFCResult) -> None:
+def test_explain_describes_an_answer(result: CFCResult) -> None:
     assert result.explain_reason() == (
         "Answered, because 2 of the 4 answers that the model gave passed the check and say the same."
     )
@@ -116,13 +118,13 @@ def test_the_explanation_of_an_answer(result: CFCResult) -> None:
 
 
 @pytest.mark.parametrize("result", ["no_candidate_accepted"], indirect=True)
-def test_the_explanation_of_a_low_threshold(result: CFCResult) -> None:
+def test_explain_reason_describes_an_abstention(result: CFCResult) -> None:
     assert result.explain_reason() == (
         "Abstained, because none of the 4 answers that the model gave passed the check."
     )
 
 
-def test_the_explanation_of_the_best_candidate_alone() -> None:
+def test_never_empty_answer_is_the_best_candidate_and_is_explained() -> None:
     _, texts = REASONS["no_candidate_accepted"]
     chain = make_chain(
         make_artifact(never_empty=True), generator=ScriptedModel(texts=texts), answer=answer_of
@@ -157,14 +159,16 @@ def test_the_explanation_of_the_best_candidate_alone() -> None:
         ),
     ],
 )
-def test_a_single_answer_is_explained_as_one(said: str, never_empty: bool, expected: str) -> None:
+def test_explain_reason_speaks_of_a_single_answer_in_the_singular(
+    said: str, never_empty: bool, expected: str
+) -> None:
     artifact = make_artifact(n=1, never_empty=never_empty)
     chain = make_chain(artifact, generator=lambda _: said, answer=answer_of)
     assert chain.invoke("x").explain_reason() == expected
 
 
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
-def test_the_explanation_of_a_flag(result: CFCResult) -> None:
+def test_explain_describes_a_flagged_prompt(result: CFCResult) -> None:
     text = result.explain()
     assert text.startswith(
         "Abstained, because nothing can be promised for a question like this: the calibration had "
@@ -174,7 +178,7 @@ def test_the_explanation_of_a_flag(result: CFCResult) -> None:
     assert "inf" not in text
 
 
-def test_the_explanation_counts_the_candidates_that_say_the_same(by_topics: CalibrationArtifact) -> None:
+def test_explain_reason_counts_the_candidates_that_agree(by_topics: CalibrationArtifact) -> None:
     texts = ("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9")
     chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
     assert chain.invoke("an easy").explain_reason() == (
@@ -182,7 +186,7 @@ def test_the_explanation_counts_the_candidates_that_say_the_same(by_topics: Cali
     )
 
 
-def test_several_answers_are_explained_as_several(by_topics: CalibrationArtifact) -> None:
+def test_explain_reason_counts_different_answers(by_topics: CalibrationArtifact) -> None:
     texts = ("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8")
     chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
     assert chain.invoke("an easy").explain_reason() == (
@@ -203,21 +207,21 @@ def test_several_answers_are_explained_as_several(by_topics: CalibrationArtifact
         (1.0, "a very hard question"),
     ],
 )
-def test_scores_are_explained_as_difficulty(feature: str, score: float, words: str) -> None:
+def test_explain_describes_score_features_as_difficulty(feature: str, score: float, words: str) -> None:
     features = fit_scores(feature)
-    assert explained(features, score).startswith(f"It counts as {words}. ")
+    assert explain_scores(features, score).startswith(f"It counts as {words}. ")
     # The opposite end is called otherwise.
-    assert explained(features, 1.0 - score).startswith(f"It counts as {words}. ") == (score == 0.5)
+    assert explain_scores(features, 1.0 - score).startswith(f"It counts as {words}. ") == (score == 0.5)
 
 
-def test_hard_questions_are_called_that() -> None:
+def test_explain_describes_the_hard_feature_as_hard_or_easy() -> None:
     features = fit_scores("hard(mean_score, 0.8)")
-    assert explained(features, 0.9).startswith("It counts as a hard question. ")
-    assert explained(features, 0.3).startswith("It counts as an easy question. ")
+    assert explain_scores(features, 0.9).startswith("It counts as a hard question. ")
+    assert explain_scores(features, 0.3).startswith("It counts as an easy question. ")
 
 
 @pytest.mark.parametrize("feature", ["mean_score^2", "hat(std_score, 3)", "bins(mean_length, 3)"])
-def test_features_without_words_are_left_out(feature: str) -> None:
+def test_explain_omits_features_without_words(feature: str) -> None:
     draws = CandidateBatch.of(
         [[rank / 10, 0.5, 0.5, 0.5] for rank in range(10)],
         [["a" * (rank + 1)] * N for rank in range(10)],
@@ -233,7 +237,7 @@ def fit_scores(feature: str) -> FeatureMap:
     return FeatureMap.parse(feature).fit(CandidateBatch.of([[rank / 40] * N for rank in range(41)]))
 
 
-def explained(features: FeatureMap, score: float) -> str:
+def explain_scores(features: FeatureMap, score: float) -> str:
     """What follows on the reason in the explanation of a prompt whose candidates have this score."""
     return explain_features(features, CandidateBatch.of([[score] * N]))
 
@@ -245,14 +249,14 @@ def explain_features(features: FeatureMap, draws: CandidateBatch) -> str:
     return result.explain().removeprefix(result.explain_reason()).strip()
 
 
-def test_a_rule_without_a_theorem_is_explained_as_heuristic() -> None:
+def test_explain_states_no_guarantee_under_the_learned_rule() -> None:
     result = make_chain(make_artifact(threshold_rule="learned")).invoke("x")
     assert result.guarantee.kind == "heuristic"
     assert "No guarantee" in result.explain()
     assert "at least" not in result.explain()
 
 
-def test_the_marginal_rule_promises_an_average_only() -> None:
+def test_marginal_rule_promises_only_an_average() -> None:
     result = make_chain(make_artifact(threshold_rule="marginal")).invoke("x")
     assert result.guarantee.kind == "marginal"
     assert [weighting.kind for weighting in result.guarantee.weightings] == ["constant"]
@@ -260,7 +264,7 @@ def test_the_marginal_rule_promises_an_average_only() -> None:
 
 
 @pytest.mark.parametrize("result", ["not_certifiable"], indirect=True)
-def test_every_reason_is_explained_in_words_of_its_own(result: CFCResult) -> None:
+def test_explain_reason_differs_for_every_reason(result: CFCResult) -> None:
     reasons = [one for one in get_args(Reason) if one != "answered"]
     said = {result.model_copy(update={"reason": one}).explain_reason() for one in reasons}
     assert len(said) == len(reasons) >= 5

@@ -39,7 +39,7 @@ def chain() -> CFCRunnable:
     return CFCRunnable(generator=model, verifier=judge, artifact=calibrate(records, alpha=0.2, features="1"))
 
 
-def test_no_text_of_a_chain_holds_a_secret(chain: CFCRunnable) -> None:
+def test_repr_and_dumps_of_a_chain_hold_no_secret(chain: CFCRunnable) -> None:
     shown = [
         repr(chain),
         str(chain),
@@ -54,7 +54,7 @@ def test_no_text_of_a_chain_holds_a_secret(chain: CFCRunnable) -> None:
     assert found == []
 
 
-def test_a_chain_still_says_what_it_is_made_of(chain: CFCRunnable) -> None:
+def test_repr_of_a_chain_names_its_parts(chain: CFCRunnable) -> None:
     assert "generator='ChatOpenAI', verifier='judge', artifact=CalibrationArtifact(" in repr(chain)
     dumped = json.loads(chain.model_dump_json(exclude={"artifact"}))
     assert (dumped["generator"], dumped["verifier"], dumped["answer"]) == ("ChatOpenAI", "judge", None)

@@ -34,7 +34,7 @@ def noise(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [100.0 * float(one.text.partition(" ")[2]) for one in candidates]
 
 
-def record(number: int) -> PromptRecord:
+def make_record(number: int) -> PromptRecord:
     generator = np.random.default_rng(zlib.crc32(str(number).encode()))
     correct = generator.random(N) < 0.5
     hints = np.clip(np.where(correct, 0.7, 0.3) + 0.2 * generator.standard_normal(N), 0.0, 1.0)
@@ -56,7 +56,7 @@ def record(number: int) -> PromptRecord:
 @pytest.fixture(scope="module")
 def combined() -> CalibrationArtifact:
     """Calibrated on scores that two verifiers make together."""
-    return calibrate(map(record, range(400)), alpha=0.2, features="1", combine=["hint", "noise"])
+    return calibrate(map(make_record, range(400)), alpha=0.2, features="1", combine=["hint", "noise"])
 
 
 def chain(combined: CalibrationArtifact, **fields: Any) -> CFCRunnable:
@@ -67,7 +67,9 @@ def chain(combined: CalibrationArtifact, **fields: Any) -> CFCRunnable:
     )
 
 
-def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, invoke: Invoke) -> None:
+def test_chain_combines_verifier_outputs_as_in_calibration(
+    combined: CalibrationArtifact, invoke: Invoke
+) -> None:
     result: CFCResult = invoke(chain(combined), "x")
     assert combined.combination is not None
     draws = [DrawnCandidate(text) for text in TEXTS]
@@ -80,7 +82,7 @@ def test_outputs_are_combined_as_in_calibration(combined: CalibrationArtifact, i
     assert result.best == TEXTS[0]
 
 
-def test_raw_outputs_travel_with_the_scores(combined: CalibrationArtifact, invoke: Invoke) -> None:
+def test_result_holds_the_raw_outputs_of_each_verifier(combined: CalibrationArtifact, invoke: Invoke) -> None:
     outputs = [one.scores for one in invoke(chain(combined), "x").candidates]
     assert outputs == [
         {"hint": 0.9, "noise": 300.0},
@@ -91,7 +93,7 @@ def test_raw_outputs_travel_with_the_scores(combined: CalibrationArtifact, invok
     assert CFCResult.model_validate_json(invoke(chain(combined), "x").model_dump_json()).candidates[0].scores
 
 
-def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, invoke: Invoke) -> None:
+def test_sync_and_async_verifiers_can_be_combined(combined: CalibrationArtifact, invoke: Invoke) -> None:
     async def met(given: Any) -> list[float]:
         await asyncio.wait_for(asyncio.sleep(0), 1)
         return hint(given["prompt"], given["candidates"])
@@ -104,7 +106,7 @@ def test_verifiers_are_asked_at_the_same_time(combined: CalibrationArtifact, inv
 
 
 @pytest.mark.parametrize("broken", [[0.1], [float("nan")] * N, [float("inf")] * N, [True] * N, "abcd", None])
-def test_an_output_that_is_no_number_is_named(
+def test_invalid_output_of_one_verifier_is_an_error_that_names_it(
     combined: CalibrationArtifact, broken: Any, invoke: Invoke
 ) -> None:
     verifier = {"hint": lambda _p, _c: broken, "noise": noise}
@@ -112,20 +114,22 @@ def test_an_output_that_is_no_number_is_named(
         invoke(chain(combined, verifier=verifier), "x")
 
 
-def test_outputs_too_large_to_combine_are_an_error(combined: CalibrationArtifact, invoke: Invoke) -> None:
+def test_outputs_too_large_to_combine_raise_verifier_error(
+    combined: CalibrationArtifact, invoke: Invoke
+) -> None:
     verifier = {"hint": lambda _p, _c: [1e308, -1e308, 1e308, 0.0], "noise": noise}
     with pytest.raises(VerifierError, match="cannot be combined"):
         invoke(chain(combined, verifier=verifier), "x")
 
 
 @pytest.mark.parametrize("verifier", [hint, {"hint": hint}, {"hint": hint, "noise": noise, "more": noise}])
-def test_verifiers_that_the_artifact_does_not_combine_are_refused(
+def test_chain_refuses_verifiers_other_than_the_combined_ones(
     combined: CalibrationArtifact, verifier: Any
 ) -> None:
     with pytest.raises(FingerprintError, match=r"combines hint, noise: pass these as a mapping"):
         chain(combined, verifier=verifier)
 
 
-def test_several_verifiers_need_an_artifact_that_combines_them() -> None:
+def test_chain_refuses_several_verifiers_without_combination() -> None:
     with pytest.raises(FingerprintError, match=r"takes one, but verifier= holds several verifiers \(a, b\)"):
         make_chain(verifier={"a": hint, "b": noise})

@@ -49,19 +49,24 @@ class MessageModel(FakeListChatModel):
         return ChatResult(generations=[ChatGeneration(message=message.model_copy(deep=True))])
 
 
-def call(town: str, number: int) -> AIMessage:
+def call_tool(town: str, number: int) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": "look_up", "args": {"town": town}, "id": f"call-{number}"}])
 
 
-CALLS = [call("Lima", 0), call("Quito", 1), call("Lima", 2), AIMessage("I do not need to look.")]
+CALLS = [
+    call_tool("Lima", 0),
+    call_tool("Quito", 1),
+    call_tool("Lima", 2),
+    AIMessage("I do not need to look."),
+]
 
 
-def by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
+def score_by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [0.1 if "Lima" in one.text else 0.9 for one in candidates]
 
 
-def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(invoke: Invoke) -> None:
-    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town)
+def test_equal_tool_calls_are_one_answer(invoke: Invoke) -> None:
+    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town)
     result = invoke(chain, "x")
     expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
     assert [json.loads(answer) for answer in result.answers] == [expected]
@@ -69,13 +74,13 @@ def test_tool_calls_are_candidates_and_equal_ones_are_one_answer(invoke: Invoke)
     assert CFCResult.model_validate_json(result.model_dump_json()) == result
 
 
-def test_a_call_is_told_apart_as_its_record_is() -> None:
-    result = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town).invoke("x")
+def test_answer_key_of_a_recorded_tool_call_equals_the_served_answer() -> None:
+    result = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town).invoke("x")
     record = Candidate(message=result.candidates[0].data, score=0.1, correct=True)
     assert record.answer_key == result.best
 
 
-def test_a_chosen_equality_makes_different_calls_one_answer(invoke: Invoke) -> None:
+def test_extractor_can_make_different_tool_calls_one_answer(invoke: Invoke) -> None:
     """The answer extractor says what is equal: here, which tool is called, whatever it is asked."""
 
     def tool_of(text: str) -> str:
@@ -90,8 +95,8 @@ def test_a_chosen_equality_makes_different_calls_one_answer(invoke: Invoke) -> N
     assert invoke(chain, "x").answers == ("look_up", "none")
 
 
-def test_the_best_call_can_be_made(invoke: Invoke) -> None:
-    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=by_town)
+def test_to_message_returns_the_best_tool_call_with_a_new_id(invoke: Invoke) -> None:
+    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town)
     message = invoke(chain, "x").to_message("no")
     (made,) = message.tool_calls
     assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
@@ -99,10 +104,10 @@ def test_the_best_call_can_be_made(invoke: Invoke) -> None:
     assert made["id"] != invoke(chain, "x").to_message("no").tool_calls[0]["id"]
 
 
-def test_a_best_call_that_cannot_be_read_is_said_as_it_was_accepted() -> None:
+def test_to_message_returns_an_invalid_tool_call_unchanged() -> None:
     unread = invalid_tool_call(name="look_up", args="{Lima", id="call-0", error=None)
     unreadable = AIMessage("", invalid_tool_calls=[unread])
-    chain = make_chain(generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=by_town)
+    chain = make_chain(generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=score_by_town)
     message = chain.invoke("x").to_message("no")
     assert message.tool_calls == []
     (made,) = message.invalid_tool_calls
@@ -116,8 +121,8 @@ class Town(BaseModel):
     people: int
 
 
-def test_structured_output_is_a_candidate(invoke: Invoke) -> None:
-    chain = make_chain(generator=lambda _: Town(name="Lima", people=10), verifier=by_town)
+def test_structured_output_is_a_candidate_with_data(invoke: Invoke) -> None:
+    chain = make_chain(generator=lambda _: Town(name="Lima", people=10), verifier=score_by_town)
     result = invoke(chain, "x")
     assert result.candidates[0].data == {"name": "Lima", "people": 10}
     assert result.best is not None
@@ -127,9 +132,7 @@ def test_structured_output_is_a_candidate(invoke: Invoke) -> None:
 IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 
 
-def test_images_reach_generator_and_verifier_as_they_are(
-    artifact: CalibrationArtifact, invoke: Invoke
-) -> None:
+def test_images_reach_generator_and_verifier_unchanged(artifact: CalibrationArtifact, invoke: Invoke) -> None:
     model = MessageModel(messages=[AIMessage("a dog|0.1")] * N)
     prompt = [HumanMessage([{"type": "text", "text": "What is this?"}, IMAGE])]
     verified: list[Any] = []
@@ -144,24 +147,24 @@ def test_images_reach_generator_and_verifier_as_they_are(
     assert [seen[0].content[1] for seen in model.seen] == [IMAGE] * N
 
 
-def bound_to(version: str | None) -> CalibrationArtifact:
+def make_versioned(version: str | None) -> CalibrationArtifact:
     generator = {"id": "mine"} if version is None else {"id": "mine", "model_version": version}
     provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
     return make_artifact(provenance=provenance)
 
 
-def answering_as(name: str) -> MessageModel:
+def make_answering(name: str) -> MessageModel:
     return MessageModel(messages=[AIMessage("lima|0.1", response_metadata={"model_name": name})] * N)
 
 
-def served_by(name: str, calibrated: str | None) -> Any:
+def make_served(name: str, calibrated: str | None) -> Any:
     return make_chain(
-        bound_to(calibrated), generator=answering_as(name), generator_id="mine", verifier_id="judge"
+        make_versioned(calibrated), generator=make_answering(name), generator_id="mine", verifier_id="judge"
     )
 
 
-def test_a_model_that_was_replaced_behind_its_name_is_told_once(invoke: Invoke) -> None:
-    chain = served_by("gpt-2", "gpt-1")
+def test_changed_model_version_in_answers_warns_once(invoke: Invoke) -> None:
+    chain = make_served("gpt-2", "gpt-1")
     with pytest.warns(
         FingerprintWarning, match="now reports version 'gpt-2', in calibration it was 'gpt-1'"
     ) as told:
@@ -171,17 +174,17 @@ def test_a_model_that_was_replaced_behind_its_name_is_told_once(invoke: Invoke) 
 
 
 @pytest.mark.parametrize("calibrated", ["gpt-1", None])
-def test_the_model_calibrated_is_not_told_of(calibrated: str | None, invoke: Invoke) -> None:
+def test_calibrated_model_version_in_answers_does_not_warn(calibrated: str | None, invoke: Invoke) -> None:
     # Warnings are errors here.
-    assert invoke(served_by("gpt-1", calibrated), "x").models == ("gpt-1",)
+    assert invoke(make_served("gpt-1", calibrated), "x").models == ("gpt-1",)
 
 
-def test_a_parser_does_not_hide_who_answered(invoke: Invoke) -> None:
-    generator = answering_as("gpt-1") | RunnableLambda(lambda message: str(message.text))
+def test_result_models_are_known_behind_a_parser(invoke: Invoke) -> None:
+    generator = make_answering("gpt-1") | RunnableLambda(lambda message: str(message.text))
     assert invoke(make_chain(generator=generator), "x").models == ("gpt-1",)
 
 
-class Events(BaseCallbackHandler):
+class EventRecorder(BaseCallbackHandler):
     """The custom events of a run."""
 
     def __init__(self) -> None:
@@ -192,8 +195,8 @@ class Events(BaseCallbackHandler):
         self.seen.append((name, data))
 
 
-def test_progress_is_told_and_tells_no_text(invoke: Invoke) -> None:
-    events = Events()
+def test_progress_events_report_each_step_without_texts(invoke: Invoke) -> None:
+    events = EventRecorder()
     invoke(make_chain(), "x", config={"callbacks": [events]})
     names = [name for name, _ in events.seen]
     assert names == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
@@ -203,7 +206,7 @@ def test_progress_is_told_and_tells_no_text(invoke: Invoke) -> None:
     assert "quito" not in repr(events.seen)
 
 
-def test_progress_is_an_event_of_the_stream() -> None:
+def test_astream_events_includes_progress_events() -> None:
     async def events() -> list[Any]:
         return [event async for event in make_chain().astream_events("x", version="v2")]
 
@@ -211,7 +214,7 @@ def test_progress_is_an_event_of_the_stream() -> None:
     assert [event["name"] for event in custom] == ["cfc:drawn"] * N + ["cfc:scored", "cfc:decided"]
 
 
-class Agent(Runnable[Any, Any]):
+class ModelHolder(Runnable[Any, Any]):
     """Something that holds a model where LangChain does not look, as an agent does."""
 
     def __init__(self, model: Any) -> None:
@@ -221,22 +224,22 @@ class Agent(Runnable[Any, Any]):
         return self._model.invoke(input, config, **kwargs)
 
 
-def test_a_model_that_streams_all_the_same_is_told_of_once(invoke: Invoke) -> None:
-    chain = make_chain(generator=Agent(StreamingModel(texts=TEXTS)))
+def test_model_that_streams_while_drawing_warns_once(invoke: Invoke) -> None:
+    chain = make_chain(generator=ModelHolder(StreamingModel(texts=TEXTS)))
     config = {"callbacks": [TokenListener()]}
     with pytest.warns(SamplingWarning, match="a model streamed while it drew") as told:
         assert [invoke(chain, "x", config=config).best for _ in range(2)] == ["lima|0.1"] * 2
     assert len(told) == 1
 
 
-def test_who_prepares_the_request_is_not_who_draws(invoke: Invoke) -> None:
+def test_result_models_exclude_models_that_prepare_the_request(invoke: Invoke) -> None:
     rewriting = (
-        RunnableLambda(str) | answering_as("rewriter") | RunnableLambda(lambda message: str(message.text))
+        RunnableLambda(str) | make_answering("rewriter") | RunnableLambda(lambda message: str(message.text))
     )
-    retriever = Pages()
+    retriever = PageRetriever()
     chain = make_chain(
-        bound_to("gpt-1"),
-        generator=rewriting | retriever | RunnableLambda(str) | answering_as("gpt-1"),
+        make_versioned("gpt-1"),
+        generator=rewriting | retriever | RunnableLambda(str) | make_answering("gpt-1"),
         generator_id="mine",
         verifier_id="judge",
     )
@@ -244,7 +247,7 @@ def test_who_prepares_the_request_is_not_who_draws(invoke: Invoke) -> None:
     assert invoke(chain, "x").models == ("gpt-1",)
 
 
-class Pages(BaseRetriever):
+class PageRetriever(BaseRetriever):
     """Finds the same page always."""
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
@@ -252,12 +255,12 @@ class Pages(BaseRetriever):
         return [Document("Lima is the capital of Peru.")]
 
 
-def test_several_models_that_draw_may_all_be_calibrated() -> None:
+def test_several_calibrated_model_versions_are_accepted() -> None:
     generator = {"id": "mine", "model_version": ["gpt-1", "gpt-2"]}
     provenance = Provenance(n=N, generator=generator, verifier={"id": "judge"})
     chain = make_chain(
         make_artifact(provenance=provenance),
-        generator=answering_as("gpt-2"),
+        generator=make_answering("gpt-2"),
         generator_id="mine",
         verifier_id="judge",
     )

@@ -21,7 +21,7 @@ from tests.fakes import TEXTS, N, averify, verify
 Verifier = Callable[[Any, list[DrawnCandidate]], Any]
 
 # What verifiers return by mistake, and what the error must name.
-NO_SCORES: dict[str, tuple[Any, str]] = {
+INVALID_OUTPUTS: dict[str, tuple[Any, str]] = {
     "nan": ([0.1, float("nan"), 0.1, 0.1], "score of candidate 1 is nan"),
     "infinity": ([0.1, 0.1, float("inf"), 0.1], "score of candidate 2 is inf"),
     "below 0": ([-0.1, 0.1, 0.1, 0.1], "score of candidate 0 is -0.1"),
@@ -47,34 +47,34 @@ NO_SCORES: dict[str, tuple[Any, str]] = {
 }
 
 
-def as_function(returned: Any) -> Verifier:
+def make_function_verifier(returned: Any) -> Verifier:
     return lambda _, __: returned
 
 
-def as_async(returned: Any) -> Verifier:
+def make_async_verifier(returned: Any) -> Verifier:
     async def judge(_: Any, __: list[DrawnCandidate]) -> Any:
         return returned
 
     return judge
 
 
-def as_runnable(returned: Any) -> Any:
+def make_runnable_verifier(returned: Any) -> Any:
     return RunnableLambda(lambda _: returned)
 
 
-@pytest.mark.parametrize("name", NO_SCORES)
-def test_what_is_no_score_is_refused(name: str, invoke: Invoke) -> None:
-    returned, found = NO_SCORES[name]
+@pytest.mark.parametrize("name", INVALID_OUTPUTS)
+def test_chain_refuses_invalid_verifier_outputs(name: str, invoke: Invoke) -> None:
+    returned, found = INVALID_OUTPUTS[name]
     with pytest.raises(VerifierError, match=found):
-        invoke(make_chain(verifier=as_function(returned)), "x")
+        invoke(make_chain(verifier=make_function_verifier(returned)), "x")
 
 
-@pytest.mark.parametrize("kind", [as_runnable, as_async])
+@pytest.mark.parametrize("kind", [make_runnable_verifier, make_async_verifier])
 @pytest.mark.parametrize("name", ["nan", "none", "too few"])
-def test_what_is_no_score_is_refused_from_every_kind_of_verifier(
+def test_chain_refuses_invalid_outputs_of_every_kind_of_verifier(
     name: str, kind: Callable[[Any], Any]
 ) -> None:
-    returned, found = NO_SCORES[name]
+    returned, found = INVALID_OUTPUTS[name]
     with pytest.raises(VerifierError, match=found):
         asyncio.run(make_chain(verifier=kind(returned)).ainvoke("x"))
 
@@ -89,19 +89,19 @@ def test_what_is_no_score_is_refused_from_every_kind_of_verifier(
         [[0.3], [0.9], [0.1], [0.8]],
     ],
 )
-def test_every_sequence_of_numbers_will_do(scores: Any, invoke: Invoke) -> None:
+def test_verifier_may_return_any_sequence_of_numbers(scores: Any, invoke: Invoke) -> None:
     if isinstance(scores, list) and isinstance(scores[0], list):
         scores = np.array(scores)  # one column, as models predict
-    result = invoke(make_chain(verifier=as_function(scores)), "x")
+    result = invoke(make_chain(verifier=make_function_verifier(scores)), "x")
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-def test_the_ends_of_the_interval_are_scores(invoke: Invoke) -> None:
-    result = invoke(make_chain(verifier=as_function([0, 1, 0.0, 1.0])), "x")
+def test_verifier_may_return_scores_0_and_1(invoke: Invoke) -> None:
+    result = invoke(make_chain(verifier=make_function_verifier([0, 1, 0.0, 1.0])), "x")
     assert [one.accepted for one in result.candidates] == [True, False, True, False]
 
 
-def test_scores_may_be_yielded(invoke: Invoke) -> None:
+def test_verifier_may_be_a_generator_function(invoke: Invoke) -> None:
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield from verify(prompt, candidates)
 
@@ -109,7 +109,7 @@ def test_scores_may_be_yielded(invoke: Invoke) -> None:
     assert [one.score for one in result.candidates] == [0.3, 0.9, 0.1, 0.8]
 
 
-def test_a_failure_while_scores_are_yielded_is_the_verifiers(invoke: Invoke) -> None:
+def test_failing_generator_function_raises_verifier_error(invoke: Invoke) -> None:
     def judge(_: Any, candidates: list[DrawnCandidate]) -> Iterator[float]:
         yield 1.0 / len(candidates)
         yield 1.0 / 0.0
@@ -120,7 +120,7 @@ def test_a_failure_while_scores_are_yielded_is_the_verifiers(invoke: Invoke) -> 
 
 
 @pytest.mark.parametrize("runnable", [False, True])
-def test_a_verifier_that_raises_fails_the_prompt(runnable: bool, invoke: Invoke) -> None:
+def test_failing_verifier_raises_verifier_error(runnable: bool, invoke: Invoke) -> None:
     def judge(*_: Any) -> Any:
         msg = "the judge is out"
         raise LookupError(msg)
@@ -131,7 +131,7 @@ def test_a_verifier_that_raises_fails_the_prompt(runnable: bool, invoke: Invoke)
     assert isinstance(e.value.__cause__, LookupError)
 
 
-def test_an_async_verifier_that_raises_fails_the_prompt() -> None:
+def test_failing_async_verifier_raises_verifier_error() -> None:
     async def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
         msg = "the judge is out"
         raise LookupError(msg)
@@ -141,7 +141,7 @@ def test_an_async_verifier_that_raises_fails_the_prompt() -> None:
     assert isinstance(e.value.__cause__, LookupError)
 
 
-def test_a_verifiers_own_typed_error_passes_as_it_is(invoke: Invoke) -> None:
+def test_verifier_error_of_a_verifier_is_not_wrapped(invoke: Invoke) -> None:
     own = VerifierError("candidate 2 is in a language that I do not read")
 
     def judge(_: Any, __: list[DrawnCandidate]) -> list[float]:
@@ -166,14 +166,14 @@ async def averify_mapping(given: dict[str, Any]) -> list[float]:
         (RunnableLambda(averify_mapping), "ainvoke"),
     ],
 )
-def test_an_async_verifier_is_awaited_and_refused_under_invoke(verifier: Any, message: str) -> None:
+def test_async_verifier_works_only_under_ainvoke(verifier: Any, message: str) -> None:
     chain = make_chain(verifier=verifier)
     with pytest.raises(VerifierError, match=message):
         chain.invoke("x")
     assert asyncio.run(chain.ainvoke("x")).best == "lima|0.1"
 
 
-def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(invoke: Invoke) -> None:
+def test_verifier_receives_the_prompt_and_candidates_in_draw_order(invoke: Invoke) -> None:
     seen: list[tuple[Any, list[str], bool]] = []
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
@@ -184,7 +184,7 @@ def test_the_verifier_sees_the_prompt_and_all_candidates_in_draw_order(invoke: I
     assert seen == [("where?", list(TEXTS), True)]
 
 
-def test_a_runnable_verifier_gets_the_same_as_a_mapping(invoke: Invoke) -> None:
+def test_runnable_verifier_receives_prompt_and_candidates_as_mapping(invoke: Invoke) -> None:
     seen: list[Any] = []
 
     def judge(given: dict[str, Any]) -> list[float]:
@@ -196,6 +196,6 @@ def test_a_runnable_verifier_gets_the_same_as_a_mapping(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("verifier", [None, 0.5, "gpt", [verify]])
-def test_what_cannot_be_called_is_refused_before_anything_is_drawn(verifier: Any) -> None:
+def test_chain_refuses_verifiers_that_cannot_be_called(verifier: Any) -> None:
     with pytest.raises(VerifierError, match=f"got a {type(verifier).__name__} as verifier"):
         make_chain(verifier=verifier)

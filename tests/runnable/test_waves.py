@@ -39,8 +39,8 @@ from .test_limits import PROMPTS, Batch, Gauge, every_batch
 WAVES = "lead(2, rounds=3+1+4)"
 SIZES = (3, 1, 4)
 # All answers differ, so that no wave is the last before all are drawn; or the second wave is.
-LONG = tuple(f"{slot}|0.5" for slot in range(N))
-SHORT = ("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4)
+DIFFERENT_TEXTS = tuple(f"{slot}|0.5" for slot in range(N))
+TEXTS_OF_TWO_WAVES = ("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::langchain_cfc.errors.AttainabilityWarning",
@@ -48,24 +48,24 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def chain_of_gauge(gauge: Gauge, draws: str, **fields: Any) -> Any:
+def make_gauge_chain(gauge: Gauge, draws: str, **fields: Any) -> Any:
     ids = {"answer": answer_of, "verifier_id": "own", "answer_id": "own"}
     return gauge.chain(make_artifact(draws), **ids, **fields)
 
 
 @every_batch
 @pytest.mark.parametrize("draws", [WAVES, "below(0.2, at_most=8)"])
-def test_all_waves_of_all_prompts_share_one_limit(batch: Batch, draws: str) -> None:
+def test_waves_of_a_batch_share_max_concurrency(batch: Batch, draws: str) -> None:
     gauge = Gauge()
-    found = batch(chain_of_gauge(gauge, draws), RunnableConfig(max_concurrency=3))
+    found = batch(make_gauge_chain(gauge, draws), RunnableConfig(max_concurrency=3))
     assert [len(one.candidates) for one in found] == [N] * len(PROMPTS)
     assert gauge.calls == 2 * N * len(PROMPTS)
     assert gauge.most == 3
 
 
-def test_a_chains_own_limit_holds_in_each_wave(invoke: Invoke) -> None:
+def test_waves_keep_max_concurrency_of_the_chain(invoke: Invoke) -> None:
     gauge = Gauge()
-    assert len(invoke(chain_of_gauge(gauge, WAVES, max_concurrency=2), "x").candidates) == N
+    assert len(invoke(make_gauge_chain(gauge, WAVES, max_concurrency=2), "x").candidates) == N
     assert gauge.most == 2
 
 
@@ -83,7 +83,7 @@ def draw_by_slot(make: Callable[[int], str], *, wait: Callable[[int], object] = 
     return RunnableLambda(draw, adraw)
 
 
-def test_the_draws_of_a_wave_run_at_once_and_waves_one_after_the_other(invoke: Invoke) -> None:
+def test_draws_of_a_wave_run_concurrently_and_waves_in_sequence(invoke: Invoke) -> None:
     # All of a wave wait for one another: a larger wave than the rule's would not add up, a smaller one hang.
     gates = [threading.Barrier(size, timeout=PATIENCE) for size in SIZES]
     wave_of = [wave for wave, size in enumerate(SIZES) for _ in range(size)]
@@ -93,19 +93,19 @@ def test_the_draws_of_a_wave_run_at_once_and_waves_one_after_the_other(invoke: I
         begun.append(wave_of[slot])
         gates[wave_of[slot]].wait()
 
-    chain = make_chain(make_artifact(WAVES), generator=draw_by_slot(LONG.__getitem__, wait=wait))
+    chain = make_chain(make_artifact(WAVES), generator=draw_by_slot(DIFFERENT_TEXTS.__getitem__, wait=wait))
     assert [one.slot for one in invoke(chain, "x").candidates] == list(range(N))
     assert begun == wave_of
 
 
-def test_time_runs_out_in_a_later_wave_as_in_the_first(invoke: Invoke) -> None:
+def test_timeout_in_a_later_wave_raises_and_starts_no_further_wave(invoke: Invoke) -> None:
     over, begun = threading.Event(), []
 
     def wait(slot: int) -> None:
         begun.append(slot)
         assert slot < 3 or over.wait(PATIENCE)
 
-    generator = draw_by_slot(LONG.__getitem__, wait=wait)
+    generator = draw_by_slot(DIFFERENT_TEXTS.__getitem__, wait=wait)
     chain = make_chain(make_artifact(WAVES), generator=generator, timeout=0.5)
     before = set(threading.enumerate())
 
@@ -121,17 +121,17 @@ def test_time_runs_out_in_a_later_wave_as_in_the_first(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("failures", [1, MAX_REPEATS])
-def test_later_waves_are_topped_up_slot_by_slot(invoke: Invoke, failures: int) -> None:
-    model = ScriptedModel(texts=LONG, failing=frozenset({1, 4, 6}), failures=failures, usage=USAGE)
+def test_failed_draws_of_later_waves_are_repeated_in_their_slots(invoke: Invoke, failures: int) -> None:
+    model = ScriptedModel(texts=DIFFERENT_TEXTS, failing=frozenset({1, 4, 6}), failures=failures, usage=USAGE)
     result = invoke(make_chain(make_artifact(WAVES), generator=model, show_rejected=True), "x")
-    assert [one.text for one in result.candidates] == list(LONG)
+    assert [one.text for one in result.candidates] == list(DIFFERENT_TEXTS)
     assert len(model.drawn) == N + 3 * failures  # what the others returned was kept
     assert result.usage["total_tokens"] == 12 * N
 
 
 @pytest.mark.parametrize("failing", [{3}, {5}, {4, 5, 6, 7}])
-def test_a_later_wave_that_stays_short_is_the_typed_error(invoke: Invoke, failing: set[int]) -> None:
-    model = ScriptedModel(texts=LONG, failing=frozenset(failing))
+def test_draw_that_keeps_failing_in_a_later_wave_raises_draw_error(invoke: Invoke, failing: set[int]) -> None:
+    model = ScriptedModel(texts=DIFFERENT_TEXTS, failing=frozenset(failing))
     judged: list[Any] = []
     chain = make_chain(make_artifact(WAVES), generator=model, verifier=lambda *given: judged.append(given))
     size = 1 if failing == {3} else 4
@@ -144,7 +144,7 @@ def test_a_later_wave_that_stays_short_is_the_typed_error(invoke: Invoke, failin
     assert judged == []
 
 
-def test_what_a_failed_wave_has_paid_for_is_not_cancelled() -> None:
+def test_failed_wave_lets_its_other_draws_finish() -> None:
     failed, finished = asyncio.Event(), []
 
     async def draw(_: Any, config: RunnableConfig) -> AIMessage:
@@ -156,7 +156,7 @@ def test_what_a_failed_wave_has_paid_for_is_not_cancelled() -> None:
             await failed.wait()
             await asyncio.sleep(0.01)
         finished.append(slot)
-        return AIMessage(LONG[slot])
+        return AIMessage(DIFFERENT_TEXTS[slot])
 
     generator = RunnableLambda(lambda _: "never", draw)
     with pytest.raises(DrawError, match="1 of 4 candidates"):
@@ -164,15 +164,15 @@ def test_what_a_failed_wave_has_paid_for_is_not_cancelled() -> None:
     assert sorted(finished) == [0, 1, 2, 3, 5, 6, 7]
 
 
-def test_retries_of_the_generator_work_in_every_wave(invoke: Invoke) -> None:
-    model = ScriptedModel(texts=LONG, failing=frozenset({0, 1, 2, 3}), failures=1, usage=USAGE)
+def test_with_retry_of_the_generator_works_in_every_wave(invoke: Invoke) -> None:
+    model = ScriptedModel(texts=DIFFERENT_TEXTS, failing=frozenset({0, 1, 2, 3}), failures=1, usage=USAGE)
     retried = model.with_retry(wait_exponential_jitter=False, stop_after_attempt=2)
     result = invoke(make_chain(make_artifact(WAVES), generator=retried), "x")
     assert len(model.drawn) == N + 4
     assert (len(result.candidates), result.usage["total_tokens"]) == (N, 12 * N)
 
 
-def test_one_request_brings_the_first_wave_and_separate_ones_the_others(invoke: Invoke) -> None:
+def test_single_request_sampling_draws_only_the_first_wave_at_once(invoke: Invoke) -> None:
     model = NumberedModel()
     chain = make_chain(
         make_artifact(WAVES),
@@ -197,7 +197,7 @@ class CachingProxy(NumberedModel):
         return result
 
 
-def test_a_response_that_comes_again_is_refused_after_one_request_as_well(invoke: Invoke) -> None:
+def test_repeated_response_in_a_later_wave_raises_draw_error(invoke: Invoke) -> None:
     chain = make_chain(make_artifact(WAVES), generator=CachingProxy(), sampling="single_request")
     # Candidate 3 is the first that is drawn by itself.
     with pytest.raises(DrawError, match="candidate 4 repeats the response of an earlier candidate"):
@@ -205,14 +205,14 @@ def test_a_response_that_comes_again_is_refused_after_one_request_as_well(invoke
 
 
 @pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
-def test_no_token_of_a_candidate_is_streamed_between_waves(invoke: Invoke, draws: str) -> None:
+def test_waves_stream_no_token_of_a_candidate(invoke: Invoke, draws: str) -> None:
     listener = TokenListener()
     judge = pointwise(
         RunnableLambda(lambda pair: pair["candidate"])
         | NumberedStreamingModel(echoing=True)
         | RunnableLambda(lambda message: score_of(str(message.text)))
     )
-    model = StreamingModel(texts=SHORT)
+    model = StreamingModel(texts=TEXTS_OF_TWO_WAVES)
     chain = make_chain(make_artifact(draws), generator=model, verifier=judge)
     assert len(invoke(chain, "where?", config={"callbacks": [listener]}).candidates) == 4
     assert [kind for kind, _, _ in listener.runs].count("model") >= 4 + 3  # three texts are distinct
@@ -220,8 +220,8 @@ def test_no_token_of_a_candidate_is_streamed_between_waves(invoke: Invoke, draws
 
 
 @pytest.mark.parametrize("draws", [WAVES, "below(0.2, rounds=3+1+4)"])
-def test_a_stream_shows_the_decision_alone(draws: str) -> None:
-    chain = make_chain(make_artifact(draws), generator=StreamingModel(texts=SHORT))
+def test_stream_of_a_draw_rule_shows_only_the_decision(draws: str) -> None:
+    chain = make_chain(make_artifact(draws), generator=StreamingModel(texts=TEXTS_OF_TWO_WAVES))
     (streamed,) = chain.stream("where?")
     assert len(streamed.candidates) == 4
 
@@ -234,12 +234,15 @@ def test_a_stream_shows_the_decision_alone(draws: str) -> None:
 
     # The negative control: the same model asked itself does show its tokens in such events.
     async def open_events() -> list[Any]:
-        return [event async for event in StreamingModel(texts=SHORT).astream_events("x", version="v2")]
+        return [
+            event
+            async for event in StreamingModel(texts=TEXTS_OF_TWO_WAVES).astream_events("x", version="v2")
+        ]
 
     assert "on_chat_model_stream" in [event["event"] for event in asyncio.run(open_events())]
 
 
-def fail(*given: Any) -> Any:
+def raise_lookup_error(*given: Any) -> Any:
     del given
     raise LookupError
 
@@ -247,30 +250,30 @@ def fail(*given: Any) -> Any:
 @pytest.mark.parametrize(
     ("draws", "broken", "error"),
     [
-        ("below(0.2, rounds=3+1+4)", {"verifier": fail}, VerifierError),
-        (WAVES, {"answer": fail}, DescriptionError),
+        ("below(0.2, rounds=3+1+4)", {"verifier": raise_lookup_error}, VerifierError),
+        (WAVES, {"answer": raise_lookup_error}, DescriptionError),
     ],
 )
-def test_what_fails_between_waves_ends_the_drawing(
+def test_failing_verifier_or_extractor_between_waves_stops_drawing(
     invoke: Invoke, draws: str, broken: dict[str, Any], error: type[Exception]
 ) -> None:
-    model = ScriptedModel(texts=LONG)
+    model = ScriptedModel(texts=DIFFERENT_TEXTS)
     with pytest.raises(error):
         invoke(make_chain(make_artifact(draws), generator=model, **broken), "x")
     assert len(model.drawn) == 3
 
 
-def test_an_answer_that_is_no_text_is_named_by_its_slot_in_a_later_wave(invoke: Invoke) -> None:
+def test_invalid_answer_in_a_later_wave_is_named_by_its_slot(invoke: Invoke) -> None:
     def extract(text: str) -> Any:
-        return None if text == LONG[3] else answer_of(text)
+        return None if text == DIFFERENT_TEXTS[3] else answer_of(text)
 
-    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=LONG), answer=extract)
+    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=DIFFERENT_TEXTS), answer=extract)
     with pytest.raises(DescriptionError, match="for candidate 3"):
         invoke(chain, "x")
 
 
-def test_progress_is_reported_for_every_draw_and_one_decision() -> None:
-    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=SHORT))
+def test_waves_report_every_draw_and_one_decision() -> None:
+    chain = make_chain(make_artifact(WAVES), generator=ScriptedModel(texts=TEXTS_OF_TWO_WAVES))
 
     async def events() -> list[Any]:
         return [event async for event in chain.astream_events("where?", version="v2")]
@@ -281,7 +284,7 @@ def test_progress_is_reported_for_every_draw_and_one_decision() -> None:
     assert sorted(event["data"]["slot"] for event in custom[:-2]) == [0, 1, 2, 3]
 
 
-def test_a_chain_under_a_rule_is_drawn_from_by_another(invoke: Invoke) -> None:
+def test_chain_with_draw_rule_can_generate_for_another_chain(invoke: Invoke) -> None:
     # Each draw of the outer chain is a whole prompt of the inner one, whose limit is the same.
     asked: list[list[str]] = []
 
@@ -290,7 +293,7 @@ def test_a_chain_under_a_rule_is_drawn_from_by_another(invoke: Invoke) -> None:
         return verify(prompt, candidates)
 
     artifact = make_artifact(WAVES)
-    model = ScriptedModel(texts=SHORT)
+    model = ScriptedModel(texts=TEXTS_OF_TWO_WAVES)
     inner = make_chain(artifact, generator=model, max_concurrency=1, verifier=judge)
     outer = make_chain(
         artifact, generator=inner.as_answer(text=True) | (lambda text: f"{text}|0.1"), max_concurrency=1
