@@ -39,15 +39,15 @@ from tests.serving.openai_server import Script, serving
 from .responder import Responder
 
 
-def hosted_facade(artifact: CalibrationArtifact, url: str, **fields: Any) -> CFCChatModel:
+def make_hosted(artifact: CalibrationArtifact, url: str, **fields: Any) -> CFCChatModel:
     return make_facade(artifact, **{"generator": make_client(url), "verifier": accept_all, **fields})
 
 
 @every_way
-def test_tools_reach_every_draw_and_a_call_comes_back(
+def test_bind_tools_reaches_every_draw_and_returns_a_tool_call(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
-    bound = hosted_facade(artifact, url).bind_tools([look_up], tool_choice="any")
+    bound = make_hosted(artifact, url).bind_tools([look_up], tool_choice="any")
     message = ask(bound, "Lima")
     assert len(responder.requests) == N
     for request in responder.requests:
@@ -58,7 +58,9 @@ def test_tools_reach_every_draw_and_a_call_comes_back(
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, invoke: Invoke) -> None:
+def test_chat_model_returns_the_best_accepted_tool_call(
+    artifact: CalibrationArtifact, invoke: Invoke
+) -> None:
     towns = ("Quito", "Lima", "Bogota", "Quito")
     answers = [Answer(tools=(("look_up", {"town": town}),)) for town in towns]
 
@@ -67,7 +69,7 @@ def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, i
         return [scores[(one.data or {})["tool_calls"][0]["args"]["town"]] for one in candidates]
 
     with serving(Script({"where?": answers})) as url:
-        facade = hosted_facade(artifact, url, verifier=by_town)
+        facade = make_hosted(artifact, url, verifier=by_town)
         bound = facade.bind_tools([look_up])
         message, again = invoke(bound, "where?"), invoke(bound, "where?")
     (call,) = message.tool_calls
@@ -78,18 +80,18 @@ def test_the_call_said_is_the_best_accepted_one(artifact: CalibrationArtifact, i
     assert call["id"] != again.tool_calls[0]["id"]
 
 
-def test_without_tools_none_are_offered(
+def test_chat_model_without_bound_tools_offers_none(
     artifact: CalibrationArtifact, url: str, responder: Responder, invoke: Invoke
 ) -> None:
     # The negative control; and what one binding adds stays with it.
-    facade = hosted_facade(artifact, url)
+    facade = make_hosted(artifact, url)
     facade.bind_tools([look_up])
     assert invoke(facade, "Lima").text == "You said: Lima"
     assert all("tools" not in request for request in responder.requests)
 
 
-def test_a_tool_loop_comes_to_its_end(artifact: CalibrationArtifact, url: str, invoke: Invoke) -> None:
-    bound = hosted_facade(artifact, url).bind_tools([look_up])
+def test_tool_loop_ends_with_an_answer(artifact: CalibrationArtifact, url: str, invoke: Invoke) -> None:
+    bound = make_hosted(artifact, url).bind_tools([look_up])
     asked = HumanMessage("Lima")
     called = invoke(bound, [asked])
     told = look_up.invoke(called.tool_calls[0])
@@ -103,11 +105,11 @@ class Town(BaseModel):
     people: int
 
 
-def test_structured_output_is_read_from_the_accepted_call(
+def test_with_structured_output_reads_the_accepted_tool_call(
     artifact: CalibrationArtifact, url: str, invoke: Invoke
 ) -> None:
     watcher = RunWatcher()
-    structured = hosted_facade(artifact, url).with_structured_output(Town)
+    structured = make_hosted(artifact, url).with_structured_output(Town)
     assert invoke(structured, "Lima has 10 people", {"callbacks": [watcher]}) == Town(
         name="Lima has 10 people", people=10
     )
@@ -119,20 +121,20 @@ def test_structured_output_is_read_from_the_accepted_call(
     assert formats[1:] == [{}] * N
 
 
-def test_an_abstention_is_no_structured_output(
+def test_with_structured_output_returns_none_on_abstention(
     artifact: CalibrationArtifact, url: str, invoke: Invoke
 ) -> None:
-    facade = hosted_facade(artifact, url, verifier=reject_all)
+    facade = make_hosted(artifact, url, verifier=reject_all)
     assert invoke(facade.with_structured_output(Town), "Lima") is None
     found = invoke(facade.with_structured_output(Town, include_raw=True), "Lima")
     assert (found["parsed"], found["parsing_error"]) == (None, None)
     assert found["raw"].response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
-def test_settings_of_the_facade_are_those_of_every_draw(
+def test_temperature_and_max_tokens_of_the_chat_model_reach_every_draw(
     artifact: CalibrationArtifact, url: str, responder: Responder, invoke: Invoke
 ) -> None:
-    chain = hosted_facade(artifact, url, generator=make_client(url, temperature=0.7)).chain
+    chain = make_hosted(artifact, url, generator=make_client(url, temperature=0.7)).chain
     facade = CFCChatModel(chain=chain, temperature=0.1, max_tokens=5)
     invoke(facade, "where?")
     asked = [(request["temperature"], request["max_completion_tokens"]) for request in responder.requests]
@@ -147,7 +149,7 @@ def test_settings_of_the_facade_are_those_of_every_draw(
 def test_stop_sequences_reach_every_draw(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
-    chain = hosted_facade(artifact, url, generator=make_client(url, stop=["model"])).chain
+    chain = make_hosted(artifact, url, generator=make_client(url, stop=["model"])).chain
     for facade, given, expected in [
         (CFCChatModel(chain=chain), None, ["model"]),
         (CFCChatModel(chain=chain), ["call"], ["call"]),
@@ -159,7 +161,7 @@ def test_stop_sequences_reach_every_draw(
         assert [request["stop"] for request in responder.requests] == [expected] * N
 
 
-WRAPPED: dict[str, Any] = {
+WRAPPERS: dict[str, Any] = {
     "binding": lambda model: model.bind(top_p=0.5),
     "binding of the same": lambda model: model.bind(tools=[], stop=["x"]),
     "retries": lambda model: model.with_retry(),
@@ -171,28 +173,30 @@ WRAPPED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("way", WRAPPED)
-def test_tools_reach_the_model_through_what_is_around_it(
+@pytest.mark.parametrize("way", WRAPPERS)
+def test_bind_tools_reaches_models_inside_wrappers(
     artifact: CalibrationArtifact, url: str, responder: Responder, way: str, invoke: Invoke
 ) -> None:
-    facade = hosted_facade(artifact, url, generator=WRAPPED[way](make_client(url)))
+    facade = make_hosted(artifact, url, generator=WRAPPERS[way](make_client(url)))
     message = invoke(facade.bind_tools([look_up]).bind(stop=["y"]), "Lima")
     assert message.tool_calls[0]["args"] == {"town": "Lima"}
     assert len(responder.requests) == N
     assert all(request["stop"] == ["y"] for request in responder.requests)
 
 
-def test_of_several_models_the_one_that_answers_gets_the_tools(
+def test_bind_tools_reaches_only_the_model_that_answers(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
     asks = make_client(url, model="asks") | StrOutputParser()
-    facade = hosted_facade(artifact, url, generator=asks | make_client(url, model="answers"))
+    facade = make_hosted(artifact, url, generator=asks | make_client(url, model="answers"))
     assert facade.bind_tools([look_up]).invoke("Lima").tool_calls
     offered = {request["model"]: "tools" in request for request in responder.requests}
     assert offered == {"asks": False, "answers": True}
 
 
-def test_a_fallback_has_the_same_tools(artifact: CalibrationArtifact, url: str, invoke: Invoke) -> None:
+def test_bind_tools_reaches_the_fallback_of_or_else(
+    artifact: CalibrationArtifact, url: str, invoke: Invoke
+) -> None:
     chain = make_chain(artifact, generator=make_client(url), verifier=reject_all).or_else(make_client(url))
     facade = CFCChatModel(chain=chain)
     message = invoke(facade.bind_tools([look_up]), "Lima")
@@ -205,7 +209,7 @@ def test_a_fallback_has_the_same_tools(artifact: CalibrationArtifact, url: str, 
     assert invoke(CFCChatModel(chain=person).bind_tools([look_up]), "Lima").text == "ask Ada"
 
 
-def test_arguments_that_could_reach_no_model_are_refused_when_bound() -> None:
+def test_bind_tools_refuses_generators_without_a_chat_model() -> None:
     drawn: list[Any] = []
 
     def draw(prompt: Any) -> str:
@@ -224,7 +228,7 @@ def test_arguments_that_could_reach_no_model_are_refused_when_bound() -> None:
 
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling", "json_mode"])
-def test_only_arguments_that_a_generator_is_not_bound_to_change_it(
+def test_changes_generator_compares_arguments_with_those_bound(
     artifact: CalibrationArtifact, url: str, method: str
 ) -> None:
     schema = {"title": "city", "description": "A city.", "type": "object", "properties": {}}
@@ -248,7 +252,7 @@ def test_only_arguments_that_a_generator_is_not_bound_to_change_it(
     assert changes_generator(RunnableLambda(str), bound)
 
 
-def test_a_model_that_calls_no_tools_says_so_when_they_are_bound() -> None:
+def test_bind_tools_raises_if_the_model_supports_no_tools() -> None:
     facade = make_facade(generator=FakeListChatModel(responses=["lima|0.1"]))
     with pytest.raises(NotImplementedError):
         facade.bind_tools([look_up])
@@ -265,7 +269,7 @@ def named() -> CalibrationArtifact:
 
 
 @pytest.mark.parametrize("arguments", [{"model": "gpt-5"}, {"temperature": 0.0}])
-def test_arguments_that_make_another_generator_are_refused(
+def test_chat_model_refuses_arguments_that_were_not_calibrated(
     named: CalibrationArtifact, url: str, responder: Responder, arguments: dict[str, Any], invoke: Invoke
 ) -> None:
     model = make_client(url, temperature=0.7)
@@ -280,7 +284,7 @@ def test_arguments_that_make_another_generator_are_refused(
     assert responder.requests == []
 
 
-def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, invoke: Invoke) -> None:
+def test_arguments_of_a_call_are_unverified_despite_generator_id(url: str, invoke: Invoke) -> None:
     """The id was given to the generator without them, and these records state nothing to compare."""
     by_id = Provenance(n=N, generator={"id": "mine"}, verifier={"id": "certain"})
     artifact = calibrate(make_records(), alpha=0.25, features="1", provenance=by_id)
@@ -293,8 +297,8 @@ def test_an_id_does_not_vouch_for_the_arguments_of_a_call(url: str, invoke: Invo
     assert answered.response_metadata["cfc"]["guarantee"]["binding"] == "unverified"
 
 
-def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url: str) -> None:
-    facade = hosted_facade(artifact, url)
+def test_chains_for_call_arguments_are_cached(artifact: CalibrationArtifact, url: str) -> None:
+    facade = make_hosted(artifact, url)
     made = facade._get_chain(None, {"stop": ["x"]})
     assert facade._get_chain(None, {"stop": ["x"]}) is made
     assert facade._get_chain("0.25", {"stop": ["x"]}) is not made
@@ -305,28 +309,28 @@ def test_the_same_arguments_are_checked_once(artifact: CalibrationArtifact, url:
     assert facade._get_chain(None, {"stop": ["x"]}) is not made
 
 
-def test_a_list_of_tools_that_grows_is_read_again(
+def test_tools_list_that_was_extended_is_read_again(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
     tools = [{"type": "function", "function": {"name": "one", "parameters": {}}}]
-    facade = hosted_facade(artifact, url)
+    facade = make_hosted(artifact, url)
     facade.invoke("x", tools=tools)
     tools.append({"type": "function", "function": {"name": "two", "parameters": {}}})
     facade.invoke("x", tools=tools)
     assert [len(request["tools"]) for request in responder.requests] == [1] * N + [2] * N
 
 
-def test_a_copy_with_another_chain_serves_that_one(
+def test_model_copy_with_another_chain_serves_that_chain(
     artifact: CalibrationArtifact, url: str, responder: Responder
 ) -> None:
-    facade = hosted_facade(artifact, url, generator=make_client(url, model="first"))
+    facade = make_hosted(artifact, url, generator=make_client(url, model="first"))
     facade.invoke("x", stop=["y"])
-    other = hosted_facade(artifact, url, generator=make_client(url, model="second"))
+    other = make_hosted(artifact, url, generator=make_client(url, model="second"))
     facade.model_copy(update={"chain": other.chain}).invoke("x", stop=["y"])
     assert [request["model"] for request in responder.requests] == ["first"] * N + ["second"] * N
 
 
-def test_arguments_that_are_no_plain_data_are_passed_on() -> None:
+def test_arguments_that_are_no_plain_data_reach_the_model() -> None:
     seen: list[Any] = []
 
     class Asked(ScriptedModel):
@@ -343,7 +347,7 @@ IMAGE = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
 
 
 @every_way
-def test_images_reach_model_and_verifier_intact(
+def test_images_reach_model_and_verifier_unchanged(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
     seen: list[Any] = []
@@ -353,7 +357,7 @@ def test_images_reach_model_and_verifier_intact(
         return accept_all(prompt, candidates)
 
     content: list[Any] = [{"type": "text", "text": "What is this?"}, IMAGE]
-    message = ask(hosted_facade(artifact, url, verifier=verifier), [HumanMessage(content)])
+    message = ask(make_hosted(artifact, url, verifier=verifier), [HumanMessage(content)])
     assert isinstance(message, AIMessage)
     (prompt,) = seen
     assert prompt[0].content == content
@@ -364,8 +368,8 @@ def test_images_reach_model_and_verifier_intact(
         assert image["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
 
 
-def test_what_tracers_are_told_of_a_call_is_plain_data(artifact: CalibrationArtifact, url: str) -> None:
+def test_invocation_params_for_tracers_are_plain_data(artifact: CalibrationArtifact, url: str) -> None:
     watcher = RunWatcher()
-    bound: Runnable[Any, Any] = hosted_facade(artifact, url).bind_tools([look_up])
+    bound: Runnable[Any, Any] = make_hosted(artifact, url).bind_tools([look_up])
     asyncio.run(bound.ainvoke("Lima", {"callbacks": [watcher]}))
     assert json.loads(json.dumps(watcher.params[0]))["tools"][0]["function"]["name"] == "look_up"

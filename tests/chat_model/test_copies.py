@@ -33,7 +33,7 @@ COPIES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_copies_say_the_same(way: str, invoke: Invoke) -> None:
+def test_copied_chat_models_answer_alike(way: str, invoke: Invoke) -> None:
     generator = FakeListChatModel(responses=["lima|0.1"])
     facade = make_facade(generator=generator, verifier=verify)
     # Once with arguments first, so that there is something kept to copy.
@@ -48,13 +48,13 @@ def test_copies_say_the_same(way: str, invoke: Invoke) -> None:
     )
 
 
-def test_a_changed_copy_says_something_else() -> None:
+def test_model_copy_can_change_abstain_message() -> None:
     facade = make_facade(generator=ScriptedModel(texts=HOPELESS))
     assert facade.model_copy(update={"abstain_message": "No idea."}).invoke("x").text == "No idea."
     assert facade.invoke("x").text == "I do not know."
 
 
-def test_retries_ask_again(invoke: Invoke) -> None:
+def test_with_retry_repeats_a_failed_chat_model(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS, failing=frozenset(range(N)), failures=1)
     facade = make_facade(generator=model)
     with pytest.raises(DrawError):
@@ -67,7 +67,7 @@ def test_retries_ask_again(invoke: Invoke) -> None:
     assert len(model.drawn) == 2 * N
 
 
-def test_a_fallback_speaks_where_the_facade_fails(invoke: Invoke) -> None:
+def test_with_fallbacks_answers_if_the_chat_model_fails(invoke: Invoke) -> None:
     broken = make_facade(generator=ScriptedModel(failing=frozenset(range(N))))
     spare = make_facade()
     message = invoke(broken.with_fallbacks([spare]), "x")
@@ -75,7 +75,7 @@ def test_a_fallback_speaks_where_the_facade_fails(invoke: Invoke) -> None:
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-def test_fields_and_alternatives_are_configured_per_call(invoke: Invoke) -> None:
+def test_configurable_fields_and_alternatives_apply_per_call(invoke: Invoke) -> None:
     facade = make_facade(generator=ScriptedModel(texts=HOPELESS))
     fields = facade.configurable_fields(abstain_message=ConfigurableField(id="sorry"))
     assert invoke(fields, "x").text == "I do not know."
@@ -84,7 +84,7 @@ def test_fields_and_alternatives_are_configured_per_call(invoke: Invoke) -> None
     assert invoke(either, "x", {"configurable": {"who": "other"}}).text == "lima|0.1"
 
 
-def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArtifact) -> None:
+def test_dumps_and_repr_of_a_chat_model_hold_no_secret_or_prompt(artifact: CalibrationArtifact) -> None:
     model = ChatOpenAI(
         model="gpt-4o-mini",
         api_key=SECRET,  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ def test_written_down_it_holds_no_secret_and_no_prompt(artifact: CalibrationArti
     assert artifact.digest in dumps(facade)
 
 
-def test_it_goes_where_chat_models_go() -> None:
+def test_chat_model_works_behind_a_prompt_template() -> None:
     facade: CFCChatModel = make_facade()
     chain = ChatPromptTemplate.from_template("Capital of {land}?") | facade
     assert chain.invoke({"land": "Peru"}).text == "lima|0.1"

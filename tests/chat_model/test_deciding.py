@@ -45,53 +45,53 @@ def two_levels() -> CalibrationArtifact:
     return make_artifact(alpha=["0.25", "0.5"])
 
 
-def said(message: AIMessage) -> dict[str, Any]:
+def read_decision(message: AIMessage) -> dict[str, Any]:
     found: dict[str, Any] = message.response_metadata["cfc"]
     return found
 
 
 @every_way
-def test_an_answer_is_a_message_with_its_decision(artifact: CalibrationArtifact, ask: Invoke) -> None:
+def test_chat_model_returns_the_answer_with_its_decision(artifact: CalibrationArtifact, ask: Invoke) -> None:
     facade = make_facade(artifact, answer=answer_of)
     message = ask(facade, "where?")
     assert message.text == "lima"
-    assert said(message)["reason"] == "answered"
-    assert said(message)["guarantee"]["artifact_digest"] == artifact.digest
-    json.dumps(said(message), allow_nan=False)
+    assert read_decision(message)["reason"] == "answered"
+    assert read_decision(message)["guarantee"]["artifact_digest"] == artifact.digest
+    json.dumps(read_decision(message), allow_nan=False)
     # Nothing of what was rejected is said.
     assert not re.search("quito|bogota", message.model_dump_json())
 
 
 @every_way
-def test_an_abstention_is_said_in_the_users_words(artifact: CalibrationArtifact, ask: Invoke) -> None:
+def test_chat_model_says_abstain_message_on_abstention(artifact: CalibrationArtifact, ask: Invoke) -> None:
     chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     message = ask(CFCChatModel(chain=chain, abstain_message="No idea."), "where?")
     assert message.text == "No idea."
-    assert said(message)["reason"] == "no_candidate_accepted"
+    assert read_decision(message)["reason"] == "no_candidate_accepted"
 
 
-def test_errors_are_raised_as_ever(invoke: Invoke) -> None:
+def test_chat_model_raises_errors_of_its_chain(invoke: Invoke) -> None:
     facade = make_facade(verifier=lambda _, candidates: [float("nan")] * len(candidates))
     with pytest.raises(VerifierError, match="nan"):
         invoke(facade, "where?")
 
 
-def test_what_a_fallback_says_claims_no_guarantee(
+def test_answer_of_an_or_else_fallback_has_no_guarantee(
     artifact: CalibrationArtifact, url: str, invoke: Invoke
 ) -> None:
     chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS)).or_else(make_client(url))
     message = invoke(CFCChatModel(chain=chain), "where?")
     assert message.text == "You said: where?"
-    assert said(message)["guarantee"] is None
-    assert said(message) == {"guarantee": None}
+    assert read_decision(message)["guarantee"] is None
+    assert read_decision(message) == {"guarantee": None}
     assert message.usage_metadata["total_tokens"] == TOKENS_IN + TOKENS_OUT
     # Where it does not abstain, the fallback has no part.
     answered = CFCChatModel(chain=make_chain(artifact).or_else(make_client(url)))
-    assert said(invoke(answered, "where?"))["reason"] == "answered"
+    assert read_decision(invoke(answered, "where?"))["reason"] == "answered"
 
 
 @every_way
-def test_tokens_are_counted_once(url: str, responder: Responder, ask: Invoke) -> None:
+def test_usage_callback_counts_each_token_once(url: str, responder: Responder, ask: Invoke) -> None:
     judge = make_client(url, model="judge")
 
     def judged(given: Any) -> list[float]:
@@ -112,7 +112,7 @@ def test_tokens_are_counted_once(url: str, responder: Responder, ask: Invoke) ->
     assert message.usage_metadata["input_tokens"] == 2 * N * TOKENS_IN
     assert message.usage_metadata["output_tokens"] == 2 * N * TOKENS_OUT
     assert message.usage_metadata["total_tokens"] == 2 * N * (TOKENS_IN + TOKENS_OUT)
-    assert "usage" not in said(message)
+    assert "usage" not in read_decision(message)
     assert message.response_metadata["model_name"] in set(counted.usage_metadata) - {"judge"}
 
 
@@ -120,14 +120,14 @@ def test_tokens_are_counted_once(url: str, responder: Responder, ask: Invoke) ->
 @pytest.mark.filterwarnings(
     "ignore::langchain_cfc.errors.AttainabilityWarning", "ignore::langchain_cfc.errors.FingerprintWarning"
 )
-def test_under_a_draw_rule_a_message_bears_what_was_drawn(ask: Invoke) -> None:
+def test_message_under_a_draw_rule_holds_the_usage_of_its_draws(ask: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4), usage=USAGE)
     chain = make_stopping_chain(make_stopping_artifact("lead(2, rounds=3+1+4)"), generator=model)
     with get_usage_metadata_callback() as counted:
         message = ask(CFCChatModel(chain=chain, full_result=True), "where?")
     assert message.text == "a"
-    assert len(model.drawn) == len(said(message)["candidates"]) == 4
-    assert message.usage_metadata == said(message)["usage"]
+    assert len(model.drawn) == len(read_decision(message)["candidates"]) == 4
+    assert message.usage_metadata == read_decision(message)["usage"]
     assert message.usage_metadata["total_tokens"] == 4 * USAGE["total_tokens"]
     assert not counted.usage_metadata  # this model gives itself no name
     failing = ScriptedModel(texts=model.texts, failing=frozenset({3}))
@@ -136,7 +136,7 @@ def test_under_a_draw_rule_a_message_bears_what_was_drawn(ask: Invoke) -> None:
 
 
 @every_way
-def test_the_tokens_of_a_fallback_are_counted_once_too(
+def test_usage_callback_counts_tokens_of_a_fallback_once(
     artifact: CalibrationArtifact, url: str, responder: Responder, ask: Invoke
 ) -> None:
     chain = make_chain(artifact, verifier=reject_all, generator=make_client(url)).or_else(make_client(url))
@@ -147,9 +147,7 @@ def test_the_tokens_of_a_fallback_are_counted_once_too(
     assert usage["input_tokens"] == (N + 1) * TOKENS_IN
 
 
-def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
-    artifact: CalibrationArtifact, url: str
-) -> None:
+def test_usage_kept_in_a_fallback_message_is_counted_twice(artifact: CalibrationArtifact, url: str) -> None:
     # The negative control: the callback does count what a facade's message bears.
     class Careless(CFCChatModel):
         def _make_message(self, result: Any, run_manager: Any) -> AIMessage:
@@ -164,7 +162,7 @@ def test_a_message_that_keeps_the_usage_of_its_fallback_is_counted_twice(
 
 
 @every_way
-def test_every_run_of_a_prompt_lies_below_that_of_the_facade(ask: Invoke) -> None:
+def test_child_runs_are_below_the_run_of_the_chat_model(ask: Invoke) -> None:
     watcher = RunWatcher()
     config = {"callbacks": [watcher], "tags": ["mine"], "metadata": {"user": "u1"}}
     message = ask(make_facade(), "where?", config)
@@ -173,21 +171,21 @@ def test_every_run_of_a_prompt_lies_below_that_of_the_facade(ask: Invoke) -> Non
     assert sorted(watcher.kinds.values()) == ["chain", *["model"] * (1 + N)]
     below = set(watcher.kinds) - {top}
     for run in below:
-        assert _topmost(watcher, run) == top
+        assert _find_root(watcher, run) == top
         assert {"mine", "nostream"} <= set(watcher.tags[run])
         assert watcher.metadata[run]["user"] == "u1"
     # The decision itself may be streamed.
     assert "nostream" not in watcher.tags[top]
 
 
-def _topmost(watcher: RunWatcher, run: UUID) -> UUID:
+def _find_root(watcher: RunWatcher, run: UUID) -> UUID:
     while (parent := watcher.parents[run]) is not None:
         run = parent
     return run
 
 
 @every_way
-def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Invoke) -> None:
+def test_alpha_can_be_chosen_per_call(two_levels: CalibrationArtifact, ask: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.6", "b|0.9", "b|0.9", "b|0.9"))
     chain = make_chain(two_levels, generator=model, alpha="0.5")
     chains: list[Runnable[Any, Any]] = [
@@ -201,10 +199,10 @@ def test_a_level_is_chosen_per_call(two_levels: CalibrationArtifact, ask: Invoke
         facade = CFCChatModel(chain=one)
         assert ask(facade.bind(alpha="0.25"), "where?").text == "a|0.6"
         assert ask(facade, "where?").text in {"I do not know.", "someone else"}
-        assert said(ask(facade, "where?", alpha=0.25))["guarantee"]["alpha"] == "0.25"
+        assert read_decision(ask(facade, "where?", alpha=0.25))["guarantee"]["alpha"] == "0.25"
 
 
-def test_a_level_not_held_is_refused_before_anything_is_drawn(
+def test_chat_model_refuses_alpha_not_calibrated_before_drawing(
     two_levels: CalibrationArtifact, invoke: Invoke
 ) -> None:
     model = ScriptedModel(texts=TEXTS)
@@ -214,7 +212,7 @@ def test_a_level_not_held_is_refused_before_anything_is_drawn(
     assert model.drawn == []
 
 
-def test_a_level_that_can_reach_no_chain_is_refused(artifact: CalibrationArtifact) -> None:
+def test_chat_model_refuses_alpha_that_reaches_no_chain(artifact: CalibrationArtifact) -> None:
     chain = make_chain(artifact)
     facade = CFCChatModel(chain=RunnableLambda(chain.invoke))
     assert facade.invoke("where?").text == "lima|0.1"
@@ -230,7 +228,7 @@ def _global_cache() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_global_cache")
-def test_no_decision_is_taken_from_a_cache_unless_asked_for() -> None:
+def test_global_cache_is_used_only_with_cache_true() -> None:
     model = ScriptedModel(texts=TEXTS)
     facade = make_facade(generator=model)
     assert facade.invoke("where?").text == facade.invoke("where?").text
@@ -240,7 +238,7 @@ def test_no_decision_is_taken_from_a_cache_unless_asked_for() -> None:
     assert len(model.drawn) == 3 * N
 
 
-def test_settings_of_a_model_are_refused_rather_than_ignored(artifact: CalibrationArtifact) -> None:
+def test_chat_model_refuses_unknown_settings(artifact: CalibrationArtifact) -> None:
     for setting in ({"top_p": 0.5}, {"api_key": "x"}, {"abstain_mesage": "x"}):
         with pytest.raises(ValidationError, match="Extra inputs"):
             CFCChatModel(chain=make_chain(artifact), **setting)
@@ -248,7 +246,7 @@ def test_settings_of_a_model_are_refused_rather_than_ignored(artifact: Calibrati
         CFCChatModel(chain="gpt-4o-mini")  # type: ignore[arg-type]
 
 
-def test_batches_keep_the_order_of_their_prompts() -> None:
+def test_batch_returns_messages_in_the_order_of_prompts() -> None:
     facade = make_facade(generator=ScriptedModel())
     prompts: list[Any] = [f"question {number}" for number in range(10)]
     expected = [facade.invoke(prompt).text for prompt in prompts]
@@ -257,7 +255,7 @@ def test_batches_keep_the_order_of_their_prompts() -> None:
     assert [message.text for message in asyncio.run(facade.abatch(prompts))] == expected
 
 
-def test_verifier_and_metadata_function_get_the_messages(artifact: CalibrationArtifact) -> None:
+def test_verifier_gets_the_kind_of_prompt_calibrated_on(artifact: CalibrationArtifact) -> None:
     seen: list[Any] = []
 
     def verifier(prompt: Any, candidates: list[Any]) -> list[float]:
@@ -273,7 +271,7 @@ def test_verifier_and_metadata_function_get_the_messages(artifact: CalibrationAr
 
 
 @every_way
-def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Invoke) -> None:
+def test_output_version_v1_returns_content_blocks(artifact: CalibrationArtifact, ask: Invoke) -> None:
     facade = CFCChatModel(chain=make_chain(artifact), output_version="v1")
     message = ask(facade, "where?")
     assert message.response_metadata["output_version"] == "v1"
@@ -281,7 +279,7 @@ def test_content_blocks_on_demand(artifact: CalibrationArtifact, ask: Invoke) ->
     assert message.text == "lima|0.1"
 
 
-def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url: str) -> None:
+def test_ls_params_name_provider_model_and_settings(artifact: CalibrationArtifact, url: str) -> None:
     facade = make_facade(artifact, generator=make_client(url, temperature=0.7))
     params = facade._get_ls_params(stop=["x"])
     assert params["ls_provider"] == "langchain-cfc"
@@ -295,7 +293,7 @@ def test_tracers_are_told_names_and_no_prices(artifact: CalibrationArtifact, url
     assert unseen._identifying_params == {}
 
 
-def test_outside_of_any_run_it_serves_as_well() -> None:
+def test_generate_and_stream_work_outside_of_a_run() -> None:
     facade = make_facade()
     messages: list[BaseMessage] = [HumanMessage("where?")]
     assert facade._generate(messages).generations[0].text == "lima|0.1"

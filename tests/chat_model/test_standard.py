@@ -8,7 +8,7 @@ real).
 Expected to fail is one assertion, in both forms of `test_structured_output`: that a call sets off one run of
 a chat model. Each of the n draws is a run of a chat model, and handlers, such as those that count tokens,
 must see it; hiding draws would make the test pass and the count wrong. All else in these tests is shown by
-those named `..._of_the_facade_itself`, which do not count runs that are below another chat model's.
+those named `..._counting_outermost_runs`, which do not count runs that are below another chat model's.
 """
 
 from __future__ import annotations
@@ -125,12 +125,12 @@ class TestIntegration(Served, ChatModelIntegrationTests):
 
     @pytest.mark.usefixtures("_outermost")
     @every_schema
-    def test_structured_output_of_the_facade_itself(self, model: BaseChatModel, schema_type: Any) -> None:
+    def test_structured_output_counting_outermost_runs(self, model: BaseChatModel, schema_type: Any) -> None:
         super().test_structured_output(model, schema_type)
 
     @pytest.mark.usefixtures("_outermost")
     @every_schema
-    async def test_structured_output_async_of_the_facade_itself(
+    async def test_structured_output_async_counting_outermost_runs(
         self, model: BaseChatModel, schema_type: Any
     ) -> None:
         await super().test_structured_output_async(model, schema_type)

@@ -29,11 +29,11 @@ from tests.runnable.test_draw_rules import make_chain as make_stopping_chain
 Shown = Callable[[Runnable[Any, Any]], list[str]]
 
 
-def eager(texts: Any = TEXTS) -> StreamingModel:
+def make_streaming_model(texts: Any = TEXTS) -> StreamingModel:
     return StreamingModel(texts=texts)
 
 
-def graph_of(model: Runnable[Any, Any]) -> Any:
+def make_graph(model: Runnable[Any, Any]) -> Any:
     """A graph whose one node asks a model."""
 
     def answer(state: MessagesState) -> dict[str, Any]:
@@ -51,20 +51,20 @@ def graph_of(model: Runnable[Any, Any]) -> Any:
 ASKED: dict[str, Any] = {"messages": [("user", "where?")]}
 
 
-def in_a_graph(model: Runnable[Any, Any]) -> list[str]:
-    parts = graph_of(model).stream(ASKED, stream_mode="messages")
+def stream_graph(model: Runnable[Any, Any]) -> list[str]:
+    parts = make_graph(model).stream(ASKED, stream_mode="messages")
     return [str(message.text) for message, _ in parts if message.content]
 
 
-def in_an_async_graph(model: Runnable[Any, Any]) -> list[str]:
+def astream_graph(model: Runnable[Any, Any]) -> list[str]:
     async def parts() -> list[BaseMessage]:
-        found = graph_of(model).astream(ASKED, stream_mode="messages")
+        found = make_graph(model).astream(ASKED, stream_mode="messages")
         return [message async for message, _ in found]
 
     return [str(message.text) for message in asyncio.run(parts()) if message.content]
 
 
-def in_events(model: Runnable[Any, Any], given: Any = "where?") -> list[str]:
+def stream_events(model: Runnable[Any, Any], given: Any = "where?") -> list[str]:
     async def events() -> list[Any]:
         return [event async for event in model.astream_events(given, version="v2")]
 
@@ -73,25 +73,25 @@ def in_events(model: Runnable[Any, Any], given: Any = "where?") -> list[str]:
     return [text for text in texts if text]
 
 
-def in_events_of_a_graph(model: Runnable[Any, Any]) -> list[str]:
-    return in_events(graph_of(model), ASKED)
+def stream_graph_events(model: Runnable[Any, Any]) -> list[str]:
+    return stream_events(make_graph(model), ASKED)
 
 
 every_stream = pytest.mark.parametrize(
-    "shown", [in_a_graph, in_an_async_graph, in_events, in_events_of_a_graph]
+    "shown", [stream_graph, astream_graph, stream_events, stream_graph_events]
 )
 
 
 @every_stream
-def test_the_decision_is_all_that_a_stream_shows(shown: Shown) -> None:
-    assert shown(make_facade(generator=eager())) == ["lima|0.1"]
-    assert shown(make_facade(generator=eager(HOPELESS))) == ["I do not know."]
+def test_streams_show_only_the_decision(shown: Shown) -> None:
+    assert shown(make_facade(generator=make_streaming_model())) == ["lima|0.1"]
+    assert shown(make_facade(generator=make_streaming_model(HOPELESS))) == ["I do not know."]
 
 
 @every_stream
-def test_a_function_that_draws_on_its_own_shows_all_it_rejects(shown: Shown) -> None:
+def test_streams_show_every_draw_of_a_function_without_chat_model(shown: Shown) -> None:
     # The negative control: these streams do forward what models below the node say.
-    model = eager()
+    model = make_streaming_model()
 
     def best(messages: Any) -> Any:
         return [model.invoke(messages) for _ in range(N)][2]
@@ -104,16 +104,18 @@ def test_a_function_that_draws_on_its_own_shows_all_it_rejects(shown: Shown) -> 
         assert text in told
 
 
-@pytest.mark.parametrize("shown", [in_a_graph, in_an_async_graph])
-def test_what_a_fallback_says_is_shown_whole(artifact: CalibrationArtifact, shown: Shown) -> None:
-    chain = make_chain(artifact, generator=eager(HOPELESS)).or_else(eager(["lima"] * N))
+@pytest.mark.parametrize("shown", [stream_graph, astream_graph])
+def test_graph_streams_the_whole_answer_of_a_fallback(artifact: CalibrationArtifact, shown: Shown) -> None:
+    chain = make_chain(artifact, generator=make_streaming_model(HOPELESS)).or_else(
+        make_streaming_model(["lima"] * N)
+    )
     assert shown(CFCChatModel(chain=chain)) == ["lima"]
 
 
 @pytest.mark.parametrize("ask", [invoke_streaming, invoke_streaming_async])
-def test_a_stream_is_one_chunk_that_says_it_is_the_last(ask: Any) -> None:
+def test_stream_yields_one_last_chunk(ask: Any) -> None:
     watcher = RunWatcher()
-    chunk = ask(make_facade(generator=eager()), "where?", {"callbacks": [watcher]})
+    chunk = ask(make_facade(generator=make_streaming_model()), "where?", {"callbacks": [watcher]})
     assert isinstance(chunk, AIMessageChunk)
     assert chunk.chunk_position == "last"
     assert chunk.text == "lima|0.1"
@@ -121,7 +123,7 @@ def test_a_stream_is_one_chunk_that_says_it_is_the_last(ask: Any) -> None:
     assert watcher.tokens == [(top, "lima|0.1")]
 
 
-class Demanding(RunWatcher, _StreamingCallbackHandler[Any]):
+class StreamDemander(RunWatcher, _StreamingCallbackHandler[Any]):
     """Makes models stream that are only invoked, as a graph's handler does."""
 
     def tap_output_iter(self, run_id: Any, output: Any) -> Any:
@@ -133,15 +135,15 @@ class Demanding(RunWatcher, _StreamingCallbackHandler[Any]):
         return output
 
 
-def test_a_call_that_a_handler_makes_stream_keeps_its_draws_below_it(invoke: Invoke) -> None:
-    watcher = Demanding()
-    invoke(make_facade(generator=eager()), "where?", {"callbacks": [watcher]})
+def test_call_streamed_by_a_handler_keeps_draws_below_its_run(invoke: Invoke) -> None:
+    watcher = StreamDemander()
+    invoke(make_facade(generator=make_streaming_model()), "where?", {"callbacks": [watcher]})
     assert list(watcher.kinds.values()).count("model") == 1 + N
     (top,) = [run for run, parent in watcher.parents.items() if parent is None]
     assert watcher.tokens == [(top, "lima|0.1")]
 
 
-def test_a_call_may_ask_for_its_token(invoke: Invoke) -> None:
+def test_invoke_with_stream_true_reports_its_token(invoke: Invoke) -> None:
     watcher = RunWatcher()
     # The generator is a function, which no argument could reach.
     facade = make_facade(generator=lambda _: "lima|0.1")
@@ -149,13 +151,13 @@ def test_a_call_may_ask_for_its_token(invoke: Invoke) -> None:
     assert [token for _, token in watcher.tokens] == ["lima|0.1"]
 
 
-def test_a_plain_call_reports_no_tokens() -> None:
+def test_plain_invoke_reports_no_tokens() -> None:
     watcher = RunWatcher()
-    make_facade(generator=eager()).invoke("where?", {"callbacks": [watcher]})
+    make_facade(generator=make_streaming_model()).invoke("where?", {"callbacks": [watcher]})
     assert watcher.tokens == []
 
 
-def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> None:
+def test_disable_streaming_reports_no_tokens(artifact: CalibrationArtifact) -> None:
     watcher = RunWatcher()
     facade = CFCChatModel(chain=make_chain(artifact), disable_streaming=True)
     (chunk,) = facade.stream("where?", {"callbacks": [watcher]})
@@ -164,9 +166,9 @@ def test_streaming_can_be_disabled_as_usual(artifact: CalibrationArtifact) -> No
 
 
 @pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
-def test_events_of_the_third_kind_hold_the_decision_alone() -> None:
+def test_stream_events_v3_hold_only_the_decision() -> None:
     watcher = RunWatcher()
-    facade = make_facade(generator=eager())
+    facade = make_facade(generator=make_streaming_model())
     stream = facade.stream_events("where?", {"callbacks": [watcher]}, version="v3")
     events = list(stream)
     assert "quito" not in repr(events)
@@ -178,8 +180,8 @@ def test_events_of_the_third_kind_hold_the_decision_alone() -> None:
 @every_stream
 @pytest.mark.parametrize("draws", ["lead(2, rounds=3+1+4)", "below(0.2, rounds=3+1+4)"])
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
-def test_waves_of_draws_show_nothing_before_the_decision(shown: Shown, draws: str) -> None:
-    model = eager(("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4))
+def test_streams_of_a_draw_rule_show_only_the_decision(shown: Shown, draws: str) -> None:
+    model = make_streaming_model(("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4))
     chain = make_stopping_chain(make_stopping_artifact(draws), generator=model)
     assert shown(CFCChatModel(chain=chain)) == ["a"]
     assert len(model.drawn) == 4

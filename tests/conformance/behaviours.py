@@ -51,7 +51,7 @@ PATIENCE = 30.0
 GRACE = 2.0
 
 
-def whole(result: Any) -> None:
+def assert_complete(result: Any) -> None:
     """A result of exactly n candidates in the order of their slots."""
     assert isinstance(result, CFCResult)
     assert [one.slot for one in result.candidates] == list(range(N))
@@ -59,21 +59,21 @@ def whole(result: Any) -> None:
     assert result.abstained == (not result.answers)
 
 
-def no_message(data: Any) -> None:
+def assert_plain_data(data: Any) -> None:
     """Plain data: containers of text, numbers, booleans and nothing, all the way down."""
     assert not isinstance(data, BaseMessage)
     if isinstance(data, dict):
         for key, value in data.items():
             assert isinstance(key, str)
-            no_message(value)
+            assert_plain_data(value)
     elif isinstance(data, (list, tuple)):
         for value in data:
-            no_message(value)
+            assert_plain_data(value)
     else:
         assert data is None or isinstance(data, (str, int, float, bool))
 
 
-def hidden(subject: Subject, ledger: Ledger) -> set[str]:
+def find_rejected(subject: Subject, ledger: Ledger) -> set[str]:
     """The rejected answers, of which there are some: else nothing could leak."""
     found = ledger.rejected(subject.provider.read)
     assert found, "nothing was drawn and rejected that anyone heard of"
@@ -82,7 +82,7 @@ def hidden(subject: Subject, ledger: Ledger) -> set[str]:
     return {answer for answer in found if not any(answer in text for text in seen)}
 
 
-def unseen(answers: set[str], shown: Any) -> None:
+def assert_none_shown(answers: set[str], shown: Any) -> None:
     """None of the answers is in what was shown."""
     text = shown if isinstance(shown, str) else repr(shown)
     assert [answer for answer in answers if answer in text] == []
@@ -104,10 +104,10 @@ class Behaviours:
 
     # --- n candidates or a typed error ---
 
-    def test_every_way_returns_exactly_n_candidates(self, subject: Subject) -> None:
+    def test_every_way_of_calling_returns_exactly_n_candidates(self, subject: Subject) -> None:
         chain = subject.chain()
         for way in WAYS.values():
-            whole(way(chain, subject.provider.prompt, None))
+            assert_complete(way(chain, subject.provider.prompt, None))
         assert subject.provider.requests == len(WAYS) * subject.requests_per_prompt
 
     def test_candidates_are_in_the_order_of_their_slots(self, subject: Subject) -> None:
@@ -117,7 +117,7 @@ class Behaviours:
             result = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
             assert [one.text for one in result.candidates] == ledger.by_slot(N)
 
-    def test_a_request_that_fails_is_made_up_for(self, subject: Subject) -> None:
+    def test_failed_request_is_repeated(self, subject: Subject) -> None:
         # The one request for all of them leaves nothing to go on from, but retries of its own may save it.
         alone = subject.requests_per_prompt == 1
         model = subject.provider.model()
@@ -125,19 +125,19 @@ class Behaviours:
         for way in BOTH:
             subject.provider.reset()
             subject.provider.fail({subject.requests_per_prompt - 1})
-            whole(way(chain, subject.provider.prompt, None))
+            assert_complete(way(chain, subject.provider.prompt, None))
             assert subject.provider.requests == subject.requests_per_prompt + 1
 
-    def test_where_every_request_fails_there_is_a_typed_error(self, subject: Subject) -> None:
+    def test_failure_of_every_request_raises_draw_error(self, subject: Subject) -> None:
         chain = subject.chain()
         subject.provider.fail()
         assert_typed_error(chain, subject.provider.prompt, DrawError, *WAYS.values())
         # What fails always is no chance, and is not paid for again.
         assert subject.provider.requests == len(WAYS) * subject.requests_per_prompt
         subject.provider.reset()
-        whole(chain.invoke(subject.provider.prompt))
+        assert_complete(chain.invoke(subject.provider.prompt))
 
-    def test_failures_of_any_part_are_typed_and_say_where_they_come_from(self, subject: Subject) -> None:
+    def test_failure_of_any_part_raises_a_typed_error_with_its_cause(self, subject: Subject) -> None:
         def broken(_: Any) -> Any:
             msg = "out of order"
             raise LookupError(msg)
@@ -153,28 +153,28 @@ class Behaviours:
         with pytest.raises(InputError, match="alpha"):
             subject.chain().invoke(prompt, alpha=0.3)
 
-    def test_a_failing_prompt_costs_a_batch_its_own_place_alone(self, subject: Subject) -> None:
-        failing = RunnableLambda(_failing_on("bad"))
+    def test_batch_returns_the_error_of_a_failing_prompt_in_its_place(self, subject: Subject) -> None:
+        failing = RunnableLambda(_fail_on("bad"))
         chain = subject.chain(metadata=failing)
         prompts = [subject.provider.prompt, "bad", subject.provider.prompt]
         for found in (
             chain.batch(prompts, return_exceptions=True),
             asyncio.run(chain.abatch(prompts, return_exceptions=True)),
         ):
-            whole(found[0])
+            assert_complete(found[0])
             assert isinstance(found[1], DescriptionError)
-            whole(found[2])
+            assert_complete(found[2])
 
     # --- results ---
 
     def test_results_are_plain_data(self, subject: Subject) -> None:
         for way in BOTH:
             result = way(subject.chain(), subject.provider.prompt, None)
-            no_message(result.model_dump())
+            assert_plain_data(result.model_dump())
             assert CFCResult.model_validate_json(result.model_dump_json()) == result
             assert CFCResult.model_validate(json.loads(json.dumps(result.model_dump(mode="json")))) == result
 
-    def test_schemas_are_valid_and_results_keep_to_them(self, subject: Subject) -> None:
+    def test_schemas_are_valid_and_results_conform_to_them(self, subject: Subject) -> None:
         prompt = subject.provider.prompt
         for chain in (subject.chain(), subject.chain(artifact=subject.artifacts.hopeless)):
             asked, told = chain.get_input_jsonschema(), chain.get_output_jsonschema()
@@ -188,7 +188,7 @@ class Behaviours:
 
     # --- config, callbacks, usage ---
 
-    def test_config_reaches_every_child(self, subject: Subject) -> None:
+    def test_config_reaches_every_child_run(self, subject: Subject) -> None:
         for way in BOTH:
             ledger = Ledger()
             config = RunnableConfig(
@@ -201,7 +201,7 @@ class Behaviours:
             assert all("mine" in run.tags for run in runs)
             assert all(run.metadata.get("tenant") == "t-1" for run in runs)
 
-    def test_children_are_named_by_what_they_do(self, subject: Subject) -> None:
+    def test_child_runs_have_names_and_tags(self, subject: Subject) -> None:
         for way in BOTH:
             ledger = Ledger()
             way(subject.chain(), subject.provider.prompt, {"callbacks": [ledger]})
@@ -218,7 +218,7 @@ class Behaviours:
             assert len(ledger.of(lambda run: run.parent is None)) == 1
             assert all(run.parent in ledger.runs for run in ledger.of(lambda run: run.parent is not None))
 
-    def test_usage_is_what_was_paid_for(self, subject: Subject) -> None:
+    def test_usage_equals_the_tokens_of_the_provider(self, subject: Subject) -> None:
         for way in BOTH:
             subject.provider.reset()
             with get_usage_metadata_callback() as callback:
@@ -229,37 +229,37 @@ class Behaviours:
 
     # --- nothing leaks ---
 
-    def test_streams_hold_one_result_and_no_rejected_text(self, subject: Subject) -> None:
+    def test_stream_yields_one_result_without_rejected_texts(self, subject: Subject) -> None:
         for way in STREAMS:
-            for chain in (subject.chain(), subject.chain().as_answer(), _started() | subject.chain()):
+            for chain in (subject.chain(), subject.chain().as_answer(), _pass_through() | subject.chain()):
                 ledger = Ledger()
                 shown = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
-                unseen(hidden(subject, ledger), shown)
+                assert_none_shown(find_rejected(subject, ledger), shown)
 
-    def test_events_hold_no_token_and_no_rejected_text(self, subject: Subject) -> None:
+    def test_astream_events_holds_no_token_and_no_rejected_text(self, subject: Subject) -> None:
         for chain in (subject.chain(), subject.chain().as_answer()):
             ledger = Ledger()
             events = asyncio.run(events_of(chain, subject.provider.prompt, {"callbacks": [ledger]}))
             assert tokens(events) == []
-            unseen(hidden(subject, ledger), shown_events(events))
+            assert_none_shown(find_rejected(subject, ledger), shown_events(events))
             (result,) = ledger.results
-            whole(result)
+            assert_complete(result)
 
-    def test_a_graph_shows_no_rejected_text(self, subject: Subject) -> None:
+    def test_graph_streams_and_state_hold_no_rejected_text(self, subject: Subject) -> None:
         graph = graph_of(subject.chain(), InMemorySaver())
         for number, ran in enumerate(RUNS):
             for modes in (*MODES, list(MODES)):
                 ledger = Ledger()
                 config = RunnableConfig(callbacks=[ledger], configurable={"thread_id": f"{number}/{modes}"})
                 shown = ran(graph, subject.provider.prompt, modes, config)
-                unseen(hidden(subject, ledger), shown)
+                assert_none_shown(find_rejected(subject, ledger), shown)
                 # A result holds no message, so that there is none to stream.
                 assert shown == [] or modes not in ("messages", "custom")
                 remembered = graph.get_state(config).values
-                unseen(hidden(subject, ledger), remembered)
-                whole(CFCResult.model_validate(remembered["result"]))
+                assert_none_shown(find_rejected(subject, ledger), remembered)
+                assert_complete(CFCResult.model_validate(remembered["result"]))
 
-    def test_a_graph_of_messages_shows_the_answer_alone(self, subject: Subject) -> None:
+    def test_graph_of_messages_streams_only_the_answer(self, subject: Subject) -> None:
         graph = conversation(subject.chain().as_answer(), InMemorySaver())
         for ran in RUNS:
             ledger = Ledger()
@@ -267,24 +267,24 @@ class Behaviours:
             shown = ran(graph, subject.provider.prompt, "messages", config)
             (result,) = ledger.results
             assert [str(message.text) for message, _ in shown] == [result.best]
-            unseen(hidden(subject, ledger), shown)
-            unseen(hidden(subject, ledger), graph.get_state(config).values)
+            assert_none_shown(find_rejected(subject, ledger), shown)
+            assert_none_shown(find_rejected(subject, ledger), graph.get_state(config).values)
 
-    def test_a_pipeline_with_a_retriever_shows_the_answer_alone(self, subject: Subject) -> None:
+    def test_pipeline_with_a_retriever_shows_only_the_answer(self, subject: Subject) -> None:
         for way in (*BOTH, *STREAMS):
             ledger, library = Ledger(), CountingRetriever()
             chain = pipeline(library, subject.chain().as_answer(text=True))
             answer = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
             (result,) = ledger.results
             assert answer == result.best
-            unseen(hidden(subject, ledger), answer)
+            assert_none_shown(find_rejected(subject, ledger), answer)
             assert library.asked == [subject.provider.prompt]
         ledger = Ledger()
         events = asyncio.run(events_of(chain, subject.provider.prompt, {"callbacks": [ledger]}))
         assert tokens(events) == []
-        unseen(hidden(subject, ledger), shown_events(events))
+        assert_none_shown(find_rejected(subject, ledger), shown_events(events))
 
-    def test_a_pipeline_that_escalates_shows_the_last_answer_alone(self, subject: Subject) -> None:
+    def test_pipeline_with_or_else_shows_only_the_last_answer(self, subject: Subject) -> None:
         hopeless = subject.chain(artifact=subject.artifacts.hopeless)
         for way in (*BOTH, *STREAMS):
             ledger = Ledger()
@@ -294,7 +294,7 @@ class Behaviours:
             assert len(ledger.results) == 2
             said = message.response_metadata["cfc"]
             assert said["guarantee"]["artifact_digest"] == subject.artifacts.spare.digest
-            unseen(hidden(subject, ledger), message)
+            assert_none_shown(find_rejected(subject, ledger), message)
 
     # --- bounds, cancellation ---
 
@@ -317,7 +317,7 @@ class Behaviours:
             # The negative control: there is something to hold back.
             assert most(subject.chain(), None, asynchronous=asynchronous) > 2
 
-    def test_what_is_cancelled_leaves_nothing_behind(self, subject: Subject) -> None:
+    def test_cancellation_leaves_no_task_and_no_thread(self, subject: Subject) -> None:
         provider = subject.provider
 
         async def cancelled() -> None:
@@ -334,27 +334,27 @@ class Behaviours:
             ):
                 provider.slow(PATIENCE)
                 task = asyncio.ensure_future(start())
-                await _until(lambda: provider.requests > 0)
+                await _wait_until(lambda: provider.requests > 0)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert asyncio.all_tasks() == {asyncio.current_task()}
                 provider.reset()
-            whole(await chain.ainvoke(provider.prompt))
+            assert_complete(await chain.ainvoke(provider.prompt))
 
         before = set(threading.enumerate())
         started = time.monotonic()
         asyncio.run(cancelled())
         assert time.monotonic() - started < PATIENCE
-        assert _ended(before)
+        assert _have_threads_ended(before)
 
     def test_no_thread_outlives_a_prompt(self, subject: Subject) -> None:
         before = set(threading.enumerate())
         for name, way in WAYS.items():
-            whole(way(subject.chain(), subject.provider.prompt, None))
-            assert _ended(before), name
+            assert_complete(way(subject.chain(), subject.provider.prompt, None))
+            assert _have_threads_ended(before), name
 
-    def test_what_takes_too_long_is_a_typed_error(self, subject: Subject) -> None:
+    def test_timeout_raises_serving_timeout_error(self, subject: Subject) -> None:
         chain = subject.chain(timeout=0.05)
         subject.provider.slow(0.2)
         for way in (*BOTH, *STREAMS):
@@ -362,11 +362,11 @@ class Behaviours:
                 way(chain, subject.provider.prompt, None)
         time.sleep(0.3)  # what threads were at goes on to its end
         subject.provider.reset()
-        whole(subject.chain(timeout=PATIENCE).invoke(subject.provider.prompt))
+        assert_complete(subject.chain(timeout=PATIENCE).invoke(subject.provider.prompt))
 
     # --- what LangChain does with Runnables ---
 
-    def test_retries_draw_all_anew(self, subject: Subject) -> None:
+    def test_with_retry_draws_all_candidates_again(self, subject: Subject) -> None:
         chain = subject.chain().with_retry(
             retry_if_exception_type=(DrawError,), stop_after_attempt=2, wait_exponential_jitter=False
         )
@@ -375,25 +375,25 @@ class Behaviours:
             way = WAYS[name]
             subject.provider.reset()
             subject.provider.fail(set(range(subject.requests_per_prompt)))
-            whole(way(chain, subject.provider.prompt, None))
+            assert_complete(way(chain, subject.provider.prompt, None))
             assert subject.provider.requests == 2 * subject.requests_per_prompt
         subject.provider.fail()
         assert_typed_error(chain, subject.provider.prompt, DrawError, *BOTH)
 
-    def test_a_fallback_answers_under_its_own_artifact(self, subject: Subject) -> None:
+    def test_with_fallbacks_answers_with_the_artifact_of_the_fallback(self, subject: Subject) -> None:
         spare = subject.chain(artifact=subject.artifacts.spare)
         chain = subject.chain().with_fallbacks([spare])
         for way in WAYS.values():
             subject.provider.reset()
             subject.provider.fail(set(range(subject.requests_per_prompt)))
             result = way(chain, subject.provider.prompt, None)
-            whole(result)
+            assert_complete(result)
             assert result.guarantee.artifact_digest == subject.artifacts.spare.digest
             # The first one answers where it can.
             answered = way(chain, subject.provider.prompt, None)
             assert answered.guarantee.artifact_digest == subject.artifacts.served.digest
 
-    def test_level_and_concurrency_can_be_configured(self, subject: Subject) -> None:
+    def test_alpha_and_max_concurrency_can_be_configured(self, subject: Subject) -> None:
         chain = subject.chain().configurable_fields(
             alpha=ConfigurableField(id="alpha"), max_concurrency=ConfigurableField(id="at_once")
         )
@@ -405,34 +405,34 @@ class Behaviours:
             assert subject.provider.most_at_once == 1
         assert chain.invoke(subject.provider.prompt).guarantee.alpha == "0.25"
 
-    def test_the_level_of_a_call_can_be_bound(self, subject: Subject) -> None:
+    def test_alpha_can_be_bound(self, subject: Subject) -> None:
         chain = subject.chain()
         for way in WAYS.values():
             result = way(chain.bind(alpha="0.5"), subject.provider.prompt, None)
             assert (result.guarantee.alpha, result.threshold) == ("0.5", 0.5)
         assert chain.invoke(subject.provider.prompt).guarantee.alpha == "0.25"
 
-    def test_configured_runs_are_those_of_their_config(self, subject: Subject) -> None:
+    def test_with_config_sets_name_tags_and_callbacks_of_runs(self, subject: Subject) -> None:
         for way in BOTH:
             ledger = Ledger()
             chain = subject.chain().with_config(run_name="bot", tags=["mine"], callbacks=[ledger])
-            whole(way(chain, subject.provider.prompt, {"tags": ["yours"]}))
+            assert_complete(way(chain, subject.provider.prompt, {"tags": ["yours"]}))
             runs = ledger.of(lambda _: True)
             assert [run.name for run in runs if run.parent is None] == ["bot"]
             assert all({"mine", "yours"} <= set(run.tags) for run in runs)
 
-    def test_pipes_and_maps_hold_it(self, subject: Subject) -> None:
+    def test_runnable_works_in_sequences_and_maps(self, subject: Subject) -> None:
         def best(result: CFCResult) -> str:
             return str(result.best)
 
-        chain = _started() | RunnableParallel(answer=subject.chain() | best, asked=RunnablePassthrough())
+        chain = _pass_through() | RunnableParallel(answer=subject.chain() | best, asked=RunnablePassthrough())
         for way in BOTH:
             ledger = Ledger()
             found = way(chain, subject.provider.prompt, {"callbacks": [ledger]})
             (result,) = ledger.results
             assert found == {"answer": result.best, "asked": subject.provider.prompt}
 
-    def test_an_answer_is_a_message_and_says_what_it_is_worth(self, subject: Subject) -> None:
+    def test_as_answer_returns_a_message_that_states_the_guarantee(self, subject: Subject) -> None:
         for way in WAYS.values():
             ledger = Ledger()
             message = way(subject.chain().as_answer(), subject.provider.prompt, {"callbacks": [ledger]})
@@ -442,17 +442,17 @@ class Behaviours:
             stated = message.response_metadata["cfc"]["guarantee"]
             assert stated.items() <= result.guarantee.model_dump(mode="json").items()
             assert subject.chain().guarantee_of(message) == result.guarantee
-            unseen(hidden(subject, ledger), message)
+            assert_none_shown(find_rejected(subject, ledger), message)
         hopeless = subject.chain(artifact=subject.artifacts.hopeless).as_answer(abstain_message="Pass.")
         assert hopeless.invoke(subject.provider.prompt).text == "Pass."
 
-    def test_whoever_abstains_passes_the_prompt_on(self, subject: Subject) -> None:
+    def test_or_else_passes_the_prompt_on_after_an_abstention(self, subject: Subject) -> None:
         prompt = subject.provider.prompt
         hopeless = subject.chain(artifact=subject.artifacts.hopeless)
         chain = hopeless.or_else(subject.chain(artifact=subject.artifacts.spare))
         for way in WAYS.values():
             result = way(chain, prompt, None)
-            whole(result)
+            assert_complete(result)
             assert result.guarantee.artifact_digest == subject.artifacts.spare.digest
         asked: list[Any] = []
         assert isinstance(subject.chain().or_else(asked.append).invoke(prompt), CFCResult)
@@ -460,14 +460,14 @@ class Behaviours:
         subject.provider.fail()
         assert_typed_error(chain, prompt, DrawError, *BOTH)
 
-    def test_it_can_be_drawn(self, subject: Subject) -> None:
-        chain = _started() | subject.chain()
+    def test_get_graph_draws_the_runnable(self, subject: Subject) -> None:
+        chain = _pass_through() | subject.chain()
         for one in (subject.chain(), chain, subject.chain().or_else(subject.chain())):
             drawn = one.get_graph().draw_mermaid()
             assert drawn.startswith("---\n")
             assert type(subject.chain()).__name__ in drawn
 
-    def test_copies_serve_alike(self, subject: Subject) -> None:
+    def test_copied_runnables_serve_alike(self, subject: Subject) -> None:
         chain = subject.chain()
         copies = [copy.copy(chain), chain.model_copy()]
         # `ChatOpenAI` holds locks, and cannot be copied deeply itself.
@@ -476,14 +476,14 @@ class Behaviours:
         for one in copies:
             assert one is not chain
             result = one.invoke(subject.provider.prompt)
-            whole(result)
+            assert_complete(result)
             assert result.guarantee == chain.guarantee
 
 
 class ScriptedBehaviours(Behaviours):
     """Of runnables over providers whose answers are known."""
 
-    def test_every_way_gives_the_same(self, subject: Subject) -> None:
+    def test_every_way_of_calling_returns_the_same_result(self, subject: Subject) -> None:
         chain = subject.chain(show_rejected=True)
         # One after the other, for requests at the same time get the scripted answers in any order.
         results = {
@@ -506,9 +506,7 @@ class ScriptedBehaviours(Behaviours):
             )
 
     @pytest.mark.parametrize("kind", [*FAULTS, *ODDITIES])
-    def test_whatever_goes_wrong_there_are_n_candidates_or_a_typed_error(
-        self, subject: Subject, kind: str
-    ) -> None:
+    def test_every_fault_gives_n_candidates_or_a_typed_error(self, subject: Subject, kind: str) -> None:
         provider: Any = subject.provider
         chain = subject.chain(verifier=lambda _, candidates: [0.1] * len(candidates))
         several = subject.requests_per_prompt > 1
@@ -517,18 +515,18 @@ class ScriptedBehaviours(Behaviours):
             provider.strike(Fault(kind, on={0}))
             # Of several requests any one may fail; what a single one does not bring is asked for separately.
             if several or kind in {"no choices", *ODDITIES}:
-                whole(way(chain, provider.prompt, None))
+                assert_complete(way(chain, provider.prompt, None))
             else:
                 assert_typed_error(chain, provider.prompt, DrawError, way)
             provider.reset()
             provider.strike(Fault(kind))
             if kind in {"no content", "more choices", "one choice"}:
-                whole(way(chain, provider.prompt, None))
+                assert_complete(way(chain, provider.prompt, None))
             else:
                 assert_typed_error(chain, provider.prompt, DrawError, way)
 
     @pytest.mark.parametrize("kind", ["one choice", "more choices", "no content", "status 500", "dropped"])
-    def test_usage_is_what_was_paid_for_whatever_went_wrong(self, subject: Subject, kind: str) -> None:
+    def test_usage_equals_the_tokens_of_the_provider_after_faults(self, subject: Subject, kind: str) -> None:
         provider: Any = subject.provider
         model = provider.model().with_retry(wait_exponential_jitter=False)
         chain = subject.chain(generator=model, verifier=lambda _, candidates: [0.1] * len(candidates))
@@ -547,25 +545,25 @@ class ScriptedBehaviours(Behaviours):
 class HTTPBehaviours(ScriptedBehaviours):
     """Of runnables over a client with a network before it."""
 
-    def test_the_client_waits_as_long_as_the_server_asks(self, subject: Subject) -> None:
+    def test_client_waits_for_the_retry_after_of_the_server(self, subject: Subject) -> None:
         provider: Any = subject.provider
         chain = subject.chain(generator=provider.model(max_retries=2))
         for way in BOTH:
             provider.reset()
             provider.strike(Fault("status 429", on={0}, seconds=0.3))
             started = time.monotonic()
-            whole(way(chain, provider.prompt, None))
+            assert_complete(way(chain, provider.prompt, None))
             assert time.monotonic() - started >= 0.3
             assert provider.requests == subject.requests_per_prompt + 1
 
-    def test_a_client_that_loses_patience_is_made_up_for(self, subject: Subject) -> None:
+    def test_request_that_times_out_in_the_client_is_repeated(self, subject: Subject) -> None:
         provider: Any = subject.provider
         chain = subject.chain(generator=provider.model(timeout=1.0))
         for way in BOTH:
             provider.reset()
             provider.strike(Fault("slow", on={0}, seconds=PATIENCE))
             if subject.requests_per_prompt > 1:
-                whole(way(chain, provider.prompt, None))
+                assert_complete(way(chain, provider.prompt, None))
             else:
                 assert_typed_error(chain, provider.prompt, DrawError, way)
 
@@ -575,11 +573,11 @@ def _tokens(usage: Any) -> tuple[int, int]:
     return usage["input_tokens"], usage["output_tokens"]
 
 
-def _started() -> Runnable[Any, Any]:
+def _pass_through() -> Runnable[Any, Any]:
     return RunnableLambda(lambda prompt: prompt)
 
 
-def _failing_on(bad: str) -> Callable[[Any], dict[str, str]]:
+def _fail_on(bad: str) -> Callable[[Any], dict[str, str]]:
     def describe(prompt: Any) -> dict[str, str]:
         if prompt == bad:
             msg = "no such prompt"
@@ -589,7 +587,7 @@ def _failing_on(bad: str) -> Callable[[Any], dict[str, str]]:
     return describe
 
 
-async def _until(came: Callable[[], bool]) -> None:
+async def _wait_until(came: Callable[[], bool]) -> None:
     for _ in range(int(PATIENCE / 0.005)):
         if came():
             return
@@ -597,7 +595,7 @@ async def _until(came: Callable[[], bool]) -> None:
     pytest.fail("it did not come")
 
 
-def _ended(before: set[threading.Thread]) -> bool:
+def _have_threads_ended(before: set[threading.Thread]) -> bool:
     """Whether no thread is left but those before; what is idle may take a moment to end."""
     end = time.monotonic() + GRACE
     while not set(threading.enumerate()) <= before:

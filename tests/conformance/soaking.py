@@ -234,7 +234,7 @@ def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
     return [score_of(one.text) for one in candidates]
 
 
-def calibrated() -> CalibrationArtifact:
+def make_soak_artifact() -> CalibrationArtifact:
     """For n = 3 candidates; the threshold is 0.75."""
     records = [
         PromptRecord(
@@ -270,7 +270,7 @@ class Soak:
         )
         settings: dict[str, Any] = {"model": MODEL, "base_url": url, "api_key": "none", "max_retries": 1}
         model = ChatOpenAI(**settings, http_client=self._client, http_async_client=self._aclient)
-        artifact = calibrated()
+        artifact = make_soak_artifact()
         self._chains = [
             runnable(generator=model, verifier=verify, artifact=artifact, sampling=sampling)
             for sampling in ("requests", "single_request")
@@ -415,7 +415,7 @@ class Soak:
         gc.collect()
         if turn >= WARM:
             self._blocks.append((number, sys.getallocatedblocks()))
-            self._resident.append((number, resident()))
+            self._resident.append((number, resident_bytes()))
 
     def judge_memory(self) -> None:
         """What grew, and whether that is too much."""
@@ -442,7 +442,7 @@ class Soak:
 
     def reconcile(self, script: Script) -> None:
         """Compare what was sent and paid for with what the server counted."""
-        answered = replayed(script)
+        answered = count_replayed(script)
         self._equal("requests, clients and server", self.sent.count, len(script.requests))
         self._equal("tokens read, clients and server", self.spent["in"], answered["in"])
         self._equal("tokens written, clients and server", self.spent["out"], answered["out"])
@@ -491,7 +491,7 @@ def soak(plan: Plan, runnable: Callable[..., Any] = CFCRunnable) -> Found:
     return found
 
 
-def replayed(script: Script) -> dict[str, Any]:
+def count_replayed(script: Script) -> dict[str, Any]:
     """What a script's whole responses cost, found by asking the same of it again."""
     again = Script(script.answers, faults=script.faults, seed=script.seed)
     tokens: Counter[str] = Counter()
@@ -512,7 +512,7 @@ def slope(points: list[tuple[float, float]]) -> float:
     return median((b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(points, 2))
 
 
-def resident() -> float:
+def resident_bytes() -> float:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

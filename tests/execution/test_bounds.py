@@ -41,24 +41,24 @@ class Listener(BaseCallbackHandler):
     """Somebody who listens."""
 
 
-def run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainRun:
+def make_run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainRun:
     """The manager of a run that these listen to."""
     run = CallbackManager(handlers=list(handlers), inheritable_handlers=list(handlers)).on_chain_start({}, {})
     assert isinstance(run, CallbackManagerForChainRun)
     return run
 
 
-def line(limit: ConcurrencyLimiter) -> int:
+def count_waiting(limit: ConcurrencyLimiter) -> int:
     """How many stand in line."""
     return len(limit._waiting)
 
 
-def all_free(limit: ConcurrencyLimiter) -> bool:
+def is_free(limit: ConcurrencyLimiter) -> bool:
     """Whether every place is free, and there are no more of them than there were."""
     return limit._free == limit.size and not limit._waiting
 
 
-async def hold(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter) -> None:
+async def hold_permit(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter) -> None:
     with await CallLimits(limit).apermit(), gauge.counted():
         await asyncio.sleep(0)
 
@@ -67,7 +67,7 @@ async def hold(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
+def test_limiter_is_shared_by_threads_and_event_loops(size: int) -> None:
     limit, gauge = ConcurrencyLimiter(size), ConcurrencyCounter()
 
     def thread() -> None:
@@ -76,7 +76,7 @@ def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
                 time.sleep(0)
 
     async def tasks() -> None:
-        await asyncio.gather(*(hold(limit, gauge) for _ in range(100)))
+        await asyncio.gather(*(hold_permit(limit, gauge) for _ in range(100)))
 
     with ThreadPoolExecutor(7) as executor:
         started = [executor.submit(thread) for _ in range(4)]
@@ -85,11 +85,11 @@ def test_threads_and_several_event_loops_share_the_places(size: int) -> None:
             one.result(PATIENCE)
     assert gauge.passed == 700
     assert gauge.most <= size
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_every_place_can_be_held_at_once(size: int) -> None:
+def test_limiter_lets_all_its_permits_be_held_at_once(size: int) -> None:
     """The control: the gauge sees as many as there are places, and the limit is no tighter."""
     limit, gauge, meeting = ConcurrencyLimiter(size), ConcurrencyCounter(), threading.Barrier(size)
 
@@ -103,12 +103,12 @@ def test_every_place_can_be_held_at_once(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "3", None])
-def test_a_limit_has_at_least_one_whole_place(size: Any) -> None:
+def test_limiter_refuses_sizes_that_are_no_positive_integer(size: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of at least 1, or None"):
         ConcurrencyLimiter(size)
 
 
-def test_without_a_limit_nothing_waits() -> None:
+def test_call_limits_without_limiter_never_wait() -> None:
     async def inside() -> bool:
         with await CallLimits().apermit(), await CallLimits().apermit():
             return True
@@ -120,7 +120,7 @@ def test_without_a_limit_nothing_waits() -> None:
 # ---- first come, first served
 
 
-def test_first_come_first_served_over_threads_and_tasks() -> None:
+def test_limiter_serves_threads_and_tasks_in_order_of_arrival() -> None:
     limit, served = ConcurrencyLimiter(1), []
 
     def thread(number: int) -> None:
@@ -135,11 +135,11 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
     with ThreadPoolExecutor(10) as executor:
         for number in range(10):
             executor.submit(asyncio.run, task(number)) if number % 2 else executor.submit(thread, number)
-            wait_until(lambda: line(limit) == number + 1)  # noqa: B023 - asked at once
+            wait_until(lambda: count_waiting(limit) == number + 1)  # noqa: B023 - asked at once
         assert served == []
         limit.release()
     assert served == list(range(10))
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 # ---- those who do not wait any more
@@ -147,32 +147,32 @@ def test_first_come_first_served_over_threads_and_tasks() -> None:
 
 @pytest.mark.parametrize("when", ["waiting", "woken"])
 @pytest.mark.parametrize("followed", [False, True])
-def test_a_cancelled_task_loses_and_doubles_no_place(when: str, followed: bool) -> None:
+def test_limiter_keeps_its_permits_when_a_waiting_task_is_cancelled(when: str, followed: bool) -> None:
     """Cancelled in line; when it was given its place, but did not go on."""
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     async def inside() -> None:
         limit.acquire()
-        first = asyncio.create_task(hold(limit, gauge))
-        await wait_until_async(lambda: line(limit) == 1)
-        others = [asyncio.create_task(hold(limit, gauge))] if followed else []
-        await wait_until_async(lambda: line(limit) == 1 + followed)
+        first = asyncio.create_task(hold_permit(limit, gauge))
+        await wait_until_async(lambda: count_waiting(limit) == 1)
+        others = [asyncio.create_task(hold_permit(limit, gauge))] if followed else []
+        await wait_until_async(lambda: count_waiting(limit) == 1 + followed)
         if when != "waiting":
             limit.release()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
         if when == "waiting":
-            assert line(limit) == followed
+            assert count_waiting(limit) == followed
             limit.release()
         await asyncio.wait_for(asyncio.gather(*others), PATIENCE)
 
     asyncio.run(inside())
     assert gauge.passed == followed
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on() -> None:
+def test_permit_given_to_a_cancelled_task_goes_to_the_next_waiter() -> None:
     limit, served = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
@@ -181,10 +181,10 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
 
     async def inside(executor: ThreadPoolExecutor) -> None:
         limit.acquire()
-        task = asyncio.create_task(hold(limit, ConcurrencyCounter()))
-        await wait_until_async(lambda: line(limit) == 1)
+        task = asyncio.create_task(hold_permit(limit, ConcurrencyCounter()))
+        await wait_until_async(lambda: count_waiting(limit) == 1)
         executor.submit(thread)
-        await wait_until_async(lambda: line(limit) == 2)
+        await wait_until_async(lambda: count_waiting(limit) == 2)
         # The loop stands still here, so the task cannot hear of its place before it is cancelled.
         executor.submit(limit.release).result(PATIENCE)
         assert not served.is_set()
@@ -195,21 +195,21 @@ def test_a_place_given_by_another_thread_to_a_task_cancelled_meanwhile_goes_on()
     with ThreadPoolExecutor(2) as executor:
         asyncio.run(inside(executor))
         assert served.wait(PATIENCE)
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_a_thread_waits_until_its_deadline_and_no_longer_stands_in_line() -> None:
+def test_permit_raises_at_the_deadline_and_leaves_the_queue() -> None:
     limit = ConcurrencyLimiter(1)
     limit.acquire()
     with pytest.raises(ServingTimeoutError, match="before a call could start"):
         CallLimits(limit, time.monotonic() + 0.02).permit()
-    assert line(limit) == 0
+    assert count_waiting(limit) == 0
     limit.release()
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 @pytest.mark.parametrize("seconds", [PATIENCE, 1e12])
-def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
+def test_permit_is_given_to_a_thread_before_its_deadline(seconds: float) -> None:
     limit, entered = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
@@ -219,14 +219,14 @@ def test_a_thread_is_served_before_its_deadline(seconds: float) -> None:
     limit.acquire()
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(thread)
-        wait_until(lambda: line(limit) == 1 or waiting.done())
+        wait_until(lambda: count_waiting(limit) == 1 or waiting.done())
         assert not entered.is_set()
         limit.release()
         waiting.result(PATIENCE)
     assert entered.is_set()
 
 
-def test_after_the_deadline_free_places_are_not_taken_either() -> None:
+def test_permit_after_the_deadline_raises_although_permits_are_free() -> None:
     limit, late = ConcurrencyLimiter(1), time.monotonic()
     with pytest.raises(ServingTimeoutError):
         CallLimits(limit, late).permit()
@@ -234,16 +234,16 @@ def test_after_the_deadline_free_places_are_not_taken_either() -> None:
         asyncio.run(CallLimits(limit, late).apermit())
     with pytest.raises(ServingTimeoutError):
         CallLimits(None, late).permit()
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_a_place_that_comes_too_late_is_given_back() -> None:
+def test_permit_that_comes_after_the_deadline_is_given_back() -> None:
     limit, deadline = ConcurrencyLimiter(1), time.monotonic() + 0.05
 
     async def inside() -> None:
         limit.acquire()
         task = asyncio.create_task(entering())
-        await wait_until_async(lambda: line(limit) == 1 or task.done())
+        await wait_until_async(lambda: count_waiting(limit) == 1 or task.done())
         await wait_until_async(lambda: time.monotonic() >= deadline)
         limit.release()
         with pytest.raises(ServingTimeoutError):
@@ -254,7 +254,7 @@ def test_a_place_that_comes_too_late_is_given_back() -> None:
             pytest.fail("a call started after the deadline")
 
     asyncio.run(inside())
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 @pytest.fixture
@@ -267,11 +267,11 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals cannot be sent to a thread there")
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_thread_leaves_the_line() -> None:
+def test_interrupted_thread_leaves_the_queue() -> None:
     limit, waiter = ConcurrencyLimiter(1), threading.get_ident()
 
     def interrupt() -> None:
-        wait_until(lambda: line(limit) == 1)
+        wait_until(lambda: count_waiting(limit) == 1)
         signal.pthread_kill(waiter, signal.SIGINT)
 
     limit.acquire()
@@ -279,15 +279,15 @@ def test_an_interrupted_thread_leaves_the_line() -> None:
         executor.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             limit.acquire()
-    assert line(limit) == 0
+    assert count_waiting(limit) == 0
     limit.release()
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 @pytest.mark.parametrize(
     "error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit, asyncio.CancelledError]
 )
-def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]) -> None:
+def test_permit_is_given_back_after_every_kind_of_error(error: type[BaseException]) -> None:
     limit = ConcurrencyLimiter(2)
 
     async def inside() -> None:
@@ -297,47 +297,47 @@ def test_whatever_ends_a_call_its_place_is_given_back(error: type[BaseException]
     with pytest.raises(error), CallLimits(limit).permit():
         raise error
     asyncio.run(inside())
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 # ---- event loops that are closed over their tasks
 
 
-def closed_over(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter, *, given: bool) -> None:
+def close_loop_over_waiter(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter, *, given: bool) -> None:
     """Close a loop over a task in line, before or after its place was given."""
     loop = asyncio.new_event_loop()
-    loop.create_task(hold(limit, gauge))  # noqa: RUF006 - forgotten on purpose
-    loop.run_until_complete(wait_until_async(lambda: line(limit) == 1))
+    loop.create_task(hold_permit(limit, gauge))  # noqa: RUF006 - forgotten on purpose
+    loop.run_until_complete(wait_until_async(lambda: count_waiting(limit) == 1))
     if given:
         limit.release()
     loop.close()
 
 
-def test_a_task_of_a_closed_loop_is_passed_over() -> None:
+def test_limiter_skips_waiting_tasks_of_closed_loops() -> None:
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
     limit.acquire()
-    closed_over(limit, gauge, given=False)
+    close_loop_over_waiter(limit, gauge, given=False)
     with ThreadPoolExecutor(1) as executor:
         next_one = executor.submit(limit.acquire)
-        wait_until(lambda: line(limit) == 2)
+        wait_until(lambda: count_waiting(limit) == 2)
         limit.release()
         next_one.result(PATIENCE)
     limit.release()
     gc.collect()
     assert gauge.passed == 0
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_a_place_given_to_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
+def test_permit_given_to_a_task_of_a_closed_loop_is_recovered() -> None:
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
     limit.acquire()
-    closed_over(limit, gauge, given=True)
+    close_loop_over_waiter(limit, gauge, given=True)
     gc.collect()
     assert gauge.passed == 0
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory() -> None:
+def test_permit_held_by_a_task_of_a_closed_loop_is_recovered() -> None:
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     async def for_ever() -> None:
@@ -350,11 +350,11 @@ def test_a_place_held_by_a_task_that_is_never_resumed_comes_back_with_its_memory
     loop.close()
     gc.collect()
     assert gauge.inside == 0
-    assert all_free(limit)
+    assert is_free(limit)
     assert current_limits() == CallLimits()
 
 
-def test_a_place_may_come_back_while_another_is_given() -> None:
+def test_release_is_possible_while_the_lock_is_held() -> None:
     """The collector runs wherever it likes, in the very thread that is at the line too."""
     limit = ConcurrencyLimiter(2)
     limit.acquire()
@@ -362,7 +362,7 @@ def test_a_place_may_come_back_while_another_is_given() -> None:
     with limit._lock:
         limit.release()
     limit.release()
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 # ---- whatever the order of events
@@ -370,7 +370,9 @@ def test_a_place_may_come_back_while_another_is_given() -> None:
 
 @settings(max_examples=repetitions(200, share=0.3))
 @given(size=st.integers(1, 3), events=st.lists(st.tuples(st.sampled_from("aaclss"), st.integers(0, 9))))
-def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str, int]]) -> None:
+def test_limiter_keeps_its_permits_under_any_order_of_events(
+    size: int, events: list[tuple[str, int]]
+) -> None:
     """Tasks ask, are cancelled, let go, and the loop goes on a step, as drawn."""
     limit, served = ConcurrencyLimiter(size), []
 
@@ -403,11 +405,11 @@ def test_any_order_of_events_keeps_the_places(size: int, events: list[tuple[str,
     if size == 1:
         # Of several places, one given later may be entered earlier: who waited has yet to be woken.
         assert served == sorted(served)
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
+def test_limiter_is_free_after_thousands_of_operations(seed: int) -> None:
     """Threads with short deadlines, and loops whose tasks are cancelled at random moments."""
     limit, gauge = ConcurrencyLimiter(3), ConcurrencyCounter()
 
@@ -424,7 +426,7 @@ def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
     async def loop(number: int) -> None:
         chance = random.Random(f"{seed}/{number}")  # noqa: S311 - as above
         for _ in range(25):
-            tasks = [asyncio.create_task(hold(limit, gauge)) for _ in range(20)]
+            tasks = [asyncio.create_task(hold_permit(limit, gauge)) for _ in range(20)]
             for task in tasks:
                 await asyncio.sleep(0)
                 if chance.random() < 0.5:
@@ -438,13 +440,13 @@ def test_thousands_of_operations_leave_every_place_free(seed: int) -> None:
             one.result(PATIENCE)
     assert gauge.passed > 500
     assert gauge.most <= 3
-    assert all_free(limit)
+    assert is_free(limit)
 
 
 # ---- bounds within bounds
 
 
-def test_what_goes_on_in_a_place_shares_that_place() -> None:
+def test_calls_inside_a_permit_share_that_permit() -> None:
     limit = ConcurrencyLimiter(1)
 
     async def inside() -> None:
@@ -460,28 +462,28 @@ def test_what_goes_on_in_a_place_shares_that_place() -> None:
             assert current_limits().limiter not in {limit, None}
         assert current_limits().limiter is limit
     asyncio.run(inside())
-    assert all_free(limit)
+    assert is_free(limit)
 
 
-def test_in_a_place_one_call_goes_after_the_other() -> None:
+def test_limiter_inside_a_permit_has_size_one() -> None:
     with CallLimits(ConcurrencyLimiter(2)).permit():
         inner = current_limits().limiter
     assert inner is not None
     assert inner.size == 1
 
 
-def test_of_a_limit_that_is_held_around_no_further_place_is_taken() -> None:
+def test_nested_permits_of_one_limiter_take_one_permit() -> None:
     limit, other = ConcurrencyLimiter(1), ConcurrencyLimiter(1)
     with CallLimits(limit).permit(), apply_limits(CallLimits(other)):
         assert current_limits().limiter is other
         with current_limits().permit(), apply_limits(CallLimits(limit)), current_limits().permit():
             assert limit._free == 0
-    assert all_free(limit)
-    assert all_free(other)
+    assert is_free(limit)
+    assert is_free(other)
 
 
 @pytest.mark.parametrize(("outer", "inner", "both"), [(1.0, 2.0, 1.0), (2.0, 1.0, 1.0), (None, 1.0, 1.0)])
-def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: float) -> None:
+def test_apply_limits_keeps_the_earlier_deadline(outer: float | None, inner: float, both: float) -> None:
     with apply_limits(CallLimits(None, outer)):
         with apply_limits(CallLimits(None, inner)):
             assert current_limits().deadline == both
@@ -493,24 +495,24 @@ def test_the_earlier_deadline_holds(outer: float | None, inner: float, both: flo
 # ---- limits in configs
 
 
-def test_the_prompts_of_a_batch_share_a_limit() -> None:
+def test_share_limiter_gives_all_configs_of_a_batch_one_limiter() -> None:
     configs = share_limiter({"max_concurrency": 3, "configurable": {"mine": 1}}, 2)
     one, other = map(find_limiter, configs)
     assert one is other
     assert one is not None
     assert one.size == 3
     for config in configs:
-        assert make_child_config(config, run_manager())["configurable"] == {"mine": 1}
+        assert make_child_config(config, make_run_manager())["configurable"] == {"mine": 1}
     assert find_limiter(share_limiter({"max_concurrency": 3}, 1)[0]) is not one
 
 
-def test_a_batch_without_max_concurrency_has_no_limit() -> None:
+def test_share_limiter_without_max_concurrency_gives_no_limiter() -> None:
     (config,) = share_limiter(None, 1)
     assert find_limiter(config) is None
     assert share_limiter({"max_concurrency": 3}, 0) == []
 
 
-def test_configs_of_their_own_are_kept() -> None:
+def test_share_limiter_keeps_separate_configs() -> None:
     given_ones = [RunnableConfig(max_concurrency=2, tags=["a"]), RunnableConfig(tags=["b"])]
     configs = share_limiter(given_ones, 2)
     assert [config["tags"] for config in configs] == [["a"], ["b"]]
@@ -518,21 +520,21 @@ def test_configs_of_their_own_are_kept() -> None:
     assert "configurable" not in given_ones[0]
 
 
-def test_a_single_prompt_has_a_limit_of_its_own() -> None:
+def test_find_limiter_makes_a_limiter_from_max_concurrency() -> None:
     limit = find_limiter(RunnableConfig(max_concurrency=2))
     assert limit is not None
     assert limit.size == 2
 
 
 @pytest.mark.parametrize("most", [0, -3, 1.5])
-def test_a_max_concurrency_that_is_none_is_refused(most: Any) -> None:
+def test_share_limiter_and_find_limiter_refuse_invalid_max_concurrency(most: Any) -> None:
     with pytest.raises(InputError, match="max_concurrency"):
         share_limiter({"max_concurrency": most}, 2)
     with pytest.raises(InputError, match="max_concurrency"):
         find_limiter({"max_concurrency": most})
 
 
-def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
+def test_find_limiter_prefers_the_permit_of_the_call_to_the_config() -> None:
     """That number was inherited: to count it anew would multiply it."""
     limit = ConcurrencyLimiter(4)
     (config,) = share_limiter({"max_concurrency": 4}, 1)
@@ -545,7 +547,7 @@ def test_inside_a_call_its_place_goes_before_what_the_config_says() -> None:
     assert find_limiter(config) is not limit
 
 
-def test_nothing_inherits_the_limit_of_a_batch() -> None:
+def test_apply_limits_hides_the_limiter_from_inherited_configs() -> None:
     (config,) = share_limiter({"max_concurrency": 1, "configurable": {"mine": 1}}, 1)
     token = var_child_runnable_config.set(config)
     try:
@@ -557,7 +559,7 @@ def test_nothing_inherits_the_limit_of_a_batch() -> None:
         var_child_runnable_config.reset(token)
 
 
-def test_what_is_called_alone_keeps_to_its_config() -> None:
+def test_apply_config_limits_uses_max_concurrency_of_the_config() -> None:
     with apply_config_limits({"max_concurrency": 2}):
         limit = current_limits().limiter
         assert limit is not None
@@ -568,7 +570,7 @@ def test_what_is_called_alone_keeps_to_its_config() -> None:
         assert current_limits().limiter is None
 
 
-def test_a_tag_more_takes_in_nothing_else() -> None:
+def test_add_tags_does_not_read_the_surrounding_config() -> None:
     token = var_child_runnable_config.set(RunnableConfig(tags=["around"], configurable={"around": 1}))
     try:
         assert add_tags({"tags": ["a"]}, "b") == {"tags": ["a", "b"]}
@@ -577,12 +579,12 @@ def test_a_tag_more_takes_in_nothing_else() -> None:
         var_child_runnable_config.reset(token)
 
 
-def test_children_get_callbacks_where_a_handler_listens() -> None:
+def test_make_child_config_hands_on_callbacks_to_listeners() -> None:
     listener, config = (
         Listener(),
         RunnableConfig(tags=["mine"], run_name="one", run_id=uuid4(), recursion_limit=7),
     )
-    run = run_manager(listener)
+    run = make_run_manager(listener)
     child = make_child_config(config, run, "more")
     callbacks: Any = child.pop("callbacks")
     assert callbacks.parent_run_id == run.run_id
@@ -590,9 +592,9 @@ def test_children_get_callbacks_where_a_handler_listens() -> None:
     assert child == {"tags": ["mine", "more"], "recursion_limit": 7}
 
 
-def test_without_listeners_there_is_nothing_to_hand_on() -> None:
+def test_make_child_config_without_listeners_hands_on_no_callbacks() -> None:
     config = RunnableConfig(tags=["mine"], callbacks=CallbackManager(handlers=[]))
-    child = make_child_config(config, run_manager())
+    child = make_child_config(config, make_run_manager())
     assert child == {"tags": ["mine"], "callbacks": None}
     # Nor does LangChain add it again, under the bounds that the flow runs in.
     with apply_limits(CallLimits(), child):

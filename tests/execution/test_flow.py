@@ -15,7 +15,7 @@ from langchain_cfc.sampling import UsageRecorder
 from tests.execution.flows import Run
 
 
-def _doubled(value: int) -> int:
+def _double(value: int) -> int:
     return 2 * value
 
 
@@ -23,14 +23,14 @@ class Doubling(FlowRunnable[int, int]):
     """Calls a runnable, which is heard as a run."""
 
     def flow(self, given: int, config: RunnableConfig) -> Steps[int]:
-        inner: RunnableLambda[int, int] = RunnableLambda(_doubled, name="inner")
+        inner: RunnableLambda[int, int] = RunnableLambda(_double, name="inner")
         (found,) = yield call_each(
             lambda value: inner.invoke(value, config), lambda value: inner.ainvoke(value, config), [given]
         )
         return int(found)
 
 
-class Heard(BaseCallbackHandler):
+class ChainRecorder(BaseCallbackHandler):
     """The names of chains, with whether they are parts of another."""
 
     def __init__(self) -> None:
@@ -44,14 +44,14 @@ class Heard(BaseCallbackHandler):
 IN_A_RUN = [("Doubling", False), ("inner", True)]
 
 
-def test_a_handler_of_chain_events_gets_those_of_the_flow(run: Run) -> None:
-    heard = Heard()
+def test_flow_with_a_chain_handler_is_a_run(run: Run) -> None:
+    heard = ChainRecorder()
     assert run(Doubling().steps(4, {"callbacks": [UsageRecorder(), heard]})) == 8
     assert heard.chains == IN_A_RUN
 
 
 @pytest.mark.parametrize("callbacks", [None, [], [UsageRecorder()]])
-def test_without_such_a_handler_there_is_no_run(
+def test_flow_without_a_chain_handler_is_no_run(
     run: Run, callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("invoke", "ainvoke"):
@@ -63,8 +63,8 @@ _TRACER: ContextVar[BaseCallbackHandler | None] = ContextVar("tests_tracer", def
 register_configure_hook(_TRACER, inheritable=True)
 
 
-def test_a_global_tracer_gets_them_next_to_a_usage_recorder(run: Run) -> None:
-    heard = Heard()
+def test_flow_with_a_global_tracer_is_a_run(run: Run) -> None:
+    heard = ChainRecorder()
     token = _TRACER.set(heard)
     try:
         assert run(Doubling().steps(4, {"callbacks": [UsageRecorder()]})) == 8

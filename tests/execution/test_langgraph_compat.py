@@ -51,7 +51,7 @@ class State(TypedDict, total=False):
     answer: str
 
 
-def seen_by_node(stream_mode: Any = "messages") -> RunnableConfig:
+def find_node_config(stream_mode: Any = "messages") -> RunnableConfig:
     """Return the config that LangGraph hands to a node of a graph that streams and checkpoints."""
     seen: list[RunnableConfig] = []
 
@@ -65,12 +65,12 @@ def seen_by_node(stream_mode: Any = "messages") -> RunnableConfig:
     return seen[0]
 
 
-def handlers_of(config: RunnableConfig) -> list[Any]:
+def find_handlers(config: RunnableConfig) -> list[Any]:
     callbacks: Any = config["callbacks"]
     return [one for one in callbacks.handlers if not isinstance(one, LangChainTracer)]
 
 
-def test_the_oldest_releases_are_those_that_ci_installs() -> None:
+def test_checked_releases_match_ci_and_pyproject() -> None:
     pinned = dict(
         line.split("==")
         for line in (ROOT / ".ci" / "oldest.txt").read_text(encoding="utf-8").split()
@@ -84,25 +84,25 @@ def test_the_oldest_releases_are_those_that_ci_installs() -> None:
     assert re.findall(r'"langchain-core>=([\d.]+),<2"', dependencies) == [CHECKED["langchain-core"][0]]
 
 
-def test_a_graph_hands_down_its_stream_and_its_checkpointer() -> None:
-    config = seen_by_node()
+def test_graph_hands_its_stream_and_checkpointer_to_nodes() -> None:
+    config = find_node_config()
     assert "checkpoint_ns" in config["configurable"]
     assert any(name.startswith("__pregel_") for name in config["configurable"])
-    streams = [one for one in handlers_of(config) if type(one).__module__.startswith("langgraph.")]
+    streams = [one for one in find_handlers(config) if type(one).__module__.startswith("langgraph.")]
     assert len(streams) == 1
 
 
-def test_detached_runs_keep_the_runtime_and_settings_of_their_own() -> None:
-    config = seen_by_node()
+def test_detached_from_graph_keeps_runtime_and_own_settings() -> None:
+    config = find_node_config()
     detached = detach_from_graph(config)
     # LangGraph's store and context, which code inside may ask for, and what the caller configured.
     assert set(detached["configurable"]) == {"__pregel_runtime", "thread_id", "own"}
-    assert not handlers_of(detached)
-    assert handlers_of(config), "the config of the node itself stays as it is"
+    assert not find_handlers(detached)
+    assert find_handlers(config), "the config of the node itself stays as it is"
 
 
 @pytest.mark.parametrize("tags", [[NOSTREAM], []])
-def test_the_tag_keeps_models_out_of_streams(tags: list[str]) -> None:
+def test_nostream_tag_keeps_models_out_of_graph_streams(tags: list[str]) -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("yes indeed")]))
 
     def node(state: State, config: RunnableConfig) -> State:
@@ -113,7 +113,7 @@ def test_the_tag_keeps_models_out_of_streams(tags: list[str]) -> None:
     assert bool(streamed) is not bool(tags)
 
 
-def test_a_model_that_is_made_at_each_call_keeps_its_settings_where_they_are_read() -> None:
+def test_deferred_settings_of_init_chat_model_can_be_read_and_copied() -> None:
     model = init_chat_model("openai:gpt-4o", configurable_fields=["temperature"], seed=3)
     assert get_deferred_settings(model) == {"model": "openai:gpt-4o", "seed": 3}
     copy = copy_with_deferred_settings(model, {"model": "openai:gpt-4o-mini"})
@@ -123,7 +123,7 @@ def test_a_model_that_is_made_at_each_call_keeps_its_settings_where_they_are_rea
     assert get_deferred_settings(GenericFakeChatModel(messages=iter([]))) is None
 
 
-def test_a_model_that_delegates_is_the_other_one_to_tracers() -> None:
+def test_delegating_chat_model_has_the_tracing_params_of_its_model() -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
     outer = DelegatingChatModel(model=model)
     assert get_tracing_params(outer) == get_tracing_params(model)
@@ -133,13 +133,13 @@ def test_a_model_that_delegates_is_the_other_one_to_tracers() -> None:
     assert convert_model_input(outer, "?").to_string() == "?"
 
 
-def test_messages_have_ids_of_their_run() -> None:
+def test_make_message_id_equals_the_id_of_a_message() -> None:
     run_id = uuid4()
     model = GenericFakeChatModel(messages=iter([AIMessage("yes")]))
     assert model.invoke("?", {"run_id": run_id}).id == f"{make_message_id(run_id)}-0"
 
 
-def test_ids_of_blocks_that_langchain_makes_are_recognised() -> None:
+def test_is_generated_block_id_recognises_ids_of_langchain() -> None:
     assert is_generated_block_id(create_image_block(url="https://example.org/a.png")["id"])
     assert not is_generated_block_id("img_1")
 
@@ -154,7 +154,7 @@ def uses_private_name(path: Path) -> bool:
     return PRIVATE.search(code) is not None
 
 
-def test_all_private_names_are_in_one_module() -> None:
+def test_only_langgraph_compat_uses_private_names() -> None:
     folders = [ROOT / "langchain_cfc", *ROOT.glob("integrations/*/src")]
     using = [path for folder in folders for path in folder.rglob("*.py") if uses_private_name(path)]
     assert using == [Path(langgraph_compat.__file__)]

@@ -27,23 +27,23 @@ def artifact() -> CalibrationArtifact:
     return make_artifact()
 
 
-def invoked(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+def run_invoke(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
     return [chain.invoke("x", config)]
 
 
-def ainvoked(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+def run_ainvoke(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
     return [asyncio.run(chain.ainvoke("x", config))]
 
 
-def batched(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+def run_batch(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
     return chain.batch(["x", "y", "z"], config)
 
 
-def abatched(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
+def run_abatch(chain: Runnable[Any, Any], config: RunnableConfig | None = None) -> list[Any]:
     return asyncio.run(chain.abatch(["x", "y", "z"], config))
 
 
-every_way = pytest.mark.parametrize("serve", [invoked, ainvoked, batched, abatched])
+every_way = pytest.mark.parametrize("serve", [run_invoke, run_ainvoke, run_batch, run_abatch])
 
 
 def text_of(result: CFCResult) -> str:
@@ -71,7 +71,7 @@ def make_counting_generator(gauge: ConcurrencyCounter) -> Runnable[Any, str]:
 
 @every_way
 @pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE), (1, ONE)])
-def test_one_inside_the_generator_of_another(
+def test_chain_inside_the_generator_of_another_does_not_deadlock(
     serve: Serve, own: int | None, config: RunnableConfig | None
 ) -> None:
     inner = make_chain(max_concurrency=own) | RunnableLambda(text_of)
@@ -79,13 +79,13 @@ def test_one_inside_the_generator_of_another(
 
 
 @every_way
-def test_one_as_the_fallback_of_another(serve: Serve) -> None:
+def test_chain_as_the_fallback_of_another_does_not_deadlock(serve: Serve) -> None:
     abstains = make_chain(generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1)
     assert_served(lambda: serve(abstains.or_else(make_chain(max_concurrency=1)), ONE))
 
 
 @every_way
-def test_one_inside_a_generator_and_its_fallback(serve: Serve) -> None:
+def test_one_chain_as_generator_and_fallback_does_not_deadlock(serve: Serve) -> None:
     inner = make_chain(max_concurrency=1)
     generator = inner | RunnableLambda(text_of)
     outer = make_chain(generator=generator, max_concurrency=1)
@@ -94,7 +94,9 @@ def test_one_inside_a_generator_and_its_fallback(serve: Serve) -> None:
 
 @every_way
 @pytest.mark.parametrize(("own", "config"), [(1, None), (None, ONE)])
-def test_one_that_asks_itself(serve: Serve, own: int | None, config: RunnableConfig | None) -> None:
+def test_chain_that_invokes_itself_does_not_deadlock(
+    serve: Serve, own: int | None, config: RunnableConfig | None
+) -> None:
     """Part of a question is a question: its calls are made in the place that is held already."""
     chains: list[CFCRunnable] = []
 
@@ -107,7 +109,7 @@ def test_one_that_asks_itself(serve: Serve, own: int | None, config: RunnableCon
 
 @every_way
 @pytest.mark.parametrize("part", ["generator", "verifier", "metadata"])
-def test_a_batch_of_one_inside_a_part_of_another(serve: Serve, part: str) -> None:
+def test_batch_inside_a_part_of_another_chain_does_not_deadlock(serve: Serve, part: str) -> None:
     inner = make_chain(generator=make_counting_generator(ConcurrencyCounter()), max_concurrency=1)
 
     def generate(_: Any) -> str:
@@ -126,7 +128,7 @@ def test_a_batch_of_one_inside_a_part_of_another(serve: Serve, part: str) -> Non
 
 
 @every_way
-def test_a_verifier_inside_parts_that_hold_a_place(serve: Serve) -> None:
+def test_verifier_invoked_inside_parts_does_not_deadlock(serve: Serve) -> None:
     judge = pointwise(lambda _, text: score_of(text))
 
     def generate(prompt: Any) -> str:
@@ -143,7 +145,7 @@ def test_a_verifier_inside_parts_that_hold_a_place(serve: Serve) -> None:
 
 @every_way
 @pytest.mark.parametrize("most", [1, 2])
-def test_a_limit_holds_for_everything_that_a_prompt_sets_off(serve: Serve, most: int) -> None:
+def test_max_concurrency_holds_for_nested_chains_together(serve: Serve, most: int) -> None:
     gauge = ConcurrencyCounter()
     inner = make_chain(generator=make_counting_generator(gauge)) | RunnableLambda(text_of)
     outer = make_chain(generator=inner)
@@ -152,7 +154,7 @@ def test_a_limit_holds_for_everything_that_a_prompt_sets_off(serve: Serve, most:
     assert gauge.most <= most
 
 
-def test_without_a_limit_they_all_run_at_once() -> None:
+def test_nested_chains_without_limit_run_all_calls_at_once() -> None:
     """The control of the test above: n times n calls meet."""
     gauge, meeting = ConcurrencyCounter(), threading.Barrier(N * N)
 
@@ -162,7 +164,7 @@ def test_without_a_limit_they_all_run_at_once() -> None:
         return text
 
     inner = make_chain(generator=ScriptedModel(texts=TEXTS) | RunnableLambda(_text) | meet)
-    assert_served(lambda: invoked(make_chain(generator=inner | RunnableLambda(text_of))))
+    assert_served(lambda: run_invoke(make_chain(generator=inner | RunnableLambda(text_of))))
     assert gauge.most == N * N
 
 
@@ -171,7 +173,7 @@ def _text(message: Any) -> str:
 
 
 @every_way
-def test_no_part_is_shown_the_limit_of_a_batch(serve: Serve) -> None:
+def test_config_of_every_part_holds_no_limiter(serve: Serve) -> None:
     seen: list[Any] = []
 
     def look(value: Any, config: RunnableConfig) -> Any:
@@ -199,7 +201,7 @@ def test_no_part_is_shown_the_limit_of_a_batch(serve: Serve) -> None:
     assert [one for one in seen if one != {"mine": 1}] == []
 
 
-def test_the_deadline_of_the_outer_one_holds_inside() -> None:
+def test_timeout_of_the_outer_chain_stops_calls_of_the_inner_one() -> None:
     """The inner one has no timeout: yet in the thread that was given up, no further call of it starts."""
     released, over = threading.Event(), threading.Event()
     gauge = ConcurrencyCounter()
@@ -226,9 +228,9 @@ def test_the_deadline_of_the_outer_one_holds_inside() -> None:
     assert gauge.passed <= 1
 
 
-def test_without_a_timeout_they_all_start() -> None:
+def test_nested_chains_without_timeout_start_all_calls() -> None:
     """The control of the test above."""
     gauge = ConcurrencyCounter()
     inner = make_chain(generator=make_counting_generator(gauge), max_concurrency=1) | RunnableLambda(text_of)
-    assert_served(lambda: invoked(make_chain(generator=inner, max_concurrency=1)))
+    assert_served(lambda: run_invoke(make_chain(generator=inner, max_concurrency=1)))
     assert gauge.passed == N * N

@@ -20,7 +20,7 @@ EVENTS: list[tuple[str, Mapping[str, Any]]] = [
 ]
 
 
-class Told(BaseCallbackHandler):
+class EventRecorder(BaseCallbackHandler):
     """What a handler was told, and for which run."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Told(BaseCallbackHandler):
         self.runs.add(run_id)
 
 
-class AsyncTold(AsyncCallbackHandler):
+class AsyncEventRecorder(AsyncCallbackHandler):
     """The same, async."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class AsyncTold(AsyncCallbackHandler):
         self.events.append((name, data))
 
 
-class Deaf(Told):
+class NoCustomEvents(EventRecorder):
     """A handler that wants no custom events."""
 
     @property
@@ -57,12 +57,12 @@ class Deaf(Told):
         return True
 
 
-def flow(progress: Progress) -> Steps[None]:
+def report_events(progress: Progress) -> Steps[None]:
     for name, data in EVENTS:
         yield from progress.report(name, data)
 
 
-class Telling(Runnable[Any, bool]):
+class Reporter(Runnable[Any, bool]):
     """Tells all events of a run; returns whether anyone listens."""
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> bool:  # noqa: A002
@@ -73,60 +73,60 @@ class Telling(Runnable[Any, bool]):
 
     def _run(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
-        run_flow(flow(progress))
+        run_flow(report_events(progress))
         return progress.has_listeners
 
     async def _arun(self, _: Any, run_manager: Any) -> bool:
         progress = Progress(run_manager)
-        await arun_flow(flow(progress))
+        await arun_flow(report_events(progress))
         return progress.has_listeners
 
 
-def tell_sync(handlers: list[BaseCallbackHandler]) -> bool:
-    return Telling().invoke(0, {"callbacks": handlers})
+def report_sync(handlers: list[BaseCallbackHandler]) -> bool:
+    return Reporter().invoke(0, {"callbacks": handlers})
 
 
-def tell_async(handlers: list[BaseCallbackHandler]) -> bool:
-    return asyncio.run(Telling().ainvoke(0, {"callbacks": handlers}))
+def report_async(handlers: list[BaseCallbackHandler]) -> bool:
+    return asyncio.run(Reporter().ainvoke(0, {"callbacks": handlers}))
 
 
-both_ways = pytest.mark.parametrize("tell", [tell_sync, tell_async])
+both_ways = pytest.mark.parametrize("tell", [report_sync, report_async])
 Tell = Callable[[list[BaseCallbackHandler]], bool]
 
 
 @both_ways
-def test_a_handler_is_told_everything_in_order_for_its_run(tell: Tell) -> None:
-    handler = Told()
+def test_progress_reports_all_events_in_order_for_its_run(tell: Tell) -> None:
+    handler = EventRecorder()
     assert tell([handler])
     assert handler.events == EVENTS
     assert handler.runs == set(handler.started)
 
 
-def test_an_async_handler_is_told_as_well() -> None:
-    handler = AsyncTold()
-    assert tell_async([handler])
+def test_progress_reports_to_async_handlers() -> None:
+    handler = AsyncEventRecorder()
+    assert report_async([handler])
     assert handler.events == EVENTS
 
 
 @both_ways
-def test_who_does_not_listen_is_not_told_and_costs_nothing(tell: Tell) -> None:
+def test_progress_without_listeners_reports_nothing(tell: Tell) -> None:
     assert not tell([])
-    deaf = Deaf()
+    deaf = NoCustomEvents()
     assert not tell([deaf])
     assert deaf.started
     assert deaf.events == []
 
 
 @both_ways
-def test_one_listener_among_deaf_ones_is_told(tell: Tell) -> None:
-    deaf, handler = Deaf(), Told()
+def test_progress_reports_to_one_listener_among_others(tell: Tell) -> None:
+    deaf, handler = NoCustomEvents(), EventRecorder()
     assert tell([deaf, handler])
     assert (deaf.events, handler.events) == ([], EVENTS)
 
 
 @both_ways
-def test_what_a_handler_does_to_the_data_changes_nothing(tell: Tell) -> None:
-    class Vandal(Told):
+def test_progress_data_cannot_be_changed_by_a_handler(tell: Tell) -> None:
+    class Vandal(EventRecorder):
         def on_custom_event(self, name: str, data: Any, **kwargs: Any) -> None:
             del name, kwargs
             data.clear()
@@ -136,12 +136,12 @@ def test_what_a_handler_does_to_the_data_changes_nothing(tell: Tell) -> None:
     assert before == EVENTS
 
 
-def test_without_a_run_no_event_is_sent() -> None:
-    handler = Told()
+def test_progress_without_a_run_reports_nothing() -> None:
+    handler = EventRecorder()
 
     def alone(_: Any) -> None:
-        run_flow(flow(Progress()))
-        asyncio.run(arun_flow(flow(Progress())))
+        run_flow(report_events(Progress()))
+        asyncio.run(arun_flow(report_events(Progress())))
 
     RunnableLambda(alone).invoke(0, {"callbacks": [handler]})
     assert handler.started

@@ -29,11 +29,11 @@ from tests.execution.flows import one_step
 WHO = contextvars.ContextVar("who", default="nobody")
 
 
-def in_thread(function: Callable[[], Any], seconds: float) -> Any:
+def time_in_thread(function: Callable[[], Any], seconds: float) -> Any:
     return run_with_timeout(function, seconds)
 
 
-def on_loop(function: Callable[[], Any], seconds: float) -> Any:
+def time_on_loop(function: Callable[[], Any], seconds: float) -> Any:
     async def awaited() -> Any:
         return function()
 
@@ -43,13 +43,13 @@ def on_loop(function: Callable[[], Any], seconds: float) -> Any:
     return asyncio.run(inside())
 
 
-both_ways = pytest.mark.parametrize("timed", [in_thread, on_loop])
+both_ways = pytest.mark.parametrize("timed", [time_in_thread, time_on_loop])
 Timed = Callable[[Callable[[], Any], float], Any]
 
 
 @both_ways
 @pytest.mark.parametrize("seconds", [PATIENCE, 1e12])
-def test_what_is_in_time_is_returned(timed: Timed, seconds: float) -> None:
+def test_run_with_timeout_returns_a_result_in_time(timed: Timed, seconds: float) -> None:
     def slow() -> str:
         time.sleep(0.01)  # not ready at once, so that it is waited for
         return "done"
@@ -61,7 +61,7 @@ def test_what_is_in_time_is_returned(timed: Timed, seconds: float) -> None:
 @pytest.mark.parametrize(
     "error", [VerifierError("mine"), TimeoutError("the server's"), ServingTimeoutError("an inner one's")]
 )
-def test_errors_from_inside_pass_unchanged(error: Exception, timed: Timed) -> None:
+def test_run_with_timeout_raises_inner_errors_unchanged(error: Exception, timed: Timed) -> None:
     """A TimeoutError of its own says nothing about this one's time."""
 
     def fail() -> Any:
@@ -74,7 +74,7 @@ def test_errors_from_inside_pass_unchanged(error: Exception, timed: Timed) -> No
 
 @both_ways
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_so_does_what_ends_a_program(stop: type[BaseException], timed: Timed) -> None:
+def test_run_with_timeout_raises_base_exceptions(stop: type[BaseException], timed: Timed) -> None:
     def end() -> Any:
         raise stop
 
@@ -83,7 +83,7 @@ def test_so_does_what_ends_a_program(stop: type[BaseException], timed: Timed) ->
 
 
 @both_ways
-def test_the_context_is_handed_on(timed: Timed) -> None:
+def test_run_with_timeout_copies_the_context(timed: Timed) -> None:
     token = WHO.set("me")
     try:
         assert timed(WHO.get, PATIENCE) == "me"
@@ -91,7 +91,7 @@ def test_the_context_is_handed_on(timed: Timed) -> None:
         WHO.reset(token)
 
 
-def test_without_a_time_it_is_awaited() -> None:
+def test_arun_with_timeout_of_none_awaits() -> None:
     async def done() -> str:
         await asyncio.sleep(0)
         return "done"
@@ -102,7 +102,7 @@ def test_without_a_time_it_is_awaited() -> None:
 # ---- too late, in threads
 
 
-def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it() -> None:
+def test_run_with_timeout_raises_while_the_call_goes_on() -> None:
     released, threads = threading.Event(), []
 
     def call() -> None:
@@ -121,7 +121,7 @@ def test_it_returns_in_time_though_the_call_goes_on_and_the_thread_ends_after_it
 
 
 @pytest.mark.parametrize(("seconds", "started"), [(0.2, 2), (PATIENCE, 6)])
-def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None:
+def test_flow_with_timeout_starts_no_call_after_the_deadline(seconds: float, started: int) -> None:
     """With time enough all six start: the control."""
     limit, gauge, released = ConcurrencyLimiter(2), ConcurrencyCounter(), threading.Event()
     over: list[BaseException | None] = []
@@ -132,7 +132,7 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
 
     def flow() -> None:
         try:
-            run_flow(one_step(call_each(call, no_async, range(6))))
+            run_flow(one_step(call_each(call, fail_async, range(6))))
         except ServingTimeoutError as error:
             over.append(error)
         else:
@@ -153,14 +153,14 @@ def test_no_call_starts_after_the_deadline(seconds: float, started: int) -> None
     assert limit._free == 2
 
 
-async def no_async(_: Any) -> Any:
+async def fail_async(_: Any) -> Any:
     pytest.fail("not the async way")
 
 
 # ---- too late, on a loop
 
 
-def test_the_loop_cancels_everything_and_frees_the_places() -> None:
+def test_arun_with_timeout_cancels_calls_and_frees_permits() -> None:
     limit, gauge, cancelled = ConcurrencyLimiter(2), ConcurrencyCounter(), []
 
     async def call(item: int) -> None:
@@ -186,7 +186,7 @@ def test_the_loop_cancels_everything_and_frees_the_places() -> None:
     assert limit._free == 2
 
 
-def test_who_is_cancelled_while_waiting_is_cancelled_and_not_late() -> None:
+def test_cancelled_arun_with_timeout_raises_cancelled_error() -> None:
     gauge = ConcurrencyCounter()
 
     async def call() -> None:

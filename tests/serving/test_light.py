@@ -105,7 +105,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.long
-def test_only_light_libraries_are_installed(light: Run) -> None:
+def test_installation_without_extras_holds_no_heavy_library(light: Run) -> None:
     listed = json.loads(light("python", "-m", "pip", "list", "--format=json").stdout)
     names = {one["name"].lower() for one in listed}
     assert {"langchain-cfc", "numpy", "pydantic", "langchain-core"} <= names
@@ -118,7 +118,7 @@ def measure(folder: Path) -> float:
 
 
 @pytest.mark.long
-def test_a_wheel_and_what_calibrating_installs_are_small(tmp_path: Path) -> None:
+def test_wheel_and_calibrate_extra_are_small(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip"]
     subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "-w", tmp_path / "wheel", CHECKOUT], check=True)
     assert 0.0 < measure(tmp_path / "wheel") < MOST_WHEEL
@@ -129,7 +129,7 @@ def test_a_wheel_and_what_calibrating_installs_are_small(tmp_path: Path) -> None
 
 
 @pytest.mark.long
-def test_an_artifact_made_elsewhere_serves_there_alike(light: Run, saved: Path) -> None:
+def test_artifact_serves_alike_without_extras(light: Run, saved: Path) -> None:
     found = light("python", "-W", "error", "-c", SERVE, saved)
     assert found.returncode == 0, found.stderr
     # This environment has everything installed, and other versions perhaps.
@@ -148,7 +148,7 @@ def test_an_artifact_made_elsewhere_serves_there_alike(light: Run, saved: Path) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("arguments", [["demo"], ["--help"], []])
-def test_the_command_line_says_which_extra_it_needs(light: Run, arguments: list[str]) -> None:
+def test_command_line_without_extras_names_the_missing_extra(light: Run, arguments: list[str]) -> None:
     found = light("langchain-cfc", *arguments)
     assert found.returncode == 2
     assert "pip install 'langchain-cfc[calibrate]'" in found.stderr
@@ -157,7 +157,7 @@ def test_the_command_line_says_which_extra_it_needs(light: Run, arguments: list[
 
 
 @pytest.mark.long
-def test_what_needs_an_extra_says_so_and_is_a_typed_error(light: Run) -> None:
+def test_missing_extra_raises_missing_extra_error(light: Run) -> None:
     code = """
 import sys
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate

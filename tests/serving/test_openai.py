@@ -59,7 +59,7 @@ def assert_served(result: CFCResult, record: PromptRecord) -> None:
     assert [score for _, score in served] == pytest.approx([score for _, score in recorded], abs=1e-6)
 
 
-def test_what_was_recorded_is_what_is_served(
+def test_chain_over_http_serves_the_recorded_decisions(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
 ) -> None:
     chain = make_chain(show_rejected=True)
@@ -78,7 +78,7 @@ def test_what_was_recorded_is_what_is_served(
     assert len(script.requests) == chain.artifact.n * len(new_facts)
 
 
-def test_served_one_after_the_other_candidates_keep_their_slots(
+def test_sequential_requests_keep_the_recorded_slots(
     make_chain: MakeChain, new_facts: list[PromptRecord]
 ) -> None:
     chain = make_chain(show_rejected=True)
@@ -88,7 +88,9 @@ def test_served_one_after_the_other_candidates_keep_their_slots(
         assert [one.answer for one in result.candidates] == [one.answer for one in record.candidates]
 
 
-def test_batches_serve_what_single_prompts_get(make_chain: MakeChain, new_facts: list[PromptRecord]) -> None:
+def test_batch_over_http_serves_the_recorded_candidates(
+    make_chain: MakeChain, new_facts: list[PromptRecord]
+) -> None:
     chain = make_chain(show_rejected=True)
     prompts = [record.input for record in new_facts[:8]]
     found = chain.batch(prompts, {"max_concurrency": 4})
@@ -97,7 +99,7 @@ def test_batches_serve_what_single_prompts_get(make_chain: MakeChain, new_facts:
         assert_served(result, record)
 
 
-def test_scores_are_those_of_the_tokens_sent(
+def test_scores_equal_the_log_probabilities_sent(
     make_chain: MakeChain, new_facts: list[PromptRecord], script: Script, invoke: Invoke
 ) -> None:
     record = new_facts[0]
@@ -106,7 +108,7 @@ def test_scores_are_those_of_the_tokens_sent(
     assert sorted(one.score for one in result.candidates) == pytest.approx(expected, abs=1e-12)
 
 
-def test_requests_ask_for_what_was_calibrated_and_never_stream(
+def test_requests_hold_the_calibrated_settings_and_never_stream(
     make_chain: MakeChain,
     chat_model: MakeModel,
     new_facts: list[PromptRecord],
@@ -123,7 +125,7 @@ def test_requests_ask_for_what_was_calibrated_and_never_stream(
         assert request["messages"] == [{"content": new_facts[0].input, "role": "user"}]
 
 
-def test_on_its_own_that_model_does_stream(
+def test_model_without_chain_streams(
     chat_model: MakeModel, new_facts: list[PromptRecord], script: Script
 ) -> None:
     # The negative control of the test above, and a test of the server.
@@ -133,7 +135,7 @@ def test_on_its_own_that_model_does_stream(
     assert script.requests[0]["stream"] is True
 
 
-def test_an_address_without_a_server_fails_every_draw(
+def test_address_without_a_server_raises_draw_error(
     make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], invoke: Invoke
 ) -> None:
     # Nothing listens on the port for TCP multiplexers.
@@ -142,7 +144,7 @@ def test_an_address_without_a_server_fails_every_draw(
         invoke(chain, new_facts[0].input)
 
 
-def test_retries_of_the_generator_mend_a_broken_response(
+def test_with_retry_of_the_generator_repeats_a_broken_response(
     make_chain: MakeChain,
     chat_model: MakeModel,
     new_facts: list[PromptRecord],
@@ -158,7 +160,7 @@ def test_retries_of_the_generator_mend_a_broken_response(
 
 
 @pytest.mark.parametrize("asked", [None, False])
-def test_no_log_probabilities_are_a_verifiers_failure(
+def test_missing_log_probabilities_raise_verifier_error(
     make_chain: MakeChain, chat_model: MakeModel, new_facts: list[PromptRecord], asked: bool, invoke: Invoke
 ) -> None:
     chain = make_chain(generator=chat_model(logprobs=asked))
@@ -166,7 +168,7 @@ def test_no_log_probabilities_are_a_verifiers_failure(
         invoke(chain, new_facts[0].input)
 
 
-def test_a_prompt_template_before_the_model(
+def test_prompt_template_before_the_model_serves_alike(
     make_chain: MakeChain,
     chat_model: MakeModel,
     new_facts: list[PromptRecord],
@@ -193,7 +195,7 @@ def test_a_prompt_template_before_the_model(
         ({"stop": ["."]}, r"stop is \['\.'\]"),
     ],
 )
-def test_other_sampling_parameters_are_refused_before_any_request(
+def test_chain_refuses_other_sampling_parameters_before_any_request(
     make_chain: MakeChain, chat_model: MakeModel, script: Script, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(FingerprintError, match=said):
@@ -203,7 +205,7 @@ def test_other_sampling_parameters_are_refused_before_any_request(
     assert script.requests == []
 
 
-def test_another_model_is_refused_before_any_request(
+def test_chain_refuses_another_model_before_any_request(
     make_chain: MakeChain, chat_model: MakeModel, fact_artifact: CalibrationArtifact, script: Script
 ) -> None:
     stated = compute_fingerprint(chat_model())
@@ -217,7 +219,7 @@ def test_another_model_is_refused_before_any_request(
     assert script.requests == []
 
 
-def test_a_client_that_cannot_say_what_was_recorded_warns(
+def test_client_without_the_recorded_id_warns_and_is_unverified(
     make_chain: MakeChain, new_facts: list[PromptRecord]
 ) -> None:
     # The recording knows the model by an id of its own, which no client states by itself.
