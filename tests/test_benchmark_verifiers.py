@@ -32,7 +32,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[VerifierResults, str]:
     )
 
 
-def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -> None:
+def test_benchmark_without_a_server_runs_only_verifiers_without_model(tmp_path: Path) -> None:
     found, page = run(tmp_path)
     assert [row.name for row in found.rows] == list(CANDIDATE_VERIFIERS)
     assert "No model was asked." in page
@@ -50,7 +50,7 @@ def test_without_a_server_only_verifiers_that_ask_no_model_run(tmp_path: Path) -
     assert (found.prompts, found.n) == (PROMPTS, 10)
 
 
-def test_the_seed_settles_the_prompts() -> None:
+def test_choose_prompts_depends_on_the_seed_alone() -> None:
     first, again, other = (choose_prompts(load_recording(), 20, seed) for seed in (1, 1, 2))
     assert first == again != other
 
@@ -76,7 +76,7 @@ class Oracle(Mapping[str, Sequence[Answer]]):
         return len(self._labels)
 
 
-def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path) -> None:
+def test_benchmark_gives_a_perfect_judge_auroc_1_and_its_control_one_half(tmp_path: Path) -> None:
     script = Script(Oracle(choose_prompts(load_recording(), PROMPTS, 0)))
     with serving(script) as url:
         found, page = run(
@@ -95,7 +95,7 @@ def test_a_judge_that_knows_is_told_from_its_control(tmp_path: Path) -> None:
     assert "not measured" not in page
 
 
-def told_apart(row: VerifierRow) -> Auroc:
+def check_control(row: VerifierRow) -> Auroc:
     """The AUROC of a row whose control tells nothing."""
     assert row.area is not None
     assert row.control is not None
@@ -115,19 +115,19 @@ class Evaluator(Oracle):
         return [Answer(json.dumps({"score": self._labels[question, text]}))]
 
 
-def test_an_evaluator_of_openevals_is_asked_once_for_each_text(tmp_path: Path) -> None:
+def test_benchmark_asks_an_openevals_evaluator_once_per_text(tmp_path: Path) -> None:
     script = Script(Evaluator(choose_prompts(load_recording(), PROMPTS, 0)), logprobs=False)
     with serving(script) as url:
         found, page = run(tmp_path, "--base-url", url, "--only", "from_evaluator, openevals")
     [row] = found.rows
-    assert told_apart(row).auroc == 1.0
+    assert check_control(row).auroc == 1.0
     assert row.distinct == 2
     assert len(script.requests) == found.distinct
     assert all("reference" not in str(request["messages"]) for request in script.requests)
     assert "- from_evaluator, openevals: `create_llm_as_judge` with" in page
 
 
-def test_embeddings_of_candidate_and_question_are_compared(tmp_path: Path) -> None:
+def test_benchmark_compares_embeddings_of_candidate_and_question(tmp_path: Path) -> None:
     records = choose_prompts(load_recording(), PROMPTS, 0)
     script = Script({})
     with serving(script) as url:
@@ -159,7 +159,7 @@ def _cosine(one: str, other: str) -> float:
     return float(np.dot(left, right))
 
 
-def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path) -> None:
+def test_benchmark_asks_a_reward_model_if_its_url_is_given(tmp_path: Path) -> None:
     rewards = {
         str(record.input): {str(one.text): 0.9 if one.correct else 0.1 for one in record.candidates}
         for record in choose_prompts(load_recording(), PROMPTS, 0)
@@ -167,12 +167,12 @@ def test_a_reward_model_is_asked_where_there_is_one(tmp_path: Path) -> None:
     with serving(Script({}, rewards=rewards)) as url:
         found, page = run(tmp_path, "--reward-url", url, "--reward", "labels.", "--only", "RewardModel")
     [row] = found.rows
-    assert told_apart(row).auroc == row.within == 1.0
+    assert check_control(row).auroc == row.within == 1.0
     assert row.distinct == 2
     assert "- RewardModel: labels." in page
 
 
-def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_benchmark_resume_continues_a_stopped_run(tmp_path: Path) -> None:
     first, _ = run(tmp_path, "--only", "SelfConsistency")
     both, _ = run(tmp_path, "--resume")
     # The time of the first was not taken again.
@@ -182,7 +182,7 @@ def test_a_stopped_run_goes_on_where_it_was(tmp_path: Path) -> None:
         run(tmp_path, "--resume", "--seed", "1")
 
 
-def test_a_judge_that_fails_is_shown_and_is_no_success(tmp_path: Path) -> None:
+def test_benchmark_reports_a_failing_judge_and_exits_with_1(tmp_path: Path) -> None:
     records = choose_prompts(load_recording(), 2, 0)
     path = tmp_path / "two.jsonl"
     write_records(path, records)
@@ -197,7 +197,7 @@ def test_a_judge_that_fails_is_shown_and_is_no_success(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", SERVER_KINDS)
-def test_a_model_is_asked_for_by_name(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_benchmark_requires_base_url_for_named_models(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--only", name])
     assert ended.value.code == 2

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.long
-def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Path) -> None:
+def test_thresholds_benchmark_of_one_size_writes_its_results(tmp_path: Path) -> None:
     found = tmp_path / "results.json"
     command = [sys.executable, "benchmarks/thresholds.py", "--json", str(found), "--only", "sizes"]
     command += ["--kinds", "groups", "--dimensions", "3", "--sizes", "1000", "--runs", "1"]
@@ -38,7 +38,7 @@ def test_a_small_run_of_ours_alone_measures_and_agrees_with_itself(tmp_path: Pat
     assert verdicts["largest difference from HiGHS"] == "not measured"
 
 
-def served_in_a_quick_run(tmp_path: Path, *parts: str) -> tuple[str, str]:
+def run_serving_benchmark(tmp_path: Path, *parts: str) -> tuple[str, str]:
     """What a quick run of `serving.py` found, as JSON and as a page."""
     found, page = tmp_path / "found.json", tmp_path / "page.md"
     command = [sys.executable, "benchmarks/serving.py", "--quick", "--json", str(found), "--page", str(page)]
@@ -48,8 +48,8 @@ def served_in_a_quick_run(tmp_path: Path, *parts: str) -> tuple[str, str]:
 
 
 @pytest.mark.long
-def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
-    found, page = served_in_a_quick_run(tmp_path, "overhead")
+def test_serving_benchmark_of_overhead_times_every_row(tmp_path: Path) -> None:
+    found, page = run_serving_benchmark(tmp_path, "overhead")
     from benchmarks.lib.serving_results import ServingResults, list_targets
 
     served = ServingResults.model_validate_json(found)
@@ -66,8 +66,8 @@ def test_a_quick_run_in_memory_times_every_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_quick_run_of_waves_takes_the_time_of_every_wave(tmp_path: Path) -> None:
-    found, page = served_in_a_quick_run(tmp_path, "waves")
+def test_serving_benchmark_of_waves_takes_the_time_of_every_wave(tmp_path: Path) -> None:
+    found, page = run_serving_benchmark(tmp_path, "waves")
     from benchmarks.lib.serving_results import ServingResults
 
     rows = ServingResults.model_validate_json(found).waves
@@ -80,8 +80,8 @@ def test_a_quick_run_of_waves_takes_the_time_of_every_wave(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
-    found, _ = served_in_a_quick_run(tmp_path, "arithmetic")
+def test_serving_benchmark_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
+    found, _ = run_serving_benchmark(tmp_path, "arithmetic")
     from benchmarks.lib.serving_results import ServingResults
 
     cases = ServingResults.model_validate_json(found).arithmetic
@@ -94,8 +94,8 @@ def test_a_quick_run_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_a_quick_run_of_claims_adds_no_less_than_the_split(tmp_path: Path) -> None:
-    found, page = served_in_a_quick_run(tmp_path, "claims")
+def test_serving_benchmark_of_claims_adds_at_least_the_split(tmp_path: Path) -> None:
+    found, page = run_serving_benchmark(tmp_path, "claims")
     from benchmarks.lib.serving_results import ServingResults
 
     rows = ServingResults.model_validate_json(found).claims
@@ -106,8 +106,8 @@ def test_a_quick_run_of_claims_adds_no_less_than_the_split(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
-    found, _ = served_in_a_quick_run(tmp_path, "http")
+def test_serving_benchmark_over_http_counts_requests(tmp_path: Path) -> None:
+    found, _ = run_serving_benchmark(tmp_path, "http")
     from benchmarks.lib.serving_results import ServingResults
 
     served = ServingResults.model_validate_json(found)
@@ -121,7 +121,7 @@ def test_a_quick_run_over_http_waits_and_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_small_soak_prints_what_it_found() -> None:
+def test_soak_benchmark_prints_what_it_found() -> None:
     command = [sys.executable, "benchmarks/soak.py", "--invocations", "96", "--concurrency", "16"]
     ran = subprocess.run([*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -131,7 +131,7 @@ def test_a_small_soak_prints_what_it_found() -> None:
 
 
 @pytest.mark.long
-def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
+def test_bot_benchmark_compares_mode_baseline_and_control() -> None:
     command = [sys.executable, "benchmarks/bot.py", "--splits", "1", "--rates", "0.3"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -141,7 +141,7 @@ def test_the_comparison_of_bot_mode_finds_what_its_counts_say() -> None:
 
 
 @pytest.mark.long
-def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
+def test_adaptive_benchmark_flags_fewer_prompts() -> None:
     recording = "langchain_cfc/demo/facts.jsonl.gz:0.1"
     command = [sys.executable, "benchmarks/adaptive.py", recording, "--splits", "2"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -155,7 +155,7 @@ def test_the_comparison_of_adaptive_levels_flags_fewer_prompts() -> None:
 
 
 @pytest.mark.long
-def test_the_comparison_of_draw_rules_shows_what_is_saved_and_flagged() -> None:
+def test_draws_benchmark_shows_fewer_draws() -> None:
     recording = "langchain_cfc/demo/facts.jsonl.gz:0.4"
     command = [sys.executable, "benchmarks/draws.py", recording, "--splits", "1"]
     environment = {**os.environ, "COLUMNS": "120"}
@@ -169,7 +169,7 @@ def test_the_comparison_of_draw_rules_shows_what_is_saved_and_flagged() -> None:
 
 
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])
-def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
+def test_ratio_interval_is_that_of_the_sign_test(rounds: int) -> None:
     from benchmarks.lib.timing import Ratio
 
     ratio = Ratio.of([2.0 * number for number in range(1, rounds + 1)], [2.0] * rounds)
@@ -180,7 +180,7 @@ def test_the_interval_of_a_ratio_is_the_sign_tests(rounds: int) -> None:
     assert 2 * binom.cdf(rank - 1, rounds, 0.5) <= 0.05 < 2 * binom.cdf(rank, rounds, 0.5)
 
 
-def test_too_few_rounds_give_no_interval() -> None:
+def test_ratio_refuses_too_few_rounds() -> None:
     from benchmarks.lib.timing import Ratio
 
     with pytest.raises(ValueError, match="5 rounds give no interval"):
@@ -188,7 +188,7 @@ def test_too_few_rounds_give_no_interval() -> None:
 
 
 @pytest.mark.long
-def test_the_benchmark_of_people_and_a_judge_makes_its_page(tmp_path: Path) -> None:
+def test_people_benchmark_writes_its_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     command = [sys.executable, "benchmarks/people.py", "--sequences", "5", "--page", str(page)]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
@@ -197,7 +197,7 @@ def test_the_benchmark_of_people_and_a_judge_makes_its_page(tmp_path: Path) -> N
     assert (len(written), written[0]) == (len(shipped), shipped[0])
 
 
-def test_a_ratio_is_worse_if_its_interval_begins_too_far_above_the_tracked_one() -> None:
+def test_find_worse_names_ratios_far_above_the_tracked_one() -> None:
     from benchmarks.gate import TRACKED_FILE, find_worse
     from benchmarks.lib.timing import Ratio
 

@@ -59,7 +59,7 @@ def make_records(n: int) -> list[PromptRecord]:
     ]
 
 
-def score_alike(prompt: Any, candidates: list[str]) -> list[float]:
+def score_all_equal(prompt: Any, candidates: list[str]) -> list[float]:
     del prompt
     return [0.1] * len(candidates)
 
@@ -76,7 +76,7 @@ def test_calibrate_and_invoke_call_few_functions() -> None:
 
     chain = CFCRunnable(
         generator=RunnableLambda(lambda _: "answer 1"),
-        verifier=score_alike,
+        verifier=score_all_equal,
         artifact=artifact,
     )
     chain.invoke("What was asked?")

@@ -16,7 +16,7 @@ SCORES = [[0.0, 0.5, 1.0], [0.1, 0.2, 0.3]]
 ANSWERS = [["a", "bb", "a"], ["", "", "c"]]
 
 
-def test_candidates_become_arrays() -> None:
+def test_candidate_batch_holds_scores_answers_and_lengths_as_arrays() -> None:
     draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {}])
     assert (len(draws), draws.n) == (2, 3)
     np.testing.assert_array_equal(draws.scores, SCORES)
@@ -27,21 +27,21 @@ def test_candidates_become_arrays() -> None:
     assert draws.metadata == ({"topic": "x"}, {})
 
 
-def test_what_is_not_given_is_not_made_up() -> None:
+def test_candidate_batch_without_answers_has_no_codes_and_lengths() -> None:
     draws = CandidateBatch.of(SCORES)
     assert draws.answer_codes is None
     assert draws.lengths is None
     assert draws.metadata == ({}, {})
 
 
-def test_no_prompts_are_draws_as_well() -> None:
+def test_candidate_batch_may_be_empty() -> None:
     draws = CandidateBatch.of(np.empty((0, 3)), [], [])
     assert (len(draws), draws.n) == (0, 3)
     assert draws.answer_codes is not None
     assert draws.answer_codes.shape == (0, 3)
 
 
-def test_the_callers_array_is_not_shared() -> None:
+def test_candidate_batch_copies_the_scores() -> None:
     scores = np.array(SCORES)
     draws = CandidateBatch.of(scores)
     scores[0, 0] = 0.9
@@ -51,31 +51,31 @@ def test_the_callers_array_is_not_shared() -> None:
 @pytest.mark.parametrize(
     "score", [-0.1, 1.1, float("nan"), float("inf"), -float("inf"), np.nextafter(1.0, 2.0)]
 )
-def test_a_score_out_of_range_is_named_with_its_place(score: float) -> None:
+def test_candidate_batch_names_the_place_of_an_invalid_score(score: float) -> None:
     with pytest.raises(InputError, match=r"score of candidate 2 of prompt 1 is .*; expected one in \[0, 1\]"):
         CandidateBatch.of([[0.1, 0.2, 0.3], [0.1, 0.2, score]])
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [[], []], 0.5, [0.5], [[[0.5]]]])
-def test_scores_of_another_shape_are_refused(scores: Any) -> None:
+def test_candidate_batch_refuses_scores_of_another_shape(scores: Any) -> None:
     with pytest.raises(InputError, match=r"must be an \(N, n\) array"):
         CandidateBatch.of(scores)
 
 
 @pytest.mark.parametrize("answers", [[], [["a", "b", "c"]], [["a", "b", "c"], ["a"]], [["a"] * 4] * 2])
-def test_answers_that_do_not_fit_the_scores_are_refused(answers: list[list[str]]) -> None:
+def test_candidate_batch_refuses_answers_of_another_shape(answers: list[list[str]]) -> None:
     with pytest.raises(InputError, match="2 lists of 3 texts"):
         CandidateBatch.of(SCORES, answers)
 
 
-def test_metadata_that_do_not_fit_the_scores_are_refused() -> None:
+def test_candidate_batch_refuses_metadata_of_another_length() -> None:
     with pytest.raises(InputError, match="2 mappings, got 1"):
         CandidateBatch.of(SCORES, metadata=[{}])
 
 
 @settings(derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=4, max_size=4), min_size=1, max_size=5))
-def test_two_slots_have_one_code_exactly_if_they_have_one_answer(answers: list[list[str]]) -> None:
+def test_answer_codes_are_equal_exactly_for_equal_answers(answers: list[list[str]]) -> None:
     codes = CandidateBatch.of(np.full((len(answers), 4), 0.5), answers).answer_codes
     assert codes is not None
     for row, own in zip(answers, codes, strict=True):
@@ -89,7 +89,7 @@ def make_labelled() -> LabelledBatch:
     return LabelledBatch(draws, correct, ("p", "q"), ("c", None))
 
 
-def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
+def test_take_selects_prompts_with_all_their_data() -> None:
     taken = make_labelled().take(np.array([1, 0, 1]))
     assert (taken.ids, taken.clusters) == (("q", "p", "q"), (None, "c", None))
     np.testing.assert_array_equal(taken.correct, make_labelled().correct[[1, 0, 1]])
@@ -103,7 +103,7 @@ def test_some_of_the_prompts_are_taken_with_all_that_is_theirs() -> None:
     assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
 
 
-def test_sorted_candidates_are_noticed_where_only_the_first_are_used() -> None:
+def test_tabulate_warns_of_sorted_candidates_if_only_the_first_are_used() -> None:
     # Each of 1,000 data sets of exchangeable candidates raises a false warning with probability 2e-9.
     rng = np.random.default_rng(0)
     correct = rng.random((40, 6)) < rng.random((40, 1))
@@ -142,7 +142,7 @@ def test_sorted_candidates_are_noticed_where_only_the_first_are_used() -> None:
     tabulate(label(np.ones((40, 6), dtype=np.bool_)), n=2)  # all are correct: the order cannot be seen
 
 
-def test_weights_go_with_their_prompts() -> None:
+def test_labelled_batch_keeps_and_checks_weights() -> None:
     given: dict[str, Any] = {"scores": SCORES, "correct": make_labelled().correct, "answers": ANSWERS}
     weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
     other = LabelledBatch.of(["r", "s"], **given)
@@ -171,7 +171,7 @@ def test_weights_go_with_their_prompts() -> None:
 
 
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])
-def test_labels_that_do_not_fit_the_draws_are_refused(part: str) -> None:
+def test_labelled_batch_refuses_labels_of_another_length(part: str) -> None:
     whole = make_labelled()
     parts: dict[str, Any] = {"correct": whole.correct, "ids": whole.ids, "clusters": whole.clusters}
     parts[part] = parts[part][:1]

@@ -18,21 +18,21 @@ TWO = {
 }
 
 
-def two(**changes: Any) -> Combination:
+def make_combination(**changes: Any) -> Combination:
     return Combination(**{**TWO, **changes})
 
 
-def test_the_score_is_one_minus_the_probability_of_being_correct() -> None:
+def test_combination_score_is_one_minus_the_logistic_probability() -> None:
     raw = np.random.default_rng(0).normal(size=(50, 2)) * [3.0, 0.5] + [5.0, 0.5]
-    for (judge, p_true), score in zip(raw, two().score(raw), strict=True):
+    for (judge, p_true), score in zip(raw, make_combination().score(raw), strict=True):
         log_odds = 0.3 + 1.5 * (judge - 5.0) / 2.0 - 0.7 * (p_true - 0.5) / 0.25
         assert score == pytest.approx(1 - 1 / (1 + math.exp(-log_odds)), abs=1e-12)
     # More of a verifier with a positive coefficient is better, and better is smaller.
-    better, worse = two().score([[9.0, 0.5], [1.0, 0.5]])
+    better, worse = make_combination().score([[9.0, 0.5], [1.0, 0.5]])
     assert 0.0 < better < worse < 1.0
 
 
-def test_a_score_depends_on_its_own_outputs_to_the_bit() -> None:
+def test_combination_score_does_not_depend_on_other_candidates() -> None:
     # However many candidates are scored at once, and however the array lies in memory.
     rng = np.random.default_rng(1)
     combination = Combination(
@@ -52,8 +52,8 @@ def test_a_score_depends_on_its_own_outputs_to_the_bit() -> None:
     assert len(set(whole.tolist())) == 1003
 
 
-def test_a_difference_in_the_last_digit_of_the_exponential_is_rounded_away() -> None:
-    combination, raw = two(), np.random.default_rng(2).normal(size=(10_000, 2)) + 5.0
+def test_combination_score_rounds_away_the_last_digit() -> None:
+    combination, raw = make_combination(), np.random.default_rng(2).normal(size=(10_000, 2)) + 5.0
     scores = combination.score(raw)
     unrounded = 1 / (1 + np.exp(0.3 + 1.5 * (raw[:, 0] - 5) / 2 - 0.7 * (raw[:, 1] - 0.5) / 0.25))
     others = np.nextafter(unrounded, 1.0).round(12)
@@ -62,10 +62,10 @@ def test_a_difference_in_the_last_digit_of_the_exponential_is_rounded_away() -> 
     assert np.mean(np.nextafter(unrounded, 1.0) == unrounded) == 0.0
 
 
-def test_extreme_outputs_give_extreme_scores_and_no_warning() -> None:
-    assert two().score([[1e300, 0.5], [-1e300, 0.5], [1e5, 0.5]]).tolist() == [0.0, 1.0, 0.0]
-    assert two().score(np.empty((0, 2))).tolist() == []
-    assert two().score([[1, 0]]).shape == (1,)
+def test_combination_score_of_extreme_outputs_does_not_warn() -> None:
+    assert make_combination().score([[1e300, 0.5], [-1e300, 0.5], [1e5, 0.5]]).tolist() == [0.0, 1.0, 0.0]
+    assert make_combination().score(np.empty((0, 2))).tolist() == []
+    assert make_combination().score([[1, 0]]).shape == (1,)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_extreme_outputs_give_extreme_scores_and_no_warning() -> None:
         ([[5.0, 0.5], [1e308, 1e308]], "candidate 1 are too large to be combined"),
     ],
 )
-def test_missing_and_impossible_outputs_are_refused(raw: Any, message: str) -> None:
+def test_combination_score_refuses_missing_and_invalid_outputs(raw: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        two().score(raw)
+        make_combination().score(raw)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_missing_and_impossible_outputs_are_refused(raw: Any, message: str) -> N
         ({"surprise": 1}, "Extra inputs"),
     ],
 )
-def test_an_impossible_combination_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_combination_refuses_invalid_fields(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        two(**changes)
+        make_combination(**changes)
 
 
-def test_a_combination_is_frozen_plain_data() -> None:
-    combination = two()
+def test_combination_is_frozen_and_round_trips_as_json() -> None:
+    combination = make_combination()
     assert Combination.model_validate_json(combination.model_dump_json()) == combination
     assert Combination.model_validate(combination.model_dump(mode="json")) == combination
     with pytest.raises(ValueError, match="frozen"):

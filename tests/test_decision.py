@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def records(
+def make_records(
     seed: int, size: int, *, n: int = 5, right: float = 0.6, decimals: int | None = None
 ) -> list[PromptRecord]:
     """Prompts with topics and years; answers of one text have one label."""
@@ -55,19 +55,19 @@ def records(
     ]
 
 
-def artifact_for(features: str = "1", **options: Any) -> CalibrationArtifact:
+def make_artifact(features: str = "1", **options: Any) -> CalibrationArtifact:
     settings = {"alpha": ["0.2", "0.4"], "fit_fraction": 0.3, "allow_unattainable": True, **options}
-    return calibrate(records(0, 120), features=features, **settings)
+    return calibrate(make_records(0, 120), features=features, **settings)
 
 
 @mostly_long("rule", ["conditional", "marginal", "learned"], quick=1)
 @mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(all)"], quick=2)
 @pytest.mark.parametrize("features", FEATURES)
-def test_a_prompt_alone_is_decided_upon_to_the_bit_as_among_others(
+def test_decide_gives_a_prompt_alone_the_same_bits_as_among_others(
     features: str, set_rule: str, rule: Any
 ) -> None:
-    artifact = artifact_for(features, set_rule=set_rule, threshold_rule=rule)
-    draws = tabulate(records(1, repetitions(40, share=0.4), decimals=2)).draws
+    artifact = make_artifact(features, set_rule=set_rule, threshold_rule=rule)
+    draws = tabulate(make_records(1, repetitions(40, share=0.4), decimals=2)).draws
     for marginal in (False, True):
         together = decide(artifact, draws, "0.2", marginal=marginal)
         assert together.accepted.any()
@@ -81,21 +81,21 @@ def test_a_prompt_alone_is_decided_upon_to_the_bit_as_among_others(
             assert alone.reason(0) == together.reason(row)
 
 
-def test_the_order_of_prompts_changes_no_bit_of_any() -> None:
-    artifact = artifact_for(FEATURES[-1])
-    draws = tabulate(records(1, 60)).draws
+def test_decide_does_not_depend_on_the_order_of_prompts() -> None:
+    artifact = make_artifact(FEATURES[-1])
+    draws = tabulate(make_records(1, 60)).draws
     order = np.random.default_rng(0).permutation(60)
     one, other = decide(artifact, draws, "0.2"), decide(artifact, draws.take(order), "0.2")
     assert one.thresholds[order].tobytes() == other.thresholds.tobytes()
     assert (one.accepted[order] == other.accepted).all()
 
 
-def test_every_prompt_has_one_of_three_reasons() -> None:
+def test_decide_gives_every_prompt_one_of_three_reasons() -> None:
     # Two candidates; on topic c most prompts are hopeless, on the others hardly any.
-    known = [one for one in records(0, 180, n=2, right=0.95) if one.metadata["topic"] != "c"]
-    known += [one for one in records(1, 180, n=2, right=0.2) if one.metadata["topic"] == "c"]
+    known = [one for one in make_records(0, 180, n=2, right=0.95) if one.metadata["topic"] != "c"]
+    known += [one for one in make_records(1, 180, n=2, right=0.2) if one.metadata["topic"] == "c"]
     artifact = calibrate(known, alpha="0.4", features="group(topic)", never_empty=False)
-    asked = tabulate(records(2, 200, n=2)).draws
+    asked = tabulate(make_records(2, 200, n=2)).draws
     decisions = decide(artifact, asked)
     reasons = [decisions.reason(row) for row in range(200)]
     assert set(reasons) == {"answered", "no_candidate_accepted", "not_certifiable"}
@@ -107,13 +107,11 @@ def test_every_prompt_has_one_of_three_reasons() -> None:
 
 @pytest.mark.parametrize("set_rule", ["all", "best_prefix", "unique(all)"])
 @pytest.mark.parametrize("marginal", [False, True])
-def test_never_empty_adds_the_best_candidate_to_empty_sets_and_changes_nothing_else(
-    set_rule: str, marginal: bool
-) -> None:
-    known = [one for one in records(0, 240, n=3, decimals=1) if one.metadata["topic"] != "c"]
-    known += [one for one in records(1, 120, n=3, right=0.2, decimals=1) if one.metadata["topic"] == "c"]
+def test_never_empty_only_adds_the_best_candidate_to_empty_sets(set_rule: str, marginal: bool) -> None:
+    known = [one for one in make_records(0, 240, n=3, decimals=1) if one.metadata["topic"] != "c"]
+    known += [one for one in make_records(1, 120, n=3, right=0.2, decimals=1) if one.metadata["topic"] == "c"]
     filled = calibrate(known, alpha="0.5", features="mean_score + group(topic)", set_rule=set_rule)
-    asked = tabulate(records(2, 300, n=3, decimals=1)).draws
+    asked = tabulate(make_records(2, 300, n=3, decimals=1)).draws
     # Far out a threshold lies below zero, so that even levels of 0 are above it.
     asked = replace(asked, scores=np.where(np.arange(300)[:, None] < 100, asked.scores / 10, asked.scores))
     plain = decide(filled.model_copy(update={"never_empty": False}), asked, marginal=marginal)
@@ -133,9 +131,9 @@ def test_never_empty_adds_the_best_candidate_to_empty_sets_and_changes_nothing_e
     assert added.any()
 
 
-def test_sets_that_are_never_empty_are_nested_over_levels() -> None:
-    artifact = calibrate(records(0, 300), alpha=["0.2", "0.5", "0.8"], features=FEATURES[-1])
-    draws = tabulate(records(1, 150)).draws
+def test_never_empty_sets_are_nested_over_levels() -> None:
+    artifact = calibrate(make_records(0, 300), alpha=["0.2", "0.5", "0.8"], features=FEATURES[-1])
+    draws = tabulate(make_records(1, 150)).draws
     strict, middle, loose = (decide(artifact, draws, alpha) for alpha in artifact.alphas)
     for larger, smaller in ((strict, middle), (middle, loose)):
         kept = smaller.accepted & ~larger.accepted
@@ -147,16 +145,16 @@ def test_sets_that_are_never_empty_are_nested_over_levels() -> None:
 def test_flagged_prompts_have_empty_sets_under_every_set_rule() -> None:
     for set_rule in ("all", "best_prefix", "rank", "unique(rank)"):
         artifact = calibrate(
-            records(0, 3), alpha="0.05", features="1", set_rule=set_rule, allow_unattainable=True
+            make_records(0, 3), alpha="0.05", features="1", set_rule=set_rule, allow_unattainable=True
         )
-        decisions = decide(artifact, tabulate(records(1, 10)).draws)
+        decisions = decide(artifact, tabulate(make_records(1, 10)).draws)
         assert decisions.not_certifiable.all()
         assert not decisions.accepted.any()
         # Without the flag all of them would be in the set: their levels are below the threshold.
         assert (decisions.levels.min(axis=1) <= decisions.thresholds).all()
 
 
-def certain(scores: list[float]) -> list[PromptRecord]:
+def make_correct_records(scores: list[float]) -> list[PromptRecord]:
     """Prompts of one candidate that is right, with the scores given."""
     return [
         PromptRecord(id=f"p{row}", input="?", candidates=(Candidate(text="x", score=score, correct=True),))
@@ -164,9 +162,9 @@ def certain(scores: list[float]) -> list[PromptRecord]:
     ]
 
 
-def test_a_score_equal_to_the_threshold_is_in_and_the_next_float_is_out() -> None:
+def test_decide_accepts_a_score_equal_to_the_threshold() -> None:
     # An order statistic has no round-off, so that not even a neighbour of it is let in.
-    known = certain([row / 10 for row in range(1, 10)])
+    known = make_correct_records([row / 10 for row in range(1, 10)])
     artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal", never_empty=False)
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
     decisions = decide(artifact, CandidateBatch.of([[0.6], [above], [below]]))
@@ -174,19 +172,21 @@ def test_a_score_equal_to_the_threshold_is_in_and_the_next_float_is_out() -> Non
     assert decisions.accepted.ravel().tolist() == [True, False, True]
 
 
-def test_a_threshold_within_its_round_off_of_a_score_reaches_it() -> None:
+def test_decide_accepts_scores_within_round_off_of_the_threshold() -> None:
     # The success score is the feature itself, so that every prompt lies on the fit: with exact arithmetic all
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
     features = FeatureMap.parse("hat(min_score, 5)").fit(CandidateBatch.of(rng.random((50, 1))))
-    artifact = calibrate(certain(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False)
+    artifact = calibrate(
+        make_correct_records(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False
+    )
     decisions = decide(artifact, CandidateBatch.of(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]
     assert (~plain).sum() > 10
     assert decisions.accepted.all()
 
 
-def test_a_threshold_below_all_scores_accepts_nothing_and_one_above_all_accepts_all() -> None:
+def test_decide_accepts_none_below_and_all_above_every_score() -> None:
     # Success scores 3 t - 1, known for t from 0.35 to 0.65; beyond, the threshold follows the line out of [0,
     # 1].
     known = [
@@ -212,22 +212,28 @@ def test_a_threshold_below_all_scores_accepts_nothing_and_one_above_all_accepts_
     assert np.isinf(decisions.thresholds[2])
 
 
-def test_the_answer_set_is_listed_best_first_with_ties_in_draw_order() -> None:
-    known = [one.model_copy(update={"candidates": one.candidates * 5}) for one in certain([0.8] * 9)]
+def test_best_first_orders_by_score_with_ties_in_draw_order() -> None:
+    known = [
+        one.model_copy(update={"candidates": one.candidates * 5}) for one in make_correct_records([0.8] * 9)
+    ]
     artifact = calibrate(known, alpha="0.2", features="1", never_empty=False)
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
     decisions = decide(artifact, CandidateBatch.of(scores))
     listed = [decisions.best_first(row).tolist() for row in range(3)]
     assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], []]
     # So many ties that a sort which need not keep their order does not.
-    many = [one.model_copy(update={"candidates": one.candidates * 90}) for one in certain([0.8] * 9)]
+    many = [
+        one.model_copy(update={"candidates": one.candidates * 90}) for one in make_correct_records([0.8] * 9)
+    ]
     ties = np.tile([[0.3, 0.1, 0.2]], 30)
     slots = decide(calibrate(many, alpha="0.2", features="1"), CandidateBatch.of(ties)).best_first(0)
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
 
 
-def test_the_reason_is_the_first_condition_that_fails() -> None:
-    known = [one.model_copy(update={"candidates": one.candidates * 4}) for one in certain([0.8] * 9)]
+def test_reason_is_the_first_condition_of_the_policy_that_fails() -> None:
+    known = [
+        one.model_copy(update={"candidates": one.candidates * 4}) for one in make_correct_records([0.8] * 9)
+    ]
     artifact = calibrate(known, alpha="0.2", features="1", set_rule="all")
     rows: list[tuple[str, list[float], list[str]]] = [
         ("answered", [0.1] * 4, ["a", "a", "b", "b"]),
@@ -243,37 +249,37 @@ def test_the_reason_is_the_first_condition_that_fails() -> None:
     assert [decisions.reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
 
 
-def test_another_number_of_candidates_is_refused() -> None:
+def test_decide_refuses_another_number_of_candidates() -> None:
     with pytest.raises(InputError, match="calibrated with n = 5 candidates per prompt, got 2"):
-        decide(artifact_for(), CandidateBatch.of([[0.5, 0.5]]), "0.2")
+        decide(make_artifact(), CandidateBatch.of([[0.5, 0.5]]), "0.2")
 
 
-def test_the_level_has_to_be_one_that_is_held() -> None:
+def test_decide_requires_a_calibrated_level() -> None:
     draws = CandidateBatch.of([[0.5] * 5])
     with pytest.raises(InputError, match="several levels"):
-        decide(artifact_for(), draws)
+        decide(make_artifact(), draws)
     with pytest.raises(InputError, match="not calibrated at alpha"):
-        decide(artifact_for(), draws, 0.3)
+        decide(make_artifact(), draws, 0.3)
 
 
-def test_what_the_features_need_has_to_be_there() -> None:
+def test_decide_requires_the_metadata_and_answers_of_the_features() -> None:
     with pytest.raises(FeatureError, match="no metadata 'topic'"):
-        decide(artifact_for("group(topic)"), CandidateBatch.of([[0.5] * 5]), "0.2")
+        decide(make_artifact("group(topic)"), CandidateBatch.of([[0.5] * 5]), "0.2")
     with pytest.raises(FeatureError, match="need the candidates' answers"):
-        decide(artifact_for("entropy"), CandidateBatch.of([[0.5] * 5]), "0.2")
+        decide(make_artifact("entropy"), CandidateBatch.of([[0.5] * 5]), "0.2")
 
 
-def test_the_marginal_rule_gives_everyone_one_threshold() -> None:
-    artifact = artifact_for(FEATURES[-1])
-    draws = tabulate(records(1, 50)).draws
+def test_decide_with_marginal_gives_all_prompts_one_threshold() -> None:
+    artifact = make_artifact(FEATURES[-1])
+    draws = tabulate(make_records(1, 50)).draws
     marginal = decide(artifact, draws, "0.4", marginal=True)
     assert len(set(marginal.thresholds)) == 1
     assert len(set(decide(artifact, draws, "0.4").thresholds)) > 10
-    own = artifact_for(FEATURES[-1], threshold_rule="marginal")
+    own = make_artifact(FEATURES[-1], threshold_rule="marginal")
     assert decide(own, draws, "0.4").thresholds.tobytes() == marginal.thresholds.tobytes()
 
 
-def test_a_prompt_that_the_kept_calibration_data_does_not_decide_is_flagged() -> None:
+def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:
     # 600 prompts along a line with noise; 64 are kept, and those say nothing of a prompt far out.
     rng = np.random.default_rng(2)
     records = [

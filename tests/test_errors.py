@@ -22,7 +22,7 @@ from tests.factories import make_chain
 from tests.fakes import N, ScriptedModel
 
 
-def drawn_bases() -> dict[str, set[str]]:
+def parse_documented_bases() -> dict[str, set[str]]:
     """The bases of every class, as the tree at the top of the module draws them."""
     bases: dict[str, set[str]] = {}
     above: list[str] = []
@@ -38,20 +38,20 @@ def drawn_bases() -> dict[str, set[str]]:
     return bases
 
 
-def actual_bases() -> dict[str, set[str]]:
+def find_bases() -> dict[str, set[str]]:
     classes = [
         one for _, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
     ]
     return {one.__name__: {base.__name__ for base in one.__bases__} for one in classes}
 
 
-def test_the_tree_is_that_of_the_classes() -> None:
-    assert drawn_bases() == actual_bases()
-    assert len(actual_bases()) > 15
+def test_documented_tree_of_errors_matches_the_classes() -> None:
+    assert parse_documented_bases() == find_bases()
+    assert len(find_bases()) > 15
 
 
-def test_every_class_is_caught_with_its_root_and_says_when_it_is_raised() -> None:
-    for name in actual_bases():
+def test_every_error_has_its_root_and_a_docstring() -> None:
+    for name in find_bases():
         one = getattr(errors, name)
         assert issubclass(one, CFCWarning if name.endswith("Warning") else CFCError)
         assert inspect.getdoc(one)
@@ -62,7 +62,7 @@ def test_every_class_is_caught_with_its_root_and_says_when_it_is_raised() -> Non
     ("own", "builtin"),
     [(InputError, "ValueError"), (RecordError, "ValueError"), (MissingExtraError, "ImportError")],
 )
-def test_some_are_what_python_programmers_expect_as_well(own: type[Exception], builtin: str) -> None:
+def test_some_errors_derive_from_builtin_exceptions(own: type[Exception], builtin: str) -> None:
     assert issubclass(own, getattr(builtins, builtin))
 
 
@@ -74,28 +74,28 @@ def test_some_are_what_python_programmers_expect_as_well(own: type[Exception], b
         (("a.jsonl", 0, "", "no such file"), "a.jsonl: no such file"),
     ],
 )
-def test_a_record_error_names_file_line_and_field(parts: tuple[str, int, str, str], message: str) -> None:
+def test_record_error_names_file_line_and_field(parts: tuple[str, int, str, str], message: str) -> None:
     error = RecordError(*parts)
     assert str(error) == message
     assert (error.source, error.line, error.field, error.problem) == parts
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_record_error_survives_a_worker_process(protocol: int) -> None:
+def test_record_error_can_be_pickled_and_copied(protocol: int) -> None:
     error = RecordError("a.jsonl", 3, "id", "missing")
     for again in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):  # noqa: S301 - our own bytes
         assert type(again) is RecordError
         assert (str(again), vars(again)) == (str(error), vars(error))
 
 
-def test_every_other_error_survives_one_too() -> None:
-    for name in actual_bases().keys() - {"RecordError", "OutsideCertifiedRegionError", "AbstentionError"}:
+def test_other_errors_can_be_pickled() -> None:
+    for name in find_bases().keys() - {"RecordError", "OutsideCertifiedRegionError", "AbstentionError"}:
         error = getattr(errors, name)("what happened")
         again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
         assert (type(again), str(again)) == (type(error), "what happened")
 
 
-def test_an_abstention_that_is_raised_survives_one_with_its_result() -> None:
+def test_abstention_error_can_be_pickled_with_its_result() -> None:
     result = make_chain(generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("where?")
     error = AbstentionError(result)
     assert str(error) == (
@@ -107,7 +107,7 @@ def test_an_abstention_that_is_raised_survives_one_with_its_result() -> None:
     assert (type(again), str(again), again.result) == (type(error), str(error), error.result)
 
 
-def test_a_refusal_outside_the_certified_region_names_prompts_and_survives_one() -> None:
+def test_outside_certified_region_error_names_prompts_and_pickles() -> None:
     error = OutsideCertifiedRegionError([3, 4])
     assert "prompts 3, 4 depend" in str(error)
     assert "..." not in str(OutsideCertifiedRegionError(list(range(10)))).split("depend")[0]

@@ -13,25 +13,25 @@ from langchain_cfc._internal.files import atomic_writer, read_regular
 from langchain_cfc.errors import InputError
 
 
-def names(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def mode(path: Path) -> int:
+def find_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_the_file_appears_when_the_block_is_left(tmp_path: Path) -> None:
+def test_atomic_writer_creates_the_file_at_the_end_of_the_block(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with atomic_writer(path) as file:
         file.write(b"new")
         file.flush()
         assert not path.exists()
     assert path.read_bytes() == b"new"
-    assert names(tmp_path) == ["file"]
+    assert list_names(tmp_path) == ["file"]
 
 
-def test_the_old_file_is_there_until_then(tmp_path: Path) -> None:
+def test_atomic_writer_keeps_the_old_file_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
     with atomic_writer(str(path)) as file:
@@ -42,7 +42,9 @@ def test_the_old_file_is_there_until_then(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-def test_a_failure_leaves_nothing_new(tmp_path: Path, failure: type[BaseException]) -> None:
+def test_atomic_writer_leaves_nothing_new_after_a_failure(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
 
@@ -54,11 +56,11 @@ def test_a_failure_leaves_nothing_new(tmp_path: Path, failure: type[BaseExceptio
     with pytest.raises(failure):
         write()
     assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["file"]
+    assert list_names(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
-def test_a_failure_of_the_disk_leaves_nothing_new(
+def test_atomic_writer_reports_a_failure_of_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def full(*_: object) -> None:
@@ -70,11 +72,11 @@ def test_a_failure_of_the_disk_leaves_nothing_new(
         atomic_writer(tmp_path / "file") as file,
     ):
         file.write(b"new")
-    assert names(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the limit is the system's")
-def test_a_write_that_fails_half_way_leaves_nothing_new(tmp_path: Path) -> None:
+def test_atomic_writer_leaves_nothing_new_if_the_disk_is_full(tmp_path: Path) -> None:
     """A limit on the size of files stands for a full disk: writes fail after some have succeeded."""
     program = (
         "import resource, signal, sys\n"
@@ -95,10 +97,10 @@ def test_a_write_that_fails_half_way_leaves_nothing_new(tmp_path: Path) -> None:
     )
     assert ran.stdout.strip() == f"InputError cannot write {path}: File too large; nothing was written"
     assert path.read_bytes() == b"old"
-    assert names(tmp_path) == ["file"]
+    assert list_names(tmp_path) == ["file"]
 
 
-def test_an_error_of_another_file_is_its_own(tmp_path: Path) -> None:
+def test_atomic_writer_raises_other_os_errors_unchanged(tmp_path: Path) -> None:
     def write() -> None:
         with atomic_writer(tmp_path / "file") as file:
             file.write(b"new")
@@ -106,12 +108,12 @@ def test_an_error_of_another_file_is_its_own(tmp_path: Path) -> None:
 
     with pytest.raises(ConnectionResetError):
         write()
-    assert names(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there in this way")
 @pytest.mark.parametrize("name", ["file", "ñ" * 120])
-def test_what_a_killed_process_left_is_removed_next_time(tmp_path: Path, name: str) -> None:
+def test_atomic_writer_removes_files_left_by_a_killed_process(tmp_path: Path, name: str) -> None:
     program = (
         "import os, signal, sys\n"
         "from langchain_cfc._internal.files import atomic_writer\n"
@@ -122,7 +124,7 @@ def test_what_a_killed_process_left_is_removed_next_time(tmp_path: Path, name: s
     path = tmp_path / name
     ran = subprocess.run([sys.executable, "-c", program, path], check=False, timeout=60)
     assert ran.returncode == -signal.SIGKILL
-    left = names(tmp_path)
+    left = list_names(tmp_path)
     assert len(left) == 1
     assert left[0].endswith(".tmp")
     # Neither are files of other targets touched, nor those that only look like it.
@@ -131,11 +133,11 @@ def test_what_a_killed_process_left_is_removed_next_time(tmp_path: Path, name: s
         (tmp_path / other).touch()
     with atomic_writer(path) as file:
         file.write(b"new")
-    assert set(names(tmp_path)) == {name, *others}
+    assert set(list_names(tmp_path)) == {name, *others}
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there in this way")
-def test_what_is_being_written_is_not_taken_for_left_over(tmp_path: Path) -> None:
+def test_atomic_writer_keeps_files_that_are_being_written(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with atomic_writer(path) as first:
         first.write(b"first")
@@ -143,10 +145,10 @@ def test_what_is_being_written_is_not_taken_for_left_over(tmp_path: Path) -> Non
             second.write(b"second")
         assert path.read_bytes() == b"second"
     assert path.read_bytes() == b"first"
-    assert names(tmp_path) == ["file"]
+    assert list_names(tmp_path) == ["file"]
 
 
-def test_only_regular_files_are_read(tmp_path: Path) -> None:
+def test_read_regular_refuses_anything_but_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
         with pytest.raises(InputError, match="not a regular file"):
@@ -157,7 +159,7 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
         read_regular(tmp_path / "file", 9)
 
 
-def test_content_is_on_disk_before_the_file_is_replaced(
+def test_atomic_writer_syncs_before_it_replaces_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, synced = tmp_path / "file", list[tuple[int, bool]]()
@@ -168,37 +170,37 @@ def test_content_is_on_disk_before_the_file_is_replaced(
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077])
-def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path, umask: int) -> None:
+def test_atomic_writer_gives_a_new_file_the_mode_of_the_umask(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         with atomic_writer(tmp_path / "file"):
             pass
     finally:
         os.umask(before)
-    assert mode(tmp_path / "file") == 0o666 & ~umask
+    assert find_mode(tmp_path / "file") == 0o666 & ~umask
 
 
-def test_a_private_file_is_its_owners_alone_from_the_first_byte(tmp_path: Path) -> None:
+def test_atomic_writer_creates_private_files_with_mode_600(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with atomic_writer(path, private=True):
-        assert [mode(one) for one in tmp_path.iterdir()] == [0o600]
-    assert mode(path) == 0o600
+        assert [find_mode(one) for one in tmp_path.iterdir()] == [0o600]
+    assert find_mode(path) == 0o600
     # Who shares it once shares it for good.
     path.chmod(0o640)
     with atomic_writer(path, private=True):
         pass
-    assert mode(path) == 0o640
+    assert find_mode(path) == 0o640
 
 
-def test_a_replaced_file_keeps_its_mode(tmp_path: Path) -> None:
+def test_atomic_writer_keeps_the_mode_of_a_replaced_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch(0o600)
     with atomic_writer(path):
-        assert [mode(one) for one in tmp_path.iterdir()] == [0o600, 0o600]
-    assert mode(path) == 0o600
+        assert [find_mode(one) for one in tmp_path.iterdir()] == [0o600, 0o600]
+    assert find_mode(path) == 0o600
 
 
-def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
+def test_atomic_writer_follows_symbolic_links(tmp_path: Path) -> None:
     (tmp_path / "real").write_bytes(b"old")
     (tmp_path / "link").symlink_to("real")
     with atomic_writer(tmp_path / "link") as file:
@@ -208,7 +210,7 @@ def test_a_symbolic_link_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["none", "file"])
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, folder: str) -> None:
+def test_atomic_writer_names_a_missing_folder(tmp_path: Path, folder: str) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match=rf"the folder .*{folder} does not exist"),
@@ -217,16 +219,16 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path, folder: str) -> Non
         pytest.fail("nothing could be written here")
 
 
-def test_a_folder_or_device_is_not_replaced(tmp_path: Path) -> None:
+def test_atomic_writer_refuses_folders_and_devices(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(InputError, match="not a regular file"), atomic_writer(path):
             pytest.fail("this must not be replaced")
-    assert names(tmp_path) == ["pipe"]
+    assert list_names(tmp_path) == ["pipe"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_what_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_atomic_writer_names_files_and_folders_without_permission(tmp_path: Path) -> None:
     (tmp_path / "file").touch(0o400)
     with pytest.raises(InputError, match="read-only"), atomic_writer(tmp_path / "file"):
         pytest.fail("the file is read-only")

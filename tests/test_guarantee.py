@@ -41,7 +41,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def records(size: int = 80, clusters: int | None = None) -> list[PromptRecord]:
+def make_records(size: int = 80, clusters: int | None = None) -> list[PromptRecord]:
     rng = np.random.default_rng(0)
     return [
         PromptRecord(
@@ -58,8 +58,8 @@ def records(size: int = 80, clusters: int | None = None) -> list[PromptRecord]:
     ]
 
 
-def artifact_for(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
-    return calibrate(records(), **{"alpha": "0.2", "features": features, **options})
+def make_artifact(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
+    return calibrate(make_records(), **{"alpha": "0.2", "features": features, **options})
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,13 @@ def artifact_for(features: str = "group(topic)", **options: Any) -> CalibrationA
         ("magic", True, "heuristic"),
     ],
 )
-def test_the_kind_of_a_promise_is_that_of_its_theorem(rule: str, exchangeable: bool, kind: str) -> None:
+def test_find_guarantee_kind_follows_rule_and_exchangeability(
+    rule: str, exchangeable: bool, kind: str
+) -> None:
     assert find_guarantee_kind(rule, exchangeable=exchangeable) == kind
 
 
-def test_the_conditional_promise_in_a_sentence() -> None:
+def test_state_guarantee_of_the_conditional_rule() -> None:
     assert state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS)) == (
         "For a new prompt exchangeable with the 500 calibration prompts, the answer set holds a correct "
         "answer, or the prompt is flagged as not certifiable, with probability at least 90 %: on average "
@@ -90,12 +92,12 @@ def test_the_conditional_promise_in_a_sentence() -> None:
     )
 
 
-def test_the_marginal_promise_disclaims_hard_prompts() -> None:
+def test_state_guarantee_of_the_marginal_rule_excludes_hard_prompts() -> None:
     sentence = state_guarantee("marginal", 0.9, 500, (ALL,))
     assert "at least 90 %, on average over all prompts; nothing is promised for hard prompts" in sentence
 
 
-def test_without_a_theorem_the_sentence_begins_with_that() -> None:
+def test_state_guarantee_of_a_heuristic_begins_with_no_guarantee() -> None:
     sentence = state_guarantee("heuristic", 0.9, 500, ())
     assert sentence.startswith("No guarantee: ")
     assert "at least" not in sentence
@@ -105,13 +107,13 @@ def test_without_a_theorem_the_sentence_begins_with_that() -> None:
     ("target", "percent"),
     [(0.9, "90 %"), (0.55, "55 %"), (0.945, "94.5 %"), (0.9995, "99.95 %"), (0.9999999, "99.99999 %")],
 )
-def test_a_target_is_neither_rounded_up_nor_shown_with_round_off(target: float, percent: str) -> None:
+def test_state_guarantee_shows_the_target_without_rounding(target: float, percent: str) -> None:
     kinds: tuple[Any, ...] = ("conditional", "marginal", "heuristic")
     for kind in kinds:
         assert f" {percent}" in state_guarantee(kind, target, 500, (ALL,))
 
 
-def test_each_binding_has_a_text_of_its_own_at_the_end_of_the_assumptions() -> None:
+def test_list_assumptions_ends_with_a_text_per_binding() -> None:
     texts = {binding: list_assumptions(within_clusters="one", binding=binding) for binding in BINDINGS}
     assert len({text[-1] for text in texts.values()}) == len(BINDINGS)
     assert len({text[:-1] for text in texts.values()}) == 1
@@ -120,9 +122,9 @@ def test_each_binding_has_a_text_of_its_own_at_the_end_of_the_assumptions() -> N
     assert "unbound" in texts["unbound"][-1]
 
 
-def test_an_artifact_says_itself_whether_its_records_named_their_origin() -> None:
-    assert artifact_for().guarantee().binding == "unbound"
-    bound = artifact_for(provenance=Provenance(n=3, generator={"id": "g"}))
+def test_guarantee_binding_is_unbound_without_provenance() -> None:
+    assert make_artifact().guarantee().binding == "unbound"
+    bound = make_artifact(provenance=Provenance(n=3, generator={"id": "g"}))
     assert bound.guarantee().binding == "unchecked"
     assert bound.guarantee(binding="matched").binding == "matched"
 
@@ -130,10 +132,10 @@ def test_an_artifact_says_itself_whether_its_records_named_their_origin() -> Non
 @pytest.mark.parametrize(
     "features", ["group(topic)", "mean_score^2 + group(topic)", "hat(mean_score, 4)", "1"]
 )
-def test_the_weightings_are_those_of_the_feature_map(features: str) -> None:
-    artifact = artifact_for(features)
+def test_guarantee_weightings_are_those_of_the_feature_map(features: str) -> None:
+    artifact = make_artifact(features)
     found = artifact.guarantee()
-    draws = tabulate(records()).draws
+    draws = tabulate(make_records()).draws
     x = artifact.feature_map.transform(draws)
     values = {one.name: x @ np.array(one.coefficients) for one in found.weightings}
     assert found.feature_names == artifact.feature_map.names
@@ -156,8 +158,8 @@ def test_the_weightings_are_those_of_the_feature_map(features: str) -> None:
         assert not parts or sum(parts) == pytest.approx(np.ones(len(x)))
 
 
-def test_a_promise_carries_all_it_depends_on() -> None:
-    artifact = artifact_for(alpha=["0.1", "0.25"], set_rule="rank")
+def test_guarantee_holds_everything_that_it_depends_on() -> None:
+    artifact = make_artifact(alpha=["0.1", "0.25"], set_rule="rank")
     found = artifact.guarantee(0.25)
     assert (found.kind, found.alpha, found.target_coverage) == ("conditional", "0.25", 0.75)
     assert (found.threshold_rule, found.set_rule) == ("conditional", "rank")
@@ -177,28 +179,28 @@ def test_a_promise_carries_all_it_depends_on() -> None:
 
 
 @pytest.mark.parametrize(("rule", "names"), [("conditional", 3), ("marginal", 1), ("learned", 0)])
-def test_no_rule_claims_more_weightings_than_it_covers(rule: Any, names: int) -> None:
-    found = artifact_for(threshold_rule=rule).guarantee()
+def test_guarantee_lists_only_weightings_that_the_rule_covers(rule: Any, names: int) -> None:
+    found = make_artifact(threshold_rule=rule).guarantee()
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
     assert ("topic" in found.sentence) == (rule == "conditional")
 
 
-def test_prompts_that_share_a_cluster_leave_no_promise_under_any_rule() -> None:
+def test_guarantee_is_heuristic_if_prompts_share_a_cluster() -> None:
     rules: tuple[Any, ...] = ("conditional", "marginal", "learned")
     for rule in rules:
         artifact = calibrate(
-            records(clusters=30), alpha="0.2", features="1", threshold_rule=rule, within_clusters="all"
+            make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule, within_clusters="all"
         )
         found = artifact.guarantee()
         assert (found.kind, found.weightings) == ("heuristic", ())
         assert "no theorem" in found.assumptions[0]
-        one = calibrate(records(clusters=30), alpha="0.2", features="1", threshold_rule=rule).guarantee()
+        one = calibrate(make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule).guarantee()
         assert "one per cluster" in one.assumptions[0]
 
 
-def test_a_promise_is_plain_data() -> None:
-    found = artifact_for().guarantee()
+def test_guarantee_is_frozen_plain_data() -> None:
+    found = make_artifact().guarantee()
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):
         found.kind = "marginal"
@@ -216,12 +218,12 @@ def test_a_promise_is_plain_data() -> None:
         ("learned", {"ridge": True}, "heuristic"),
     ],
 )
-def test_a_penalty_leaves_less_of_the_theorem(rule: str, options: dict[str, bool], kind: str) -> None:
+def test_find_guarantee_kind_with_a_ridge(rule: str, options: dict[str, bool], kind: str) -> None:
     assert find_guarantee_kind(rule, exchangeable=True, **options) == kind
     assert find_guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
 
 
-def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> None:
+def test_state_guarantee_names_the_shift() -> None:
     shifted = state_guarantee("conditional", 0.9, 500, (ALL,), shift="meta(ratio)")
     assert "distributed as the 500 calibration prompts reweighted by meta(ratio)" in shifted
     assert "exchangeable" not in shifted
@@ -231,7 +233,7 @@ def test_under_a_shift_the_sentence_says_by_what_prompts_are_reweighted() -> Non
     assert "the promise is only as accurate as this ratio" in assumed[0]
 
 
-def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
+def test_state_guarantee_mentions_weighted_labels() -> None:
     weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
     assert "exchangeable with the prompts from which the 500 calibration prompts were chosen" in weighted
     assumed = list_assumptions(within_clusters="one", binding="matched", weighted=True)
@@ -240,7 +242,7 @@ def test_labels_that_were_chosen_unequally_are_said_to_be() -> None:
     assert "chosen to be labelled" not in list_assumptions(within_clusters="one", binding="matched")[0]
 
 
-def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
+def test_state_guarantee_of_randomised_thresholds_names_an_upper_bound() -> None:
     exact = state_guarantee("conditional", 0.9, 500, (ALL,), randomised=True)
     assert "at least 90 % (and no more than that if success scores are continuous)" in exact
     assert "no more" not in state_guarantee("conditional", 0.9, 500, (ALL,))
@@ -262,13 +264,13 @@ def test_randomised_thresholds_promise_no_more_than_the_target() -> None:
         ({"ridge": 0.1}, False),
     ],
 )
-def test_no_more_than_the_target_is_said_only_where_it_holds(options: dict[str, Any], exact: bool) -> None:
+def test_guarantee_names_an_upper_bound_only_where_it_holds(options: dict[str, Any], exact: bool) -> None:
     given = {"features": "mean_score", "randomised": True, "never_empty": False, **options}
-    sentence = artifact_for(**given).guarantee("0.2").sentence
+    sentence = make_artifact(**given).guarantee("0.2").sentence
     assert ("and no more than that if success scores are continuous" in sentence) == exact
 
 
-def test_what_is_stated_by_prompt_is_kept_on_average_and_not_by_level() -> None:
+def test_state_guarantee_of_adaptive_levels_holds_on_average() -> None:
     of_all = state_guarantee("conditional", 0.9, 500, (ALL,), adaptive=[0.6], randomised=True)
     assert of_all == (
         "For new prompts exchangeable with the 500 calibration prompts, the answer set holds a correct "
@@ -286,13 +288,13 @@ def test_what_is_stated_by_prompt_is_kept_on_average_and_not_by_level() -> None:
 
 
 @pytest.mark.parametrize("claims", [True, False])
-def test_a_stated_level_by_itself_is_excluded(claims: bool) -> None:
+def test_list_exclusions_of_adaptive_levels_excludes_single_levels(claims: bool) -> None:
     assert NOT_BY_LEVEL in list_exclusions("conditional", adaptive=True, claims=claims)
     assert NOT_BY_LEVEL not in list_exclusions("conditional", claims=claims)
     assert NOT_BY_LEVEL not in list_exclusions("heuristic", adaptive=True, claims=claims)
 
 
-def test_many_weightings_may_be_counted_instead_of_listed() -> None:
+def test_state_guarantee_can_count_weightings() -> None:
     soft = Weighting(name="s", kind="hat", words="soft ones", coefficients=(1.0,))
     sentence = state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS, CAPITALS, soft), listed=False)
     assert sentence.endswith(
@@ -305,7 +307,7 @@ def test_many_weightings_may_be_counted_instead_of_listed() -> None:
     )
 
 
-def test_confidence_is_a_sentence_of_its_own() -> None:
+def test_state_confidence_names_weightings() -> None:
     assert state_confidence(0.05, ("1",), (ALL, CAPITALS)) == (
         "With confidence 95 % it holds for this very artifact, not only on average over calibration sets: "
         "over all prompts."
@@ -322,8 +324,10 @@ def test_confidence_is_a_sentence_of_its_own() -> None:
         ("grouped", "group(topic)", ["1", "group(topic)=capital", "group(topic)=river"]),
     ],
 )
-def test_confidence_by_the_law_of_an_order_statistic(rule: Any, features: str, names: list[str]) -> None:
-    found = artifact_for(features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1").guarantee()
+def test_confident_guarantee_of_order_statistics_covers_all_weightings(
+    rule: Any, features: str, names: list[str]
+) -> None:
+    found = make_artifact(features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1").guarantee()
     assert (found.failure_probability, list(found.confident)) == (0.1, names)
     assert [one.name for one in found.weightings] == names
     assert "With confidence 90 % it holds for this very artifact" in found.sentence
@@ -331,15 +335,15 @@ def test_confidence_by_the_law_of_an_order_statistic(rule: Any, features: str, n
     assert any("independent and identically distributed" in one for one in found.assumptions)
     # It holds for this very artifact under all that is listed, so that nothing is on average only.
     assert ON_AVERAGE not in found.not_promised
-    plain = artifact_for(features, alpha="0.4", threshold_rule="marginal").guarantee()
+    plain = make_artifact(features, alpha="0.4", threshold_rule="marginal").guarantee()
     assert (plain.failure_probability, plain.confident) == (None, ())
     assert ON_AVERAGE in plain.not_promised
     assert "With confidence" not in plain.sentence
     assert not any("independent and identically" in one for one in plain.assumptions)
 
 
-def test_of_what_labels_chose_only_what_holds_with_confidence_is_promised() -> None:
-    found = calibrate(records(400), alpha="0.4", features="group(topic)", confident=True).guarantee()
+def test_confident_conditional_guarantee_covers_only_all_prompts() -> None:
+    found = calibrate(make_records(400), alpha="0.4", features="group(topic)", confident=True).guarantee()
     assert (found.kind, found.confident) == ("marginal", ("1",))
     assert [one.name for one in found.weightings] == ["1"]
     assert ON_AVERAGE not in found.not_promised
@@ -347,9 +351,9 @@ def test_of_what_labels_chose_only_what_holds_with_confidence_is_promised() -> N
     assert found.sentence.endswith("not only on average over calibration sets: over all prompts.")
 
 
-def test_prompts_that_share_a_cluster_leave_no_confidence() -> None:
+def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:
     found = calibrate(
-        records(clusters=30),
+        make_records(clusters=30),
         alpha="0.4",
         features="1",
         threshold_rule="marginal",
@@ -360,23 +364,23 @@ def test_prompts_that_share_a_cluster_leave_no_confidence() -> None:
     assert "confidence" not in found.sentence
 
 
-def test_what_has_no_theorem_is_called_a_heuristic() -> None:
+def test_guarantee_lists_stability_as_a_heuristic() -> None:
     stable = PaperStability.from_constant(0.1)
-    found = artifact_for(stability=stable).guarantee()
+    found = make_artifact(stability=stable).guarantee()
     assert found.heuristics == (stable.statement("0.2", found.calibration_size),)
     assert found.heuristics[0].startswith("CFC-PAC, a heuristic")
     assert found.failure_probability is None
-    assert artifact_for().guarantee().heuristics == ()
+    assert make_artifact().guarantee().heuristics == ()
 
 
-def test_a_ridge_penalising_everything_promises_nothing_and_lists_nothing() -> None:
-    found = artifact_for("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).guarantee()
+def test_guarantee_with_penalised_all_is_heuristic() -> None:
+    found = make_artifact("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).guarantee()
     assert (found.kind, found.weightings) == ("heuristic", ())
     assert found.sentence.startswith("No guarantee: ")
-    slopes = artifact_for("mean_score", ridge=0.1, fit_fraction=0.2).guarantee()
+    slopes = make_artifact("mean_score", ridge=0.1, fit_fraction=0.2).guarantee()
     assert (slopes.kind, [one.name for one in slopes.weightings]) == ("marginal", ["1"])
     assert set(slopes.estimated_slack) > {"1"}
-    assert artifact_for("mean_score").guarantee().estimated_slack == {}
+    assert make_artifact("mean_score").guarantee().estimated_slack == {}
 
 
 COVERED = CertifiedShare(
@@ -401,7 +405,7 @@ CERTIFICATE = CoverageCertificate(
 EVERYONE = CertifiedAnswers(name="1", words="all prompts", prompts=200, answered=150, wrong=3, certified=True)
 
 
-def wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRateCertificate:
+def make_wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRateCertificate:
     return WrongRateCertificate(
         alpha="0.1",
         delta="0.05",
@@ -415,14 +419,14 @@ def wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRateCert
     )
 
 
-def test_a_coverage_certificate_in_words() -> None:
+def test_coverage_certificate_sentence() -> None:
     sentence = CERTIFICATE.sentence()
     assert "on 200 held-out prompts, with confidence 95 %" in sentence
     assert "flagged with probability at least 91.2 %" in sentence  # rounded down
     assert "holds a correct answer with probability at least 85.0 %" in sentence
 
 
-def test_a_mean_set_size_is_not_rounded_down() -> None:
+def test_coverage_certificate_rounds_the_mean_set_size_up() -> None:
     # The bound is an upper one: 1.8712 candidates are at most 1.88, not at most 1.87.
     assert (
         "at most 1.88 candidates"
@@ -431,17 +435,17 @@ def test_a_mean_set_size_is_not_rounded_down() -> None:
 
 
 @pytest.mark.parametrize("share", [0.29, 0.57, 0.58, 0.999, 1.0])
-def test_a_bound_that_has_few_decimals_is_not_rounded_below_itself(share: float) -> None:
+def test_format_bound_keeps_bounds_with_few_decimals(share: float) -> None:
     # 1000 * 0.57 is 569.9999999999999: cutting floats would say 56.9 %.
     assert format_bound(share) == f"{100 * share:.1f} %"
     assert format_bound(share - 0.0001) == f"{100 * share - 0.1:.1f} %"
 
 
-def test_a_wrong_answer_certificate_in_words() -> None:
+def test_wrong_rate_certificate_sentence() -> None:
     capitals = EVERYONE.model_copy(update={"name": "g", "words": "prompts about capitals"})
     rivers = EVERYONE.model_copy(update={"name": "h", "words": "prompts about rivers", "certified": False})
     policy = AnswerPolicy(max_answers=1, min_agreement=3)
-    sentence = wrong_rate(policy, capitals, rivers).sentence()
+    sentence = make_wrong_rate(policy, capitals, rivers).sentence()
     assert "at most 5 % get a wrong best answer" in sentence
     assert "prompts about capitals" in sentence
     certified, _, missing = sentence.partition("The rate is not certified in: ")
@@ -454,10 +458,10 @@ def test_a_wrong_answer_certificate_in_words() -> None:
     assert AnswerPolicy().words == ""
 
 
-def test_an_answering_promise_says_what_it_takes_back() -> None:
-    plain = artifact_for().guarantee()
+def test_restrict_to_policy_states_what_is_excluded() -> None:
+    plain = make_artifact().guarantee()
     policy = AnswerPolicy(max_answers=1)
-    certificate = wrong_rate(policy)
+    certificate = make_wrong_rate(policy)
     uncertified, certified = restrict_to_policy(plain, policy), restrict_to_policy(plain, policy, certificate)
     about_answers = [one for one in plain.not_promised if "answered prompt gets a wrong answer" in one]
     assert len(about_answers) == 1
@@ -469,24 +473,24 @@ def test_an_answering_promise_says_what_it_takes_back() -> None:
     assert certified.sentence == f"{plain.sentence} This also counts sets that are withheld."
 
 
-def test_what_is_certified_rests_on_independent_prompts_and_says_so() -> None:
+def test_certified_guarantee_assumes_independent_prompts() -> None:
     # Exchangeability is enough on average; exact binomial bounds need more.
-    artifact = calibrate(records(300), alpha="0.2", features="group(topic)")
-    certified = certify(artifact, [one.model_copy(update={"id": f"x{one.id}"}) for one in records(100)])
+    artifact = calibrate(make_records(300), alpha="0.2", features="group(topic)")
+    certified = certify(artifact, [one.model_copy(update={"id": f"x{one.id}"}) for one in make_records(100)])
     assert certified.guarantee().certificate is not None
     assert any("independent and identically distributed" in one for one in certified.guarantee().assumptions)
     assert not any(
         "independent and identically distributed" in one for one in artifact.guarantee().assumptions
     )
-    bot = calibrate(records(400), features="group(topic)", max_wrong_rate="0.4")
+    bot = calibrate(make_records(400), features="group(topic)", max_wrong_rate="0.4")
     assert any("independent and identically distributed" in one for one in bot.bot_guarantee().assumptions)
 
 
-def test_certificates_are_plain_data() -> None:
+def test_certificates_are_frozen_plain_data() -> None:
     found = (
-        artifact_for()
+        make_artifact()
         .guarantee()
-        .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": wrong_rate(AnswerPolicy())})
+        .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": make_wrong_rate(AnswerPolicy())})
     )
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):
@@ -496,7 +500,7 @@ def test_certificates_are_plain_data() -> None:
             CertifiedShare.model_validate({**COVERED.model_dump(), field: value})
 
 
-def test_that_metadata_come_from_the_same_function_is_an_assumption() -> None:
+def test_guarantee_assumes_the_same_metadata_function() -> None:
     words = "The metadata of a prompt come from the same function as in calibration"
-    assert any(words in one for one in artifact_for("group(topic)").guarantee().assumptions)
-    assert not any(words in one for one in artifact_for("1").guarantee().assumptions)
+    assert any(words in one for one in make_artifact("group(topic)").guarantee().assumptions)
+    assert not any(words in one for one in make_artifact("1").guarantee().assumptions)

@@ -25,7 +25,7 @@ SAID = [
 
 
 @pytest.mark.filterwarnings(f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}")
-def test_what_the_page_says_is_what_the_recording_shows() -> None:
+def test_how_it_works_states_percentages_of_the_recording() -> None:
     report = compare(
         load_recording(),
         alpha=0.2,

@@ -31,7 +31,7 @@ COLUMNS = ("Tool calling", "Structured output", "Image input", "Token-level stre
 
 
 @pytest.fixture
-def place() -> Iterator[dict[str, Any]]:
+def page_folder() -> Iterator[dict[str, Any]]:
     """The folder, the model and the files that pages of the documentation speak of."""
     namespace: dict[str, Any] = {}
     pages._set_up(namespace)
@@ -41,7 +41,7 @@ def place() -> Iterator[dict[str, Any]]:
         pages._tear_down(namespace)
 
 
-def test_it_has_the_form_of_the_template() -> None:
+def test_langchain_page_has_the_sections_of_the_template() -> None:
     assert re.match(r'---\ntitle: "\w+ integration"\ndescription: ".+"\n---\n', PAGE)
     found = re.findall(r"^## (?:<.*?/> )?(.+)$", PAGE, re.MULTILINE)
     assert [one for one in found if one in SECTIONS] == SECTIONS
@@ -50,7 +50,7 @@ def test_it_has_the_form_of_the_template() -> None:
     assert "MODULE_NAME" not in PAGE
 
 
-def test_the_entry_says_what_the_page_says() -> None:
+def test_langchain_listing_agrees_with_the_page() -> None:
     entries: Any = yaml_load((FOLDER / "listing.yaml").read_text(encoding="utf-8"))
     (entry,) = entries
     assert entry["name"] in PAGE
@@ -63,8 +63,8 @@ def test_the_entry_says_what_the_page_says() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("place")
-def test_its_command_collects_what_its_code_serves() -> None:
+@pytest.mark.usefixtures("page_folder")
+def test_command_of_the_langchain_page_collects_its_records() -> None:
     (command,) = [code for _, title, code in BLOCKS if title.startswith("Label answers")]
     expected = read_records("records.jsonl").provenance
     shutil.move("records.jsonl", "expected.jsonl")
@@ -79,8 +79,8 @@ def test_its_command_collects_what_its_code_serves() -> None:
     assert (found.n, generator, found.verifier) == (expected.n, expected.generator, expected.verifier)
 
 
-@pytest.mark.usefixtures("place")
-def test_its_code_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("page_folder")
+def test_code_of_the_langchain_page_prints_its_outputs(capsys: pytest.CaptureFixture[str]) -> None:
     namespace: dict[str, Any] = {}
     promised = {}
     for language, title, code in BLOCKS:

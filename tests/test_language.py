@@ -77,7 +77,7 @@ IRREGULAR = {
 VERBS = {"embed", "feed", "need", "proceed", "seed", "speed", "exceed", "shed", "succeed"}
 
 
-def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield the functions and methods of a module, without properties, which are named like data."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -96,7 +96,7 @@ def is_bare_participle(name: str) -> bool:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_names_and_words_are_plain_and_docstrings_say_something(path: Path) -> None:
+def test_module_names_words_and_docstrings_are_plain(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source)
     problems = [
@@ -106,7 +106,7 @@ def test_names_and_words_are_plain_and_docstrings_say_something(path: Path) -> N
     ]
     problems += [
         f"line {node.lineno}: {node.name}() is a bare participle; use a verb phrase"
-        for node in functions(tree)
+        for node in list_functions(tree)
         if is_bare_participle(node.name)
     ]
     if path.parent.name != "cli" and (not path.name.startswith("_") or path.name == "__init__.py"):
@@ -123,11 +123,11 @@ def short_docstrings(tree: ast.Module) -> Iterator[str]:
                 yield node.name
 
 
-def test_every_folder_is_checked() -> None:
+def test_every_folder_contains_modules() -> None:
     assert all(any(REPOSITORY.glob(f"{folder}/**/*.py")) for folder in FOLDERS)
 
 
-def test_the_checks_see_what_they_forbid() -> None:
+def test_language_checks_find_forbidden_names_and_words() -> None:
     assert is_bare_participle("_told")
     assert is_bare_participle("scored")
     assert not is_bare_participle("score_all")

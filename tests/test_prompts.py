@@ -39,7 +39,7 @@ def make_recorded(*kinds: str) -> list[PromptRecord]:
     ]
 
 
-def calibrated_on(*kinds: str) -> CalibrationArtifact:
+def calibrate_on(*kinds: str) -> CalibrationArtifact:
     return calibrate(make_recorded(*kinds), alpha=0.25, features="1")
 
 
@@ -57,13 +57,13 @@ def calibrated_on(*kinds: str) -> CalibrationArtifact:
         (None, "object"),
     ],
 )
-def test_every_prompt_has_a_kind(prompt: Any, kind: str) -> None:
+def test_classify_prompt_returns_the_kind(prompt: Any, kind: str) -> None:
     assert classify_prompt(prompt) == kind
 
 
-def test_an_artifact_states_the_kinds_of_its_prompts() -> None:
-    assert calibrated_on("text").calibration.prompt_kinds == ["text"]
-    assert calibrated_on("text", "messages", "object").calibration.prompt_kinds == [
+def test_calibration_states_the_kinds_of_its_prompts() -> None:
+    assert calibrate_on("text").calibration.prompt_kinds == ["text"]
+    assert calibrate_on("text", "messages", "object").calibration.prompt_kinds == [
         "messages",
         "object",
         "text",
@@ -80,7 +80,7 @@ def test_an_artifact_states_the_kinds_of_its_prompts() -> None:
 
 @pytest.mark.parametrize("calibrated", INPUTS)
 @pytest.mark.parametrize("served", INPUTS)
-def test_another_kind_is_refused_before_anything_is_drawn(
+def test_chain_refuses_prompts_of_another_kind_before_drawing(
     calibrated: str, served: str, invoke: Invoke
 ) -> None:
     drawn: list[Any] = []
@@ -89,7 +89,7 @@ def test_another_kind_is_refused_before_anything_is_drawn(
         drawn.append(prompt)
         return TEXTS[len(drawn) % len(TEXTS)]
 
-    chain = make_chain(calibrated_on(calibrated), generator=RunnableLambda(draw))
+    chain = make_chain(calibrate_on(calibrated), generator=RunnableLambda(draw))
     if served == calibrated or (served, calibrated) == ("messages", "text"):
         assert invoke(chain, INPUTS[served]).reason == "answered"
         assert drawn == [INPUTS[calibrated]] * N
@@ -101,35 +101,35 @@ def test_another_kind_is_refused_before_anything_is_drawn(
     assert drawn == []
 
 
-def test_every_kind_that_was_calibrated_is_served(invoke: Invoke) -> None:
-    chain = make_chain(calibrated_on("text", "messages"))
+def test_chain_serves_every_calibrated_kind_of_prompt(invoke: Invoke) -> None:
+    chain = make_chain(calibrate_on("text", "messages"))
     for kind in ("text", "messages"):
         assert invoke(chain, INPUTS[kind]).reason == "answered"
     with pytest.raises(PromptKindError, match="kind object"):
         invoke(chain, INPUTS["object"])
 
 
-def test_a_prompt_value_of_a_text_is_that_text(invoke: Invoke) -> None:
+def test_chain_reads_a_string_prompt_value_as_text(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
     templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
-    invoke(make_chain(calibrated_on("text"), generator=templated), StringPromptValue(text=QUESTION))
+    invoke(make_chain(calibrate_on("text"), generator=templated), StringPromptValue(text=QUESTION))
     assert set(model.drawn) == {f"Briefly: {QUESTION}"}
 
 
-def test_a_chain_calibrated_on_texts_refuses_what_a_text_would_not_hold(invoke: Invoke) -> None:
+def test_chain_calibrated_on_texts_refuses_conversations(invoke: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
-    chain = make_chain(calibrated_on("text"), generator=model)
+    chain = make_chain(calibrate_on("text"), generator=model)
     with pytest.raises(PromptKindError, match="all but one of 2 human messages would be lost"):
         invoke(chain, [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(QUESTION)])
     assert model.drawn == []
 
 
 @every_way
-def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Invoke) -> None:
+def test_chat_model_converts_messages_for_chains_calibrated_on_texts(ask: Invoke) -> None:
     """Without the conversion the template would hold the `repr` of a list of messages."""
     model = ScriptedModel(texts=TEXTS)
     templated: Runnable[Any, Any] = ChatPromptTemplate.from_template("Briefly: {question}") | model
-    facade = CFCChatModel(chain=make_chain(calibrated_on("text"), generator=templated))
+    facade = CFCChatModel(chain=make_chain(calibrate_on("text"), generator=templated))
     assert ask(facade, QUESTION).text == "lima|0.1"
     assert set(model.drawn) == {f"Briefly: {QUESTION}"}
     drawn = len(model.drawn)
@@ -143,9 +143,9 @@ def test_the_chat_model_asks_a_chain_calibrated_on_texts_with_the_text(ask: Invo
 
 
 @every_way
-def test_the_chat_model_hands_messages_to_a_chain_calibrated_on_messages(ask: Invoke) -> None:
+def test_chat_model_hands_messages_to_chains_calibrated_on_them(ask: Invoke) -> None:
     model = ScriptedModel(texts=TEXTS)
-    facade = CFCChatModel(chain=make_chain(calibrated_on("messages"), generator=model))
+    facade = CFCChatModel(chain=make_chain(calibrate_on("messages"), generator=model))
     assert ask(facade, [SystemMessage("Be brief."), HumanMessage(QUESTION)]).text == "lima|0.1"
     assert set(model.drawn) == {QUESTION}
 
@@ -163,7 +163,7 @@ def test_the_chat_model_hands_messages_to_a_chain_calibrated_on_messages(ask: In
         StringPromptValue(text=QUESTION),
     ],
 )
-def test_one_human_message_becomes_its_text(prompt: Any) -> None:
+def test_messages_to_text_returns_the_text_of_one_human_message(prompt: Any) -> None:
     assert messages_to_text(prompt) == QUESTION
 
 
@@ -185,7 +185,7 @@ def test_one_human_message_becomes_its_text(prompt: Any) -> None:
         (7, "does not hold messages"),
     ],
 )
-def test_what_a_text_would_not_hold_is_refused(messages: Any, lost: str) -> None:
+def test_messages_to_text_refuses_messages_that_would_be_lost(messages: Any, lost: str) -> None:
     with pytest.raises(PromptKindError, match=lost) as refused:
         messages_to_text(messages)
     assert isinstance(refused.value, InputError)

@@ -136,7 +136,7 @@ OUTSIDE: dict[str, frozenset[str]] = {
 }
 
 
-def modules() -> list[Path]:
+def list_modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
 
@@ -144,7 +144,7 @@ def package_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(source: str) -> Iterator[str]:
+def find_imports(source: str) -> Iterator[str]:
     """The dotted names that a module imports at any depth, in functions and under TYPE_CHECKING too."""
     for node in ast.walk(ast.parse(source)):
         match node:
@@ -163,25 +163,25 @@ def imported(source: str) -> Iterator[str]:
 
 
 @cache
-def imported_by(path: Path) -> frozenset[str]:
+def find_imports_of(path: Path) -> frozenset[str]:
     """The same of a file, which is read once."""
-    return frozenset(imported(path.read_text()))
+    return frozenset(find_imports(path.read_text()))
 
 
-def inner_imports(path: Path) -> set[str]:
+def find_inner_imports(path: Path) -> set[str]:
     """The other packages that a module imports."""
-    names = (name.split(".") for name in imported_by(path))
+    names = (name.split(".") for name in find_imports_of(path))
     return {parts[1] for parts in names if parts[0] == "langchain_cfc"} - {package_of(path)}
 
 
-def outer_imports(path: Path) -> set[str]:
+def find_outer_imports(path: Path) -> set[str]:
     """The distributions that a module imports."""
-    roots = {name.partition(".")[0] for name in imported_by(path)}
+    roots = {name.partition(".")[0] for name in find_imports_of(path)}
     # Python 3.10 has no `tomllib` yet.
     return roots - {"langchain_cfc", "tomllib"} - sys.stdlib_module_names
 
 
-def loaded_by(statement: str) -> set[str]:
+def find_loaded(statement: str) -> set[str]:
     """The root modules that a fresh interpreter has loaded after a statement."""
     code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     run = subprocess.run(
@@ -191,7 +191,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 @pytest.mark.parametrize("module", PROMISED)
-def test_every_promised_name_is_there(module: str) -> None:
+def test_promised_names_exist(module: str) -> None:
     home = importlib.import_module(module)
     for name in PROMISED[module]:
         assert getattr(home, name) is not None
@@ -213,7 +213,7 @@ LAZY = pytest.mark.parametrize(
 
 
 @LAZY
-def test_every_listed_name_can_be_imported(package: Any, more: set[str]) -> None:
+def test_names_of_all_can_be_imported(package: Any, more: set[str]) -> None:
     del more
     for name in package.__all__:
         assert getattr(package, name) is not None
@@ -223,7 +223,7 @@ def test_every_listed_name_can_be_imported(package: Any, more: set[str]) -> None
 
 
 @LAZY
-def test_public_names_are_those_of_their_packages(package: Any, more: set[str]) -> None:
+def test_lazy_names_are_those_of_their_modules(package: Any, more: set[str]) -> None:
     for home, names in package._NAMES.items():
         module = importlib.import_module(f".{home}", package.__package__)
         assert all(getattr(package, name) is getattr(module, name) for name in names)
@@ -231,14 +231,14 @@ def test_public_names_are_those_of_their_packages(package: Any, more: set[str]) 
 
 
 @LAZY
-def test_no_public_name_is_that_of_a_module(package: Any, more: set[str]) -> None:
+def test_public_names_differ_from_module_names(package: Any, more: set[str]) -> None:
     # Once such a module is imported, the name would mean it.
     del more
     assert not set(package.__all__) & set(package._NAMES)
 
 
 @LAZY
-def test_static_readers_see_the_same_names(package: Any, more: set[str]) -> None:
+def test_type_checking_imports_match_lazy_names(package: Any, more: set[str]) -> None:
     # Type checkers read the imports under TYPE_CHECKING; the interpreter never does.
     del more
     tree = ast.parse(Path(package.__file__).read_text())
@@ -253,7 +253,7 @@ def test_static_readers_see_the_same_names(package: Any, more: set[str]) -> None
 
 
 @pytest.mark.parametrize("name", ["CFCRunable", "artifacts", "_homes", "__wrapped__"])
-def test_an_unknown_attribute_is_refused_as_usual(name: str) -> None:
+def test_package_refuses_unknown_attributes(name: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'langchain_cfc' has no attribute '{name}'"):
         getattr(langchain_cfc, name)
     assert not hasattr(langchain_cfc, name)
@@ -261,13 +261,13 @@ def test_an_unknown_attribute_is_refused_as_usual(name: str) -> None:
         exec(f"from langchain_cfc import {name}", {})  # noqa: S102 - the statement is the test
 
 
-def test_every_package_has_its_place() -> None:
-    found = {package_of(path) for path in modules()} - {"__init__"}
+def test_every_package_has_a_line_in_the_import_tables() -> None:
+    found = {package_of(path) for path in list_modules()} - {"__init__"}
     assert found == set(IMPORTS), "a new package needs a line in IMPORTS, in OUTSIDE and on the map"
     assert set(OUTSIDE) == set(IMPORTS)
 
 
-def test_packages_import_only_what_stands_above_them() -> None:
+def test_import_table_is_ordered_without_cycles() -> None:
     # So there is no circle. `_extras` and others that stand beside are named like the rest.
     order = list(IMPORTS)
     for package, allowed in IMPORTS.items():
@@ -275,28 +275,28 @@ def test_packages_import_only_what_stands_above_them() -> None:
         assert not below, f"{package} may not import {below}"
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_module_imports_what_its_package_may(path: Path) -> None:
+@pytest.mark.parametrize("path", list_modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_modules_import_only_what_their_package_may(path: Path) -> None:
     if path == PACKAGE / "__init__.py":
-        assert outer_imports(path) == set()
+        assert find_outer_imports(path) == set()
         return
     package = package_of(path)
-    assert inner_imports(path) <= IMPORTS[package]
-    assert outer_imports(path) <= OUTSIDE[package]
+    assert find_inner_imports(path) <= IMPORTS[package]
+    assert find_outer_imports(path) <= OUTSIDE[package]
 
 
-def test_every_permission_for_another_library_is_used() -> None:
+def test_every_permitted_library_is_used() -> None:
     # Otherwise the table would say less than it seems to.
     used: dict[str, set[str]] = {}
-    for path in modules():
-        used.setdefault(package_of(path), set()).update(outer_imports(path))
+    for path in list_modules():
+        used.setdefault(package_of(path), set()).update(find_outer_imports(path))
     for library in ("langchain_core", "scipy", "cvxpy", "typer", "rich"):
         permitted = {package for package, names in OUTSIDE.items() if library in names}
         users = {package for package, names in used.items() if library in names}
         assert users == permitted
 
 
-def taken_by_integrations() -> dict[str, set[str]]:
+def find_integration_imports() -> dict[str, set[str]]:
     """Modules of the package, and what the integrations import from each."""
     taken: dict[str, set[str]] = {}
     for path in (PACKAGE.parent / "integrations").glob("*/src/**/*.py"):
@@ -306,8 +306,8 @@ def taken_by_integrations() -> dict[str, set[str]]:
     return taken
 
 
-def test_integrations_import_public_names_only() -> None:
-    for module, names in taken_by_integrations().items():
+def test_integrations_import_only_public_names() -> None:
+    for module, names in find_integration_imports().items():
         assert module.count(".") <= 1, f"{module} is internal: `langchain_cfc.extend` has what may be used"
         home = importlib.import_module(module)
         # A module that is no package has no list of its own.
@@ -315,7 +315,7 @@ def test_integrations_import_public_names_only() -> None:
         assert names <= set(public), module
 
 
-def test_the_reader_of_imports_sees_them_all() -> None:
+def test_find_imports_sees_all_kinds_of_imports() -> None:
     source = """
 import numpy.typing as npt
 from langchain_cfc import artifact, calibration
@@ -325,7 +325,7 @@ def later():
     import scipy.stats
     require("cvxpy.problems", "verify", "this")
 """
-    assert set(imported(source)) == {
+    assert set(find_imports(source)) == {
         "numpy.typing",
         "langchain_cfc.artifact",
         "langchain_cfc.calibration",
@@ -335,21 +335,21 @@ def later():
     }
 
 
-def test_importing_the_package_loads_nothing() -> None:
-    before, after = loaded_by("pass"), loaded_by("import langchain_cfc")
+def test_importing_langchain_cfc_loads_no_other_library() -> None:
+    before, after = find_loaded("pass"), find_loaded("import langchain_cfc")
     assert "langchain_cfc" in after
     assert not after - before - {"langchain_cfc"} - sys.stdlib_module_names
 
 
-def test_the_errors_load_nothing_either() -> None:
-    assert not {"numpy", "pydantic", "langchain_core"} & loaded_by("from langchain_cfc import CFCError")
+def test_importing_errors_loads_no_heavy_library() -> None:
+    assert not {"numpy", "pydantic", "langchain_core"} & find_loaded("from langchain_cfc import CFCError")
 
 
 HEAVY = {"scipy", "cvxpy", "matplotlib", "pandas", "typer", "rich", "openai", "anthropic", "langchain_openai"}
 
 
-def test_the_mathematics_does_not_load_langchain() -> None:
-    loaded = loaded_by(
+def test_calibrate_and_decide_do_not_load_langchain() -> None:
+    loaded = find_loaded(
         "from langchain_cfc import CalibrationArtifact, FeatureMap, Guarantee, PromptRecord\n"
         "from langchain_cfc import calibrate, evaluate\n"
         "from langchain_cfc.decision import decide\n"
@@ -377,7 +377,7 @@ assert chain.invoke("x").best == "a"
 """
 
 
-def test_calibrating_and_serving_a_prompt_load_nothing_heavy() -> None:
-    loaded = loaded_by(SERVE)
+def test_calibrating_and_serving_load_no_heavy_library() -> None:
+    loaded = find_loaded(SERVE)
     assert {"numpy", "pydantic", "langchain_core"} <= loaded
     assert not HEAVY & loaded

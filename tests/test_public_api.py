@@ -64,7 +64,7 @@ def lines() -> list[str]:
     return list_api()
 
 
-def test_the_public_api_is_as_listed(lines: list[str]) -> None:
+def test_public_api_matches_public_api_txt(lines: list[str]) -> None:
     listed = LISTED.read_text(encoding="utf-8").splitlines()
     changes = list(unified_diff(listed, lines, "listed", "now", n=0, lineterm=""))
     assert not changes, "\n".join(
@@ -72,7 +72,7 @@ def test_the_public_api_is_as_listed(lines: list[str]) -> None:
     )
 
 
-def test_a_parameter_that_is_gone_is_noticed(lines: list[str]) -> None:
+def test_list_api_contains_parameters_defaults_and_members(lines: list[str]) -> None:
     """The control: the list tells parameters, defaults and members apart."""
     assert any("langchain_cfc.evaluation.evaluate(artifact, " in line for line in lines)
     assert any(line.startswith("class langchain_cfc.runnable.CFCRunnable(") for line in lines)

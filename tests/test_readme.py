@@ -32,7 +32,7 @@ COLLECT = SHELL[1]
 
 
 @pytest.fixture
-def hosted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def hosted_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with serving(hosted_model(list_facts())) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -62,14 +62,14 @@ def shell(command: str, folder: Path) -> str:
     return ran.stdout + ran.stderr
 
 
-def test_it_is_short_and_its_set_up_comes_first() -> None:
+def test_readme_is_short_and_begins_with_the_set_up() -> None:
     assert len(README.splitlines()) <= 120
     first, second, *_ = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
     assert "langchain-cfc demo" in first
     assert "pytest" in second
 
 
-def test_the_draws_that_a_stopping_rule_takes_are_measured() -> None:
+def test_readme_states_the_measured_draws_of_its_draw_rule() -> None:
     (rule,) = re.findall(r'draws="(below\(.*?\))"', README)
     recorded = load_recording()
     seen = evaluate(
@@ -83,7 +83,7 @@ def test_the_draws_that_a_stopping_rule_takes_are_measured() -> None:
     )
 
 
-def test_the_extras_are_installed_before_they_are_needed() -> None:
+def test_readme_installs_extras_before_they_are_needed() -> None:
     (name,) = re.findall(r"--model (\S+)", COLLECT)
     needed = {"collect", *list_required_packages(name).values()}
     assert "openai" in needed
@@ -93,8 +93,8 @@ def test_the_extras_are_installed_before_they_are_needed() -> None:
     assert USE_IT.index(first) < USE_IT.index(COLLECT)
 
 
-@pytest.mark.usefixtures("hosted")
-def test_the_command_that_collects_gives_candidates_that_can_be_correct(
+@pytest.mark.usefixtures("hosted_server")
+def test_collect_command_of_the_readme_gives_correct_candidates(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Its first 400 questions are asked in the long test below.
@@ -112,8 +112,8 @@ def test_the_command_that_collects_gives_candidates_that_can_be_correct(
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("hosted")
-def test_use_it_works_as_printed(checkout: Path) -> None:
+@pytest.mark.usefixtures("hosted_server")
+def test_readme_code_works_as_printed(checkout: Path) -> None:
     assert "400 of 400 finished" in shell(COLLECT, checkout)
     (checkout / "use_it.py").write_text("\n".join(PYTHON), encoding="utf-8")
     said = shell("python use_it.py", checkout).splitlines()

@@ -40,7 +40,7 @@ def release() -> ModuleType:
 
 
 @pytest.fixture
-def copy(tmp_path: Path) -> Path:
+def checkout_copy(tmp_path: Path) -> Path:
     """The files that are compared, to be changed."""
     names = ["pyproject.toml", "LICENSE", "CHANGELOG.md", "mkdocs.yml", "CITATION.cff"]
     names += [str(path.relative_to(ROOT)) for path in ROOT.glob("integrations/*/pyproject.toml")]
@@ -52,7 +52,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_all_distributions_are_in_step(release: ModuleType) -> None:
+def test_distributions_have_consistent_versions_and_files(release: ModuleType) -> None:
     assert len(release.read_distributions()) == 1 + len(list((ROOT / "integrations").glob("*/README.md")))
     assert release.list_version_problems() == []
     assert release.list_file_problems() == []
@@ -89,37 +89,46 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
         (replace("CHANGELOG.md", "### Promise", "- One.\n" * 60), "at most 60 are"),
     ],
 )
-def test_what_is_out_of_step_is_named(
-    release: ModuleType, copy: Path, change: Callable[[Path], None], said: str
+def test_release_checks_name_inconsistencies(
+    release: ModuleType, checkout_copy: Path, change: Callable[[Path], None], said: str
 ) -> None:
-    change(copy)
+    change(checkout_copy)
     problems = [
-        *release.list_version_problems(copy),
-        *release.list_file_problems(copy),
-        *release.list_changelog_problems(copy),
+        *release.list_version_problems(checkout_copy),
+        *release.list_file_problems(checkout_copy),
+        *release.list_changelog_problems(checkout_copy),
     ]
     assert any(said in problem for problem in problems), problems
 
 
-def test_a_tag_needs_an_address_and_an_entry_of_today(release: ModuleType, copy: Path) -> None:
-    replace("CHANGELOG.md", "## [Unreleased]", "## [Unreleased]\n\n- New.")(copy)
-    text = (copy / "CHANGELOG.md").read_text(encoding="utf-8")
-    (copy / "CHANGELOG.md").write_text(re.sub(r"\d{4}-\d\d-\d\d", "2020-01-01", text), encoding="utf-8")
-    problems = "\n".join(release.list_unsettled(copy) + release.list_tag_problems(copy))
+def test_release_tag_requires_an_address_and_a_dated_changelog_entry(
+    release: ModuleType, checkout_copy: Path
+) -> None:
+    replace("CHANGELOG.md", "## [Unreleased]", "## [Unreleased]\n\n- New.")(checkout_copy)
+    text = (checkout_copy / "CHANGELOG.md").read_text(encoding="utf-8")
+    (checkout_copy / "CHANGELOG.md").write_text(
+        re.sub(r"\d{4}-\d\d-\d\d", "2020-01-01", text), encoding="utf-8"
+    )
+    problems = "\n".join(release.list_unsettled(checkout_copy) + release.list_tag_problems(checkout_copy))
     assert "move what is below Unreleased" in problems
     assert "is dated 2020-01-01, today is" in problems
-    for file in ["pyproject.toml", *(str(one.relative_to(copy)) for one in copy.glob("*/*/pyproject.toml"))]:
-        replace(file, "[project.urls]", '[project.urls]\nRepository = "https://git.example/cfc"')(copy)
-    assert release.list_file_problems(copy) == []
-    problems = "\n".join(release.list_unsettled(copy))
+    for file in [
+        "pyproject.toml",
+        *(str(one.relative_to(checkout_copy)) for one in checkout_copy.glob("*/*/pyproject.toml")),
+    ]:
+        replace(file, "[project.urls]", '[project.urls]\nRepository = "https://git.example/cfc"')(
+            checkout_copy
+        )
+    assert release.list_file_problems(checkout_copy) == []
+    problems = "\n".join(release.list_unsettled(checkout_copy))
     assert "mkdocs.yml: repo_url is missing, and pyproject.toml says https://git.example/cfc" in problems
-    replace("mkdocs.yml", "# repo_url: https://...", "repo_url: https://git.example/cfc")(copy)
-    replace("CITATION.cff", "license:", "repository-code: https://git.example/cfc\nlicense:")(copy)
-    assert "git.example" not in "\n".join(release.list_unsettled(copy))
+    replace("mkdocs.yml", "# repo_url: https://...", "repo_url: https://git.example/cfc")(checkout_copy)
+    replace("CITATION.cff", "license:", "repository-code: https://git.example/cfc\nlicense:")(checkout_copy)
+    assert "git.example" not in "\n".join(release.list_unsettled(checkout_copy))
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_workflows_run_the_scripts_that_run_here(path: Path) -> None:
+def test_workflows_run_only_scripts_of_ci(path: Path) -> None:
     steps = [step for job in yaml_load(path.read_text("utf-8"))["jobs"].values() for step in job["steps"]]
     installs = "sudo apt-get install "  # programs that tests are skipped without
     commands = [step["run"] for step in steps if not step.get("run", installs).startswith(installs)]
@@ -130,7 +139,7 @@ def test_workflows_run_the_scripts_that_run_here(path: Path) -> None:
         assert os.access(script, os.X_OK)
 
 
-def test_workflows_cover_every_python_and_every_integration() -> None:
+def test_workflows_cover_every_python_and_integration() -> None:
     pythons = re.findall(r":: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     jobs = {path.name: yaml_load(path.read_text("utf-8"))["jobs"] for path in WORKFLOWS}
     assert jobs["tests.yml"]["tests"]["strategy"]["matrix"]["python-version"] == pythons
@@ -138,7 +147,7 @@ def test_workflows_cover_every_python_and_every_integration() -> None:
     assert jobs["long.yml"]["integrations"]["strategy"]["matrix"]["integration"] == integrations
 
 
-def test_ci_runs_every_script_that_workflows_run_for_a_change() -> None:
+def test_ci_run_runs_every_script_of_the_tests_workflow() -> None:
     text = (ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8")
     scripts = set(re.findall(r"run: (\.ci/\w+)", text))
     run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
@@ -177,7 +186,7 @@ def list_needed(project: dict[str, Any], extra: str) -> list[Requirement]:
         ("server", "signing"),
     ],
 )
-def test_locked_releases_are_those_that_are_asked_for(release: ModuleType, lock: str, extra: str) -> None:
+def test_locks_satisfy_the_requirements(release: ModuleType, lock: str, extra: str) -> None:
     text = (ROOT / ".ci" / "locks" / f"{lock}.txt").read_text(encoding="utf-8")
     locked: dict[str, list[Version]] = {}
     for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE):

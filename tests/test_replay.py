@@ -36,7 +36,7 @@ PROVENANCE = Provenance(
 )
 
 
-def record(number: int) -> PromptRecord:
+def make_record(number: int) -> PromptRecord:
     """A prompt whose first candidate is right; its success score is `number` / 40."""
     return PromptRecord(
         id=str(number),
@@ -50,7 +50,7 @@ def record(number: int) -> PromptRecord:
     )
 
 
-RECORDS = [record(number) for number in range(1, 40)]
+RECORDS = [make_record(number) for number in range(1, 40)]
 
 
 def make_replay_chain(**fields: Any) -> CFCRunnable:
@@ -64,19 +64,19 @@ def make_replay_chain(**fields: Any) -> CFCRunnable:
     return CFCRunnable(**{"artifact": artifact, **parts, **fields})
 
 
-def test_candidates_come_in_their_recorded_order_and_start_again() -> None:
+def test_replay_model_repeats_candidates_in_recorded_order() -> None:
     model = ReplayChatModel.from_records(RECORDS)
     drawn = [model.invoke("question 7").text for _ in range(2 * N)]
     assert drawn == ["right 7", "wrong 7", "wrong too 7"] * 2
 
 
-def test_prompts_do_not_disturb_each_other() -> None:
+def test_replay_model_counts_each_prompt_separately() -> None:
     model = ReplayChatModel.from_records(RECORDS)
     drawn = [model.invoke(f"question {number}").text for number in (1, 2, 1, 2)]
     assert drawn == ["right 1", "right 2", "wrong 1", "wrong 2"]
 
 
-def test_the_same_prompt_is_found_however_it_is_written() -> None:
+def test_replay_model_finds_a_prompt_in_every_form() -> None:
     model = ReplayChatModel.from_records(RECORDS)
     for prompt in (
         "question 3",
@@ -89,20 +89,20 @@ def test_the_same_prompt_is_found_however_it_is_written() -> None:
     assert chain.invoke({"number": 3}).text == "right 3"
 
 
-def test_a_prompt_that_was_not_recorded_has_nothing_to_replay() -> None:
+def test_replay_model_raises_draw_error_for_unknown_prompts() -> None:
     with pytest.raises(DrawError, match=r"this prompt was not recorded.*question 99"):
         ReplayChatModel.from_records(RECORDS).invoke("question 99")
     with pytest.raises(DrawError, match=f"{N} of {N} candidates could not be drawn"):
         make_replay_chain().invoke("question 99")
 
 
-def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
+def test_find_record_names_recorded_prompts_near_an_unknown_one() -> None:
     model = ReplayChatModel.from_records(RECORDS)
     assert model.find_record([HumanMessage("question 7")]) is RECORDS[6]
     with pytest.raises(DrawError, match=r"near it: 'question 3', 'question \d+', 'question \d+'$"):
         model.find_record("question 3x")
     # However long prompts are, and however many were recorded, this takes no time to speak of.
-    long = [record(1).model_copy(update={"id": str(k), "input": f"{k} " * 20_000}) for k in range(300)]
+    long = [make_record(1).model_copy(update={"id": str(k), "input": f"{k} " * 20_000}) for k in range(300)]
     before = time.process_time()
     with pytest.raises(DrawError) as failure:
         ReplayChatModel.from_records(long).find_record("5 " * 30_000)
@@ -111,7 +111,7 @@ def test_recorded_prompts_near_one_that_was_not_recorded_are_named() -> None:
 
 
 @pytest.mark.parametrize("sampling", ["requests", "single_request"])
-def test_served_as_recorded(sampling: str) -> None:
+def test_replay_chain_serves_the_recorded_decisions(sampling: str) -> None:
     chain = make_replay_chain(show_rejected=True, sampling=sampling)
     decisions = decide(chain.artifact, tabulate(RECORDS).draws)
     for row, one in enumerate(RECORDS):
@@ -124,7 +124,7 @@ def test_served_as_recorded(sampling: str) -> None:
         assert result.guarantee.binding == "matched"
 
 
-def test_all_candidates_of_a_prompt_come_with_one_request(tmp_path: Path) -> None:
+def test_replay_chain_draws_all_candidates_with_one_request(tmp_path: Path) -> None:
     write_records(tmp_path / "records.jsonl", RECORDS, PROVENANCE)
     parts = make_replay_parts(read_records(tmp_path / "records.jsonl"))
     for chain, requests in ((make_replay_chain(**parts), 1), (make_replay_chain(), N)):
@@ -133,7 +133,7 @@ def test_all_candidates_of_a_prompt_come_with_one_request(tmp_path: Path) -> Non
         assert len(recorder.of("model")) == requests
 
 
-def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
+def test_concurrent_replay_gives_the_recorded_candidates() -> None:
     chain = make_replay_chain(show_rejected=True)
     results = chain.batch([one.input for one in RECORDS], {"max_concurrency": 8})
     results += asyncio.run(chain.abatch([one.input for one in RECORDS]))
@@ -142,7 +142,7 @@ def test_concurrent_draws_give_the_recorded_candidates_in_some_order() -> None:
         assert found == sorted((str(c.text), c.score) for c in one.candidates)
 
 
-def test_replayed_parts_say_what_was_recorded() -> None:
+def test_fingerprints_of_replay_parts_are_the_recorded_ones() -> None:
     assert compute_fingerprint(ReplayChatModel.from_records(RECORDS, PROVENANCE)) == {"id": "recorded-model"}
     assert compute_fingerprint(RecordedScores(PROVENANCE)) == {"id": "recorded-judge"}
     assert compute_fingerprint(RecordedAnswers(RECORDS, PROVENANCE)) == {"id": "upper"}
@@ -150,7 +150,7 @@ def test_replayed_parts_say_what_was_recorded() -> None:
         assert compute_fingerprint(part) == {}
 
 
-def test_scores_of_strangers_are_unknown() -> None:
+def test_recorded_scores_refuse_candidates_not_recorded() -> None:
     recorded = DrawnCandidate("right 1", ReplayChatModel.from_records(RECORDS).invoke("question 1"))
     verifier = RecordedScores()
     assert verifier("question 1", [recorded]) == [1 / 40]
@@ -159,31 +159,31 @@ def test_scores_of_strangers_are_unknown() -> None:
             verifier("question 1", [recorded, stranger])
 
 
-def test_answers_are_those_recorded_for_a_text() -> None:
+def test_recorded_answers_return_the_answer_of_a_text() -> None:
     answers = RecordedAnswers(RECORDS)
     assert answers("wrong too 2") == "WRONG 2"
     with pytest.raises(KeyError):
         answers("never said")
 
 
-def test_a_candidate_without_an_answer_is_its_own() -> None:
+def test_recorded_answers_return_a_text_without_answer_itself() -> None:
     plain = PromptRecord(id="a", input="x", candidates=(Candidate(text="lima", score=0.5, correct=True),))
     assert RecordedAnswers([plain])("lima") == "lima"
 
 
-def test_metadata_are_those_recorded_for_a_prompt() -> None:
+def test_recorded_metadata_return_the_metadata_of_a_prompt() -> None:
     metadata = RecordedMetadata(RECORDS)
     assert metadata("question 5") == {"number": 5}
     assert metadata([HumanMessage("question 5")]) == {"number": 5}
     assert metadata("question 99") == {}
 
 
-def image(pixels: str) -> dict[str, Any]:
+def make_image(pixels: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixels}"}}
 
 
-def illustrated(pixels: str) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, image(pixels)]}]
+def make_illustrated(pixels: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, make_image(pixels)]}]
 
 
 def make_call(query: str) -> list[Any]:
@@ -191,16 +191,16 @@ def make_call(query: str) -> list[Any]:
     return [HumanMessage("x"), AIMessage("", tool_calls=[call]), ToolMessage("found", tool_call_id="1")]
 
 
-def test_two_images_with_one_text_are_two_prompts() -> None:
+def test_replay_model_distinguishes_prompts_by_their_images() -> None:
     candidates = {name: Candidate(text=name, score=0.5, correct=True) for name in ("cat", "rocket")}
     records = [
-        PromptRecord(id=name, input=illustrated(pixels), candidates=(candidates[name],))
+        PromptRecord(id=name, input=make_illustrated(pixels), candidates=(candidates[name],))
         for name, pixels in (("cat", "aaaa"), ("rocket", "bbbb"))
     ]
     model = ReplayChatModel.from_records(records)
-    assert [model.invoke(illustrated(pixels)).text for pixels in ("bbbb", "aaaa")] == ["rocket", "cat"]
+    assert [model.invoke(make_illustrated(pixels)).text for pixels in ("bbbb", "aaaa")] == ["rocket", "cat"]
     metadata = RecordedMetadata(one.model_copy(update={"metadata": {"name": one.id}}) for one in records)
-    assert metadata(illustrated("bbbb")) == {"name": "rocket"}
+    assert metadata(make_illustrated("bbbb")) == {"name": "rocket"}
     with pytest.raises(DrawError, match="not recorded"):
         model.invoke("What is this?")
 
@@ -214,14 +214,14 @@ def test_two_images_with_one_text_are_two_prompts() -> None:
         {"type": "file", "file": {"filename": "x.pdf", "file_data": "data:application/pdf;base64,aaaa"}},
     ],
 )
-def test_parts_are_found_again_in_the_form_that_a_chat_model_is_given(block: dict[str, Any]) -> None:
+def test_replay_model_finds_prompts_with_content_blocks(block: dict[str, Any]) -> None:
     # Chat models convert some blocks to LangChain's standard form before they see them.
     asked = [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, block]}]
     record = PromptRecord(id="a", input=asked, candidates=(Candidate(text="it", score=0.5, correct=True),))
     assert ReplayChatModel.from_records([record]).invoke(asked).text == "it"
 
 
-def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
+def test_replay_model_refuses_inputs_that_are_no_messages() -> None:
     record = PromptRecord(
         id="a", input=[{"no": "message"}], candidates=(Candidate(text="it", score=0.5, correct=True),)
     )
@@ -239,7 +239,7 @@ def test_a_record_that_holds_no_messages_cannot_be_replayed() -> None:
         ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
     ],
 )
-def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
+def test_compute_prompt_key_is_equal_for_equal_prompts(one: Any, other: Any) -> None:
     assert compute_prompt_key(one) == compute_prompt_key(other)
 
 
@@ -251,22 +251,22 @@ def test_keys_are_equal_for_equal_prompts(one: Any, other: Any) -> None:
         ([HumanMessage("x")], [HumanMessage("x"), AIMessage("y")]),
         ([("system", "s"), ("human", "x")], [("human", "s"), ("human", "x")]),
         ({"a": 1}, {"a": 2}),
-        (illustrated("aaaa"), illustrated("bbbb")),
-        (illustrated("aaaa"), "What is this?"),
+        (make_illustrated("aaaa"), make_illustrated("bbbb")),
+        (make_illustrated("aaaa"), "What is this?"),
         (make_call("llama"), make_call("alpaca")),
         ([HumanMessage("x", name="a")] * 2, [HumanMessage("x", name="b")] * 2),
     ],
 )
-def test_keys_differ_for_different_prompts(one: Any, other: Any) -> None:
+def test_compute_prompt_key_differs_for_different_prompts(one: Any, other: Any) -> None:
     assert compute_prompt_key(one) != compute_prompt_key(other)
 
 
-def test_a_text_that_looks_like_an_object_is_not_one() -> None:
+def test_compute_prompt_key_of_an_object_equals_that_of_its_json() -> None:
     # A known limit, written down here: the key of an object is its JSON, and a text may be the same JSON.
     assert compute_prompt_key('{"a":1}') == compute_prompt_key({"a": 1})
 
 
-def test_records_that_cannot_be_replayed_are_refused() -> None:
+def test_replay_parts_refuse_ambiguous_records() -> None:
     first, second = RECORDS[:2]
     same = second.model_copy(update={"input": first.input})
     with pytest.raises(InputError, match="records '1' and '2' have the same input"):
@@ -279,7 +279,7 @@ def test_records_that_cannot_be_replayed_are_refused() -> None:
         RecordedAnswers([first, second.model_copy(update={"candidates": (other,) * N})])
 
 
-def test_claims_that_cannot_be_replayed_are_refused() -> None:
+def test_recorded_claims_refuse_ambiguous_and_incomplete_records() -> None:
     claim = Claim(text="It is.", start=0, end=6, score=0.1, supported=True)
     record = ClaimsRecord(id="c", input="?", answer="It is.", claims=(claim,))
     assert RecordedClaims([record])("It is.")[0].end == 6

@@ -35,7 +35,7 @@ getattr(scale, sys.argv[1])(Path(sys.argv[2]), int(sys.argv[3]))
 ROOT = Path(__file__).parents[1]
 
 
-def child(program: str, *arguments: object) -> str:
+def run_program(program: str, *arguments: object) -> str:
     """What a program prints in a process of its own, whose memory is nobody else's."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -49,28 +49,30 @@ def child(program: str, *arguments: object) -> str:
     ("kind", "prompts", "n", "most"),
     [("lines", 100_000, 10, 1.5e9), ("parquet", 100_000, 20, 1.0e9)],
 )
-def test_numbers_alone_travel(tmp_path: Path, kind: str, prompts: int, n: int, most: float) -> None:
+def test_calibrate_from_a_file_makes_no_record_objects(
+    tmp_path: Path, kind: str, prompts: int, n: int, most: float
+) -> None:
     path = tmp_path / "records"
-    child(MAKE, f"make_{kind}", path, prompts)
-    found = json.loads(child(CHILD, path))
+    run_program(MAKE, f"make_{kind}", path, prompts)
+    found = json.loads(run_program(CHILD, path))
     assert (found["prompts"], found["n"]) == (prompts, n)
     assert found["peak"] < most
 
 
 @pytest.mark.long
-def test_claims_make_no_model_either(tmp_path: Path) -> None:
+def test_calibrate_from_a_file_makes_no_claim_objects(tmp_path: Path) -> None:
     path = tmp_path / "claims.parquet"
-    child(MAKE, "make_claims", path, 300)
+    run_program(MAKE, "make_claims", path, 300)
     for file in (path, path.with_suffix(".jsonl")):
-        assert json.loads(child(CHILD, file))["prompts"] == 300
+        assert json.loads(run_program(CHILD, file))["prompts"] == 300
 
 
 @pytest.mark.long
-def test_a_model_that_is_made_is_noticed(tmp_path: Path) -> None:
+def test_scale_check_notices_a_record_object(tmp_path: Path) -> None:
     # Negative control: one line that only the strict reader can judge.
     path = tmp_path / "records"
-    child(MAKE, "make_lines", path, 300)
+    run_program(MAKE, "make_lines", path, 300)
     deep = path.read_text("utf-8").replace('"reference": [', '"reference": [' + "[" * 30 + "]" * 30 + ", ", 1)
     path.write_text(deep, "utf-8")
     with pytest.raises(AssertionError, match="a record or a candidate was made"):
-        child(CHILD, path)
+        run_program(CHILD, path)

@@ -46,7 +46,7 @@ IN_CSS = re.compile(r"url\(\s*[\"']?([^\"')]+)|@import\s+[\"']([^\"']+)")
 
 
 @dataclass
-class Seen(HTMLParser):
+class ParsedPage(HTMLParser):
     """What one page holds and asks for."""
 
     ids: set[str] = field(default_factory=set)
@@ -60,7 +60,7 @@ class Seen(HTMLParser):
         super().__init__()
 
     @classmethod
-    def of(cls, path: Path) -> Seen:
+    def of(cls, path: Path) -> ParsedPage:
         page = cls()
         page.feed(path.read_text(encoding="utf-8"))
         page.close()
@@ -123,8 +123,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Seen]:
-    return {path: Seen.of(path) for path in sorted(site.rglob("*.html"))}
+def pages(site: Path) -> dict[Path, ParsedPage]:
+    return {path: ParsedPage.of(path) for path in sorted(site.rglob("*.html"))}
 
 
 @contextmanager
@@ -142,7 +142,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Keep requests out of the test's output."""
 
 
-def broken(site: Path, pages: dict[Path, Seen]) -> list[str]:
+def find_broken_links(site: Path, pages: dict[Path, ParsedPage]) -> list[str]:
     """Every link of the pages to a file or an anchor that is not there."""
     found = []
     for path, page in pages.items():
@@ -164,7 +164,7 @@ def broken(site: Path, pages: dict[Path, Seen]) -> list[str]:
     return found
 
 
-def from_elsewhere(site: Path, pages: dict[Path, Seen]) -> list[str]:
+def find_external_fetches(site: Path, pages: dict[Path, ParsedPage]) -> list[str]:
     """Whatever pages or style sheets fetch from another host."""
     asked = [(path, link) for path, page in pages.items() for link in page.fetched]
     sheets = [(path, path.read_text(encoding="utf-8")) for path in site.rglob("*.css")]
@@ -174,19 +174,19 @@ def from_elsewhere(site: Path, pages: dict[Path, Seen]) -> list[str]:
 
 
 @pytest.mark.long
-def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Seen]) -> None:
+def test_site_has_no_broken_links_or_anchors(site: Path, pages: dict[Path, ParsedPage]) -> None:
     assert sum(len(page.links) for page in pages.values()) > 1000
-    assert not broken(site, pages)
+    assert not find_broken_links(site, pages)
 
 
 @pytest.mark.long
-def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Seen]) -> None:
+def test_site_fetches_nothing_from_other_hosts(site: Path, pages: dict[Path, ParsedPage]) -> None:
     assert sum(len(page.fetched) for page in pages.values()) > len(pages)
-    assert not from_elsewhere(site, pages)
+    assert not find_external_fetches(site, pages)
 
 
 @pytest.mark.long
-def test_pages_are_read_as_they_were_meant(site: Path, pages: dict[Path, Seen]) -> None:
+def test_site_pages_render_lists_and_tables(site: Path, pages: dict[Path, ParsedPage]) -> None:
     # GitHub reads a list or a table also where no empty line stands before it; here it would be running text.
     for path, page in pages.items():
         for paragraph in page.paragraphs:
@@ -195,7 +195,7 @@ def test_pages_are_read_as_they_were_meant(site: Path, pages: dict[Path, Seen]) 
             assert not odd, f"{path.relative_to(site)}: {odd}"
 
 
-def all_commands() -> dict[str, str]:
+def list_commands() -> dict[str, str]:
     """The first sentence of every command, by its full name."""
     group: Any = typer.main.get_command(app)
     context = typer.Context(group)
@@ -206,10 +206,10 @@ def all_commands() -> dict[str, str]:
 
 
 @pytest.mark.long
-def test_every_command_is_described_under_its_full_name(site: Path) -> None:
+def test_site_describes_every_command(site: Path) -> None:
     page = (site / "command-line" / "index.html").read_text(encoding="utf-8")
     described = re.findall(r'<h\d id="langchain-cfc-([a-z0-9-]+)">.*?</h\d>\s*<p>(.*?)</p>', page, re.DOTALL)
-    commands = all_commands()
+    commands = list_commands()
     assert {"demo", "status", "monitor status", "paper gsm8k"} <= set(commands)
     assert {name: " ".join(html.unescape(words).split()) for name, words in described} == {
         name.replace(" ", "-"): words for name, words in commands.items()
@@ -217,7 +217,7 @@ def test_every_command_is_described_under_its_full_name(site: Path) -> None:
 
 
 @pytest.mark.long
-def test_every_promised_name_has_its_place(pages: dict[Path, Seen], site: Path) -> None:
+def test_site_documents_every_promised_name(pages: dict[Path, ParsedPage], site: Path) -> None:
     places = {anchor: path for path, page in pages.items() if path.parts[-3] == "api" for anchor in page.ids}
     promised = dict(PROMISED)
     short = promised.pop("langchain_cfc")
@@ -227,7 +227,7 @@ def test_every_promised_name_has_its_place(pages: dict[Path, Seen], site: Path) 
     assert not short - {link.rpartition(".")[2] for link in links if "#langchain_cfc." in link}
 
 
-def test_every_module_that_users_import_from_is_described() -> None:
+def test_api_pages_describe_every_public_module() -> None:
     pages = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md")]
     assert len(pages) <= 10
     described = {
@@ -238,7 +238,7 @@ def test_every_module_that_users_import_from_is_described() -> None:
 
 
 @pytest.mark.long
-def test_doctests_are_shown_as_code(site: Path) -> None:
+def test_site_shows_doctests_as_code(site: Path) -> None:
     shown = [path.read_text(encoding="utf-8") for path in (site / "api").rglob("*.html")]
     assert sum(page.count("&gt;&gt;&gt; ") for page in shown) > 20
     # Outside a section "Examples", Markdown takes `>>>` for a quotation.
@@ -246,13 +246,13 @@ def test_doctests_are_shown_as_code(site: Path) -> None:
 
 
 @pytest.mark.long
-def test_examples_and_integrations_have_pages(site: Path) -> None:
+def test_site_has_a_page_per_example_and_integration(site: Path) -> None:
     for readme in ROOT.glob("*/*/README.md"):
         if readme.parts[-3] in {"examples", "integrations"}:
             assert (site / readme.relative_to(ROOT).parent / "index.html").is_file()
 
 
-def code_blocks(page: Path) -> list[str]:
+def find_code_blocks(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     return [
         html.unescape(re.sub(r"<[^>]+>", "", one)) for one in re.findall(r"<pre.*?</pre>", text, re.DOTALL)
@@ -260,15 +260,15 @@ def code_blocks(page: Path) -> list[str]:
 
 
 @pytest.mark.long
-def test_signatures_are_broken_into_lines(site: Path) -> None:
-    blocks = {page: code_blocks(page) for page in (site / "api").rglob("*.html")}
+def test_site_breaks_long_signatures_into_lines(site: Path) -> None:
+    blocks = {page: find_code_blocks(page) for page in (site / "api").rglob("*.html")}
     assert any("calibrate(" in block for block in blocks[site / "api" / "calibration" / "index.html"])
     for page, found in blocks.items():
         assert [line for block in found for line in block.splitlines() if len(line) > 110] == [], page
 
 
 @pytest.mark.long
-def test_the_extra_docs_brings_all_that_the_site_is_built_with(tmp_path: Path) -> None:
+def test_docs_extra_suffices_to_build_the_site(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python"))
     environment = {**os.environ, "PYTHONPATH": "", "NO_MKDOCS_2_WARNING": "1"}
@@ -281,7 +281,7 @@ def test_the_extra_docs_brings_all_that_the_site_is_built_with(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_functions_are_not_mistaken_for_modules_of_their_name(site: Path) -> None:
+def test_site_documents_functions_and_not_modules_of_their_name(site: Path) -> None:
     for page in (site / "api").rglob("*.html"):
         headings = re.findall(
             r"<h([2-6]) id=\"([\w.]+)\".{0,200}?doc-symbol-(\w+)\"", page.read_text(), re.DOTALL
@@ -290,7 +290,7 @@ def test_functions_are_not_mistaken_for_modules_of_their_name(site: Path) -> Non
 
 
 @pytest.mark.long
-def test_what_a_function_returns_is_one_item(site: Path) -> None:
+def test_site_shows_return_values_as_one_item(site: Path) -> None:
     sections = [
         section
         for page in (site / "api").rglob("*.html")
@@ -306,7 +306,7 @@ def test_what_a_function_returns_is_one_item(site: Path) -> None:
 
 
 @pytest.mark.long
-def test_tabs_lead_to_all_pages_in_a_chosen_order(site: Path) -> None:
+def test_site_tabs_and_examples_are_in_order(site: Path) -> None:
     page = (site / "index.html").read_text(encoding="utf-8")
     tabs = re.findall(r'class="md-tabs__link">\s*(.*?)\s*<', page, re.DOTALL)
     assert tabs == ["Get started", "Tutorials", "How-to", "Concepts", "Reference", "Research"]
@@ -319,7 +319,7 @@ def test_tabs_lead_to_all_pages_in_a_chosen_order(site: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_sidebar_lists_every_integration(site: Path) -> None:
+def test_site_sidebar_lists_every_integration(site: Path) -> None:
     page = (site / "integrations" / "index.html").read_text(encoding="utf-8")
     sidebar = page.partition('data-md-type="navigation"')[2].partition('data-md-type="toc"')[0]
     for readme in (ROOT / "integrations").glob("*/README.md"):
@@ -339,12 +339,12 @@ def check_llms_txt(site: Path, pages: Iterable[Path]) -> list[Path]:
 
 
 @pytest.mark.long
-def test_llms_txt_lists_every_page(site: Path, pages: dict[Path, Seen]) -> None:
+def test_llms_txt_lists_every_page(site: Path, pages: dict[Path, ParsedPage]) -> None:
     check_llms_txt(site, pages)
 
 
 @pytest.mark.long
-def test_the_pages_of_llms_txt_are_markdown(tmp_path: Path) -> None:
+def test_pages_of_llms_txt_are_markdown(tmp_path: Path) -> None:
     before = os.times()
     check_built(build(ROOT / "mkdocs.yml", tmp_path, ["-m", "mkdocs"]))
     after = os.times()
@@ -357,7 +357,7 @@ def test_the_pages_of_llms_txt_are_markdown(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_search_knows_the_pages(site: Path) -> None:
+def test_search_index_contains_the_pages(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "CFCRunnable" in index
     assert "not certifiable" in index
@@ -381,7 +381,7 @@ def test_search_finds_the_right_page_first(site: Path) -> None:
     assert found == FOUND_FIRST
 
 
-def test_the_start_page_begins_as_the_readme_does() -> None:
+def test_start_page_begins_with_the_commands_of_the_readme() -> None:
     # What CI runs of the README is then what readers of the site run.
     block = re.compile(r"```bash\n(.*?)```", re.DOTALL)
     texts = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/index.md")]
@@ -392,7 +392,7 @@ def test_the_start_page_begins_as_the_readme_does() -> None:
 # Controls: what the checks above must not let pass.
 
 
-def small(folder: Path, page: str) -> Path:
+def make_small_site(folder: Path, page: str) -> Path:
     """The site's own settings and hooks, on two small pages."""
     settings = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     head, _, _ = settings.partition("\nnav:")
@@ -411,7 +411,7 @@ def small(folder: Path, page: str) -> Path:
 @pytest.mark.long
 def test_broken_links_fail_the_build(tmp_path: Path) -> None:
     links = ["gone.md", "other.md#away", "/elsewhere/", "#missing"]
-    ran = build(small(tmp_path, " ".join(f"[a link]({link})" for link in links)), tmp_path / "site")
+    ran = build(make_small_site(tmp_path, " ".join(f"[a link]({link})" for link in links)), tmp_path / "site")
     assert ran.returncode != 0
     assert f"{len(links)} warnings in strict mode" in ran.stdout + ran.stderr
     for link in links:
@@ -419,21 +419,21 @@ def test_broken_links_fail_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_check_finds_what_the_build_does_not_see(tmp_path: Path) -> None:
+def test_find_broken_links_sees_links_in_html(tmp_path: Path) -> None:
     # Links in HTML are not the build's business.
     links = ["../gone/", "../other/#gone"]
     unseen = " ".join(f'<a href="{link}">one</a>' for link in links)
-    ran = build(small(tmp_path, f"{unseen} [good](other.md#there)"), tmp_path / "site")
+    ran = build(make_small_site(tmp_path, f"{unseen} [good](other.md#there)"), tmp_path / "site")
     assert ran.returncode == 0, ran.stderr
-    seen = {path: Seen.of(path) for path in (tmp_path / "site").rglob("*.html")}
-    assert broken(tmp_path / "site", seen) == [f"index.html: {link}" for link in links]
+    seen = {path: ParsedPage.of(path) for path in (tmp_path / "site").rglob("*.html")}
+    assert find_broken_links(tmp_path / "site", seen) == [f"index.html: {link}" for link in links]
 
 
-def test_the_check_finds_what_is_fetched_from_elsewhere(tmp_path: Path) -> None:
+def test_find_external_fetches_sees_scripts_and_styles(tmp_path: Path) -> None:
     (tmp_path / "index.html").write_text(
         '<script src="https://cdn.example/a.js"></script><a href="https://fine.example">words</a>'
         '<p style="background: url(//pictures.example/b.png)">- an item\n- another</p>'
     )
     (tmp_path / "style.css").write_text("@import 'https://fonts.example/c.css'; a { background: url(d.png) }")
-    seen = {path: Seen.of(path) for path in tmp_path.rglob("*.html")}
-    assert len(from_elsewhere(tmp_path, seen)) == 3
+    seen = {path: ParsedPage.of(path) for path in tmp_path.rglob("*.html")}
+    assert len(find_external_fetches(tmp_path, seen)) == 3

@@ -31,20 +31,20 @@ ROUND_OFF = 1e-14
 # -- arithmetic ----------------------------------------------------------------------------------------------
 
 
-def test_the_papers_setting() -> None:
+def test_paper_stability_has_the_constants_of_the_paper() -> None:
     assert PAPER == PaperStability() == PaperStability(delta="0.9", constant=1.0)
     assert PAPER.slack(SIZE) == pytest.approx(math.sqrt(math.log(10 / 9) / 10_000), rel=1e-14)
     assert f"{PAPER.slack(SIZE):.6f}" == "0.003246"
 
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.15", "0.2", "0.25", "0.3", "0.35", "0.4", "0.45"])
-def test_the_papers_levels(alpha: str) -> None:
+def test_effective_alpha_at_the_levels_of_the_paper(alpha: str) -> None:
     # eps = 0.003245928459745...
     assert Decimal(PAPER.effective_alpha(alpha, SIZE)) == Decimal(alpha) - Decimal("0.00324592846")
     assert PAPER.effective_alpha(alpha, SIZE) != "0"
 
 
-def log_between(number: Fraction) -> tuple[Fraction, Fraction]:
+def bound_logarithm(number: Fraction) -> tuple[Fraction, Fraction]:
     """Bounds on the logarithm of a number of at least 1, without logarithms: the series of the area tangent.
 
     log x = 2 sum z^(2k + 1) / (2k + 1) with z = (x - 1) / (x + 1); all after a term are together below it
@@ -67,7 +67,7 @@ def is_rounded_down(text: str, alpha: str, size: int, stability: PaperStability)
     """Whether text <= alpha - eps < text + 1e-12, or 0 and alpha - eps < 1e-12; in rational arithmetic."""
     given_up = Fraction(alpha) - Fraction(text)
     least, most = (
-        Fraction(stability.constant) ** 2 * bound for bound in log_between(1 / Fraction(stability.delta))
+        Fraction(stability.constant) ** 2 * bound for bound in bound_logarithm(1 / Fraction(stability.delta))
     )
     low_enough = text == "0" or (given_up >= 0 and given_up**2 * size >= most)
     high_enough = given_up < UNIT or (given_up - UNIT) ** 2 * size < least
@@ -87,7 +87,7 @@ DECIMALS = st.builds(
 @example("0.1", "0.9", 5e-324, 10**30)
 @example("0.999999999999", "0.000000000001", LARGEST_NUMBER, 1)
 @settings(max_examples=repetitions(300, share=0.1))
-def test_what_is_left_is_rounded_down(alpha: str, delta: str, constant: float, size: int) -> None:
+def test_effective_alpha_is_rounded_down(alpha: str, delta: str, constant: float, size: int) -> None:
     stability = PaperStability.from_constant(constant, delta)
     left = stability.effective_alpha(alpha, size)
     assert is_rounded_down(left, alpha, size, stability)
@@ -98,7 +98,7 @@ def test_what_is_left_is_rounded_down(alpha: str, delta: str, constant: float, s
         assert not is_rounded_down(f"{Decimal(left) - Decimal('1e-12'):f}", alpha, size, stability)
 
 
-def test_floats_would_round_up() -> None:
+def test_float_arithmetic_would_round_effective_alpha_up() -> None:
     # Negative control: why the arithmetic is decimal.
     wrong = 0
     for size in range(1000, 1100):
@@ -112,7 +112,9 @@ POSITIVE = st.floats(1e-30, 1e30)
 
 @given(POSITIVE, POSITIVE, POSITIVE)
 @settings(max_examples=repetitions(300, share=0.1))
-def test_the_theorems_constant_is_the_next_float(radius: float, ridge: float, lipschitz: float) -> None:
+def test_from_theorem_rounds_the_constant_up_to_the_next_float(
+    radius: float, ridge: float, lipschitz: float
+) -> None:
     stability = PaperStability.from_theorem(radius, ridge, lipschitz)
     square = 2 * (Fraction(lipschitz) * Fraction(radius) ** 2 / Fraction(ridge)) ** 2
     assert Fraction(stability.constant) ** 2 >= square
@@ -120,14 +122,14 @@ def test_the_theorems_constant_is_the_next_float(radius: float, ridge: float, li
     assert (stability.radius, stability.ridge, stability.lipschitz) == (radius, ridge, lipschitz)
 
 
-def test_the_slack_falls_with_the_root_of_the_size_and_grows_with_confidence() -> None:
+def test_slack_scales_with_size_delta_and_constant() -> None:
     assert PAPER.slack(100) == pytest.approx(10 * PAPER.slack(SIZE), rel=1e-14)
     slacks = [PaperStability.from_constant(delta=delta).slack(SIZE) for delta in ("0.9", "0.5", "0.1", 0.01)]
     assert slacks == sorted(slacks)
     assert PaperStability.from_constant(2.0).slack(SIZE) == pytest.approx(2 * PAPER.slack(SIZE), rel=1e-14)
 
 
-def test_a_slack_is_vacuous_from_alpha_on() -> None:
+def test_effective_alpha_is_0_if_the_slack_exceeds_alpha() -> None:
     # 0.4590436... by the theorem, for indicators and a ridge that thresholds hardly feel.
     stability = PaperStability.from_theorem(radius=1.0, ridge=0.01, lipschitz=1.0)
     assert stability.slack(SIZE) == pytest.approx(0.45904360502642, rel=1e-13)
@@ -142,7 +144,7 @@ def test_a_slack_is_vacuous_from_alpha_on() -> None:
 
 
 @pytest.mark.parametrize("stability", [PAPER, PaperStability.from_theorem(1.7, 0.3, 4.0, 0.05)])
-def test_it_is_plain_data(stability: PaperStability) -> None:
+def test_paper_stability_is_frozen_plain_data(stability: PaperStability) -> None:
     text = stability.model_dump_json()
     assert PaperStability.model_validate_json(text) == stability
     assert PaperStability.model_validate(json.loads(text)) == stability
@@ -166,7 +168,7 @@ def test_it_is_plain_data(stability: PaperStability) -> None:
         {"more": 1},
     ],
 )
-def test_data_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+def test_paper_stability_refuses_inconsistent_data(change: dict[str, Any]) -> None:
     data = PaperStability.from_theorem(1.0, 0.01, 1.0).model_dump()
     assert PaperStability.model_validate(data).model_dump() == data
     with pytest.raises(ValidationError):
@@ -174,7 +176,7 @@ def test_data_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("number", [0.0, -1.0, math.nan, math.inf, True, "1", None])
-def test_impossible_numbers_are_refused(number: Any) -> None:
+def test_paper_stability_refuses_invalid_numbers(number: Any) -> None:
     with pytest.raises(InputError, match="constant"):
         PaperStability.from_constant(number)
     for name in ("radius", "ridge", "lipschitz"):
@@ -183,14 +185,14 @@ def test_impossible_numbers_are_refused(number: Any) -> None:
 
 
 @pytest.mark.parametrize("delta", ["0", "1", "1.5", "x", True, math.nan, "0.1234567890123"])
-def test_impossible_deltas_are_refused(delta: Any) -> None:
+def test_paper_stability_refuses_invalid_delta(delta: Any) -> None:
     with pytest.raises(InputError, match="delta m"):
         PaperStability.from_constant(delta=delta)
     with pytest.raises(InputError, match="delta m"):
         PaperStability.from_theorem(1.0, 1.0, 1.0, delta)
 
 
-def test_a_constant_out_of_floating_point_is_refused() -> None:
+def test_paper_stability_refuses_constants_that_overflow() -> None:
     with pytest.raises(InputError, match="constant: Input should be a finite number"):
         PaperStability.from_theorem(1e200, 1.0, 1.0)
     with pytest.raises(InputError, match="expected a constant of at most 1e"):
@@ -199,13 +201,13 @@ def test_a_constant_out_of_floating_point_is_refused() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, True, "10"])
-def test_impossible_sizes_are_refused(size: Any) -> None:
+def test_slack_and_effective_alpha_refuse_invalid_sizes(size: Any) -> None:
     for ask in (PAPER.slack, lambda n: PAPER.effective_alpha("0.1", n), lambda n: PAPER.statement("0.1", n)):
         with pytest.raises(InputError, match="size must be a number of calibration prompts"):
             ask(size)
 
 
-def test_an_impossible_alpha_is_refused() -> None:
+def test_effective_alpha_refuses_invalid_alpha() -> None:
     for ask in (PAPER.effective_alpha, PAPER.statement):
         with pytest.raises(InputError, match="alpha must be a decimal number"):
             ask("1", SIZE)
@@ -214,7 +216,7 @@ def test_an_impossible_alpha_is_refused() -> None:
 # -- words ---------------------------------------------------------------------------------------------------
 
 
-def test_the_statement_says_what_is_claimed_and_that_it_is_not_proven() -> None:
+def test_statement_names_the_claim_and_its_missing_proof() -> None:
     text = PAPER.statement(0.1, SIZE)
     assert "heuristic" in text
     # The paper's delta of 0.90 sounds like a confidence and is none.
@@ -227,7 +229,7 @@ def test_the_statement_says_what_is_claimed_and_that_it_is_not_proven() -> None:
     assert "vacuous" not in text
 
 
-def test_the_statement_says_where_the_slack_is_vacuous() -> None:
+def test_statement_says_that_the_slack_is_vacuous() -> None:
     text = PaperStability.from_theorem(1.0, 0.01, 1.0, "0.05").statement("0.125", 250)
     assert "at least 95 % over calibration sets" in text
     assert "is at least 87.5 %" in text
@@ -272,7 +274,7 @@ class Replacement(NamedTuple):
         return max(tau, 1 - tau)
 
 
-def random_replacement(rng: np.random.Generator) -> Replacement:
+def draw_replacement(rng: np.random.Generator) -> Replacement:
     # With fewer prompts than features, the library gives none outside their span a threshold at all.
     d = int(rng.integers(1, 4))
     size = int(rng.integers(d, 15))
@@ -292,7 +294,7 @@ def random_replacement(rng: np.random.Generator) -> Replacement:
     return Replacement(features[:size], scores[:size], other_features, other_scores, asked, alpha, ridge)
 
 
-def opposite(size: int, alpha: str) -> Replacement:
+def make_opposite_replacement(size: int, alpha: str) -> Replacement:
     """All prompts far above the fit, and one of them turned round: it pulls the other way with full force."""
     features, scores = np.full((size, 1), 3.0), np.ones(size)
     turned = features.copy()
@@ -302,11 +304,11 @@ def opposite(size: int, alpha: str) -> Replacement:
 
 
 @pytest.mark.long
-def test_no_replacement_moves_a_threshold_further_than_is_proven() -> None:
+def test_replacing_a_prompt_moves_thresholds_within_the_bound() -> None:
     rng = np.random.default_rng(20)
     shares = []
     for _ in range(repetitions(800, share=0.3)):
-        case = random_replacement(rng)
+        case = draw_replacement(rng)
         shares.append(case.movement() / (case.at_its_level() * case.bound()))
     assert max(shares) <= 1 + ROUND_OFF
     # Negative controls: the bound is not merely large. A tenth of it is exceeded, and so is the half that
@@ -317,16 +319,16 @@ def test_no_replacement_moves_a_threshold_further_than_is_proven() -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 40])
 @pytest.mark.parametrize("alpha", ["0.5", "0.1", "0.001"])
-def test_the_bound_is_attained(size: int, alpha: str) -> None:
+def test_stability_bound_is_attained(size: int, alpha: str) -> None:
     # Exactly, at one level: max(tau, 1 - tau) belongs there, and as tau nears 1 nothing is left to gain.
-    case = opposite(size, alpha)
+    case = make_opposite_replacement(size, alpha)
     assert case.movement() == pytest.approx(case.at_its_level() * case.bound(), rel=1e-12)
     assert case.movement() <= case.bound()
     # Negative control: a constant ten times smaller is refuted.
     assert case.movement() > case.bound() / 10
 
 
-def test_the_claim_is_false_where_all_its_assumptions_hold() -> None:
+def test_claim_of_the_paper_is_false_under_its_assumptions() -> None:
     """Phi = 1, uniform success scores, independent prompts: R = L = 1, no atom, and alpha above the slack.
 
     Coverage given the calibration set is the threshold t itself. With the penalty, the prompts below t are
@@ -405,7 +407,7 @@ def expected_coverage(alpha: str) -> tuple[float, float]:
     return float(means.mean()), float(law.var() / GROUPS)
 
 
-def test_the_slack_of_the_papers_tables_gives_their_coverage() -> None:
+def test_slack_of_the_paper_reproduces_its_coverage() -> None:
     """CFC-PAC at alpha = 0.10 covers 90.4 %: the paper's table says 90.8 +- 0.6 over five seeds.
 
     The mean of 300 calibration sets is that of 3000 independent Beta variables (or less), normal but for

@@ -13,16 +13,16 @@ from langchain_cfc._internal.suggestions import suggest_file, suggest_name, sugg
     ("given", "meant"),
     [(20, "0.2"), (5.0, "0.05"), ("2.5", "0.025"), ("80%", "0.8"), ("0.5 %", "0.005"), ("0,2", "0.2")],
 )
-def test_a_percentage_is_read_as_a_share(given: object, meant: str) -> None:
+def test_suggest_share_reads_percentages(given: object, meant: str) -> None:
     assert suggest_share(given) == f"; did you mean {meant}?"
 
 
 @pytest.mark.parametrize("given", [0.2, "0.2", 0, 1, -3, 100, 250, "nan", "inf", "some", "", True, None])
-def test_a_share_and_what_is_no_percentage_suggest_nothing(given: object) -> None:
+def test_suggest_share_suggests_nothing_for_shares_and_other_values(given: object) -> None:
     assert suggest_share(given) == ""
 
 
-def test_a_file_of_a_similar_name_in_the_same_folder_is_suggested(tmp_path: Path) -> None:
+def test_suggest_file_names_a_similar_file_in_the_folder(tmp_path: Path) -> None:
     for name in ("artifact.json", "records.jsonl"):
         tmp_path.joinpath(name).touch()
     assert suggest_file(tmp_path / "artefact.json") == f"; did you mean {tmp_path / 'artifact.json'}?"
@@ -32,6 +32,6 @@ def test_a_file_of_a_similar_name_in_the_same_folder_is_suggested(tmp_path: Path
     )
 
 
-def test_a_similar_name_is_suggested() -> None:
+def test_suggest_name_names_a_similar_name() -> None:
     assert suggest_name("topics", {"level": 1, "topic": 2}) == "; did you mean 'topic'?"
     assert suggest_name("colour", ["level", "topic"]) == ""

@@ -14,7 +14,7 @@ from langchain_cfc.errors import DrawError
 KEY = "sk-proj-Zx81LmQp0Tt"
 
 
-def test_control_characters_become_visible() -> None:
+def test_escape_controls_makes_control_characters_visible() -> None:
     assert escape_controls("a\tb\nc") == "a\tb\nc"
     assert escape_controls("\x1b[2J\x9b\x00\r\x7f\u202e") == r"\x1b[2J\x9b\x00\r\x7f\u202e"
     assert escape_controls("naïve 🦙 ñ \\x1b") == "naïve 🦙 ñ \\x1b"
@@ -39,7 +39,7 @@ def test_control_characters_become_visible() -> None:
         "bearer Zx81LmQp0Tt was refused",
     ],
 )
-def test_secrets_are_left_out(text: str) -> None:
+def test_redact_secrets_removes_secrets(text: str) -> None:
     redacted = redact_secrets(text)
     assert "Zx81LmQp0Tt" not in redacted
     assert "cGVyc29u" not in redacted
@@ -57,11 +57,11 @@ def test_secrets_are_left_out(text: str) -> None:
         "task-force-of-people and risk-management-plan",
     ],
 )
-def test_other_words_stay(text: str) -> None:
+def test_redact_secrets_keeps_other_words(text: str) -> None:
     assert redact_secrets(text) == text
 
 
-def test_long_texts_are_cut() -> None:
+def test_quote_cuts_long_texts_after_redaction() -> None:
     shown = quote("x" * 1_000_000)
     assert shown == "x" * 500 + "... (1,000,000 characters)"
     assert quote("z" * 500) == "z" * 500
@@ -69,7 +69,7 @@ def test_long_texts_are_cut() -> None:
     assert quote("y" * 489 + " " + KEY) == "y" * 489 + " [redacted]"
 
 
-def test_a_provider_is_quoted_like_that() -> None:
+def test_draw_error_quotes_a_provider_redacted_and_cut() -> None:
     records = [
         PromptRecord(
             id=str(number),

@@ -39,7 +39,7 @@ def make_recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
 
 
 @pytest.mark.parametrize(("features", "decimals"), [("hat(mean_score, 4)", 8), ("bins(max_score, 4)", 1)])
-def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features: str, decimals: int) -> None:
+def test_verify_confirms_an_artifact_with_all_calibration_prompts(features: str, decimals: int) -> None:
     artifact = calibrate(
         make_recorded(500, decimals), alpha=["0.2", "0.3"], features=features, allow_unattainable=True
     )
@@ -53,7 +53,7 @@ def test_other_solvers_confirm_an_artifact_with_all_calibration_prompts(features
         assert level.largest_difference <= 1e-9
 
 
-def test_and_one_with_a_window_of_them() -> None:
+def test_verify_confirms_an_artifact_with_a_window() -> None:
     artifact = calibrate(make_recorded(900), alpha="0.3", features="mean_score", window=100)
     [level] = verify(artifact, prompts=6)
     assert level.agrees
@@ -62,7 +62,7 @@ def test_and_one_with_a_window_of_them() -> None:
     assert level.outside < 2
 
 
-def test_prompts_outside_the_certified_region_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_counts_prompts_outside_the_certified_region(monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score", window=100)
 
     def leave_out(*_: Any, **__: Any) -> float:
@@ -74,7 +74,7 @@ def test_prompts_outside_the_certified_region_are_counted(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
-def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_not(penalised: Any) -> None:
+def test_verify_confirms_a_ridge_and_contradicts_another_one(penalised: Any) -> None:
     artifact = calibrate(
         make_recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
@@ -87,13 +87,13 @@ def test_thresholds_with_a_ridge_are_confirmed_and_those_of_another_ridge_are_no
     assert not other.agrees
 
 
-def test_a_level_that_flags_everyone_needs_no_solver() -> None:
+def test_verify_skips_levels_that_flag_every_prompt() -> None:
     stability = PaperStability.from_constant(constant=100.0)
     artifact = calibrate(make_recorded(100), alpha="0.3", features="mean_score", stability=stability)
     assert verify(artifact) == []
 
 
-def test_infinite_thresholds_are_confirmed_as_such() -> None:
+def test_verify_confirms_infinite_thresholds() -> None:
     with pytest.warns(AttainabilityWarning):
         artifact = calibrate(
             make_recorded(60), alpha="0.1", features="bins(mean_score, 6)", allow_unattainable=True
@@ -103,7 +103,7 @@ def test_infinite_thresholds_are_confirmed_as_such() -> None:
     assert 0 < level.infinite < level.prompts
 
 
-def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
+def test_verify_contradicts_thresholds_of_other_data() -> None:
     """The negative control: the artifact's rule was fitted on other scores than those it shows."""
     artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score")
     _ = artifact.rule()  # made from the true scores
@@ -115,13 +115,13 @@ def test_thresholds_of_other_calibration_data_are_contradicted() -> None:
     assert level.largest_difference > 1e-3
 
 
-def test_rules_that_need_no_solver_are_not_verified() -> None:
+def test_verify_refuses_rules_that_need_no_solver() -> None:
     artifact = calibrate(make_recorded(100), alpha="0.4", features="1", threshold_rule="marginal")
     with pytest.raises(InputError, match="only conditional thresholds"):
         verify(artifact)
 
 
-def test_progress_sees_every_prompt() -> None:
+def test_verify_reports_progress_for_every_prompt() -> None:
     seen: list[int] = []
 
     def counting(sample: Iterator[FloatArray]) -> Iterator[FloatArray]:
@@ -134,14 +134,14 @@ def test_progress_sees_every_prompt() -> None:
     assert seen == [2] * 6
 
 
-def test_one_level_of_an_artifact_by_itself() -> None:
+def test_artifact_rule_requires_one_of_several_levels() -> None:
     artifact: CalibrationArtifact = calibrate(make_recorded(100), alpha=["0.4", "0.5"], features="1")
     assert artifact.rule("0.5").alpha == "0.5"
     with pytest.raises(InputError, match="several levels"):
         artifact.rule()
 
 
-def test_a_solver_that_gives_up_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_raises_threshold_error_if_the_solver_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     import cvxpy
 
     def gives_up(*_: object, **__: object) -> None:
