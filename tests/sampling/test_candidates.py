@@ -31,12 +31,12 @@ class Place:
     near: Place | None = None
 
 
-def call(name: str, number: str = "1", **args: Any) -> dict[str, Any]:
+def make_call(name: str, number: str = "1", **args: Any) -> dict[str, Any]:
     """A tool call as models return it, with an id of its own."""
     return {"name": name, "args": args, "id": number, "type": "tool_call"}
 
 
-def broken(args: str, error: str | None = None) -> dict[str, Any]:
+def make_invalid_call(args: str, error: str | None = None) -> dict[str, Any]:
     return {"name": "f", "args": args, "id": "1", "error": error, "type": "invalid_tool_call"}
 
 
@@ -58,7 +58,7 @@ def broken(args: str, error: str | None = None) -> dict[str, Any]:
         (Place("Callao", near=Place("Lima")), '{"name":"Callao","near":{"name":"Lima","near":null}}'),
     ],
 )
-def test_what_a_reader_sees_of_an_output(output: Any, text: str) -> None:
+def test_make_candidate_reads_the_text_of_an_output(output: Any, text: str) -> None:
     found = make_candidate(0, output)
     assert found.text == text
     assert (found.message is not None) == isinstance(output, BaseMessage)
@@ -70,32 +70,32 @@ def test_what_a_reader_sees_of_an_output(output: Any, text: str) -> None:
         {"town": "Bogotá", "country": {"name": "Colombia", "code": [1, 2]}},
         Town(name="Lima", capital=True),
         Place("Callao", near=Place("Lima")),
-        AIMessage("so:", tool_calls=[call("find", town="Lima"), call("show")]),
-        AIMessage("", invalid_tool_calls=[broken('{"x": ')]),
+        AIMessage("so:", tool_calls=[make_call("find", town="Lima"), make_call("show")]),
+        AIMessage("", invalid_tool_calls=[make_invalid_call('{"x": ')]),
     ],
 )
-def test_structured_outputs_are_told_apart_as_in_records(output: Any) -> None:
+def test_structured_candidate_text_equals_the_answer_key_of_records(output: Any) -> None:
     # Answers are compared, and their lengths measured, offline by `answer_key` and online by the text.
     found = make_candidate(0, output)
     assert found.text == Candidate(message=found.data, score=0.5, correct=True).answer_key
 
 
-def test_what_is_text_has_no_data() -> None:
+def test_text_candidates_have_no_data() -> None:
     assert make_candidate(0, "plain").data is None
     assert make_candidate(0, AIMessage("said")).data is None
     assert make_candidate(0, ["a"]).data is None
 
 
-def test_equal_tool_calls_are_one_answer_whatever_their_ids() -> None:
-    one, same = (AIMessage("", tool_calls=[call("f", number, b=1, a=2)], id=number) for number in "12")
-    other = AIMessage("", tool_calls=[call("f", "1", a=2, b=2)])
+def test_tool_calls_with_other_ids_have_equal_texts() -> None:
+    one, same = (AIMessage("", tool_calls=[make_call("f", number, b=1, a=2)], id=number) for number in "12")
+    other = AIMessage("", tool_calls=[make_call("f", "1", a=2, b=2)])
     assert make_candidate(0, one).text == make_candidate(1, same).text
     assert make_candidate(0, one).text != make_candidate(2, other).text
     assert make_candidate(0, one).message is one
 
 
-def test_the_order_of_tool_calls_matters_and_that_of_arguments_does_not() -> None:
-    first, second = call("first"), call("second", x=1, y=2)
+def test_tool_call_text_depends_on_call_order_not_argument_order() -> None:
+    first, second = make_call("first"), make_call("second", x=1, y=2)
     there = make_candidate(0, AIMessage("", tool_calls=[first, second]))
     back = make_candidate(0, AIMessage("", tool_calls=[second, first]))
     assert there.text != back.text
@@ -103,22 +103,24 @@ def test_the_order_of_tool_calls_matters_and_that_of_arguments_does_not() -> Non
     assert make_candidate(0, AIMessage("", tool_calls=[first, turned])).text == there.text
 
 
-def test_a_message_that_calls_tools_is_none_that_only_speaks() -> None:
-    called = make_candidate(0, AIMessage("well", tool_calls=[call("f", x=1)]))
+def test_message_with_tool_calls_differs_from_one_without() -> None:
+    called = make_candidate(0, AIMessage("well", tool_calls=[make_call("f", x=1)]))
     assert called.data == {"content": "well", "tool_calls": [{"name": "f", "args": {"x": 1}}]}
     assert called.text != make_candidate(0, AIMessage("well")).text
-    assert called.text != make_candidate(0, AIMessage("", tool_calls=[call("f", x=1)])).text
+    assert called.text != make_candidate(0, AIMessage("", tool_calls=[make_call("f", x=1)])).text
 
 
-def test_invalid_tool_calls_are_distinguished_by_their_text() -> None:
-    one, other = (AIMessage("", invalid_tool_calls=[broken(args)]) for args in ('{"x": ', '{"y": '))
+def test_invalid_tool_calls_differ_by_their_arguments() -> None:
+    one, other = (
+        AIMessage("", invalid_tool_calls=[make_invalid_call(args)]) for args in ('{"x": ', '{"y": ')
+    )
     assert make_candidate(0, one).text != make_candidate(0, other).text
     # Why they could not be read is the parser's word, not the model's.
-    said = AIMessage("", invalid_tool_calls=[broken('{"x": ', "unexpected end")])
+    said = AIMessage("", invalid_tool_calls=[make_invalid_call('{"x": ', "unexpected end")])
     assert make_candidate(0, one).text == make_candidate(0, said).text
 
 
-def test_reasoning_is_not_what_a_reader_sees() -> None:
+def test_candidate_text_excludes_reasoning() -> None:
     thought = {"type": "reasoning", "reasoning": "Peru, so"}
     message = AIMessage([thought, {"type": "text", "text": "lima"}])
     assert make_candidate(0, message).text == "lima"
@@ -133,14 +135,14 @@ def test_reasoning_is_not_what_a_reader_sees() -> None:
         AIMessage([{"type": "refusal", "refusal": "I cannot say"}]),
     ],
 )
-def test_a_refusal_is_an_empty_answer(message: AIMessage) -> None:
+def test_refusal_of_a_model_is_an_empty_text(message: AIMessage) -> None:
     assert make_candidate(0, message).text == ""
 
 
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/png"}
 
 
-def test_pictures_next_to_a_text_are_left_to_the_verifier() -> None:
+def test_candidate_with_text_and_image_keeps_its_message() -> None:
     message = AIMessage([{"type": "text", "text": "here"}, IMAGE])
     found = make_candidate(0, message)
     assert found.text == "here"
@@ -150,7 +152,7 @@ def test_pictures_next_to_a_text_are_left_to_the_verifier() -> None:
 @pytest.mark.parametrize(
     "block", [IMAGE, {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}]
 )
-def test_pictures_without_a_text_are_refused(block: dict[str, Any]) -> None:
+def test_make_candidate_refuses_images_without_text(block: dict[str, Any]) -> None:
     # They would all have the text "", and pass for one and the same answer.
     with pytest.raises(DrawError, match="candidate 2 is a message of image without text"):
         make_candidate(2, AIMessage([block]))
@@ -176,17 +178,17 @@ class Wrapped(BaseModel, arbitrary_types_allowed=True):
         Town,
     ],
 )
-def test_what_is_no_plain_data_is_refused(output: Any, draw: Draw) -> None:
+def test_make_candidate_refuses_outputs_that_are_no_plain_data(output: Any, draw: Draw) -> None:
     with pytest.raises(DrawError, match=r"candidate 0 is a \w+, which cannot be read as text"):
         draw(RunnableLambda(lambda _: output), 2)
 
 
-def test_nothing_is_no_candidate(draw: Draw) -> None:
+def test_make_candidate_refuses_none(draw: Draw) -> None:
     with pytest.raises(DrawError, match="candidate 0 is None: the generator returned nothing"):
         draw(RunnableLambda(lambda _: None), 2)
 
 
-def test_raw_messages_inside_structured_output_are_refused() -> None:
+def test_make_candidate_refuses_messages_inside_structured_output() -> None:
     # As `include_raw=True` makes it: ids and usage would tell equal answers apart.
     with pytest.raises(DrawError, match="candidate 0 is a dict"):
         make_candidate(

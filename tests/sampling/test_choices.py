@@ -30,23 +30,23 @@ MakeModel = Callable[..., ChatOpenAI]
 TOWNS = ["bogota", "la paz", "lima", "quito"]
 
 
-def prompts(model: NumberedModel) -> list[dict[str, Any]]:
+def list_requests(model: NumberedModel) -> list[dict[str, Any]]:
     """What the model was asked, without the prompt, which is always the same."""
     assert {request["prompt"] for request in model.requests} == {PROMPT}
     return [{key: value for key, value in one.items() if key != "prompt"} for one in model.requests]
 
 
-def test_one_request_brings_all_candidates_in_order(draw: Draw) -> None:
+def test_single_request_draws_all_candidates_in_order(draw: Draw) -> None:
     model = NumberedModel()
     assert [one.text for one in draw(model, 4, "single_request")] == numbered_answers(4)
-    assert prompts(model) == [{"n": 4}]
+    assert list_requests(model) == [{"n": 4}]
 
 
-def test_separate_requests_ask_for_one_each(draw: Draw) -> None:
+def test_separate_requests_ask_for_one_choice_each(draw: Draw) -> None:
     # The negative control of the test above.
     model = NumberedModel()
     assert sorted_texts(draw(model, 4)) == numbered_answers(4)
-    assert prompts(model) == [{}] * 4
+    assert list_requests(model) == [{}] * 4
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_separate_requests_ask_for_one_each(draw: Draw) -> None:
         (Fault("no choices", on={0}), [4, None, None, None, None]),
     ],
 )
-def test_servers_that_bring_another_number_are_made_up_for(
+def test_single_request_draws_missing_choices_separately(
     chat_model: MakeModel, script: Script, draw: Draw, fault: Fault | None, requests: list[Any]
 ) -> None:
     script.faults = [] if fault is None else [fault]
@@ -69,7 +69,7 @@ def test_servers_that_bring_another_number_are_made_up_for(
     assert [request.get("n") for request in script.requests] == requests
 
 
-def test_bound_arguments_reach_the_request(
+def test_bound_arguments_reach_every_request(
     chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     generator = chat_model().bind(temperature=0.7, stop=["\n"], n=3)
@@ -79,7 +79,7 @@ def test_bound_arguments_reach_the_request(
     assert all(request["temperature"] == 0.7 and request["stop"] == ["\n"] for request in script.requests)
 
 
-def test_asking_the_bound_model_itself_drops_them(chat_model: MakeModel, script: Script) -> None:
+def test_generate_of_a_bound_model_drops_bound_arguments(chat_model: MakeModel, script: Script) -> None:
     # The negative control: `generate` is the model's own, and knows nothing of what was bound.
     generator: Any = chat_model().bind(temperature=0.7)
     generator.generate([[HumanMessage(PROMPT)]], n=4)
@@ -87,15 +87,15 @@ def test_asking_the_bound_model_itself_drops_them(chat_model: MakeModel, script:
     assert "temperature" not in script.requests[0]
 
 
-def test_what_follows_the_model_reads_each_choice(draw: Draw) -> None:
+def test_single_request_parses_each_choice(draw: Draw) -> None:
     model = NumberedModel()
     chain = ChatPromptTemplate.from_template("{q}") | model | StrOutputParser() | str.upper
     found = draw(chain, 3, "single_request", prompt={"q": PROMPT})
     assert [one.text for one in found] == ["ANSWER 0", "ANSWER 1", "ANSWER 2"]
-    assert prompts(model) == [{"n": 3}]
+    assert list_requests(model) == [{"n": 3}]
 
 
-def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Draw) -> None:
+def test_single_request_redraws_choices_that_a_parser_refuses(draw: Draw) -> None:
     def checked(text: str) -> str:
         if text == "answer 1":
             msg = "no answer"
@@ -105,22 +105,22 @@ def test_a_choice_that_a_parser_refuses_is_drawn_again_on_its_own(draw: Draw) ->
     model = NumberedModel()
     found = draw(model | StrOutputParser() | checked, 3, "single_request")
     assert [one.text for one in found] == ["answer 0", "answer 3", "answer 2"]
-    assert prompts(model) == [{"n": 3}, {}]
+    assert list_requests(model) == [{"n": 3}, {}]
 
 
-def test_retries_repeat_the_one_request(draw: Draw) -> None:
+def test_single_request_with_retry_repeats_the_request(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset({0}))
     found = draw(model.with_retry(wait_exponential_jitter=False), 3, "single_request")
     assert [one.text for one in found] == numbered_answers(3)
-    assert prompts(model) == [{"n": 3}] * 2
+    assert list_requests(model) == [{"n": 3}] * 2
 
 
-def test_one_request_that_fails_fails_the_prompt(draw: Draw) -> None:
+def test_failed_single_request_raises_draw_error(draw: Draw) -> None:
     model = NumberedModel(failing=frozenset({0}))
     with pytest.raises(DrawError, match="3 of 3 candidates could not be drawn") as failure:
         draw(model, 3, "single_request")
     assert isinstance(failure.value.__cause__, ConnectionError)
-    assert prompts(model) == [{"n": 3}]
+    assert list_requests(model) == [{"n": 3}]
 
 
 @tool
@@ -129,7 +129,7 @@ def find(town: str) -> str:
     return town
 
 
-def test_tool_calls_are_candidates(chat_model: MakeModel, script: Script, draw: Draw, sampling: Any) -> None:
+def test_sampler_draws_tool_calls(chat_model: MakeModel, script: Script, draw: Draw, sampling: Any) -> None:
     script.answers = {PROMPT: [Answer(tools=(("find", {"town": town}),)) for town in ("lima", "quito")]}
     found = draw(chat_model().bind_tools([find]), 4, sampling)
     # Each call has an id of its own; answers are two.
@@ -146,7 +146,7 @@ class Town(BaseModel):
     name: str
 
 
-def test_structured_output_is_a_candidate(
+def test_sampler_draws_structured_output_in_json_mode(
     chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     script.answers = {PROMPT: [Answer('{"name": "lima"}'), Answer('{"name":"quito"}')]}
@@ -155,7 +155,7 @@ def test_structured_output_is_a_candidate(
     assert len(script.requests) == (1 if sampling == "single_request" else 2)
 
 
-def test_structured_output_by_tool_calls_is_a_candidate(
+def test_sampler_draws_structured_output_by_tool_calls(
     chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
@@ -165,7 +165,7 @@ def test_structured_output_by_tool_calls_is_a_candidate(
     assert all(one.data is not None and one.message is None for one in found)
 
 
-class Turnstile(BaseRateLimiter):
+class CountingLimiter(BaseRateLimiter):
     """Lets everyone through, and counts them."""
 
     def __init__(self) -> None:
@@ -181,8 +181,8 @@ class Turnstile(BaseRateLimiter):
 
 
 @pytest.mark.parametrize(("sampling", "requests"), [("requests", 4), ("single_request", 1)])
-def test_a_rate_limiter_is_asked_once_per_request(draw: Draw, sampling: Any, requests: int) -> None:
-    turnstile = Turnstile()
+def test_rate_limiter_is_asked_once_per_request(draw: Draw, sampling: Any, requests: int) -> None:
+    turnstile = CountingLimiter()
     draw(NumberedModel(rate_limiter=turnstile), 4, sampling)
     assert turnstile.passed == requests
 
@@ -203,16 +203,16 @@ class GoogleModel(NumberedModel):
         return super()._generate(messages, stop, run_manager, n=candidate_count, **kwargs)
 
 
-def test_google_has_a_name_of_its_own_for_it(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_parameter_of_google_is_candidate_count(draw: Draw, monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_choices_parameter(GoogleModel()) == "n"
     monkeypatch.setattr(GoogleModel, "__module__", "langchain_google_genai.chat_models")
     assert get_choices_parameter(GoogleModel()) == "candidate_count"
     model = GoogleModel()
     assert sorted_texts(draw(model, 3, "single_request")) == numbered_answers(3)
-    assert prompts(model) == [{"n": 3}]
+    assert list_requests(model) == [{"n": 3}]
 
 
-def test_a_model_that_cannot_be_asked_for_choices_says_what_to_do(
+def test_single_request_of_a_model_without_choices_names_the_remedy(
     chat_model: MakeModel, script: Script, draw: Draw
 ) -> None:
     # OpenAI's Responses API knows no number of choices, and its client refuses the argument.
@@ -225,7 +225,7 @@ def test_a_model_that_cannot_be_asked_for_choices_says_what_to_do(
     assert script.requests == []
 
 
-def test_a_server_that_refuses_the_number_says_what_to_do(
+def test_single_request_refused_by_the_server_names_the_remedy(
     chat_model: MakeModel, script: Script, draw: Draw
 ) -> None:
     script.faults = [Fault("status 400")]
@@ -245,13 +245,13 @@ def test_a_server_that_refuses_the_number_says_what_to_do(
         NumberedModel().with_fallbacks([NumberedModel()]),
     ],
 )
-def test_what_is_no_chat_model_cannot_be_asked_for_choices(generator: Any) -> None:
+def test_single_request_requires_one_chat_model(generator: Any) -> None:
     with pytest.raises(InputError, match=r"asks a chat model for n choices.*Use sampling='requests'"):
         Sampler(generator, "single_request")
     Sampler(generator)
 
 
-def test_callbacks_of_the_model_see_one_run_with_its_name(draw: Draw) -> None:
+def test_single_request_is_one_run_of_the_model(draw: Draw) -> None:
     mine, seen = RunRecorder(), RunRecorder()
     model = NumberedModel(callbacks=[mine], tags=["mine"], metadata={"kind": "mine"})
     draw(model, 3, "single_request", config={"callbacks": [seen], "tags": ["given"]})
@@ -259,7 +259,7 @@ def test_callbacks_of_the_model_see_one_run_with_its_name(draw: Draw) -> None:
     assert mine.of("model") == seen.of("model")
 
 
-class Silent(NumberedModel):
+class SilentModel(NumberedModel):
     """Says neither who it is nor what it cost."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
@@ -267,19 +267,19 @@ class Silent(NumberedModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))] * 2)
 
 
-def test_choices_say_who_made_them_and_the_first_what_all_cost() -> None:
+def test_first_choice_holds_the_usage_and_all_the_model_name() -> None:
     choices = MultipleChoiceRequest(model=SingleUsageModel.wrap(NumberedModel()), parameter="n")
     found: Any = choices.invoke("x", choices=3)
     assert [one.response_metadata["model_name"] for one in found] == ["numbered-1"] * 3
     assert [one.usage_metadata is not None for one in found] == [True, False, False]
     assert found[0].usage_metadata["output_tokens"] == 6
-    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.wrap(Silent()), parameter="n").invoke(
+    silent: Any = MultipleChoiceRequest(model=SingleUsageModel.wrap(SilentModel()), parameter="n").invoke(
         "x", choices=2
     )
     assert [one.usage_metadata for one in silent] == [None, None]
 
 
-def test_what_is_asked_for_n_choices_still_says_which_model_it_is() -> None:
+def test_single_usage_model_has_the_identity_of_its_model() -> None:
     model = NumberedModel()
     choosing = SingleUsageModel.wrap(model)
     assert choosing._llm_type == model._llm_type

@@ -49,7 +49,7 @@ def join_documents(documents: list[Document]) -> str:
     return "\n".join(one.page_content for one in documents)
 
 
-class Expanded(BaseRetriever):
+class ExpandingRetriever(BaseRetriever):
     """Asks a model for another wording of the question, as multi-query retrievers do."""
 
     model: BaseChatModel
@@ -62,12 +62,12 @@ class Expanded(BaseRetriever):
         return self.library.invoke(str(said.text), {"callbacks": run_manager.get_child()})
 
 
-def looked_up(retriever: AnyRunnable) -> AnyRunnable:
+def make_lookup(retriever: AnyRunnable) -> AnyRunnable:
     """A question to the text of what is found."""
     return itemgetter("input") | retriever | join_documents
 
 
-def aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
+def make_history_aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
     """A retriever for the last of several questions, as `create_history_aware_retriever` makes it."""
     return RunnableBranch(
         (lambda given: not given["chat_history"], itemgetter("input") | library),
@@ -75,7 +75,7 @@ def aware(helper: BaseChatModel, library: BaseRetriever) -> AnyRunnable:
     )
 
 
-def stuffed(model: BaseChatModel) -> AnyRunnable:
+def make_stuff_chain(model: BaseChatModel) -> AnyRunnable:
     """An answer from documents, as `create_stuff_documents_chain` makes it."""
     written_out: AnyRunnable = RunnablePassthrough.assign(
         context=lambda given: join_documents(given["context"])
@@ -85,21 +85,21 @@ def stuffed(model: BaseChatModel) -> AnyRunnable:
     )
 
 
-def in_a_function(library: BaseRetriever) -> AnyRunnable:
+def find_in_function(library: BaseRetriever) -> AnyRunnable:
     def look_up(given: dict[str, Any], config: RunnableConfig) -> str:
         return join_documents(library.invoke(given["input"], config))
 
     return RunnableLambda(look_up)
 
 
-def answered_in_a_function(model: BaseChatModel) -> AnyRunnable:
+def answer_in_function(model: BaseChatModel) -> AnyRunnable:
     def answer(context: str, config: RunnableConfig) -> str:
         return str(model.invoke(context, config).text)
 
     return RunnableLambda(answer)
 
 
-def said_in_a_function(model: BaseChatModel) -> AnyRunnable:
+def rewrite_in_function(model: BaseChatModel) -> AnyRunnable:
     def say(given: dict[str, Any], config: RunnableConfig) -> dict[str, Any]:
         return {**given, "input": str(model.invoke(given["input"], config).text)}
 
@@ -109,16 +109,16 @@ def said_in_a_function(model: BaseChatModel) -> AnyRunnable:
 # The first model answers, and the second helps: to find, or to shorten what was found.
 SHAPES: dict[str, Shape] = {
     "map": lambda model, _, library: (
-        RunnableParallel(context=looked_up(library), input=itemgetter("input")) | STUFF | model
+        RunnableParallel(context=make_lookup(library), input=itemgetter("input")) | STUFF | model
     ),
     "assigned": lambda model, _, library: (
-        RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT
+        RunnablePassthrough.assign(context=make_lookup(library)) | STUFF | model | TEXT
     ),
     "configured retriever": lambda model, _, library: (
-        RunnablePassthrough.assign(context=looked_up(library.with_config(run_name="find"))) | STUFF | model
+        RunnablePassthrough.assign(context=make_lookup(library.with_config(run_name="find"))) | STUFF | model
     ),
     "retried retriever": lambda model, _, library: (
-        RunnablePassthrough.assign(context=looked_up(library.with_retry())) | STUFF | model
+        RunnablePassthrough.assign(context=make_lookup(library.with_retry())) | STUFF | model
     ),
     "retriever first": lambda model, _, library: (
         itemgetter("input") | library | join_documents | model | TEXT
@@ -134,10 +134,10 @@ SHAPES: dict[str, Shape] = {
         | model
     ),
     "configured chain": lambda model, _, library: (
-        RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT
+        RunnablePassthrough.assign(context=make_lookup(library)) | STUFF | model | TEXT
     ).with_config(run_name="ask"),
     "retried chain": lambda model, _, library: (
-        (RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model | TEXT)
+        (RunnablePassthrough.assign(context=make_lookup(library)) | STUFF | model | TEXT)
         .with_retry()
         .with_config(tags=["mine"])
     ),
@@ -145,40 +145,42 @@ SHAPES: dict[str, Shape] = {
         RunnablePassthrough.assign(
             context=(itemgetter("input") | library).with_config(run_name="retrieve_documents")
         )
-        .assign(answer=stuffed(model))
+        .assign(answer=make_stuff_chain(model))
         .with_config(run_name="retrieval_chain")
         .pick("answer")
     ),
     "history": lambda model, helper, library: (
-        RunnablePassthrough.assign(context=aware(helper, library))
-        .assign(answer=stuffed(model))
+        RunnablePassthrough.assign(context=make_history_aware(helper, library))
+        .assign(answer=make_stuff_chain(model))
         .pick("answer")
     ),
     "history in steps": lambda model, helper, library: (
         RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
-        | RunnablePassthrough.assign(context=looked_up(library))
+        | RunnablePassthrough.assign(context=make_lookup(library))
         | STUFF
         | model
     ),
     "expanded": lambda model, helper, library: (
-        RunnablePassthrough.assign(context=looked_up(Expanded(model=helper, library=library))) | STUFF | model
+        RunnablePassthrough.assign(context=make_lookup(ExpandingRetriever(model=helper, library=library)))
+        | STUFF
+        | model
     ),
     "shortened": lambda model, helper, library: (
-        RunnablePassthrough.assign(context=looked_up(library) | helper | TEXT) | STUFF | model
+        RunnablePassthrough.assign(context=make_lookup(library) | helper | TEXT) | STUFF | model
     ),
     "answering sequence": lambda model, helper, library: (
         RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
-        | (RunnablePassthrough.assign(context=looked_up(library)) | STUFF | model).with_config(
+        | (RunnablePassthrough.assign(context=make_lookup(library)) | STUFF | model).with_config(
             run_name="answer"
         )
     ),
     "retriever in a function": lambda model, helper, library: (
         RunnablePassthrough.assign(input=REWRITE | helper | TEXT)
-        | RunnablePassthrough.assign(context=in_a_function(library))
+        | RunnablePassthrough.assign(context=find_in_function(library))
         | STUFF
         | model
     ),
-    "model in a function": lambda model, _, library: looked_up(library) | answered_in_a_function(model),
+    "model in a function": lambda model, _, library: make_lookup(library) | answer_in_function(model),
 }
 
 
@@ -194,7 +196,7 @@ class Parts:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_context_is_found_once_and_answers_are_drawn_n_times(name: str, draw: Draw) -> None:
+def test_sampler_finds_context_once_and_draws_n_answers(name: str, draw: Draw) -> None:
     parts = Parts(SHAPES[name])
     found = draw(parts.chain, 3, prompt=QUESTION)
     assert sorted_texts(found) == ["answer 0", "answer 1", "answer 2"]
@@ -204,7 +206,7 @@ def test_context_is_found_once_and_answers_are_drawn_n_times(name: str, draw: Dr
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_without_the_cut_each_answer_has_a_search_of_its_own(name: str) -> None:
+def test_invoking_the_chain_n_times_searches_n_times(name: str) -> None:
     # The negative control of the test above.
     parts = Parts(SHAPES[name])
     for _ in range(3):
@@ -213,7 +215,7 @@ def test_without_the_cut_each_answer_has_a_search_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_parts_answer_as_the_whole(name: str, draw: Draw) -> None:
+def test_split_generator_answers_like_the_whole_chain(name: str, draw: Draw) -> None:
     parts = Parts(SHAPES[name], echoing=True)
     whole = parts.chain.invoke(QUESTION)
     expected = whole if isinstance(whole, str) else str(whole.text)
@@ -222,7 +224,7 @@ def test_the_parts_answer_as_the_whole(name: str, draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "model in a function"])
-def test_one_request_finds_context_once_too(name: str, draw: Draw) -> None:
+def test_single_request_finds_context_once(name: str, draw: Draw) -> None:
     parts = Parts(SHAPES[name])
     if find_answering_model(split_generator(parts.chain).per_candidate) is None:
         # Inside a map, the model's message is not what is drawn.
@@ -234,66 +236,66 @@ def test_one_request_finds_context_once_too(name: str, draw: Draw) -> None:
     assert [request["n"] for request in parts.model.requests] == [3]
 
 
-def test_without_history_nothing_is_rewritten() -> None:
+def test_chain_without_history_does_not_call_the_helper() -> None:
     parts = Parts(SHAPES["history"])
     assert split_generator(parts.chain).per_prompt is not None
     parts.chain.invoke({**QUESTION, "chat_history": []})
     assert parts.helper.requests == []
 
 
-WHOLE: dict[str, Shape] = {
+UNSPLIT_SHAPES: dict[str, Shape] = {
     # Bound arguments would reach the first step of each part, not of the chain.
-    "arguments": lambda model, _, library: (RunnablePassthrough() | looked_up(library) | model).bind(
+    "arguments": lambda model, _, library: (RunnablePassthrough() | make_lookup(library) | model).bind(
         kind="mine"
     ),
-    "fallbacks": lambda model, helper, library: (looked_up(library) | model).with_fallbacks([helper]),
-    "branch": lambda model, helper, library: RunnableBranch((bool, looked_up(library) | model), helper),
+    "fallbacks": lambda model, helper, library: (make_lookup(library) | model).with_fallbacks([helper]),
+    "branch": lambda model, helper, library: RunnableBranch((bool, make_lookup(library) | model), helper),
     # Two answers: where one context ends and the other begins, a map does not say.
-    "map": lambda model, _, library: RunnableParallel(answer=looked_up(library) | model | TEXT),
+    "map": lambda model, _, library: RunnableParallel(answer=make_lookup(library) | model | TEXT),
     # What is found depends on what was drawn.
     "model first": lambda model, _, library: itemgetter("input") | model | TEXT | library | join_documents,
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_what_cannot_be_cut_before_its_retriever_searches_for_each_answer(name: str, draw: Draw) -> None:
-    parts = Parts(WHOLE[name])
+@pytest.mark.parametrize("name", UNSPLIT_SHAPES)
+def test_generators_that_cannot_be_split_search_for_each_answer(name: str, draw: Draw) -> None:
+    parts = Parts(UNSPLIT_SHAPES[name])
     assert len(draw(parts.chain, 3, prompt=QUESTION)) == 3
     assert len(parts.library.asked) == 3
     assert len(parts.model.requests) == 3
 
 
 @pytest.mark.parametrize("name", ["arguments", "fallbacks", "branch", "map"])
-def test_what_cannot_be_cut_stays_as_it_is(name: str) -> None:
-    chain = Parts(WHOLE[name]).chain
+def test_split_generator_keeps_chains_that_cannot_be_split(name: str) -> None:
+    chain = Parts(UNSPLIT_SHAPES[name]).chain
     found = split_generator(chain)
     assert found.per_prompt is None
     assert found.per_candidate is chain
 
 
-class Own(RunnableBindingBase[Any, Any]):
+class OwnBinding(RunnableBindingBase[Any, Any]):
     """A wrapper of a kind that is not LangChain's, which may do anything around what it holds."""
 
 
-def test_a_binding_of_another_kind_stays_whole() -> None:
+def test_split_generator_keeps_unknown_bindings_whole() -> None:
     parts = Parts(SHAPES["assigned"])
     assert split_generator(parts.chain).per_prompt is not None
-    chain: AnyRunnable = Own(bound=parts.chain)
+    chain: AnyRunnable = OwnBinding(bound=parts.chain)
     assert split_generator(chain).per_prompt is None
     assert split_generator(chain).per_candidate is chain
-    assert find_answering_model(Own(bound=parts.model)) is None
+    assert find_answering_model(OwnBinding(bound=parts.model)) is None
     assert find_answering_model(RunnableBinding(bound=parts.model)) is not None
 
 
-def test_a_draft_made_in_a_function_is_no_preparation() -> None:
-    parts = Parts(lambda model, helper, _: said_in_a_function(helper) | itemgetter("input") | model)
+def test_split_generator_does_not_prepare_with_models_in_functions() -> None:
+    parts = Parts(lambda model, helper, _: rewrite_in_function(helper) | itemgetter("input") | model)
     assert split_generator(parts.chain).per_prompt is None
     # The negative control: a function that calls no model prepares, and runs once.
     prepared: AnyRunnable = RunnableLambda(itemgetter("input")) | parts.model
     assert split_generator(prepared).per_prompt is not None
 
 
-def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
+def test_split_generator_handles_recursive_functions() -> None:
     chain: AnyRunnable = RunnableLambda(lambda given: given)
 
     def again(given: Any) -> Any:
@@ -303,14 +305,14 @@ def test_a_function_that_calls_its_own_chain_is_read_once() -> None:
     assert split_generator(chain).per_prompt is None
 
 
-def test_a_config_of_the_whole_reaches_both_parts(draw: Draw) -> None:
+def test_config_of_a_split_chain_reaches_both_parts(draw: Draw) -> None:
     mine, seen = RunRecorder(), RunRecorder()
     stuff: AnyRunnable = ChatPromptTemplate.from_template("{context}").configurable_fields(
         messages=ConfigurableField(id="messages")
     )
     parts = Parts(
         lambda model, _, library: (
-            RunnablePassthrough.assign(context=looked_up(library))
+            RunnablePassthrough.assign(context=make_lookup(library))
             | stuff
             | model.configurable_fields(echoing=ConfigurableField(id="echoing"))
             | TEXT
@@ -329,10 +331,10 @@ def test_a_config_of_the_whole_reaches_both_parts(draw: Draw) -> None:
     assert not any("cfc:candidate" in tags for _, tags in seen.of("retriever"))
 
 
-def test_a_config_of_the_whole_reaches_one_request(draw: Draw) -> None:
+def test_config_of_a_split_chain_reaches_a_single_request(draw: Draw) -> None:
     mine, seen = RunRecorder(), RunRecorder()
     parts = Parts(
-        lambda model, _, library: (looked_up(library) | model | TEXT | str.upper).with_config(
+        lambda model, _, library: (make_lookup(library) | model | TEXT | str.upper).with_config(
             tags=["mine"], callbacks=[mine]
         )
     )
@@ -345,7 +347,7 @@ def test_a_config_of_the_whole_reaches_one_request(draw: Draw) -> None:
         assert [tags >= {"mine", "cfc:candidate"} for tags in parsed] == [True] * 2
 
 
-def test_the_model_is_found_in_whatever_stands_around_it() -> None:
+def test_find_answering_model_sees_through_wrappers() -> None:
     model = NumberedModel()
     chain = (model.bind(stop=["x"]).with_retry() | TEXT).with_config(tags=["mine"]) | str.upper
     found = find_answering_model(chain)
@@ -356,7 +358,7 @@ def test_the_model_is_found_in_whatever_stands_around_it() -> None:
     assert found.after.invoke(AIMessage("said")) == "SAID"
 
 
-def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
+def test_arguments_bound_to_a_sequence_reach_only_its_model() -> None:
     model = NumberedModel()
     found = find_answering_model((model | RunnableLambda(lambda message: message.text)).bind(stop=["x"]))
     assert found is not None
@@ -375,12 +377,12 @@ def test_arguments_bound_to_a_sequence_go_to_its_model_alone() -> None:
         NumberedModel().configurable_fields(n=ConfigurableField(id="n")),
     ],
 )
-def test_what_begins_otherwise_has_no_one_model_to_ask(sampled: AnyRunnable) -> None:
+def test_find_answering_model_returns_none_for_other_runnables(sampled: AnyRunnable) -> None:
     assert find_answering_model(sampled) is None
     assert find_answering_model(sampled | TEXT) is None
 
 
-def test_a_chain_without_streaming_is_cut_as_the_chain_is() -> None:
+def test_chain_without_streaming_is_split_alike() -> None:
     for name, shape in SHAPES.items():
         chain = Parts(shape).chain
         loud, quietly = split_generator(chain), split_generator(without_streaming_and_cache(chain))

@@ -40,7 +40,7 @@ class TracedModel(FakeListChatModel):
         return params
 
 
-class Sampled(TracedModel):
+class SampledModel(TracedModel):
     """A chat model with parameters that tracers do not ask for."""
 
     top_p: float | None = 0.8
@@ -64,39 +64,41 @@ class NamedModel(TracedModel):
 
 
 # What every chat model states, also where it is unset.
-UNSET = dict.fromkeys([*SAMPLING_PARAMETERS, "tools_digest", "prompt_digest", "steps_digest", "settings"])
-BASE = {**UNSET, "model": "m-1", "temperature": 0.7}
+UNSET_SETTINGS = dict.fromkeys(
+    [*SAMPLING_PARAMETERS, "tools_digest", "prompt_digest", "steps_digest", "settings"]
+)
+BASE = {**UNSET_SETTINGS, "model": "m-1", "temperature": 0.7}
 OWN = {"id": "mine", "temperature": 0.7}
 
 
-def test_parameters_that_tracers_do_not_ask_for_count_as_well() -> None:
-    assert compute_fingerprint(Sampled()) == {**BASE, "top_p": 0.8}
-    assert compute_fingerprint(Sampled(top_p=None)) == BASE
-    assert compute_fingerprint(Sampled().bind(top_p=0.1, presence_penalty=0.5)) == {
+def test_fingerprint_contains_sampling_parameters_of_the_model() -> None:
+    assert compute_fingerprint(SampledModel()) == {**BASE, "top_p": 0.8}
+    assert compute_fingerprint(SampledModel(top_p=None)) == BASE
+    assert compute_fingerprint(SampledModel().bind(top_p=0.1, presence_penalty=0.5)) == {
         **BASE,
         "top_p": 0.1,
         "presence_penalty": 0.5,
     }
-    passed_on = Sampled(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
+    passed_on = SampledModel(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
     assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
     assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
         compare_fingerprints(
-            "generator", compute_fingerprint(Sampled()), compute_fingerprint(Sampled(top_p=0.1))
+            "generator", compute_fingerprint(SampledModel()), compute_fingerprint(SampledModel(top_p=0.1))
         )
 
 
-def test_a_chat_model_is_asked_for_its_parameters() -> None:
+def test_fingerprint_of_a_chat_model_contains_its_ls_params() -> None:
     assert compute_fingerprint(TracedModel()) == BASE
-    assert compute_fingerprint(TracedModel(temperature=None)) == {**UNSET, "model": "m-1"}
+    assert compute_fingerprint(TracedModel(temperature=None)) == {**UNSET_SETTINGS, "model": "m-1"}
 
 
-def test_bound_arguments_are_part_of_it() -> None:
+def test_fingerprint_contains_bound_arguments() -> None:
     bound = TracedModel().bind(temperature=0.2, stop=["\n"], max_tokens=16)
     assert compute_fingerprint(bound) == {**BASE, "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
 
 
-def test_the_outer_of_two_bindings_wins() -> None:
+def test_fingerprint_prefers_the_outer_of_two_bindings() -> None:
     inner = TracedModel().bind(temperature=0.2, stop=["\n"])
     assert compute_fingerprint(inner.bind(temperature=0.9))["temperature"] == 0.9
     # Retries in between keep the two apart; the outer one is passed on with the call.
@@ -108,32 +110,32 @@ def test_the_outer_of_two_bindings_wins() -> None:
     }
 
 
-def test_a_model_is_found_in_retries_and_sequences() -> None:
+def test_fingerprint_finds_models_in_retries_and_sequences() -> None:
     template = ChatPromptTemplate.from_template("{input}")
     model = TracedModel()
     for part in (model.with_retry(), template | model, template | model.bind() | StrOutputParser()):
         assert {**compute_fingerprint(part), "prompt_digest": None} == BASE
 
 
-def test_the_last_model_of_a_sequence_is_the_one_that_answers() -> None:
+def test_fingerprint_of_a_sequence_is_that_of_its_last_model() -> None:
     sequence = TracedModel(temperature=0.1) | StrOutputParser() | TracedModel(temperature=0.9)
     assert compute_fingerprint(sequence)["temperature"] == 0.9
 
 
 @pytest.mark.parametrize("own", [OWN, MappingProxyType(OWN)])
-def test_what_a_part_says_of_itself_is_believed(own: Mapping[str, Any]) -> None:
+def test_fingerprint_attribute_of_a_part_is_used(own: Mapping[str, Any]) -> None:
     assert compute_fingerprint(Named(own)) == OWN
     assert compute_fingerprint(NamedModel(fingerprint=OWN)) == OWN
 
 
-def test_what_a_part_says_does_not_change_under_it() -> None:
+def test_fingerprint_is_a_copy_of_the_attribute() -> None:
     part = Named(dict(OWN))
     found = compute_fingerprint(part)
     part.fingerprint["id"] = "other"
     assert found == OWN
 
 
-def test_tools_bound_to_a_model_that_speaks_for_itself_count_by_their_digest() -> None:
+def test_bound_tools_add_a_digest_to_an_own_fingerprint() -> None:
     own = {"model": "m-1", "tools": None}
     bound = compute_fingerprint(NamedModel(fingerprint=own).bind(tools=[{"name": "look_up"}]))
     assert set(bound) == {"model", "tools", "tools_digest"}
@@ -160,9 +162,7 @@ def make_tool(description: str) -> Any:
         ("tools", [make_tool("Count the words.")], [make_tool("Count the letters.")]),
     ],
 )
-def test_tools_and_formats_are_compared_by_the_schema_that_the_model_is_shown(
-    name: str, one: Any, other: Any
-) -> None:
+def test_tools_and_formats_are_compared_by_their_schema(name: str, one: Any, other: Any) -> None:
     made, same, changed = (
         compute_fingerprint(TracedModel().bind(**{name: value})) for value in (one, copy.deepcopy(one), other)
     )
@@ -174,7 +174,7 @@ def test_tools_and_formats_are_compared_by_the_schema_that_the_model_is_shown(
     assert compare_fingerprints("generator", unknown, unknown) == "unverified"
 
 
-def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
+def test_bound_arguments_override_an_own_fingerprint() -> None:
     model = NamedModel(fingerprint=OWN)
     assert compute_fingerprint(model.bind(temperature=1.5)) == {**OWN, "temperature": 1.5}
     # Something it does not speak of has no name to be compared under.
@@ -195,19 +195,19 @@ def test_what_is_bound_overrules_what_a_model_says_of_itself() -> None:
         NamedModel(fingerprint=OWN).configurable_alternatives(ConfigurableField(id="m"), other=TracedModel()),
     ],
 )
-def test_the_rest_says_nothing(part: object) -> None:
+def test_fingerprint_of_other_parts_is_empty(part: object) -> None:
     assert compute_fingerprint(part) == {}
     assert compute_fingerprint(part, "given") == {"id": "given"}
 
 
-def test_a_given_id_completes_but_does_not_hide_ones_own() -> None:
+def test_given_id_completes_an_own_fingerprint() -> None:
     assert compute_fingerprint(Named({"model": "m"}), "given") == {"model": "m", "id": "given"}
     with pytest.raises(FingerprintError, match="given the id 'given', but it states the id"):
         compute_fingerprint(Named({**OWN, "id": "own"}), "given")
     assert compute_fingerprint(Named({**OWN, "id": "own"}), "own") == {**OWN, "id": "own"}
 
 
-def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
+def test_fingerprint_of_a_sequence_holds_a_prompt_digest() -> None:
     def of(text: str) -> dict[str, Any]:
         return compute_fingerprint(
             ChatPromptTemplate.from_messages([("system", text), ("human", "{q}")]) | TracedModel()
@@ -246,7 +246,7 @@ def test_a_sequence_states_a_digest_of_its_prompt_templates() -> None:
         ({}, {}, "unverified"),
     ],
 )
-def test_what_both_name_must_agree_and_one_must_identify(
+def test_compare_fingerprints_returns_matched_or_unverified(
     calibrated: dict[str, Any] | None, serving: dict[str, Any], match: str
 ) -> None:
     assert compare_fingerprints("generator", calibrated, serving) == match
@@ -263,7 +263,7 @@ def test_what_both_name_must_agree_and_one_must_identify(
         ("anything", 1, "1"),
     ],
 )
-def test_any_difference_is_refused_and_shown(key: str, calibrated: Any, serving: Any) -> None:
+def test_compare_fingerprints_names_a_difference(key: str, calibrated: Any, serving: Any) -> None:
     with pytest.raises(FingerprintError) as failure:
         compare_fingerprints("verifier", {"id": "x", key: calibrated}, {"id": "x", key: serving})
     message = str(failure.value)
@@ -272,19 +272,19 @@ def test_any_difference_is_refused_and_shown(key: str, calibrated: Any, serving:
     assert "calibrate" in message
 
 
-def test_all_differences_are_shown_at_once() -> None:
+def test_compare_fingerprints_names_all_differences() -> None:
     with pytest.raises(FingerprintError, match=r"id is 'b'.*temperature is 0.1"):
         compare_fingerprints("generator", {"id": "a", "temperature": 0.7}, {"id": "b", "temperature": 0.1})
 
 
-def test_another_version_of_itself_warns_only() -> None:
+def test_compare_fingerprints_warns_of_another_model_version() -> None:
     calibrated = {"model": "m", "model_version": "2025-01"}
     with pytest.warns(FingerprintWarning, match="the generator's model now reports version '2025-02'"):
         found = compare_fingerprints("generator", calibrated, {"model": "m", "model_version": "2025-02"})
     assert found == "matched"
 
 
-def test_a_mismatch_is_refused_whatever_the_version() -> None:
+def test_compare_fingerprints_refuses_another_model_of_another_version() -> None:
     calibrated = {"model": "m", "model_version": "1"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FingerprintWarning)
@@ -293,7 +293,7 @@ def test_a_mismatch_is_refused_whatever_the_version() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["id", "model", "temperature", "stop"]), st.integers(0, 2)))
-def test_a_part_always_fits_itself(stated: dict[str, int]) -> None:
+def test_compare_fingerprints_of_equal_parts_never_raises(stated: dict[str, int]) -> None:
     match = "matched" if {"id", "model"} & set(stated) else "unverified"
     assert compare_fingerprints("generator", stated, dict(stated)) == match
 
@@ -302,7 +302,9 @@ def test_a_part_always_fits_itself(stated: dict[str, int]) -> None:
     st.dictionaries(st.sampled_from(["id", "model", "temperature"]), st.integers(0, 2)),
     st.dictionaries(st.sampled_from(["id", "model", "temperature"]), st.integers(0, 2)),
 )
-def test_refused_exactly_where_a_shared_statement_differs(a: dict[str, int], b: dict[str, int]) -> None:
+def test_compare_fingerprints_raises_exactly_for_differing_entries(
+    a: dict[str, int], b: dict[str, int]
+) -> None:
     differs = any(a[key] != b[key] for key in a.keys() & b.keys())
     if differs:
         with pytest.raises(FingerprintError):
@@ -319,7 +321,7 @@ def test_refused_exactly_where_a_shared_statement_differs(a: dict[str, int], b: 
 TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
 
 
-def test_tools_make_another_generator_of_a_model() -> None:
+def test_tools_digest_distinguishes_bound_tools() -> None:
     model = TracedModel(responses=["x"])
     plain, bound = compute_fingerprint(model), compute_fingerprint(model.bind(tools=[TOOL]))
     assert {key for key in bound if bound[key] != plain[key]} == {"tools_digest"}
@@ -337,13 +339,13 @@ def test_tools_make_another_generator_of_a_model() -> None:
         compare_fingerprints("generator", {"model": "m-1"}, bound)
 
 
-def test_an_id_vouches_for_the_tools_unless_the_records_describe_the_model() -> None:
+def test_id_covers_tools_unless_records_describe_the_model() -> None:
     bound = compute_fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
     assert compare_fingerprints("generator", {"id": "mine"}, bound) == "matched"
     assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "unverified"
 
 
-def test_a_format_that_is_a_class_goes_by_its_name() -> None:
+def test_response_format_class_has_a_stable_fingerprint() -> None:
     class Town:
         """A format."""
 
@@ -354,7 +356,7 @@ def test_a_format_that_is_a_class_goes_by_its_name() -> None:
     assert "tools_digest" in compute_fingerprint(model.bind(response_format=Town))
 
 
-def test_a_model_made_late_is_not_made_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_of_a_deferred_model_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without a key it cannot be made; who it will be is not settled anyway.
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     late = init_chat_model("openai:gpt-4o-mini", configurable_fields="any")
@@ -392,7 +394,7 @@ FIELD = PromptTemplate.from_template("Answer: {q}").configurable_fields(template
         RunnableParallel(q=OwnParser()) | GOOD | TracedModel(),
     ],
 )
-def test_a_step_that_may_do_something_else_is_never_matched(chain: Any) -> None:
+def test_chains_with_undescribed_steps_are_unverified(chain: Any) -> None:
     found = compute_fingerprint(chain)
     assert found["model"] == "m-1"
     assert compare_fingerprints("generator", found, found) == "unverified"
@@ -401,7 +403,7 @@ def test_a_step_that_may_do_something_else_is_never_matched(chain: Any) -> None:
     assert compare_fingerprints("generator", plain, plain) == "matched"
 
 
-def test_the_order_of_a_prompt_and_a_step_counts() -> None:
+def test_steps_digest_depends_on_the_order_of_steps() -> None:
     step: Any = RunnableParallel(q=RunnablePassthrough())
     one, other = (compute_fingerprint(chain | TracedModel()) for chain in (step | GOOD, GOOD | step))
     with pytest.raises(FingerprintError, match="steps_digest is"):

@@ -44,7 +44,7 @@ TOWNS = ["bogota", "la paz", "lima", "quito"]
 QUIET: dict[str, Any] = {"cache": False, "disable_streaming": True}
 
 
-def warned(make: Callable[[], Any]) -> list[str]:
+def collect_warnings(make: Callable[[], Any]) -> list[str]:
     """What was warned about samples meanwhile."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -56,7 +56,7 @@ def warned(make: Callable[[], Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("serve", ["invoke", "ainvoke"])
-def test_a_generator_given_by_name(base_url: str, script: Script, serve: str) -> None:
+def test_chain_takes_a_generator_by_name(base_url: str, script: Script, serve: str) -> None:
     assert base_url
     chain = CFCRunnable(
         generator="openai:recorded",
@@ -69,13 +69,13 @@ def test_a_generator_given_by_name(base_url: str, script: Script, serve: str) ->
     assert chain.get_name() == "CFCRunnable"
 
 
-def test_a_name_makes_the_chat_model_that_langchain_makes(base_url: str) -> None:
+def test_resolve_generator_makes_a_chat_model_from_a_name(base_url: str) -> None:
     model = resolve_generator("openai:gpt-4o-mini")
     assert isinstance(model, ChatOpenAI)
     assert str(model.root_client.base_url) == f"{base_url}/"
 
 
-def test_a_name_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_generator_of_a_name_requires_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "langchain.chat_models", raising=False)
     found = importlib.import_module
 
@@ -90,7 +90,7 @@ def test_a_name_needs_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
         resolve_generator("openai:x")
 
 
-def test_all_that_a_name_needs_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resolve_generator_names_all_missing_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("langchain", "langchain_openai"):
         monkeypatch.setitem(sys.modules, module, None)
     expected = r"needs langchain and langchain_openai, .*: pip install 'langchain-cfc\[langchain,openai\]'"
@@ -101,7 +101,7 @@ def test_all_that_a_name_needs_is_named_at_once(monkeypatch: pytest.MonkeyPatch)
         resolve_generator("anthropic:x")
 
 
-def test_what_lcel_takes_is_taken() -> None:
+def test_resolve_generator_takes_runnables_functions_and_mappings() -> None:
     model = NumberedModel()
     assert resolve_generator(model) is model
     assert resolve_generator(str).invoke(7) == "7"
@@ -111,38 +111,38 @@ def test_what_lcel_takes_is_taken() -> None:
 # Models that are only made when they are called.
 
 
-def late(**settings: Any) -> Any:
+def make_deferred(**settings: Any) -> Any:
     """A model whose every setting can be given per call."""
     return init_chat_model("openai:recorded", configurable_fields="any", **settings)
 
 
-def test_a_model_made_per_call_draws_unseen(base_url: str, script: Script, draw: Draw) -> None:
+def test_deferred_model_is_drawn_from_without_cache(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     with global_cache() as cache:
-        found = draw(late(n=5, streaming=False, temperature=0.5), 4)
+        found = draw(make_deferred(n=5, streaming=False, temperature=0.5), 4)
     assert sorted_texts(found) == TOWNS
     assert not cache._cache
     assert [request.get("n") or 1 for request in script.requests] == [1] * 4
     assert {request["temperature"] for request in script.requests} == {0.5}
 
 
-def test_a_model_made_per_call_would_be_answered_from_the_cache(base_url: str) -> None:
+def test_deferred_model_alone_answers_from_the_cache(base_url: str) -> None:
     # The negative control of the test above.
     assert base_url
     with global_cache():
-        assert {late().invoke(PROMPT).text for _ in range(4)} == {"lima"}
+        assert {make_deferred().invoke(PROMPT).text for _ in range(4)} == {"lima"}
 
 
-def test_a_model_made_per_call_does_not_stream(base_url: str, script: Script, draw: Draw) -> None:
+def test_deferred_model_does_not_stream(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
-    assert sorted_texts(draw(late(streaming=True), 4)) == TOWNS
+    assert sorted_texts(draw(make_deferred(streaming=True), 4)) == TOWNS
     assert not any(request.get("stream") for request in script.requests)
 
 
-def test_what_a_call_configures_is_kept(base_url: str, script: Script, draw: Draw) -> None:
+def test_deferred_model_keeps_configurable_settings(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     config = RunnableConfig(configurable={"temperature": 0.9})
-    model = late(temperature=0.5).with_config(configurable={"max_tokens": 7})
+    model = make_deferred(temperature=0.5).with_config(configurable={"max_tokens": 7})
     assert sorted_texts(draw(model, 4, config=config)) == TOWNS
     assert {(request["temperature"], request["max_completion_tokens"]) for request in script.requests} == {
         (0.9, 7)
@@ -155,20 +155,20 @@ class Town(BaseModel):
     name: str
 
 
-def test_what_was_queued_for_such_a_model_is_kept(base_url: str, script: Script, draw: Draw) -> None:
+def test_deferred_model_keeps_tools_and_structured_output(base_url: str, script: Script, draw: Draw) -> None:
     assert base_url
     script.answers = {PROMPT: [Answer(tools=(("Town", {"name": name}),)) for name in ("lima", "quito")]}
-    tools = late().bind_tools([Town])
+    tools = make_deferred().bind_tools([Town])
     assert len(set(sorted_texts(draw(tools, 4)))) == 2
-    structured = late().with_structured_output(Town, method="function_calling")
+    structured = make_deferred().with_structured_output(Town, method="function_calling")
     assert sorted_texts(draw(structured, 2)) == ['{"name":"lima"}', '{"name":"quito"}']
     chain = ChatPromptTemplate.from_template("{q}") | tools.with_config(tags=["mine"])
     assert len(draw(chain, 2, prompt={"q": PROMPT})) == 2
     assert all(request["tools"][0]["function"]["name"] == "Town" for request in script.requests)
 
 
-def test_the_users_own_late_model_is_left_alone() -> None:
-    model = late(n=5)
+def test_deferred_model_of_the_user_is_not_changed() -> None:
+    model = make_deferred(n=5)
     copy = without_streaming_and_cache(model.bind_tools([]))
     assert get_deferred_settings(copy) == {"model": "openai:recorded", **QUIET}
     assert get_deferred_settings(model) == {"model": "openai:recorded", "n": 5}
@@ -183,23 +183,28 @@ def test_the_users_own_late_model_is_left_alone() -> None:
 @pytest.mark.parametrize(
     "settings", [{"seed": 7}, {"model_kwargs": {"seed": 7}}, {"extra_body": {"seed": 7}}]
 )
-def test_a_seed_of_such_a_model_is_refused(settings: dict[str, Any]) -> None:
+def test_sampler_refuses_a_seed_of_a_deferred_model(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="has the fixed seed 7"):
-        Sampler(late(**settings))
+        Sampler(make_deferred(**settings))
     with pytest.raises(InputError, match="has the fixed seed 7"):
-        Sampler(late().with_config(configurable=settings) | StrOutputParser())
+        Sampler(make_deferred().with_config(configurable=settings) | StrOutputParser())
 
 
-def test_such_a_model_cannot_be_asked_for_choices() -> None:
+def test_single_request_refuses_a_deferred_model() -> None:
     # Which provider it will be is not known before the call, nor what that one calls their number.
     with pytest.raises(InputError, match="Use sampling='requests'"):
-        Sampler(late(), "single_request")
+        Sampler(make_deferred(), "single_request")
 
 
-def test_context_is_found_once_before_such_a_model(base_url: str, draw: Draw) -> None:
+def test_context_before_a_deferred_model_is_found_once(base_url: str, draw: Draw) -> None:
     assert base_url
     seen: list[Any] = []
-    chain = RunnablePassthrough() | RunnableLambda(seen.append) | RunnableLambda(lambda _: PROMPT) | late()
+    chain = (
+        RunnablePassthrough()
+        | RunnableLambda(seen.append)
+        | RunnableLambda(lambda _: PROMPT)
+        | make_deferred()
+    )
     assert sorted_texts(draw(chain, 4)) == TOWNS
     assert seen == [PROMPT]
 
@@ -207,52 +212,54 @@ def test_context_is_found_once_before_such_a_model(base_url: str, draw: Draw) ->
 # Models that functions have closed over.
 
 
-def calling(model: Any) -> Runnable[Any, Any]:
+def call_in_function(model: Any) -> Runnable[Any, Any]:
     def answer(prompt: Any, config: RunnableConfig) -> Any:
         return model.invoke(prompt, config)
 
     return RunnableLambda(answer)
 
 
-def calling_async(model: Any) -> Runnable[Any, Any]:
+def call_in_async_function(model: Any) -> Runnable[Any, Any]:
     async def answer(prompt: Any) -> Any:
         return await model.ainvoke(prompt)
 
     return RunnableLambda(answer)
 
 
-def calling_method(model: Any) -> Runnable[Any, Any]:
+def call_in_lambda(model: Any) -> Runnable[Any, Any]:
     return RunnableLambda(lambda prompt: model.invoke(prompt))  # noqa: PLW0108 - the point of it
 
 
-HIDING = [calling, calling_async, calling_method]
+WAYS_TO_HIDE = [call_in_function, call_in_async_function, call_in_lambda]
 
 
-@pytest.mark.parametrize("hide", HIDING)
-def test_a_hidden_model_is_warned_of_once_by_name(hide: Callable[[Any], Runnable[Any, Any]]) -> None:
+@pytest.mark.parametrize("hide", WAYS_TO_HIDE)
+def test_sampler_warns_once_of_a_model_hidden_in_a_function(
+    hide: Callable[[Any], Runnable[Any, Any]],
+) -> None:
     function = hide(NumberedModel())
-    (said,) = warned(lambda: Sampler(function))
+    (said,) = collect_warnings(lambda: Sampler(function))
     assert f"NumberedModel in {function.get_name()}" in said
     assert "give the model cache=False and disable_streaming=True" in said
     # Wherever it stands, and however often.
-    (said,) = warned(lambda: Sampler(RunnableParallel(one=function, two=function) | str))
+    (said,) = collect_warnings(lambda: Sampler(RunnableParallel(one=function, two=function) | str))
     assert said.count("NumberedModel") == 1
 
 
-@pytest.mark.parametrize("hide", HIDING)
+@pytest.mark.parametrize("hide", WAYS_TO_HIDE)
 @pytest.mark.parametrize(
     "model",
     [
         lambda: NumberedModel(**QUIET),
         lambda: NumberedModel(**QUIET).with_retry() | StrOutputParser(),
         lambda: FakeListLLM(responses=["x"], cache=False),
-        lambda: late(**QUIET),
+        lambda: make_deferred(**QUIET),
     ],
 )
-def test_a_hidden_model_that_is_quiet_already_is_fine(
+def test_sampler_does_not_warn_of_hidden_models_without_cache(
     hide: Callable[[Any], Runnable[Any, Any]], model: Any
 ) -> None:
-    assert warned(lambda: Sampler(hide(model()))) == []
+    assert collect_warnings(lambda: Sampler(hide(model()))) == []
 
 
 @pytest.mark.parametrize(
@@ -263,32 +270,36 @@ def test_a_hidden_model_that_is_quiet_already_is_fine(
         (lambda: NumberedModel(cache=False, disable_streaming="tool_calling"), "NumberedModel"),
         (lambda: RunnableParallel(a=NumberedModel(**QUIET), b=NumberedModel()), "NumberedModel"),
         (lambda: FakeListLLM(responses=["x"]), "FakeListLLM"),
-        (late, "_ConfigurableModel"),
-        (lambda: late(cache=False), "_ConfigurableModel"),
-        (lambda: late(disable_streaming=True), "_ConfigurableModel"),
-        (lambda: calling(NumberedModel()), "NumberedModel"),
+        (make_deferred, "_ConfigurableModel"),
+        (lambda: make_deferred(cache=False), "_ConfigurableModel"),
+        (lambda: make_deferred(disable_streaming=True), "_ConfigurableModel"),
+        (lambda: call_in_function(NumberedModel()), "NumberedModel"),
     ],
 )
-def test_a_hidden_model_that_is_half_quiet_is_not(model: Any, named: str) -> None:
-    (said,) = warned(lambda: Sampler(calling(model())))
+def test_sampler_warns_of_hidden_models_that_cache_or_stream(model: Any, named: str) -> None:
+    (said,) = collect_warnings(lambda: Sampler(call_in_function(model())))
     assert f"{named} in answer" in said
 
 
-def test_what_only_prepares_may_hide_a_model() -> None:
+def test_sampler_does_not_warn_of_functions_that_only_prepare() -> None:
     # Its answer is no candidate, and it is asked once.
     find = RunnableLambda(lambda prompt: prompt)
-    chain = RunnablePassthrough.assign(context=calling(NumberedModel()) | find) | str | NumberedModel(**QUIET)
-    assert len(warned(lambda: Sampler(chain))) == 1, "no retriever follows: it may be a draft"
-    assert warned(lambda: Sampler(find | NumberedModel())) == []
+    chain = (
+        RunnablePassthrough.assign(context=call_in_function(NumberedModel()) | find)
+        | str
+        | NumberedModel(**QUIET)
+    )
+    assert len(collect_warnings(lambda: Sampler(chain))) == 1, "no retriever follows: it may be a draft"
+    assert collect_warnings(lambda: Sampler(find | NumberedModel())) == []
 
 
-def test_models_in_fields_are_reached_and_not_warned_of() -> None:
+def test_sampler_does_not_warn_of_models_in_fields() -> None:
     for generator in (
         NumberedModel(),
         NumberedModel() | StrOutputParser(),
         RunnableParallel(a=NumberedModel()),
     ):
-        assert warned(lambda one=generator: Sampler(one)) == []  # type: ignore[misc]
+        assert collect_warnings(lambda one=generator: Sampler(one)) == []  # type: ignore[misc]
 
 
 class Bot:
@@ -301,28 +312,28 @@ class Bot:
         return self.model.invoke(prompt)
 
 
-def test_functions_are_warned_of_once_where_a_global_cache_is_set(draw: Draw) -> None:
+def test_sampler_warns_once_of_functions_under_a_global_cache(draw: Draw) -> None:
     sampler = Sampler(RunnableLambda(Bot().answer))
     with global_cache():
-        (said,) = warned(lambda: sampler.draw(PROMPT, 1))
+        (said,) = collect_warnings(lambda: sampler.draw(PROMPT, 1))
         assert "a global LLM cache is set" in said
         assert "called in answer" in said
-        assert warned(lambda: sampler.draw("another", 1)) == []
-    assert warned(lambda: draw(RunnableLambda(Bot().answer), 2)) == []
+        assert collect_warnings(lambda: sampler.draw("another", 1)) == []
+    assert collect_warnings(lambda: draw(RunnableLambda(Bot().answer), 2)) == []
 
 
-def test_no_function_is_warned_of_where_its_model_can_be_seen() -> None:
+def test_sampler_does_not_warn_of_functions_with_visible_models() -> None:
     with global_cache():
         for generator in (
-            calling(NumberedModel(**QUIET)),
+            call_in_function(NumberedModel(**QUIET)),
             NumberedModel() | RunnableLambda(str),
             NumberedModel(),
         ):
             sampler = Sampler(generator)
-            assert warned(lambda one=sampler: one.draw(PROMPT, 2)) == []  # type: ignore[misc]
+            assert collect_warnings(lambda one=sampler: one.draw(PROMPT, 2)) == []  # type: ignore[misc]
 
 
-def test_what_is_inside_comes_in_order() -> None:
+def test_walk_runnables_yields_parts_in_order() -> None:
     first, second = NumberedModel(), NumberedModel()
     chain = RunnableParallel(a=first.bind(stop=["x"]), b=second) | RunnableLambda(str)
     assert [one for one in walk_runnables(chain) if isinstance(one, NumberedModel)] == [first, second]
@@ -330,10 +341,10 @@ def test_what_is_inside_comes_in_order() -> None:
     assert list(walk_runnables("text")) == []
 
 
-def test_models_are_seen_in_fields_and_in_functions() -> None:
+def test_has_model_sees_models_in_fields_and_functions() -> None:
     assert has_model(NumberedModel().with_fallbacks([NumberedModel()]))
-    assert has_model(calling(NumberedModel()))
-    assert has_model(late())
+    assert has_model(call_in_function(NumberedModel()))
+    assert has_model(make_deferred())
     assert not has_model(RunnableLambda(str) | StrOutputParser())
     assert list_hidden_models(NumberedModel()) == []
     assert list_opaque_parts(RunnableLambda(Bot().answer) | StrOutputParser()) == ["answer"]

@@ -69,11 +69,11 @@ class Hidden:
         return str(self.model.invoke(prompt).text)
 
 
-def in_function(model: CountingModel) -> Runnable[Any, Any]:
+def wrap_in_function(model: CountingModel) -> Runnable[Any, Any]:
     return RunnableLambda(Hidden(model).answer)
 
 
-def in_graph(model: CountingModel) -> Runnable[Any, Any]:
+def wrap_in_graph(model: CountingModel) -> Runnable[Any, Any]:
     def respond(state: MessagesState) -> Any:
         return {"messages": [model.invoke(state["messages"])]}
 
@@ -84,7 +84,7 @@ def in_graph(model: CountingModel) -> Runnable[Any, Any]:
     return wrap_graph(graph.compile())
 
 
-def in_agent(model: CountingModel) -> Runnable[Any, Any]:
+def wrap_in_agent(model: CountingModel) -> Runnable[Any, Any]:
     return wrap_graph(create_agent(model))
 
 
@@ -101,7 +101,7 @@ def wrap_graph(graph: Runnable[Any, Any]) -> Runnable[Any, Any]:
     return RunnableLambda(invoke, ainvoke)
 
 
-PLACES = pytest.mark.parametrize("place", [in_function, in_graph, in_agent])
+PLACES = pytest.mark.parametrize("place", [wrap_in_function, wrap_in_graph, wrap_in_agent])
 Place = Callable[[CountingModel], Runnable[Any, Any]]
 # One after the other, so that the cache holds the first answer when the second is asked for.
 IN_TURN: Any = {"max_concurrency": 1}
@@ -109,7 +109,7 @@ IN_TURN: Any = {"max_concurrency": 1}
 
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_answers_from_a_cache_are_refused(place: Place, draw: Draw) -> None:
+def test_sampler_refuses_candidates_from_a_cache(place: Place, draw: Draw) -> None:
     model = CountingModel(cache=InMemoryCache())
     with pytest.raises(DrawError, match="candidate 1 repeats the response of an earlier candidate"):
         draw(place(model), N, config=IN_TURN)
@@ -134,9 +134,9 @@ class MemoryStore:
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
+def test_refused_candidates_are_not_stored() -> None:
     store = MemoryStore()
-    sampler = Sampler(in_function(CountingModel(cache=InMemoryCache())))
+    sampler = Sampler(wrap_in_function(CountingModel(cache=InMemoryCache())))
     for _ in range(2):
         with (
             apply_config_limits(ensure_config(IN_TURN)),
@@ -148,21 +148,21 @@ def test_refused_candidates_are_not_kept_for_the_next_attempt() -> None:
 
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_a_fixed_seed_is_refused_wherever_it_is(place: Place, draw: Draw) -> None:
+def test_sampler_refuses_a_hidden_fixed_seed(place: Place, draw: Draw) -> None:
     with pytest.raises(DrawError, match="several candidates were drawn with the fixed seed 7"):
         draw(place(CountingModel(seed=7)), N)
 
 
 @PLACES
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_without_a_cache_or_a_seed_they_are_drawn(place: Place, draw: Draw) -> None:
+def test_sampler_draws_without_cache_and_seed(place: Place, draw: Draw) -> None:
     # The negative control.
     model = CountingModel()
     assert {one.text for one in draw(place(model), N)} == {f"answer {number}" for number in range(1, N + 1)}
     assert len(model._calls) == N
 
 
-def test_fewer_model_calls_than_candidates_are_refused(draw: Draw) -> None:
+def test_sampler_refuses_fewer_model_calls_than_candidates(draw: Draw) -> None:
     hidden = Hidden(CountingModel())
     remembered = RunnableLambda(lru_cache(hidden.answer))
     with pytest.raises(DrawError, match=r"no model was called for 3 of 4 candidates"):
@@ -170,7 +170,7 @@ def test_fewer_model_calls_than_candidates_are_refused(draw: Draw) -> None:
     assert len(hidden.model._calls) == 1
 
 
-def test_no_model_call_at_all_is_refused_where_a_model_can_be_seen() -> None:
+def test_sampler_refuses_candidates_without_any_model_call() -> None:
     model = CountingModel(cache=False)
     kept = {PROMPT: "kept"}
 
@@ -183,7 +183,7 @@ def test_no_model_call_at_all_is_refused_where_a_model_can_be_seen() -> None:
     assert len(draw_sync(RunnableLambda(lambda _: "kept"), N)) == N
 
 
-def test_equal_messages_of_a_model_are_refused(draw: Draw) -> None:
+def test_sampler_refuses_one_message_for_several_candidates(draw: Draw) -> None:
     class Repeating(CountingModel):
         _message: AIMessage = PrivateAttr(default_factory=lambda: AIMessage("once"))
 
@@ -196,7 +196,7 @@ def test_equal_messages_of_a_model_are_refused(draw: Draw) -> None:
             draw(generator, N, config=IN_TURN)
 
 
-def test_a_shared_question_is_no_shared_answer() -> None:
+def test_sampler_accepts_a_cached_question_with_new_answers() -> None:
     """One message may be common to all candidates as long as another one is new."""
     writer, model = CountingModel(cache=InMemoryCache()), CountingModel(cache=False)
 
@@ -212,7 +212,7 @@ def test_a_shared_question_is_no_shared_answer() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"), [({"temperature": 0.0}, "temperature 0"), ({"top_k": 1}, "top_k 1")]
 )
-def test_settings_that_repeat_one_answer_are_warned_of_once(
+def test_sampler_warns_once_of_deterministic_settings(
     settings: dict[str, Any], said: str, draw: Draw
 ) -> None:
     with pytest.warns(SamplingWarning, match=f"the generator has {said}: you pay for 4 requests a prompt"):
@@ -244,11 +244,11 @@ def test_settings_that_repeat_one_answer_are_warned_of_once(
         ("o1", "o3", False),
     ],
 )
-def test_a_dated_name_is_the_same_model(asked_for: str, answered: str, same: bool) -> None:
+def test_is_same_model_ignores_dates_and_prefixes(asked_for: str, answered: str, same: bool) -> None:
     assert is_same_model(asked_for, answered) is same
 
 
-def test_another_model_that_answers_is_warned_of(draw: Draw) -> None:
+def test_sampler_warns_if_another_model_answers(draw: Draw) -> None:
     with pytest.warns(SamplingWarning, match="asks for the model 'big', but 'small-1' answered"):
         draw(CountingModel(model="big", answers_as="small-1"), 2)
     draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)
@@ -256,7 +256,7 @@ def test_another_model_that_answers_is_warned_of(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("check", [check_scores, lambda scores, n: check_outputs(scores, n, "v")])
-def test_masked_scores_are_refused(check: Callable[[Any, int], list[float]]) -> None:
+def test_check_scores_refuses_masked_arrays(check: Callable[[Any, int], list[float]]) -> None:
     masked = np.ma.masked_array([0.1, 0.2], mask=[False, True])
     for scores in (masked, np.ma.masked_array([0.1, 0.2]), [0.1, np.ma.masked], list(masked)):
         with pytest.raises(VerifierError):

@@ -30,11 +30,11 @@ TOWNS = ["bogota", "la paz", "lima", "quito"]
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-def test_n_candidates_for_n(draw: Draw, sampling: Any, n: int) -> None:
+def test_sampler_draws_exactly_n_candidates(draw: Draw, sampling: Any, n: int) -> None:
     assert sorted_texts(draw(NumberedModel(), n, sampling)) == numbered_answers(n)
 
 
-def test_a_global_cache_is_left_out(draw: Draw, sampling: Any) -> None:
+def test_sampler_bypasses_a_global_cache(draw: Draw, sampling: Any) -> None:
     with global_cache() as cache:
         assert sorted_texts(draw(NumberedModel(), 4, sampling)) == numbered_answers(4)
         chain = NumberedModel() | StrOutputParser()
@@ -43,13 +43,13 @@ def test_a_global_cache_is_left_out(draw: Draw, sampling: Any) -> None:
     assert not cache._cache
 
 
-def test_a_cache_of_the_models_own_is_left_out(draw: Draw, sampling: Any) -> None:
+def test_sampler_bypasses_the_cache_of_the_model(draw: Draw, sampling: Any) -> None:
     model = NumberedModel(cache=InMemoryCache())
     assert sorted_texts(draw(model, 4, sampling)) == numbered_answers(4)
     assert isinstance(model.cache, InMemoryCache)
 
 
-def test_with_a_cache_all_answers_are_the_first() -> None:
+def test_model_with_cache_repeats_its_first_answer() -> None:
     # The negative control of the two tests above.
     model = NumberedModel()
     with global_cache():
@@ -69,26 +69,26 @@ def test_with_a_cache_all_answers_are_the_first() -> None:
         lambda model: model().bind(extra_body={"n": 5, "top_k": 2}),
     ],
 )
-def test_choices_that_are_not_used_are_not_paid_for(
+def test_separate_requests_ask_for_one_choice_despite_n(
     chat_model: MakeModel, script: Script, draw: Draw, generator: Any
 ) -> None:
     assert sorted_texts(draw(generator(chat_model), 4)) == TOWNS
     assert [request.get("n") or 1 for request in script.requests] == [1] * 4
 
 
-def test_asked_itself_that_model_pays_for_five_and_returns_one(chat_model: MakeModel, script: Script) -> None:
+def test_model_with_n_of_5_asks_for_five_choices(chat_model: MakeModel, script: Script) -> None:
     # The negative control of the test above.
     assert chat_model(n=5).invoke(PROMPT).text == "lima"
     assert chat_model(extra_body={"n": 5}).invoke(PROMPT).text == "quito"
     assert [request["n"] for request in script.requests] == [5, 5]
 
 
-def test_other_fields_of_the_body_stay(chat_model: MakeModel, script: Script, draw: Draw) -> None:
+def test_sampler_keeps_other_fields_of_extra_body(chat_model: MakeModel, script: Script, draw: Draw) -> None:
     draw(chat_model(extra_body={"n": 5, "top_k": 2}), 2)
     assert [request["top_k"] for request in script.requests] == [2, 2]
 
 
-def test_a_models_own_number_does_not_change_that_of_candidates(draw: Draw, sampling: Any) -> None:
+def test_n_of_the_model_does_not_change_the_number_of_candidates(draw: Draw, sampling: Any) -> None:
     assert sorted_texts(draw(NumberedModel(n=2), 4, sampling)) == numbered_answers(4)
 
 
@@ -105,7 +105,7 @@ SEEDED: dict[str, Runnable[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_a_fixed_seed_is_refused(name: str, sampling: Any) -> None:
+def test_sampler_refuses_a_fixed_seed(name: str, sampling: Any) -> None:
     with pytest.raises(InputError, match=r"has the fixed seed \d.*the same candidate n times"):
         Sampler(SEEDED[name], sampling)
 
@@ -120,11 +120,11 @@ def test_a_fixed_seed_is_refused(name: str, sampling: Any) -> None:
         NumberedModel(extra_body={"top_k": 1}),
     ],
 )
-def test_a_seed_that_is_none_is_no_fixed_one(generator: Any) -> None:
+def test_sampler_accepts_models_without_fixed_seed(generator: Any) -> None:
     Sampler(generator)
 
 
-def test_what_runs_once_per_prompt_may_have_a_seed(draw: Draw) -> None:
+def test_sampler_accepts_a_seed_before_the_answering_model(draw: Draw) -> None:
     # A model that writes the query of a search is no model that draws.
     parts = Parts(SHAPES["history"])
     helper = NumberedModel(seed=7, echoing=True)
@@ -135,13 +135,13 @@ def test_what_runs_once_per_prompt_may_have_a_seed(draw: Draw) -> None:
 
 
 @pytest.mark.parametrize("failing", [frozenset({0}), frozenset({1, 2}), frozenset({3, 4})])
-def test_what_succeeded_is_kept_and_the_rest_drawn_again(draw: Draw, failing: frozenset[int]) -> None:
+def test_sampler_keeps_successful_draws_and_repeats_failed_ones(draw: Draw, failing: frozenset[int]) -> None:
     model = NumberedModel(failing=failing)
     assert sorted_texts(draw(model, 4)) == numbered_answers(4)
     assert len(model.requests) == 4 + len(failing)
 
 
-def test_agenerate_throws_away_what_succeeded() -> None:
+def test_agenerate_loses_successful_draws() -> None:
     # The negative control: what was paid for is lost with the one that failed.
     model = NumberedModel(failing=frozenset({1}))
     with pytest.raises(ConnectionError):
@@ -149,7 +149,7 @@ def test_agenerate_throws_away_what_succeeded() -> None:
     assert len(model.requests) == 4
 
 
-def test_the_users_own_mistake_is_not_called_chance(draw: Draw) -> None:
+def test_draw_error_of_user_code_does_not_suggest_with_retry(draw: Draw) -> None:
     def broken(message: Any) -> str:
         raise KeyError(message.text)
 
@@ -158,7 +158,7 @@ def test_the_users_own_mistake_is_not_called_chance(draw: Draw) -> None:
     assert "with_retry" not in str(failure.value)
 
 
-def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Draw) -> None:
+def test_failing_step_before_the_model_raises_before_drawing(draw: Draw) -> None:
     def look_up(question: str) -> str:
         msg = f"no index for {question}"
         raise LookupError(msg)
@@ -171,7 +171,7 @@ def test_what_comes_before_the_model_fails_before_anything_is_drawn(draw: Draw) 
     assert model.requests == []
 
 
-def test_an_error_of_the_package_passes_as_it_is(draw: Draw) -> None:
+def test_sampler_does_not_wrap_errors_of_the_package(draw: Draw) -> None:
     def look_up(question: str) -> str:
         raise VerifierError(question)
 
@@ -179,7 +179,7 @@ def test_an_error_of_the_package_passes_as_it_is(draw: Draw) -> None:
         draw(RunnableLambda(look_up) | NumberedModel(), 2)
 
 
-class Busy(ConcurrencyCounter):
+class BusyFunction(ConcurrencyCounter):
     """Counts how many of its calls run at once."""
 
     def __call__(self, given: Any) -> Any:
@@ -189,15 +189,15 @@ class Busy(ConcurrencyCounter):
 
 
 @pytest.mark.parametrize("most", [1, 2])
-def test_requests_keep_to_the_configs_limit(draw: Draw, most: int) -> None:
-    busy = Busy()
+def test_sampler_keeps_max_concurrency_of_the_config(draw: Draw, most: int) -> None:
+    busy = BusyFunction()
     draw(RunnableLambda(busy), 6, prompt="x", config=RunnableConfig(max_concurrency=most))
     assert busy.most <= most
 
 
-def test_what_is_prepared_takes_a_place_too() -> None:
+def test_preparation_counts_towards_the_concurrency_limit() -> None:
     # Two prompts in one limit of one: neither retrieval nor requests of both run at once.
-    busy = Busy()
+    busy = BusyFunction()
     sampler = Sampler(RunnableLambda(busy) | NumberedModel())
     within = CallLimits(ConcurrencyLimiter(1))
 
@@ -213,7 +213,7 @@ def test_what_is_prepared_takes_a_place_too() -> None:
     assert busy.most == 1
 
 
-def test_candidates_are_named_and_tagged(draw: Draw, sampling: Any) -> None:
+def test_runs_of_candidates_are_tagged(draw: Draw, sampling: Any) -> None:
     seen = RunRecorder()
     config = RunnableConfig(callbacks=[seen], tags=["mine"])
     draw(RunnableLambda(str) | NumberedModel(), 2, sampling, config=config)
@@ -223,7 +223,7 @@ def test_candidates_are_named_and_tagged(draw: Draw, sampling: Any) -> None:
     assert [(name, tags) for name, tags in seen.of("chain")] == [("str", frozenset({"mine", "cfc:context"}))]
 
 
-def test_candidates_are_drawn_in_threads_and_tasks_of_their_own(draw: Draw) -> None:
+def test_sampler_draws_candidates_concurrently(draw: Draw) -> None:
     # All wait for all: one after the other they would never meet. Without a limit, nothing keeps them apart.
     everyone = threading.Barrier(4, timeout=30)
 

@@ -40,20 +40,20 @@ OTHER = FakeListChatModel(responses=["c"])
 TEMPLATE: Runnable[Any, Any] = ChatPromptTemplate.from_template("{input}")
 
 
-def models_in(found: Any) -> list[BaseChatModel]:
+def list_models(found: Any) -> list[BaseChatModel]:
     """Every chat model that a Runnable holds, however deep, in the order of its fields."""
     if isinstance(found, BaseChatModel):
         return [found]
     if isinstance(found, BaseModel):
-        return [model for name in type(found).model_fields for model in models_in(getattr(found, name))]
+        return [model for name in type(found).model_fields for model in list_models(getattr(found, name))]
     if isinstance(found, dict):
-        return [model for one in found.values() for model in models_in(one)]
+        return [model for one in found.values() for model in list_models(one)]
     if isinstance(found, Sequence) and not isinstance(found, str):
-        return [model for one in found for model in models_in(one)]
+        return [model for one in found for model in list_models(one)]
     return []
 
 
-class Own(RunnableSerializable[Any, Any]):
+class OwnStep(RunnableSerializable[Any, Any]):
     """A user's own step that holds a model in a field."""
 
     judge: Any
@@ -86,37 +86,37 @@ GENERATORS: dict[str, tuple[Runnable[Any, Any], int]] = {
     "alternatives": (MODEL.configurable_alternatives(ConfigurableField(id="which"), other=OTHER), 2),
     "each": (MODEL.map(), 1),
     "deep": ((TEMPLATE | MODEL.bind(stop=["x"]).with_retry()).with_config(tags=["mine"]), 1),
-    "own": (Own(judge=MODEL), 1),
-    "held": (Own(judge=Holder(model=MODEL)), 1),
+    "own": (OwnStep(judge=MODEL), 1),
+    "held": (OwnStep(judge=Holder(model=MODEL)), 1),
 }
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_every_model_in_a_field_stops_streaming(name: str) -> None:
+def test_without_streaming_and_cache_changes_every_model_in_a_field(name: str) -> None:
     generator, models = GENERATORS[name]
-    found = models_in(without_streaming_and_cache(generator))
+    found = list_models(without_streaming_and_cache(generator))
     assert [(model.cache, model.disable_streaming) for model in found] == [(False, True)] * models
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_judges_keep_their_cache(name: str) -> None:
+def test_without_streaming_keeps_the_cache_of_judges(name: str) -> None:
     generator, models = GENERATORS[name]
-    found = models_in(without_streaming_and_cache(generator, fresh=False))
+    found = list_models(without_streaming_and_cache(generator, fresh=False))
     assert [(model.cache, model.disable_streaming) for model in found] == [(None, True)] * models
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_the_users_own_models_are_left_alone(name: str) -> None:
+def test_without_streaming_and_cache_leaves_the_original_unchanged(name: str) -> None:
     generator, models = GENERATORS[name]
     before = repr(generator)
     without_streaming_and_cache(generator)
     assert repr(generator) == before
-    untouched = [(model.cache, model.disable_streaming) for model in models_in(generator)]
+    untouched = [(model.cache, model.disable_streaming) for model in list_models(generator)]
     assert untouched == [(None, False)] * models
 
 
 @pytest.mark.parametrize("name", GENERATORS)
-def test_a_copy_without_streaming_answers_as_before(name: str) -> None:
+def test_copy_without_streaming_answers_like_the_original(name: str) -> None:
     generator, _ = GENERATORS[name]
     prompt: Any = {"input": "x"} if name in {"sequence", "two models", "assign", "deep"} else "x"
     if name == "each":
@@ -126,7 +126,7 @@ def test_a_copy_without_streaming_answers_as_before(name: str) -> None:
     assert re.sub("lc_run--[-0-9a-f]+", "", quietly) == re.sub("lc_run--[-0-9a-f]+", "", said)
 
 
-def test_a_copy_without_streaming_keeps_what_was_bound() -> None:
+def test_copy_without_streaming_keeps_bound_arguments() -> None:
     copy: Any = without_streaming_and_cache(
         MODEL.bind(stop=["x"], n=3, stream=True).with_config(tags=["mine"])
     )
@@ -134,16 +134,16 @@ def test_a_copy_without_streaming_keeps_what_was_bound() -> None:
     assert copy.kwargs == {"stop": ["x"]}
 
 
-def test_a_judge_keeps_all_that_was_bound() -> None:
+def test_judge_copy_keeps_all_bound_arguments() -> None:
     copy: Any = without_streaming_and_cache(MODEL.bind(stop=["x"], n=3), fresh=False)
     assert copy.kwargs == {"stop": ["x"], "n": 3}
 
 
-def test_a_named_sequence_keeps_its_name() -> None:
+def test_copy_without_streaming_keeps_the_name_of_a_sequence() -> None:
     assert without_streaming_and_cache(RunnableSequence(TEMPLATE, MODEL, name="mine")).get_name() == "mine"
 
 
-def test_text_models_do_not_cache() -> None:
+def test_copy_of_a_text_model_does_not_cache() -> None:
     assert without_streaming_and_cache(FakeListLLM(responses=["a"])).cache is False  # type: ignore[attr-defined]
 
 
@@ -153,7 +153,7 @@ class EagerModel(FakeListChatModel):
     streaming: bool = True
 
 
-def test_a_providers_own_switch_for_streaming_is_off() -> None:
+def test_copy_without_streaming_disables_the_streaming_field() -> None:
     model = EagerModel(responses=["a"])
     copy: Any = without_streaming_and_cache(model)
     assert (copy.streaming, model.streaming) == (False, True)
@@ -161,13 +161,18 @@ def test_a_providers_own_switch_for_streaming_is_off() -> None:
     assert not hasattr(without_streaming_and_cache(MODEL), "streaming")
 
 
-def test_what_holds_no_model_is_left_as_it_is() -> None:
+def test_without_streaming_and_cache_returns_parts_without_model_unchanged() -> None:
     function: Runnable[Any, Any] = RunnableLambda(lambda prompt: prompt)
-    for part in (function, TEMPLATE, TEMPLATE | function, RunnableParallel(x=TEMPLATE, y=Own(judge=None))):
+    for part in (
+        function,
+        TEMPLATE,
+        TEMPLATE | function,
+        RunnableParallel(x=TEMPLATE, y=OwnStep(judge=None)),
+    ):
         assert without_streaming_and_cache(part) is part
 
 
-def test_an_alternative_made_when_it_is_chosen_does_not_stream() -> None:
+def test_configurable_alternative_made_late_does_not_stream() -> None:
     made: list[NumberedModel] = []
 
     def other() -> NumberedModel:
@@ -177,13 +182,13 @@ def test_an_alternative_made_when_it_is_chosen_does_not_stream() -> None:
     field = ConfigurableField(id="which")
     generator = NumberedStreamingModel().configurable_alternatives(field, other=other)
     chosen = generator.with_config(configurable={"which": "other"})
-    assert asyncio.run(streamed_texts(without_streaming_and_cache(chosen))) == []
-    assert "".join(asyncio.run(streamed_texts(chosen))) == "answer 0", "the negative control"
+    assert asyncio.run(collect_streamed_texts(without_streaming_and_cache(chosen))) == []
+    assert "".join(asyncio.run(collect_streamed_texts(chosen))) == "answer 0", "the negative control"
     # The draws' model and the user's are not the same, but both answered.
     assert [len(model.requests) for model in made] == [1, 1]
 
 
-async def streamed_texts(runnable: Runnable[Any, Any], **settings: Any) -> list[str]:
+async def collect_streamed_texts(runnable: Runnable[Any, Any], **settings: Any) -> list[str]:
     """The pieces of messages in a Runnable's events."""
     events = [event async for event in runnable.astream_events(PROMPT, version="v2", **settings)]
     return [str(event["data"]["chunk"].text) for event in events if event["event"] == "on_chat_model_stream"]
@@ -200,7 +205,7 @@ def artifact() -> CalibrationArtifact:
     return make_artifact()
 
 
-HELD: dict[str, Callable[[NumberedModel], Any]] = {
+HOLDERS: dict[str, Callable[[NumberedModel], Any]] = {
     "model": lambda model: model,
     "several choices": lambda model: model.model_copy(update={"n": 3}),
     "several choices bound": lambda model: model.bind(n=3),
@@ -208,16 +213,16 @@ HELD: dict[str, Callable[[NumberedModel], Any]] = {
 }
 
 
-@pytest.mark.parametrize("held", HELD)
-def test_no_piece_of_a_candidate_is_in_the_events(sampling: Any, held: str) -> None:
-    chain = make_chain(generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
-    assert asyncio.run(streamed_texts(chain)) == []
+@pytest.mark.parametrize("held", HOLDERS)
+def test_events_of_a_chain_hold_no_piece_of_a_candidate(sampling: Any, held: str) -> None:
+    chain = make_chain(generator=HOLDERS[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
+    assert asyncio.run(collect_streamed_texts(chain)) == []
 
 
-def test_a_model_on_its_own_is_seen_and_several_choices_are_mingled() -> None:
+def test_events_of_a_model_show_mingled_choices() -> None:
     # The negative control: what a listener gets of n choices is one message that nobody can read.
-    assert "".join(asyncio.run(streamed_texts(NumberedStreamingModel()))) == "answer 0"
-    assert "".join(asyncio.run(streamed_texts(NumberedStreamingModel(n=2)))) == "aannsswweerr  01"
+    assert "".join(asyncio.run(collect_streamed_texts(NumberedStreamingModel()))) == "answer 0"
+    assert "".join(asyncio.run(collect_streamed_texts(NumberedStreamingModel(n=2)))) == "aannsswweerr  01"
 
 
 class State(TypedDict, total=False):
@@ -244,7 +249,7 @@ def arun(graph: Any, modes: Any) -> list[Any]:
 both_graphs = pytest.mark.parametrize("run", [run, arun])
 
 
-def graph_of(runnable: Runnable[Any, Any], read: Callable[[Any], str]) -> Any:
+def make_graph(runnable: Runnable[Any, Any], read: Callable[[Any], str]) -> Any:
     """A graph of one node, which answers the question."""
 
     def answer(state: State, config: RunnableConfig) -> State:
@@ -265,10 +270,10 @@ def best(result: CFCResult) -> str:
 
 
 @both_graphs
-@pytest.mark.parametrize("held", HELD)
-def test_a_graph_that_streams_messages_shows_no_candidate(run: Run, sampling: Any, held: str) -> None:
-    chain = make_chain(generator=HELD[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
-    graph = graph_of(chain, best)
+@pytest.mark.parametrize("held", HOLDERS)
+def test_graph_of_a_chain_streams_no_rejected_candidate(run: Run, sampling: Any, held: str) -> None:
+    chain = make_chain(generator=HOLDERS[held](NumberedStreamingModel()), verifier=verify, sampling=sampling)
+    graph = make_graph(chain, best)
     assert run(graph, "messages") == []
     # Nor is a rejected one in anything else that the graph gives away.
     assert run(graph, "values")[-1]["answer"].startswith("answer ")
@@ -277,29 +282,29 @@ def test_a_graph_that_streams_messages_shows_no_candidate(run: Run, sampling: An
 
 
 @both_graphs
-def test_a_graph_shows_what_a_model_on_its_own_says(run: Run) -> None:
+def test_graph_of_a_model_streams_its_answers(run: Run) -> None:
     # The negative control: such messages exist, and with several choices they cannot be read.
     for n, said in ((1, "answer 0"), (2, "aannsswweerr  01")):
-        graph = graph_of(NumberedStreamingModel(n=n), lambda message: str(message.text))
+        graph = make_graph(NumberedStreamingModel(n=n), lambda message: str(message.text))
         pieces = [piece for piece, _ in run(graph, "messages") if isinstance(piece, AIMessageChunk)]
         assert "".join(str(piece.text) for piece in pieces) == said
 
 
 @both_graphs
-def test_a_graph_with_a_real_client_shows_no_candidate(
+def test_graph_with_a_client_over_http_streams_no_candidate(
     run: Run, chat_model: MakeModel, script: Script
 ) -> None:
     loud = chat_model(streaming=True)
-    graph = graph_of(make_chain(generator=loud, verifier=verify), best)
+    graph = make_graph(make_chain(generator=loud, verifier=verify), best)
     assert run(graph, "messages") == []
     assert len(script.requests) == N
     assert not any(request.get("stream") for request in script.requests)
-    pieces = run(graph_of(loud, lambda message: str(message.text)), "messages")
+    pieces = run(make_graph(loud, lambda message: str(message.text)), "messages")
     assert "".join(str(piece.text) for piece, _ in pieces) == "lima", "the negative control"
     assert script.requests[-1]["stream"] is True
 
 
-def test_a_client_that_streams_is_read_in_one_piece(
+def test_streaming_client_is_read_without_streaming(
     chat_model: MakeModel, script: Script, draw: Draw, sampling: Any
 ) -> None:
     assert sorted_texts(draw(chat_model(streaming=True), 4, sampling)) == [
@@ -311,12 +316,12 @@ def test_a_client_that_streams_is_read_in_one_piece(
     assert not any(request.get("stream") for request in script.requests)
 
 
-def test_a_stream_that_was_bound_is_not_asked_for(chat_model: MakeModel, script: Script, draw: Draw) -> None:
+def test_bound_stream_argument_is_dropped(chat_model: MakeModel, script: Script, draw: Draw) -> None:
     assert len(draw(chat_model().bind(stream=True), 2)) == 2
     assert not any(request.get("stream") for request in script.requests)
 
 
-def test_a_copy_without_streaming_shares_the_resources_of_its_model() -> None:
+def test_copy_without_streaming_shares_resources() -> None:
     # What counts requests, limits rates or holds connections is shared, not copied.
     model = NumberedModel()
     Sampler(model).draw(PROMPT, 3)

@@ -31,7 +31,7 @@ from .test_context import QUESTION, SHAPES, Parts
 MakeModel = Callable[..., ChatOpenAI]
 
 
-def chain_of(generator: Any, sampling: Any = "requests") -> CFCRunnable:
+def make_accepting_chain(generator: Any, sampling: Any = "requests") -> CFCRunnable:
     """A chain of four candidates whose verifier accepts all."""
     return CFCRunnable(
         generator=generator,
@@ -46,12 +46,12 @@ def token_counts(usage: Any) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("parsed", [False, True])
-def test_usage_over_the_wire_is_counted_once_by_all(
+def test_usage_over_http_is_counted_once(
     chat_model: MakeModel, script: Script, invoke: Invoke, sampling: Any, parsed: bool
 ) -> None:
     generator = chat_model() | StrOutputParser() if parsed else chat_model()
     with get_usage_metadata_callback() as callback:
-        result = invoke(chain_of(generator, sampling), PROMPT)
+        result = invoke(make_accepting_chain(generator, sampling), PROMPT)
     requests = 1 if sampling == "single_request" else N
     assert len(script.requests) == requests
     given = requests * bodies.TOKENS_IN
@@ -63,7 +63,7 @@ def test_usage_over_the_wire_is_counted_once_by_all(
     assert result.models == ("recorded",)
 
 
-def test_a_client_asked_for_n_choices_gives_the_usage_of_all_to_each(chat_model: MakeModel) -> None:
+def test_client_repeats_the_usage_for_each_of_n_choices(chat_model: MakeModel) -> None:
     # The negative control: added up it is n-fold, and LangChain's own callback sees nothing.
     with get_usage_metadata_callback() as callback:
         (generations,) = chat_model().generate([[HumanMessage(PROMPT)]], n=N).generations
@@ -72,7 +72,7 @@ def test_a_client_asked_for_n_choices_gives_the_usage_of_all_to_each(chat_model:
     assert callback.usage_metadata == {}
 
 
-def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(invoke: Invoke) -> None:
+def test_usage_includes_answers_that_a_parser_refused(invoke: Invoke) -> None:
     def checked(text: str) -> str:
         if text == "answer 0":
             msg = "no answer"
@@ -80,39 +80,39 @@ def test_an_answer_that_was_paid_for_and_cannot_be_used_is_counted(invoke: Invok
         return text
 
     model = NumberedModel()
-    result = invoke(chain_of(model | StrOutputParser() | checked), PROMPT)
+    result = invoke(make_accepting_chain(model | StrOutputParser() | checked), PROMPT)
     assert len(model.requests) == N + 1
     assert token_counts(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
     assert result.models == ("numbered-1",)
 
 
-def test_what_was_asked_for_the_context_is_counted(invoke: Invoke) -> None:
+def test_usage_includes_models_that_prepare_context(invoke: Invoke) -> None:
     parts = Parts(SHAPES["history"])
     asking: Runnable[Any, Any] = RunnableLambda(lambda _: QUESTION) | parts.chain
-    result = invoke(chain_of(asking), PROMPT)
+    result = invoke(make_accepting_chain(asking), PROMPT)
     assert len(parts.helper.requests) == 1
     assert token_counts(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
 
 
-def test_models_called_in_functions_are_seen(invoke: Invoke) -> None:
+def test_usage_includes_models_in_functions(invoke: Invoke) -> None:
     model = NumberedModel(cache=False, disable_streaming=True)
 
     def answer(prompt: str, config: RunnableConfig) -> str:
         return str(model.invoke(prompt, config).text)
 
-    result = invoke(chain_of(RunnableLambda(answer)), PROMPT)
+    result = invoke(make_accepting_chain(RunnableLambda(answer)), PROMPT)
     assert token_counts(result.usage)[:2] == (N * TOKENS_IN, N * TOKENS_OUT)
 
 
-def test_a_fallback_that_answers_is_named(invoke: Invoke) -> None:
+def test_result_models_name_a_fallback_that_answered(invoke: Invoke) -> None:
     # Another model is another distribution, and the result says that it answered.
     first = NumberedModel(called="first", failing=frozenset({1}))
     chain = first.with_fallbacks([NumberedModel(called="second")]) | StrOutputParser()
-    assert set(invoke(chain_of(chain), PROMPT).models) == {"first", "second"}
-    assert invoke(chain_of(NumberedModel(called="first")), PROMPT).models == ("first",)
+    assert set(invoke(make_accepting_chain(chain), PROMPT).models) == {"first", "second"}
+    assert invoke(make_accepting_chain(NumberedModel(called="first")), PROMPT).models == ("first",)
 
 
-def test_what_the_verifier_asks_is_counted(invoke: Invoke) -> None:
+def test_usage_includes_models_of_the_verifier(invoke: Invoke) -> None:
     judge = NumberedModel()
     chain = CFCRunnable(
         generator=lambda _: "x",
@@ -124,12 +124,12 @@ def test_what_the_verifier_asks_is_counted(invoke: Invoke) -> None:
     assert len(judge.requests) == 1
 
 
-def test_each_prompt_has_a_count_of_its_own(invoke: Invoke) -> None:
-    chain = chain_of(NumberedModel())
+def test_usage_is_counted_per_prompt(invoke: Invoke) -> None:
+    chain = make_accepting_chain(NumberedModel())
     assert token_counts(invoke(chain, PROMPT).usage) == token_counts(invoke(chain, PROMPT).usage)
 
 
-def result_of(*messages: AIMessage) -> LLMResult:
+def make_result(*messages: AIMessage) -> LLMResult:
     return LLMResult(generations=[[ChatGeneration(message=one) for one in messages]])
 
 
@@ -147,46 +147,46 @@ def make_message(tokens: int, model: str | None = None, cached: int = 0) -> AIMe
     return AIMessage("x", usage_metadata=usage(tokens, cached), response_metadata=metadata)
 
 
-def test_tokens_add_up_with_their_details() -> None:
-    witness = UsageRecorder()
+def test_usage_recorder_adds_tokens_and_details() -> None:
+    recorder = UsageRecorder()
     for message in (
         make_message(10, "a", cached=2),
         make_message(20, "b", cached=3),
         make_message(5, "a"),
         AIMessage("x"),
     ):
-        witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
-    assert token_counts(witness.usage) == (35, 3, 38)
-    assert witness.usage is not None
-    assert witness.usage["input_token_details"] == {"cache_read": 5}
-    assert list(witness.versions) == ["a", "b"]
+        recorder.on_llm_end(make_result(message), run_id=uuid4(), tags=[DRAW_TAG])
+    assert token_counts(recorder.usage) == (35, 3, 38)
+    assert recorder.usage is not None
+    assert recorder.usage["input_token_details"] == {"cache_read": 5}
+    assert list(recorder.versions) == ["a", "b"]
 
 
-def test_no_message_that_says_is_no_usage() -> None:
-    witness = UsageRecorder()
+def test_usage_recorder_without_usage_is_none() -> None:
+    recorder = UsageRecorder()
     text = LLMResult(generations=[[Generation(text="x")]])
-    for result in (result_of(AIMessage("x")), text, LLMResult(generations=[]), LLMResult(generations=[[]])):
-        witness.on_llm_end(result, run_id=uuid4(), tags=[DRAW_TAG])
-    assert witness.usage is None
-    assert witness.versions == {}
+    for result in (make_result(AIMessage("x")), text, LLMResult(generations=[]), LLMResult(generations=[[]])):
+        recorder.on_llm_end(result, run_id=uuid4(), tags=[DRAW_TAG])
+    assert recorder.usage is None
+    assert recorder.versions == {}
 
 
-def test_many_threads_are_counted_whole() -> None:
-    witness = UsageRecorder()
+def test_usage_recorder_counts_all_threads() -> None:
+    recorder = UsageRecorder()
 
     def note(number: int) -> None:
         for message in (make_message(1, f"model {number % 3}"), make_message(2)):
-            witness.on_llm_end(result_of(message), run_id=uuid4(), tags=[DRAW_TAG])
+            recorder.on_llm_end(make_result(message), run_id=uuid4(), tags=[DRAW_TAG])
 
     with ThreadPoolExecutor(16) as executor:
         list(executor.map(note, range(2000)))
-    assert token_counts(witness.usage) == (6000, 4000, 10000)
-    assert set(witness.versions) == {"model 0", "model 1", "model 2"}
+    assert token_counts(recorder.usage) == (6000, 4000, 10000)
+    assert set(recorder.versions) == {"model 0", "model 1", "model 2"}
 
 
-def test_of_several_choices_the_usage_counts_once() -> None:
-    witness = UsageRecorder()
-    witness.on_llm_end(
-        result_of(make_message(10, "a"), make_message(10, "a")), run_id=uuid4(), tags=[DRAW_TAG]
+def test_usage_recorder_counts_several_choices_once() -> None:
+    recorder = UsageRecorder()
+    recorder.on_llm_end(
+        make_result(make_message(10, "a"), make_message(10, "a")), run_id=uuid4(), tags=[DRAW_TAG]
     )
-    assert token_counts(witness.usage) == token_counts(make_message(10, "a").usage_metadata)
+    assert token_counts(recorder.usage) == token_counts(make_message(10, "a").usage_metadata)

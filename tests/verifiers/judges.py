@@ -26,11 +26,11 @@ def llama_input(*texts: str, prompt: Any = "Where do llamas live?") -> VerifierI
     return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
 
 
-def invoked(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
+def run_invoke(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
     return verifier.invoke(given)
 
 
-def ainvoked(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
+def run_ainvoke(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
     return asyncio.run(verifier.ainvoke(given))
 
 
@@ -83,7 +83,7 @@ def token(text: str, logprob: Any, alternatives: Mapping[str, Any]) -> dict[str,
     return {"token": text, "logprob": logprob, "bytes": None, "top_logprobs": listed}
 
 
-def replied(*tokens: dict[str, Any], text: str | None = None) -> AIMessage:
+def make_reply(*tokens: dict[str, Any], text: str | None = None) -> AIMessage:
     words = "".join(one["token"] for one in tokens) if text is None else text
     return AIMessage(words, response_metadata={"logprobs": {"content": list(tokens), "refusal": None}})
 
@@ -135,7 +135,7 @@ class InMemory(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
 
-class Weighing(InMemory):
+class LogprobModel(InMemory):
     """The same, with the settings by which a model that returns log-probabilities is known."""
 
     logprobs: bool | None = None

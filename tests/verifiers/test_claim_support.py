@@ -44,7 +44,7 @@ class HoldsJudge:
         return hypothesis in premise
 
 
-def test_agreement_by_hand(invoke: Invoke) -> None:
+def test_claim_agreement_equals_values_computed_by_hand(invoke: Invoke) -> None:
     judge = HoldsJudge()
     # Of the three other answers two hold the first claim; the answer that is split is not asked about.
     assert invoke(ClaimAgreement(judge), make_input()) == pytest.approx([1 / 3, 1.0, 1 / 3])
@@ -52,7 +52,7 @@ def test_agreement_by_hand(invoke: Invoke) -> None:
     assert not any(premise == "whole" for premise, _ in judge.asked)
 
 
-def test_probabilities_are_used_as_they_are(invoke: Invoke) -> None:
+def test_claim_verifiers_use_probabilities_of_the_judge(invoke: Invoke) -> None:
     def judge(prompt: Any, premise: str, hypothesis: str) -> dict[str, float]:
         del prompt, hypothesis
         entailed = {"a": 0.9, "b": 0.4}[premise]
@@ -63,13 +63,15 @@ def test_probabilities_are_used_as_they_are(invoke: Invoke) -> None:
     assert invoke(ContextSupport(judge, lambda _: ["a", "b"]), given) == pytest.approx([0.1])
 
 
-def test_a_chat_model_judges(invoke: Invoke) -> None:
+def test_claim_agreement_with_a_chat_model_as_judge(invoke: Invoke) -> None:
     model = FakeListChatModel(responses=["entailment"])
     assert invoke(ClaimAgreement(EntailmentJudge(model)), make_input(("a",), ("w", "x"))) == [0.0]
 
 
 @pytest.mark.parametrize("answers", [("whole",), ()])
-def test_agreement_needs_other_answers(invoke: Invoke, answers: tuple[str, ...]) -> None:
+def test_claim_agreement_refuses_input_without_other_answers(
+    invoke: Invoke, answers: tuple[str, ...]
+) -> None:
     with pytest.raises(VerifierError, match="with further answers, but there are none"):
         invoke(ClaimAgreement(HoldsJudge()), make_input(CLAIMS, answers))
 
@@ -82,24 +84,26 @@ def test_agreement_needs_other_answers(invoke: Invoke, answers: tuple[str, ...])
         (RunnableLambda(lambda _: []), [1.0, 1.0, 1.0]),
     ],
 )
-def test_support_by_context(invoke: Invoke, context: Any, expected: list[float]) -> None:
+def test_context_support_checks_claims_against_the_context(
+    invoke: Invoke, context: Any, expected: list[float]
+) -> None:
     assert invoke(ContextSupport(HoldsJudge(), context), make_input()) == expected
 
 
 @pytest.mark.parametrize("found", [None, 5, [1], {"a": "b"}])
-def test_a_context_that_is_no_text_is_refused(invoke: Invoke, found: Any) -> None:
+def test_context_support_refuses_contexts_that_are_not_text(invoke: Invoke, found: Any) -> None:
     with pytest.raises(VerifierError, match="expected a text or a list of texts"):
         invoke(ContextSupport(HoldsJudge(), lambda _: found), make_input())
 
 
-def test_fingerprints_name_the_parts() -> None:
+def test_claim_verifier_fingerprints_name_method_and_judge() -> None:
     assert compute_fingerprint(ClaimAgreement(HoldsJudge()))["id"] == "claim-agreement"
     stated = compute_fingerprint(ContextSupport(HoldsJudge(), lambda _: ""))
     assert stated["method"] == "context-support"
     assert stated["entails.id"] == "holds"
 
 
-def test_serving_passes_the_other_answers() -> None:
+def test_claims_chain_passes_other_answers_to_the_verifier() -> None:
     def judge(prompt: Any, premise: str, hypothesis: str) -> bool:
         del prompt
         return hypothesis.removesuffix(" [1]") in premise

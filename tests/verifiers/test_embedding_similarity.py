@@ -72,7 +72,7 @@ class Vectors(Embeddings):
         raise AssertionError(text)
 
 
-class Failing(Embeddings):
+class FailingEmbeddings(Embeddings):
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         msg = f"no vectors for {texts}"
         raise ConnectionError(msg)
@@ -81,7 +81,7 @@ class Failing(Embeddings):
         raise AssertionError(text)
 
 
-def test_computed_by_hand(invoke: Invoke) -> None:
+def test_embedding_similarity_equals_values_computed_by_hand(invoke: Invoke) -> None:
     found = invoke(
         EmbeddingSimilarity(Compass()), verifier_input("east", "east", "north-east", "north", "west")
     )
@@ -96,7 +96,7 @@ def test_computed_by_hand(invoke: Invoke) -> None:
         RunnableLambda(lambda prompt: [Document("north"), prompt["other"]]),
     ],
 )
-def test_the_nearest_passage_counts(invoke: Invoke, context: Any) -> None:
+def test_embedding_similarity_uses_the_nearest_passage(invoke: Invoke, context: Any) -> None:
     asked = verifier_input({"other": "west"}, "east", "north", "west", "north-east")
     expected = [0.5, 0.0, 0.0, (1 - math.sqrt(0.5)) / 2]
     assert invoke(EmbeddingSimilarity(Compass(), context=context), asked) == pytest.approx(
@@ -118,11 +118,11 @@ def test_the_nearest_passage_counts(invoke: Invoke, context: Any) -> None:
         {"context": Document("north")},
     ],
 )
-def test_the_context_is_the_prompts_own_unless_told(invoke: Invoke, prompt: Any) -> None:
+def test_embedding_context_defaults_to_the_prompt(invoke: Invoke, prompt: Any) -> None:
     assert invoke(EmbeddingSimilarity(Compass()), verifier_input(prompt, "north")) == [0.0]
 
 
-def test_several_messages_are_read_as_a_transcript(invoke: Invoke) -> None:
+def test_embedding_context_of_messages_is_a_transcript(invoke: Invoke) -> None:
     class Hearing(Compass):
         @staticmethod
         def _vector(text: str) -> list[float]:
@@ -138,7 +138,7 @@ def test_several_messages_are_read_as_a_transcript(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("asked_by", ["invoke", "ainvoke"])
-def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str) -> None:
+def test_embeddings_are_called_once_for_texts_and_once_for_passages(asked_by: str) -> None:
     compass = Compass()
     verifier = EmbeddingSimilarity(compass, context=lambda _: ["west", "east", "west"])
     asked = verifier_input("?", "north", "east", "north")
@@ -150,14 +150,14 @@ def test_one_call_for_the_distinct_texts_and_one_for_the_passages(asked_by: str)
 
 
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2)])
-def test_both_calls_keep_to_the_bounds(places: int, most: int) -> None:
+def test_embedding_calls_keep_the_concurrency_limit(places: int, most: int) -> None:
     compass = Compass()
     with apply_limits(CallLimits(ConcurrencyLimiter(places))):
         invoke_async(EmbeddingSimilarity(compass), verifier_input("east", "north"))
     assert compass.under_way.most == most
 
 
-def test_the_sync_calls_run_at_the_same_time() -> None:
+def test_sync_embedding_calls_run_concurrently() -> None:
     both = threading.Barrier(2, timeout=30.0)
 
     class Waiting(Compass):
@@ -169,13 +169,13 @@ def test_the_sync_calls_run_at_the_same_time() -> None:
         assert invoke_sync(EmbeddingSimilarity(Waiting()), verifier_input("east", "east")) == [0.0]
 
 
-async def anorth(prompt: Any) -> str:
+async def find_north(prompt: Any) -> str:
     await asyncio.sleep(0)
     return "north" if prompt == "?" else "west"
 
 
-def test_async_contexts_are_awaited_and_refused_where_nothing_waits() -> None:
-    verifier = EmbeddingSimilarity(Compass(), context=anorth)
+def test_async_context_function_works_only_under_ainvoke() -> None:
+    verifier = EmbeddingSimilarity(Compass(), context=find_north)
     assert invoke_async(verifier, verifier_input("?", "north")) == [0.0]
     with pytest.raises(VerifierError, match="context function is async: use ainvoke"):
         invoke_sync(verifier, verifier_input("?", "north"))
@@ -185,9 +185,7 @@ def test_async_contexts_are_awaited_and_refused_where_nothing_waits() -> None:
     st.lists(st.lists(st.floats(-1.0, 1.0), min_size=3, max_size=3).filter(any), min_size=1, max_size=5),
     st.floats(1e-300, 1e300),
 )
-def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
-    vectors: list[list[float]], length: float
-) -> None:
+def test_embedding_scores_lie_in_the_unit_interval(vectors: list[list[float]], length: float) -> None:
     texts = [f"text {row}" for row in range(len(vectors))]
     near = EmbeddingSimilarity(Vectors(vectors, passages=[[0.6, 0.0, -0.8]]))
     scores = invoke_sync(near, verifier_input("context", *texts))
@@ -200,7 +198,7 @@ def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
 @pytest.mark.parametrize(
     ("embeddings", "message"),
     [
-        (Failing(), "the embeddings failed with ConnectionError: no vectors for"),
+        (FailingEmbeddings(), "the embeddings failed with ConnectionError: no vectors for"),
         (Vectors([[0.0, 0.0]]), "the embedding of 'one' is zero or not finite"),
         (Vectors([[math.nan, 1.0]]), "the embedding of 'one' is zero or not finite"),
         (Vectors([[math.inf, 1.0]]), "the embedding of 'one' is zero or not finite"),
@@ -215,7 +213,7 @@ def test_scores_lie_in_the_unit_interval_whatever_the_lengths(
         (Vectors([[1.0, 0.0, 0.0]]), "candidates have 3 dimensions and those of the context 2"),
     ],
 )
-def test_vectors_without_a_direction_are_refused(
+def test_embedding_similarity_refuses_invalid_vectors(
     invoke: Invoke, embeddings: Embeddings, message: str
 ) -> None:
     with pytest.raises(VerifierError, match=message):
@@ -239,12 +237,14 @@ def test_vectors_without_a_direction_are_refused(
         ("?", lambda prompt: prompt["context"], "context function failed with TypeError"),
     ],
 )
-def test_a_context_that_is_none_is_refused(invoke: Invoke, prompt: Any, context: Any, message: str) -> None:
+def test_embedding_similarity_refuses_invalid_contexts(
+    invoke: Invoke, prompt: Any, context: Any, message: str
+) -> None:
     with pytest.raises(VerifierError, match=message):
         invoke(EmbeddingSimilarity(Compass(), context=context), verifier_input(prompt, "east"))
 
 
-def test_only_embeddings_are_taken() -> None:
+def test_embedding_similarity_refuses_anything_but_embeddings() -> None:
     with pytest.raises(InputError, match="expected LangChain embeddings, got a function"):
         EmbeddingSimilarity(invoke_sync)  # type: ignore[arg-type]
 
@@ -255,7 +255,7 @@ def base_url() -> Iterator[str]:
         yield url
 
 
-def test_a_real_client_over_http(invoke: Invoke, base_url: str) -> None:
+def test_embedding_similarity_with_a_client_over_http(invoke: Invoke, base_url: str) -> None:
     embeddings = OpenAIEmbeddings(
         model="recorded",
         base_url=base_url,
@@ -279,7 +279,7 @@ def test_a_real_client_over_http(invoke: Invoke, base_url: str) -> None:
     assert repr(verifier) == "EmbeddingSimilarity(recorded)"
 
 
-def test_it_says_what_it_is() -> None:
+def test_embedding_fingerprint_names_model_and_settings() -> None:
     large = OpenAIEmbeddings(model="text-embedding-3-large", dimensions=256, api_key=SecretStr("none"))
     said = compute_fingerprint(EmbeddingSimilarity(large))
     assert (said["embeddings.model"], said["embeddings.dimensions"]) == ("text-embedding-3-large", 256)
@@ -300,7 +300,7 @@ def test_it_says_what_it_is() -> None:
     assert unknown["context"] == "own"
 
 
-def test_copies_score_alike() -> None:
+def test_copied_embedding_similarity_scores_alike() -> None:
     verifier = EmbeddingSimilarity(DeterministicFakeEmbedding(size=8))
     asked = verifier_input("east", "north", "west")
     for copied in copies_of(verifier):

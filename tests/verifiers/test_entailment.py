@@ -40,7 +40,7 @@ FACTS = {
 }
 
 
-drawn = partial(verifier_input, "where?")
+make_input = partial(verifier_input, "where?")
 
 
 class FactJudge(ConcurrencyCounter):
@@ -58,9 +58,9 @@ class FactJudge(ConcurrencyCounter):
         return FACTS[premise] >= FACTS[hypothesis]
 
 
-def test_clusters_by_hand(invoke: Invoke) -> None:
+def test_entailment_clusters_equal_those_by_hand(invoke: Invoke) -> None:
     judge = FactJudge()
-    texts = drawn("Lima", "it is Lima", "Quito", "lima, in peru", "lima.", "the city of Quito")
+    texts = make_input("Lima", "it is Lima", "Quito", "lima, in peru", "lima.", "the city of Quito")
     # Three say Lima, two say Quito; what says more than Lima entails it one way only.
     assert invoke(SelfConsistency(entails=judge), texts) == pytest.approx(
         [1 / 2, 1 / 2, 2 / 3, 5 / 6, 1 / 2, 2 / 3]
@@ -70,10 +70,10 @@ def test_clusters_by_hand(invoke: Invoke) -> None:
     assert len(judge.asked) <= 2 * 5 * 3
 
 
-def test_what_is_asked_and_in_which_order(invoke: Invoke) -> None:
+def test_entailment_questions_are_asked_in_rounds(invoke: Invoke) -> None:
     judge = FactJudge()
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        invoke(SelfConsistency(entails=judge), drawn("lima", "quito", "lima, in peru", "it is lima"))
+        invoke(SelfConsistency(entails=judge), make_input("lima", "quito", "lima, in peru", "it is lima"))
     rounds = [
         # All against the first, then the way back for those that it entails.
         {("lima", "quito"), ("lima", "lima, in peru"), ("lima", "it is lima")},
@@ -86,22 +86,22 @@ def test_what_is_asked_and_in_which_order(invoke: Invoke) -> None:
     assert judge.most == 2
 
 
-def test_nothing_is_asked_where_all_answers_are_equal(invoke: Invoke) -> None:
+def test_entailment_judge_is_not_asked_about_equal_answers(invoke: Invoke) -> None:
     judge = FactJudge()
-    assert invoke(SelfConsistency(entails=judge), drawn("Lima", "lima.", "LIMA")) == [0.0] * 3
+    assert invoke(SelfConsistency(entails=judge), make_input("Lima", "lima.", "LIMA")) == [0.0] * 3
     assert judge.asked == []
 
 
-def test_an_answer_joins_the_first_group_in_draw_order() -> None:
+def test_entailment_clusters_follow_draw_order_if_the_judge_is_inconsistent() -> None:
     # b means the same as a and as c, which differ: the judge contradicts itself.
     both = {frozenset("ab"), frozenset("bc")}
     verifier = SelfConsistency(entails=lambda _, one, other: frozenset((one, other)) in both)
-    assert invoke_sync(verifier, drawn("a", "b", "c", "b")) == [0.25, 0.25, 0.75, 0.25]
-    assert invoke_sync(verifier, drawn("c", "b", "a", "b")) == [0.25, 0.25, 0.75, 0.25]
+    assert invoke_sync(verifier, make_input("a", "b", "c", "b")) == [0.25, 0.25, 0.75, 0.25]
+    assert invoke_sync(verifier, make_input("c", "b", "a", "b")) == [0.25, 0.25, 0.75, 0.25]
 
 
 @hypothesis.given(st.lists(st.sampled_from(sorted(FACTS)), min_size=1, max_size=12))
-def test_clusters_are_the_meanings_and_calls_stay_within_the_bound(texts: list[str]) -> None:
+def test_entailment_clusters_equal_meanings_within_the_bound_of_calls(texts: list[str]) -> None:
     asked: list[tuple[str, str]] = []
 
     def entails(prompt: Any, premise: str, hypothesis: str) -> bool:
@@ -109,16 +109,16 @@ def test_clusters_are_the_meanings_and_calls_stay_within_the_bound(texts: list[s
         asked.append((premise, hypothesis))
         return FACTS[premise] >= FACTS[hypothesis]
 
-    scores = invoke_sync(SelfConsistency(entails=entails, normalise=None), drawn(*texts))
+    scores = invoke_sync(SelfConsistency(entails=entails, normalise=None), make_input(*texts))
     sizes = Counter(frozenset(FACTS[text]) for text in texts)
     expected = [1 - sizes[frozenset(FACTS[text])] / len(texts) for text in texts]
     assert scores == pytest.approx(expected)
     assert len(asked) <= 2 * len(set(texts)) * len(sizes)
 
 
-def test_features_see_the_semantic_entropy_in_the_scores() -> None:
+def test_score_statistics_give_the_semantic_entropy() -> None:
     texts = ["lima", "it is lima", "quito", "lima, in peru", "lima", "quito"]
-    scores = invoke_sync(SelfConsistency(entails=FactJudge()), drawn(*texts))
+    scores = invoke_sync(SelfConsistency(entails=FactJudge()), make_input(*texts))
     shares = np.array([3, 2, 1]) / 6
     draws = CandidateBatch.of(np.array([scores]), [texts])
     assert STATISTICS["mean_score"](draws)[0] == pytest.approx(1 - np.sum(shares**2))
@@ -150,7 +150,7 @@ def test_features_see_the_semantic_entropy_in_the_scores() -> None:
         ([{"label": "entailment", "score": 0.3}, {"label": "neutral", "score": 0.7}], False),
     ],
 )
-def test_verdicts_of_many_forms(reply: Any, verdict: bool) -> None:
+def test_read_entailment_accepts_many_forms(reply: Any, verdict: bool) -> None:
     assert read_entailment(reply) is verdict
 
 
@@ -176,28 +176,28 @@ def test_verdicts_of_many_forms(reply: Any, verdict: bool) -> None:
         [0.1, 0.2, 0.7],
     ],
 )
-def test_what_is_no_verdict_is_refused(invoke: Invoke, reply: Any) -> None:
+def test_read_entailment_refuses_other_replies(invoke: Invoke, reply: Any) -> None:
     verifier = SelfConsistency(entails=lambda *_: reply)
     with pytest.raises(VerifierError, match=r"entails= returned .*; expected True or False, one"):
-        invoke(verifier, drawn("lima", "quito"))
+        invoke(verifier, make_input("lima", "quito"))
 
 
-def test_a_judge_that_fails_is_a_typed_error(invoke: Invoke) -> None:
+def test_failing_entailment_judge_raises_verifier_error(invoke: Invoke) -> None:
     def fail(*_: Any) -> bool:
         msg = "no model"
         raise OSError(msg)
 
     with pytest.raises(VerifierError, match="entailment failed with OSError"):
-        invoke(SelfConsistency(entails=fail), drawn("lima", "quito"))
+        invoke(SelfConsistency(entails=fail), make_input("lima", "quito"))
 
 
-def test_async_functions_and_runnables() -> None:
+def test_entailment_judge_may_be_async_or_a_runnable() -> None:
     async def entails(prompt: Any, premise: str, hypothesis: str) -> str:
         await asyncio.sleep(0)
         del prompt
         return "entailment" if FACTS[premise] >= FACTS[hypothesis] else "neutral"
 
-    asked = drawn("lima", "it is lima", "quito")
+    asked = make_input("lima", "it is lima", "quito")
     expected = pytest.approx([1 / 3, 1 / 3, 2 / 3])
     assert invoke_async(SelfConsistency(entails=entails), asked) == expected
     with pytest.raises(VerifierError, match="async"):
@@ -206,7 +206,7 @@ def test_async_functions_and_runnables() -> None:
     assert invoke_sync(SelfConsistency(entails=as_runnable), asked) == expected
 
 
-def test_a_chat_model_judges(invoke: Invoke) -> None:
+def test_entailment_judge_asks_a_chat_model(invoke: Invoke) -> None:
     seen: list[str] = []
 
     def reply(messages: list[Any]) -> str:
@@ -214,13 +214,13 @@ def test_a_chat_model_judges(invoke: Invoke) -> None:
         return "Neutral" if "quito" in messages[-1].text else "Entailment."
 
     verifier = SelfConsistency(entails=EntailmentJudge(RunnableLambda(reply)))
-    assert invoke(verifier, drawn("lima", "it is lima", "quito")) == pytest.approx([1 / 3, 1 / 3, 2 / 3])
+    assert invoke(verifier, make_input("lima", "it is lima", "quito")) == pytest.approx([1 / 3, 1 / 3, 2 / 3])
     assert len(seen) == 3
     assert all("where?" in one for one in seen)
     assert any("<premise>\nit is lima\n</premise>\n<hypothesis>\nlima\n" in one for one in seen)
 
 
-def test_messages_come_before_the_request(invoke: Invoke) -> None:
+def test_entailment_judge_shows_messages_before_the_request(invoke: Invoke) -> None:
     seen: list[list[Any]] = []
 
     def reply(messages: list[Any]) -> str:
@@ -234,7 +234,7 @@ def test_messages_come_before_the_request(invoke: Invoke) -> None:
     assert "the conversation above" in seen[0][2].text
 
 
-def test_a_question_function_makes_the_question() -> None:
+def test_entailment_judge_uses_the_question_function() -> None:
     seen: list[str] = []
 
     def reply(messages: list[Any]) -> str:
@@ -242,26 +242,28 @@ def test_a_question_function_makes_the_question() -> None:
         return "neutral"
 
     judge = EntailmentJudge(RunnableLambda(reply), question=lambda prompt: prompt["q"])
-    given = VerifierInput(prompt={"q": "Capital?", "secret": "x"}, candidates=drawn("a", "b")["candidates"])
+    given = VerifierInput(
+        prompt={"q": "Capital?", "secret": "x"}, candidates=make_input("a", "b")["candidates"]
+    )
     invoke_sync(SelfConsistency(entails=judge), given)
     assert all("Capital?" in one and "secret" not in one for one in seen)
 
 
-def test_a_chat_model_that_rambles_is_refused(invoke: Invoke) -> None:
+def test_entailment_judge_refuses_replies_that_are_no_verdict(invoke: Invoke) -> None:
     judge = EntailmentJudge(FakeListChatModel(responses=["I think that it does."]))
     with pytest.raises(VerifierError, match="I think that it does"):
-        invoke(SelfConsistency(entails=judge), drawn("lima", "quito"))
+        invoke(SelfConsistency(entails=judge), make_input("lima", "quito"))
 
 
-def test_calls_of_the_judge_keep_to_the_limit_of_the_prompt(invoke: Invoke) -> None:
+def test_entailment_calls_keep_the_concurrency_limit(invoke: Invoke) -> None:
     model = ScriptedModel(texts=["neutral"] * 4)
     with apply_limits(CallLimits(ConcurrencyLimiter(1))):
-        scores = invoke(SelfConsistency(entails=EntailmentJudge(model)), drawn("a", "b", "c"))
+        scores = invoke(SelfConsistency(entails=EntailmentJudge(model)), make_input("a", "b", "c"))
     assert scores == pytest.approx([2 / 3] * 3)
     assert len(model.drawn) == 3
 
 
-def test_the_fingerprint_names_the_judge() -> None:
+def test_entailment_fingerprint_names_the_judge() -> None:
     judge = EntailmentJudge(FakeListChatModel(responses=[""]))
     stated = compute_fingerprint(SelfConsistency(entails=judge))
     assert stated["agreement"] == "entailed both ways"
@@ -273,8 +275,8 @@ def test_the_fingerprint_names_the_judge() -> None:
     assert "EntailmentJudge(" in repr(judge)
 
 
-def test_copies_score_alike() -> None:
-    asked = drawn("lima", "quito", "it is lima")
+def test_copied_entailment_verifiers_score_alike() -> None:
+    asked = make_input("lima", "quito", "it is lima")
     verifier = SelfConsistency(entails=EntailmentJudge(FakeListChatModel(responses=["entailment"])))
     for copied in copies_of(verifier):
         assert invoke_sync(copied, asked) == [0.0] * 3

@@ -45,23 +45,23 @@ def reference(prompt: Any) -> dict[str, Any]:
 # --- openevals
 
 
-def test_exact_match_of_openevals(invoke: Invoke) -> None:
+def test_from_evaluator_takes_exact_match_of_openevals(invoke: Invoke) -> None:
     assert invoke(from_evaluator(exact_match, arguments=reference), GIVEN) == [0.0, 1.0, 0.0]
 
 
-def test_its_async_kind_is_awaited_and_refused_where_nothing_waits() -> None:
+def test_async_evaluator_of_openevals_works_only_under_ainvoke() -> None:
     verifier = from_evaluator(exact_match_async, arguments=reference)
     assert invoke_async(verifier, GIVEN) == [0.0, 1.0, 0.0]
     with pytest.raises(VerifierError, match="evaluator is async: use ainvoke"):
         invoke_sync(verifier, GIVEN)
 
 
-def test_what_it_needs_and_does_not_get_is_a_typed_error(invoke: Invoke) -> None:
+def test_missing_evaluator_argument_raises_verifier_error(invoke: Invoke) -> None:
     with pytest.raises(VerifierError, match=r"evaluator failed with TypeError: .*reference_outputs"):
         invoke(from_evaluator(exact_match), GIVEN)
 
 
-def test_levenshtein_distance_of_openevals_is_a_similarity(invoke: Invoke) -> None:
+def test_levenshtein_distance_of_openevals_is_read_as_similarity(invoke: Invoke) -> None:
     # Its score is 1 for equal texts, whatever its name says; "lime" differs in one letter of four.
     verifier = from_evaluator(levenshtein_distance, arguments=reference)
     assert invoke(verifier, verifier_input("where?", "lima", "lime")) == pytest.approx([0.0, 0.25])
@@ -93,7 +93,9 @@ def judge(script: Script) -> Iterator[ChatOpenAI]:
         )
 
 
-def test_a_judge_of_openevals_over_http(invoke: Invoke, judge: ChatOpenAI, script: Script) -> None:
+def test_llm_judge_of_openevals_over_http_scores_each_text_once(
+    invoke: Invoke, judge: ChatOpenAI, script: Script
+) -> None:
     verifier = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=judge))
     assert invoke(verifier, GIVEN) == [0.0, 1.0, 0.0]
     # Texts drawn twice are judged once.
@@ -103,12 +105,12 @@ def test_a_judge_of_openevals_over_http(invoke: Invoke, judge: ChatOpenAI, scrip
     assert invoke(continuous, GIVEN) == pytest.approx([0.1, 0.8, 0.1])
 
 
-def test_an_async_judge_of_openevals_over_http(judge: ChatOpenAI) -> None:
+def test_async_llm_judge_of_openevals_over_http(judge: ChatOpenAI) -> None:
     verifier = from_evaluator(create_async_llm_as_judge(prompt=PROMPT, judge=judge))
     assert invoke_async(verifier, GIVEN) == [0.0, 1.0, 0.0]
 
 
-def test_a_judge_that_cannot_be_reached_is_a_typed_error(
+def test_unreachable_llm_judge_raises_verifier_error(
     invoke: Invoke, judge: ChatOpenAI, script: Script
 ) -> None:
     script.faults = [Fault("status 500")]
@@ -117,7 +119,7 @@ def test_a_judge_that_cannot_be_reached_is_a_typed_error(
         invoke(verifier, GIVEN)
 
 
-def test_a_mapping_prompt_is_not_written_into(invoke: Invoke) -> None:
+def test_evaluator_cannot_change_the_prompt(invoke: Invoke) -> None:
     # openevals converts the messages of such a prompt in place.
     prompt = {"messages": [HumanMessage("where?")]}
     seen: list[dict[str, Any]] = []
@@ -135,21 +137,21 @@ def test_a_mapping_prompt_is_not_written_into(invoke: Invoke) -> None:
 # --- others
 
 
-def _share(prompt: Any, text: str) -> float:
+def _grade(prompt: Any, text: str) -> float:
     assert prompt == "where?"
     return 0.75 if text == "lima" else 0.0
 
 
-async def _ashare(prompt: Any, text: str) -> float:
+async def _agrade(prompt: Any, text: str) -> float:
     await asyncio.sleep(0)
-    return _share(prompt, text)
+    return _grade(prompt, text)
 
 
-class Held:
+class CallableEvaluator:
     """An evaluator that holds something, such as a client."""
 
     def __call__(self, prompt: Any, text: str) -> float:
-        return _share(prompt, text)
+        return _grade(prompt, text)
 
 
 class Graded(BaseModel):
@@ -157,51 +159,51 @@ class Graded(BaseModel):
     reason: str = ""
 
 
-def of_pair(pair: dict[str, Any]) -> float:
-    return _share(pair["prompt"], pair["candidate"])
+def grade_pair(pair: dict[str, Any]) -> float:
+    return _grade(pair["prompt"], pair["candidate"])
 
 
 PLAIN: list[Any] = [
-    _share,
-    Held(),
-    RunnableLambda(of_pair),
-    RunnableLambda(lambda pair: {"score": of_pair(pair)}),
-    RunnableLambda(lambda pair: Graded(score=of_pair(pair))),
-    lambda prompt, text: np.float32(_share(prompt, text)),
-    lambda outputs, inputs: _share(inputs, outputs),
+    _grade,
+    CallableEvaluator(),
+    RunnableLambda(grade_pair),
+    RunnableLambda(lambda pair: {"score": grade_pair(pair)}),
+    RunnableLambda(lambda pair: Graded(score=grade_pair(pair))),
+    lambda prompt, text: np.float32(_grade(prompt, text)),
+    lambda outputs, inputs: _grade(inputs, outputs),
     lambda outputs: 0.75 if outputs == "lima" else 0.0,
-    lambda outputs, **given: _share(given["inputs"], outputs),
-    lambda prompt, text: {"key": "quality", "score": _share(prompt, text), "comment": None},
-    lambda prompt, text: [{"key": "quality", "score": _share(prompt, text)}],
+    lambda outputs, **given: _grade(given["inputs"], outputs),
+    lambda prompt, text: {"key": "quality", "score": _grade(prompt, text), "comment": None},
+    lambda prompt, text: [{"key": "quality", "score": _grade(prompt, text)}],
 ]
 
 
 @pytest.mark.parametrize("evaluator", PLAIN)
-def test_numbers_in_every_shape(invoke: Invoke, evaluator: Any) -> None:
+def test_from_evaluator_reads_scores_in_every_shape(invoke: Invoke, evaluator: Any) -> None:
     assert invoke(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
     assert invoke(from_evaluator(evaluator, higher_is_better=False), GIVEN) == [0.75, 0.0, 0.75]
 
 
-async def by_keyword(*, inputs: Any, outputs: str) -> float:
-    return await _ashare(inputs, outputs)
+async def grade_keywords(*, inputs: Any, outputs: str) -> float:
+    return await _agrade(inputs, outputs)
 
 
-async def of_mapping(pair: dict[str, Any]) -> float:
-    return await _ashare(pair["prompt"], pair["candidate"])
+async def agrade_pair(pair: dict[str, Any]) -> float:
+    return await _agrade(pair["prompt"], pair["candidate"])
 
 
-@pytest.mark.parametrize("evaluator", [_ashare, by_keyword, RunnableLambda(of_mapping)])
+@pytest.mark.parametrize("evaluator", [_agrade, grade_keywords, RunnableLambda(agrade_pair)])
 def test_async_evaluators_are_awaited(evaluator: Any) -> None:
     assert invoke_async(from_evaluator(evaluator), GIVEN) == [0.25, 1.0, 0.25]
 
 
 @pytest.mark.parametrize("found", [True, np.True_, 1.0, 1])
-def test_true_is_one(invoke: Invoke, found: Any) -> None:
+def test_from_evaluator_reads_true_as_1(invoke: Invoke, found: Any) -> None:
     assert invoke(from_evaluator(lambda *_: found), GIVEN) == [0.0] * 3
     assert invoke(from_evaluator(lambda *_: found, higher_is_better=False), GIVEN) == [1.0] * 3
 
 
-def test_another_range_is_scaled(invoke: Invoke) -> None:
+def test_from_evaluator_scales_another_range(invoke: Invoke) -> None:
     grades = {"lima": 5, "quito": 2}
     verifier = from_evaluator(lambda _, text: grades[text], range=(1, 5))
     assert invoke(verifier, GIVEN) == [0.0, 0.75, 0.0]
@@ -212,7 +214,7 @@ def test_another_range_is_scaled(invoke: Invoke) -> None:
 @given(
     st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)).filter(lambda ends: ends[0] < ends[1]), st.data()
 )
-def test_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.DataObject) -> None:
+def test_evaluator_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.DataObject) -> None:
     value = data.draw(st.floats(*ends))
     higher, lower = (
         invoke_sync(
@@ -224,28 +226,32 @@ def test_scores_lie_in_the_unit_interval(ends: tuple[float, float], data: st.Dat
     assert higher == 1.0 - lower
 
 
-SEVERAL = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
+SEVERAL_RESULTS = [{"key": "right", "score": 1.0}, {"key": "short", "score": 0.5}]
 
 
 @pytest.mark.parametrize(
     ("result", "key", "expected"),
     [
-        (SEVERAL, "short", 0.5),
-        (SEVERAL, "right", 0.0),
+        (SEVERAL_RESULTS, "short", 0.5),
+        (SEVERAL_RESULTS, "right", 0.0),
         ({"right": 1.0, "short": 0.5}, "short", 0.5),
         ({"key": "right", "score": 1.0}, "right", 0.0),
         ({"score": 1.0}, "right", 0.0),
     ],
 )
-def test_the_key_says_which_result_to_read(invoke: Invoke, result: Any, key: str, expected: float) -> None:
+def test_evaluator_key_chooses_one_result(invoke: Invoke, result: Any, key: str, expected: float) -> None:
     assert invoke(from_evaluator(lambda *_: result, key=key), GIVEN) == [expected] * 3
 
 
 @pytest.mark.parametrize(
     ("result", "key", "message"),
     [
-        (SEVERAL, None, "returned 2 results, with the keys 'right', 'short': pass key= to choose one"),
-        (SEVERAL, "long", "returned 2 results, with the keys 'right', 'short'"),
+        (
+            SEVERAL_RESULTS,
+            None,
+            "returned 2 results, with the keys 'right', 'short': pass key= to choose one",
+        ),
+        (SEVERAL_RESULTS, "long", "returned 2 results, with the keys 'right', 'short'"),
         ([], None, "returned 0 results, with the keys none"),
         ({"key": "right", "score": 1.0}, "short", "holds no 'short', .* for the key 'right'"),
         ({"value": 1.0}, None, "holds no 'score', only 'value'"),
@@ -259,7 +265,7 @@ def test_the_key_says_which_result_to_read(invoke: Invoke, result: Any, key: str
         (np.array([0.5, 0.5]), None, "returned array.*; expected"),
     ],
 )
-def test_results_that_are_no_value_are_refused(
+def test_from_evaluator_refuses_results_without_a_score(
     invoke: Invoke, result: Any, key: str | None, message: str
 ) -> None:
     with pytest.raises(VerifierError, match=message):
@@ -273,7 +279,7 @@ def test_results_that_are_no_value_are_refused(
         RunnableLambda(lambda prompt: {"context": prompt["docs"]}),
     ],
 )
-def test_further_arguments_are_made_once_per_prompt(invoke: Invoke, arguments: Any) -> None:
+def test_evaluator_arguments_are_computed_once_per_prompt(invoke: Invoke, arguments: Any) -> None:
     asked: list[Any] = []
 
     def grounded(*, outputs: str, context: str) -> bool:
@@ -285,14 +291,14 @@ def test_further_arguments_are_made_once_per_prompt(invoke: Invoke, arguments: A
     assert asked == ["lima and cusco"] * 2
 
 
-def test_arguments_that_are_none_are_refused(invoke: Invoke) -> None:
+def test_invalid_evaluator_arguments_raise_verifier_error(invoke: Invoke) -> None:
     with pytest.raises(VerifierError, match="arguments= returned a str; expected a mapping"):
         invoke(from_evaluator(exact_match, arguments=lambda _: "lima"), GIVEN)
     with pytest.raises(VerifierError, match="arguments function failed with KeyError"):
         invoke(from_evaluator(exact_match, arguments=lambda prompt: {}[prompt]), GIVEN)
 
 
-def test_a_prompt_value_is_passed_on_as_text_or_messages(invoke: Invoke) -> None:
+def test_evaluator_receives_prompt_values_as_text_or_messages(invoke: Invoke) -> None:
     seen: list[Any] = []
 
     def reading(*, inputs: Any, outputs: str) -> bool:
@@ -306,7 +312,7 @@ def test_a_prompt_value_is_passed_on_as_text_or_messages(invoke: Invoke) -> None
 
 
 @pytest.mark.parametrize("places", [1, 2])
-def test_evaluations_run_at_the_same_time_within_the_bounds(invoke: Invoke, places: int) -> None:
+def test_evaluations_run_concurrently_within_the_limit(invoke: Invoke, places: int) -> None:
     under_way = ConcurrencyCounter()
 
     def waiting(_: Any, text: str) -> bool:
@@ -324,26 +330,26 @@ def test_evaluations_run_at_the_same_time_within_the_bounds(invoke: Invoke, plac
     assert under_way.most == places
 
 
-async def tokens_seen(verifier: BaseVerifier) -> list[str]:
+async def collect_streamed_tokens(verifier: BaseVerifier) -> list[str]:
     """What whoever streams the events of a chain sees of a judge's words."""
     events = verifier.astream_events(verifier_input("?", "lima"), version="v2")
     return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
 
 
-def test_a_model_inside_of_a_function_has_to_be_silenced_by_its_maker() -> None:
+def test_model_in_an_evaluator_function_streams_unless_disabled() -> None:
     def judging(model: FakeListChatModel) -> Callable[[Any, str], bool]:
         return lambda _, text: model.invoke(text).text == "yes"
 
     streaming = FakeListChatModel(responses=["yes"])
     silent = FakeListChatModel(responses=["yes"], disable_streaming=True)
-    assert asyncio.run(tokens_seen(from_evaluator(judging(silent)))) == []
+    assert asyncio.run(collect_streamed_tokens(from_evaluator(judging(silent)))) == []
     # What the docstring warns of.
-    assert asyncio.run(tokens_seen(from_evaluator(judging(streaming)))) == ["y", "e", "s"]
+    assert asyncio.run(collect_streamed_tokens(from_evaluator(judging(streaming)))) == ["y", "e", "s"]
     # In a Runnable it is within reach.
-    assert asyncio.run(tokens_seen(from_evaluator(chained(streaming)))) == []
+    assert asyncio.run(collect_streamed_tokens(from_evaluator(make_judge_chain(streaming)))) == []
 
 
-def chained(model: FakeListChatModel) -> Runnable[Any, Any]:
+def make_judge_chain(model: FakeListChatModel) -> Runnable[Any, Any]:
     asking = RunnableLambda(lambda pair: pair["candidate"])
     return asking | model | RunnableLambda(lambda message: message.text == "yes")
 
@@ -352,29 +358,31 @@ def chained(model: FakeListChatModel) -> Runnable[Any, Any]:
     ("evaluator", "settings", "message"),
     [
         ("exact_match", {}, "expected an evaluator, a function or Runnable, got a str"),
-        (_share, {"arguments": reference}, "arguments= is for evaluators that take keywords"),
+        (_grade, {"arguments": reference}, "arguments= is for evaluators that take keywords"),
         (
-            RunnableLambda(of_pair),
+            RunnableLambda(grade_pair),
             {"arguments": reference},
             "arguments= is for evaluators that take keywords",
         ),
         (dict, {}, "the parameters of the evaluator cannot be read"),
-        (_share, {"range": (1.0, 1.0)}, "range must be two finite numbers"),
-        (_share, {"range": (1.0, 0.0)}, "range must be two finite numbers"),
-        (_share, {"range": (0.0, math.inf)}, "range must be two finite numbers"),
-        (_share, {"range": (math.nan, 1.0)}, "range must be two finite numbers"),
+        (_grade, {"range": (1.0, 1.0)}, "range must be two finite numbers"),
+        (_grade, {"range": (1.0, 0.0)}, "range must be two finite numbers"),
+        (_grade, {"range": (0.0, math.inf)}, "range must be two finite numbers"),
+        (_grade, {"range": (math.nan, 1.0)}, "range must be two finite numbers"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(evaluator: Any, settings: dict[str, Any], message: str) -> None:
+def test_from_evaluator_refuses_invalid_arguments(
+    evaluator: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         from_evaluator(evaluator, **settings)
 
 
-class Named(Held):
+class Named(CallableEvaluator):
     fingerprint = {"id": "my-judge"}  # noqa: RUF012 - as a user writes it
 
 
-def test_it_says_what_it_is() -> None:
+def test_evaluator_fingerprint_names_its_settings() -> None:
     verifier = from_evaluator(Named(), range=(0, 10))
     assert compute_fingerprint(verifier) == {
         "id": "evaluator",
@@ -394,8 +402,8 @@ def test_it_says_what_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "verifier", [from_evaluator(Held()), from_evaluator(exact_match, arguments=reference)]
+    "verifier", [from_evaluator(CallableEvaluator()), from_evaluator(exact_match, arguments=reference)]
 )
-def test_copies_score_alike(verifier: BaseVerifier) -> None:
+def test_copied_evaluator_verifiers_score_alike(verifier: BaseVerifier) -> None:
     for copied in copies_of(verifier):
         assert invoke_sync(copied, GIVEN) == invoke_sync(verifier, GIVEN)

@@ -21,7 +21,7 @@ from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, copies_of
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import Meeting, Weighing, judging, llama_input, replied, token
+from tests.verifiers.judges import Meeting, LogprobModel, judging, llama_input, make_reply, token
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2)}
 WORDS = {"Yes": math.log(0.6), "No": math.log(0.2)}
@@ -39,12 +39,12 @@ class Case(NamedTuple):
 
 CASES = {
     "p-true": Case(
-        PTrue, Answer("A", math.log(0.6), first=LETTERS), replied(token("A", math.log(0.6), LETTERS)), 0.25
+        PTrue, Answer("A", math.log(0.6), first=LETTERS), make_reply(token("A", math.log(0.6), LETTERS)), 0.25
     ),
     "logprobs": Case(
         partial(ModelJudge, mode="logprobs"),
         Answer("Yes", math.log(0.6), first=WORDS),
-        replied(token("Yes", math.log(0.6), WORDS)),
+        make_reply(token("Yes", math.log(0.6), WORDS)),
         0.25,
     ),
     "structured": Case(
@@ -69,7 +69,7 @@ each_case_in_memory = pytest.mark.parametrize("case", IN_MEMORY, indirect=True)
 
 
 @each_case
-def test_messages_and_their_images_reach_the_judge(case: Case, invoke: Invoke) -> None:
+def test_judging_model_receives_messages_with_images(case: Case, invoke: Invoke) -> None:
     prompt = [
         SystemMessage("You know animals."),
         HumanMessage([{"type": "text", "text": "Where does it live?"}, IMAGE]),
@@ -88,21 +88,21 @@ def test_messages_and_their_images_reach_the_judge(case: Case, invoke: Invoke) -
 
 
 @each_case_in_memory
-def test_calls_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
+def test_judging_calls_keep_the_concurrency_limit(case: Case, invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d"]
     replies = dict.fromkeys(texts, case.reply)
     pairs = Meeting(2)
     with apply_limits(CallLimits(ConcurrencyLimiter(2))):
-        invoke(case.make(Weighing(replies=replies, meeting=pairs)), llama_input(*texts))
+        invoke(case.make(LogprobModel(replies=replies, meeting=pairs)), llama_input(*texts))
     assert pairs.most == 2
     # Without bounds all are there at once, or this would time out.
     everyone = Meeting(4)
-    invoke(case.make(Weighing(replies=replies, meeting=everyone)), llama_input(*texts))
+    invoke(case.make(LogprobModel(replies=replies, meeting=everyone)), llama_input(*texts))
     assert everyone.most == 4
 
 
 @pytest.mark.parametrize("case", ["p-true", "structured"], indirect=True)
-def test_requests_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
+def test_judging_requests_over_http_keep_the_concurrency_limit(case: Case, invoke: Invoke) -> None:
     texts = ["a", "b", "c", "d", "e", "f"]
     with judging(dict.fromkeys(texts, case.answer), faults=[Fault("slow", seconds=0.1)]) as (script, make):
         verifier = case.make(make())
@@ -116,7 +116,7 @@ def test_requests_keep_to_the_bounds(case: Case, invoke: Invoke) -> None:
 
 
 @each_case
-def test_a_cache_stays(case: Case, invoke: Invoke) -> None:
+def test_judging_model_keeps_its_cache(case: Case, invoke: Invoke) -> None:
     with judging({"Peru": case.answer, "Norway": case.answer}) as (script, make):
         judge = case.make(make(cache=InMemoryCache()))
         first, second = (invoke(judge, llama_input("Peru", "Norway")) for _ in range(2))
@@ -127,7 +127,7 @@ def test_a_cache_stays(case: Case, invoke: Invoke) -> None:
 
 
 @each_case
-def test_a_failing_model_is_a_failing_verifier(case: Case) -> None:
+def test_failing_judging_model_raises_verifier_error(case: Case) -> None:
     expected = r"the judging model failed with \w+: Error code: 500"
     faults = [Fault("status 500")]
     with judging({}, faults=faults) as (_, make), pytest.raises(VerifierError, match=expected):
@@ -142,7 +142,9 @@ def test_a_failing_model_is_a_failing_verifier(case: Case) -> None:
     ],
     indirect=["case"],
 )
-def test_missing_log_probabilities_are_refused(case: Case, expected: str, invoke: Invoke) -> None:
+def test_judging_verifiers_refuse_missing_log_probabilities(
+    case: Case, expected: str, invoke: Invoke
+) -> None:
     answers = {"Peru": case.answer}
     with judging(answers, logprobs=False) as (_, make), pytest.raises(VerifierError, match=expected):
         invoke(case.make(make()), llama_input("Peru"))
@@ -152,11 +154,11 @@ def test_missing_log_probabilities_are_refused(case: Case, expected: str, invoke
     ("case", "parts"),
     [
         ("p-true", ("'I', 'Well'", "a or b or false or true", "wording")),
-        ("logprobs", ("replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode")),
+        ("logprobs", ("make_reply 'I'", "expected Yes or No", "'I', 'Well'", "another mode")),
     ],
     indirect=["case"],
 )
-def test_a_reply_without_the_choice_names_what_was_seen(
+def test_judging_verifiers_name_the_tokens_of_an_invalid_reply(
     case: Case, parts: tuple[str, ...], invoke: Invoke
 ) -> None:
     answers = {"Peru": case.answer, "Oslo": Answer("I", -0.5, first={"I": -0.5, "Well": -1.5})}
@@ -167,8 +169,8 @@ def test_a_reply_without_the_choice_names_what_was_seen(
 
 
 @each_case_in_memory
-def test_copies_judge_alike(case: Case) -> None:
-    verifier = case.make(Weighing(replies={"Peru": case.reply}), question=str)
+def test_copied_judging_verifiers_score_alike(case: Case) -> None:
+    verifier = case.make(LogprobModel(replies={"Peru": case.reply}), question=str)
     for copied in (copy.copy(verifier), *copies_of(verifier)):
         found = copied.invoke(llama_input("Peru"))
         assert found == verifier.invoke(llama_input("Peru")) == pytest.approx([case.score])

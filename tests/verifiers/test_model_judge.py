@@ -18,32 +18,32 @@ from langchain_cfc.sampling.fingerprints import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.calls import Invoke
 from tests.serving.openai_bodies import Answer
-from tests.verifiers.judges import InMemory, Weighing, judging, llama_input, replied, token
+from tests.verifiers.judges import InMemory, LogprobModel, judging, llama_input, make_reply, token
 
-WEIGHED = {
+LOGPROB_ANSWERS = {
     "Peru": Answer("Yes", math.log(0.6), first={"Yes": math.log(0.6), "No": math.log(0.2), "It": -3.0}),
     "Norway": Answer("No", math.log(0.9), first={"No": math.log(0.9), "Yes": math.log(0.1)}),
 }
-STATED = {"Peru": Answer('{"percent": 85}', -1.0), "Norway": Answer('{"percent": 2}', -1.0)}
-WRITTEN = {"Peru": Answer("Percent: 85", -1.0), "Norway": Answer("percent: 2 %\n", -1.0)}
+STRUCTURED_ANSWERS = {"Peru": Answer('{"percent": 85}', -1.0), "Norway": Answer('{"percent": 2}', -1.0)}
+LINE_ANSWERS = {"Peru": Answer("Percent: 85", -1.0), "Norway": Answer("percent: 2 %\n", -1.0)}
 YES_NO = {"Yes": math.log(0.3), "No": math.log(0.1)}
 
 
-def score_of(reply: AIMessage, **options: Any) -> float:
+def score_reply(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
-    [score] = ModelJudge(Weighing(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
+    [score] = ModelJudge(LogprobModel(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 
 
 @pytest.mark.parametrize(
     ("mode", "answers", "expected"),
     [
-        ("logprobs", WEIGHED, [0.25, 0.9, 0.25]),
-        ("structured", STATED, [0.15, 0.98, 0.15]),
-        ("line", WRITTEN, [0.15, 0.98, 0.15]),
+        ("logprobs", LOGPROB_ANSWERS, [0.25, 0.9, 0.25]),
+        ("structured", STRUCTURED_ANSWERS, [0.15, 0.98, 0.15]),
+        ("line", LINE_ANSWERS, [0.15, 0.98, 0.15]),
     ],
 )
-def test_every_mode_over_http(
+def test_model_judge_scores_in_every_mode_over_http(
     invoke: Invoke, mode: Mode, answers: dict[str, Answer], expected: list[float]
 ) -> None:
     with judging(answers) as (script, make):
@@ -58,17 +58,17 @@ def test_every_mode_over_http(
         assert "<question>\nWhere do llamas live?\n</question>" in message["content"]
 
 
-def test_a_short_reply_is_cut_short_and_reasoning_is_not() -> None:
-    reply = replied(token("Verdict", -0.1, {}), token(":", -0.1, {}), token(" Yes", -0.1, YES_NO))
+def test_model_judge_limits_max_tokens_only_without_reasoning() -> None:
+    reply = make_reply(token("Verdict", -0.1, {}), token(":", -0.1, {}), token(" Yes", -0.1, YES_NO))
     for reasoning in (False, True):
-        model = Weighing(replies={"Peru": reply if reasoning else replied(token("Yes", -0.1, YES_NO))})
+        model = LogprobModel(replies={"Peru": reply if reasoning else make_reply(token("Yes", -0.1, YES_NO))})
         ModelJudge(model, reasoning=reasoning).invoke(llama_input("Peru"))
         [(_, settings)] = model._asked
         assert ("max_tokens" in settings) is not reasoning
 
 
-def test_the_criterion_is_what_candidates_are_judged_by() -> None:
-    model = Weighing(replies={"Peru": replied(token("Yes", -0.1, YES_NO))})
+def test_model_judge_shows_its_criterion() -> None:
+    model = LogprobModel(replies={"Peru": make_reply(token("Yes", -0.1, YES_NO))})
     ModelJudge(model, criterion="It names {a} continent.").invoke(llama_input("Peru"))
     [([message], _)] = model._asked
     assert "It names {a} continent." in message.text
@@ -77,7 +77,7 @@ def test_the_criterion_is_what_candidates_are_judged_by() -> None:
 # How the mode is chosen
 
 
-class Structured(InMemory):
+class StructuredModel(InMemory):
     """A model with structured output of its own, which here is any object."""
 
     outputs: dict[str, Any] = Field(default_factory=dict)
@@ -103,10 +103,10 @@ class Structured(InMemory):
 
 MODELS: list[tuple[Callable[[], Any], Mode]] = [
     (lambda: ChatOpenAI(model="judge", api_key="none"), "logprobs"),  # type: ignore[arg-type]
-    (lambda: Weighing(replies={}), "logprobs"),
-    (lambda: Weighing(replies={}).bind(stop=["x"]).with_retry(), "logprobs"),
-    (lambda: Structured(replies={}), "structured"),
-    (lambda: Structured(replies={}).with_retry(), "line"),
+    (lambda: LogprobModel(replies={}), "logprobs"),
+    (lambda: LogprobModel(replies={}).bind(stop=["x"]).with_retry(), "logprobs"),
+    (lambda: StructuredModel(replies={}), "structured"),
+    (lambda: StructuredModel(replies={}).with_retry(), "line"),
     (lambda: InMemory(replies={}), "line"),
     (lambda: FakeListChatModel(responses=["x"]), "line"),
     (lambda: RunnableLambda(lambda _: AIMessage("x")), "line"),
@@ -114,38 +114,38 @@ MODELS: list[tuple[Callable[[], Any], Mode]] = [
 
 
 @pytest.mark.parametrize(("make", "mode"), MODELS)
-def test_the_rule_that_chooses_a_mode(make: Callable[[], Any], mode: Mode) -> None:
+def test_model_judge_chooses_its_mode_by_the_model(make: Callable[[], Any], mode: Mode) -> None:
     judge = ModelJudge(make())
     assert judge.mode == mode
     assert judge.fingerprint["mode"] == mode
 
 
-def test_the_mode_is_never_switched(invoke: Invoke) -> None:
+def test_model_judge_does_not_switch_modes(invoke: Invoke) -> None:
     # The second reply has no log-probabilities, but a line that another mode could read.
     replies = {
-        "Peru": replied(token("Yes", -0.1, YES_NO)),
+        "Peru": make_reply(token("Yes", -0.1, YES_NO)),
         "Norway": AIMessage("Percent: 85"),
     }
     with pytest.raises(VerifierError, match=r"candidate 1.*no token log-probabilities"):
-        invoke(ModelJudge(Weighing(replies=replies)), llama_input("Peru", "Norway"))
-    assert invoke(ModelJudge(Weighing(replies=replies), mode="line"), llama_input("Norway")) == [0.15]
+        invoke(ModelJudge(LogprobModel(replies=replies)), llama_input("Peru", "Norway"))
+    assert invoke(ModelJudge(LogprobModel(replies=replies), mode="line"), llama_input("Norway")) == [0.15]
 
 
-@pytest.mark.parametrize("model", [InMemory(replies={}), Structured(replies={}).with_retry()])
-def test_structured_output_needs_a_model_that_has_it(model: Any) -> None:
+@pytest.mark.parametrize("model", [InMemory(replies={}), StructuredModel(replies={}).with_retry()])
+def test_structured_mode_requires_structured_output(model: Any) -> None:
     with pytest.raises(InputError, match=r"mode='structured' needs .* mode='line'"):
         ModelJudge(model, mode="structured")
 
 
-def test_other_arguments_are_refused() -> None:
+def test_model_judge_refuses_invalid_arguments() -> None:
     with pytest.raises(InputError, match="mode is 'words'; expected one of logprobs, structured, line"):
-        ModelJudge(Weighing(replies={}), mode="words")  # type: ignore[arg-type]
+        ModelJudge(LogprobModel(replies={}), mode="words")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="top_logprobs must be at least 2"):
-        ModelJudge(Weighing(replies={}), top_logprobs=1)
+        ModelJudge(LogprobModel(replies={}), top_logprobs=1)
 
 
 @pytest.mark.parametrize("mode", [None, "logprobs", "structured", "line"])
-def test_what_is_no_model_is_refused_in_every_mode(mode: Any) -> None:
+def test_model_judge_refuses_what_is_no_model_in_every_mode(mode: Any) -> None:
     with pytest.raises(InputError, match="got a NoneType as judging model"):
         ModelJudge(None, mode=mode)  # type: ignore[arg-type]
 
@@ -154,9 +154,9 @@ def test_what_is_no_model_is_refused_in_every_mode(mode: Any) -> None:
 
 
 @pytest.mark.parametrize("spelling", ["Yes", " Yes", "yes", "YES", "Yes.", "**Yes", "\u0120Yes", "\u2581yes"])
-def test_spellings_of_a_verdict_add_up(spelling: str) -> None:
+def test_model_judge_adds_up_spellings_of_a_verdict(spelling: str) -> None:
     weights = {spelling: math.log(0.15), "yEs": math.log(0.15), "No": math.log(0.1), "Not": math.log(0.4)}
-    assert score_of(replied(token("Not", math.log(0.4), weights))) == pytest.approx(0.25, abs=1e-12)
+    assert score_reply(make_reply(token("Not", math.log(0.4), weights))) == pytest.approx(0.25, abs=1e-12)
 
 
 REASONED = [
@@ -166,11 +166,11 @@ REASONED = [
 ]
 
 
-def test_after_reasoning_the_last_line_counts() -> None:
+def test_model_judge_reads_the_last_line_after_reasoning() -> None:
     # The first word says yes at other odds.
     verdict = token(" Yes", math.log(0.3), {" Yes": math.log(0.3), " No": math.log(0.1)})
     last = [token(":", -0.1, {}), verdict, token("**\n", -0.1, {})]
-    assert score_of(replied(*REASONED, *last), reasoning=True) == pytest.approx(0.25, abs=1e-12)
+    assert score_reply(make_reply(*REASONED, *last), reasoning=True) == pytest.approx(0.25, abs=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -182,33 +182,33 @@ def test_after_reasoning_the_last_line_counts() -> None:
         [token("\n", -0.1, {})],
     ],
 )
-def test_reasoning_without_a_verdict_is_refused(tokens: list[dict[str, Any]]) -> None:
+def test_model_judge_refuses_reasoning_without_a_verdict(tokens: list[dict[str, Any]]) -> None:
     with pytest.raises(
-        VerifierError, match=r"candidate 0: the judge replied .*'Verdict: Yes' or 'Verdict: No'"
+        VerifierError, match=r"candidate 0: the judge make_reply .*'Verdict: Yes' or 'Verdict: No'"
     ):
-        score_of(replied(*tokens), reasoning=True)
+        score_reply(make_reply(*tokens), reasoning=True)
 
 
 # Stated probabilities
 
 
 @pytest.mark.parametrize("stated", [-1, 101, 10**30])
-def test_a_probability_out_of_range_is_refused(stated: int) -> None:
-    model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
-    with pytest.raises(VerifierError, match=rf"replied {stated!r}; expected a percent from 0 to 100"):
+def test_structured_mode_refuses_a_percentage_out_of_range(stated: int) -> None:
+    model = StructuredModel(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
+    with pytest.raises(VerifierError, match=rf"make_reply {stated!r}; expected a percent from 0 to 100"):
         ModelJudge(model).invoke(llama_input("Peru"))
 
 
 @pytest.mark.parametrize(("stated", "score"), [(0, 1.0), (100, 0.0), (50, 0.5), (99, 0.01)])
-def test_percent_become_scores(stated: int, score: float) -> None:
-    model = Structured(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
+def test_model_judge_turns_percentages_into_scores(stated: int, score: float) -> None:
+    model = StructuredModel(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
     assert ModelJudge(model).invoke(llama_input("Peru")) == [score]
-    assert score_of(AIMessage(f"Percent: {stated}"), mode="line") == score
+    assert score_reply(AIMessage(f"Percent: {stated}"), mode="line") == score
 
 
-def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
+def test_structured_mode_shortens_replies_it_cannot_parse() -> None:
     reply = "no idea " * 100
-    model = Structured(replies={"Peru": AIMessage(reply)}, outputs={reply: ValueError("no JSON")})
+    model = StructuredModel(replies={"Peru": AIMessage(reply)}, outputs={reply: ValueError("no JSON")})
     with pytest.raises(VerifierError) as caught:
         ModelJudge(model).invoke(llama_input("Peru"))
     for part in ("candidate 0", "'no idea no idea", "...'", "whole number `percent`", "another mode"):
@@ -216,7 +216,7 @@ def test_output_that_could_not_be_parsed_is_shown_shortened() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke) -> None:
+def test_structured_mode_refuses_invalid_output_over_http(invoke: Invoke) -> None:
     replies = {
         "Bern": ("", "''"),
         "Cairo": ("no idea", "'no idea'"),
@@ -230,20 +230,20 @@ def test_what_is_no_structured_output_is_refused_over_http(invoke: Invoke) -> No
         "Tunis": ("x" * 500, "xxx...'"),
     }
     answers = {city: Answer(text, -1.0) for city, (text, _) in replies.items()}
-    with judging({"Oslo": STATED["Norway"], **answers}) as (_, make):
+    with judging({"Oslo": STRUCTURED_ANSWERS["Norway"], **answers}) as (_, make):
         judge = ModelJudge(make(), mode="structured")
         for city, (_, came) in replies.items():
             with pytest.raises(VerifierError) as caught:
                 invoke(judge, llama_input("Oslo", city))
-            for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
+            for part in ("candidate 1: the judge make_reply", came, "percent", "another mode"):
                 assert part in str(caught.value)
             assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize("emphasis", ["{}", "**{}**", "I think so.\n\n{}", "{}\n\n", "  `{}` ", "{}%"])
-def test_a_line_is_read_last(emphasis: str) -> None:
+def test_line_mode_reads_the_last_line(emphasis: str) -> None:
     reply = AIMessage(emphasis.format("Percent: 85"))
-    assert score_of(reply, mode="line") == 0.15
+    assert score_reply(reply, mode="line") == 0.15
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,15 @@ def test_a_line_is_read_last(emphasis: str) -> None:
         "My Percent: 85",
     ],
 )
-def test_any_other_line_is_refused(text: str) -> None:
-    with pytest.raises(VerifierError, match=r"candidate 0: the judge replied .*; expected a .*another mode"):
-        score_of(AIMessage(text), mode="line")
+def test_line_mode_refuses_other_lines(text: str) -> None:
+    with pytest.raises(
+        VerifierError, match=r"candidate 0: the judge make_reply .*; expected a .*another mode"
+    ):
+        score_reply(AIMessage(text), mode="line")
 
 
 @pytest.mark.parametrize("mode", ["structured", "line"])
-def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
+def test_model_judge_asks_for_reasons_before_the_probability(mode: Mode) -> None:
     answers = {
         "Peru": Answer(
             '{"reasons": "llamas", "percent": 85}' if mode == "structured" else "So.\nPercent: 85",
@@ -289,8 +291,8 @@ def test_reasons_are_asked_for_before_the_probability(mode: Mode) -> None:
 # As a verifier among others
 
 
-def test_its_fingerprint_tells_judges_apart() -> None:
-    with judging(WEIGHED) as (_, make):
+def test_model_judge_fingerprint_differs_for_other_judges() -> None:
+    with judging(LOGPROB_ANSWERS) as (_, make):
         plain = ModelJudge(make()).fingerprint
         others = [
             ModelJudge(make(model="other")),
@@ -311,7 +313,7 @@ def test_its_fingerprint_tells_judges_apart() -> None:
     assert "id" not in ModelJudge(InMemory(replies={})).fingerprint
 
 
-def test_it_says_what_it_is() -> None:
-    with judging(WEIGHED) as (_, make):
+def test_model_judge_repr_names_its_settings() -> None:
+    with judging(LOGPROB_ANSWERS) as (_, make):
         assert repr(ModelJudge(make())) == "ModelJudge(judge, mode='logprobs', reasoning=False)"
     assert repr(ModelJudge(InMemory(replies={}))) == "ModelJudge(InMemory, mode='line', reasoning=False)"

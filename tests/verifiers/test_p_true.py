@@ -17,7 +17,15 @@ from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, invoke_async
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import InMemory, Weighing, candidate_of, judging, llama_input, replied, token
+from tests.verifiers.judges import (
+    InMemory,
+    LogprobModel,
+    candidate_of,
+    judging,
+    llama_input,
+    make_reply,
+    token,
+)
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2), "The": math.log(0.1)}
 ANSWERS = {
@@ -26,24 +34,24 @@ ANSWERS = {
 }
 
 
-def of(**weights: float) -> AIMessage:
+def make_weighted_reply(**weights: float) -> AIMessage:
     """A reply of one token, from the weights of the words that could have stood there."""
-    return weighing(weights)
+    return make_reply_of_weights(weights)
 
 
-def weighing(weights: dict[str, float]) -> AIMessage:
+def make_reply_of_weights(weights: dict[str, float]) -> AIMessage:
     logprobs = {word: math.log(weight) for word, weight in weights.items()}
     first = max(logprobs, key=lambda word: logprobs[word])
-    return replied(token(first, logprobs[first], logprobs))
+    return make_reply(token(first, logprobs[first], logprobs))
 
 
-def score_of(reply: AIMessage, **options: Any) -> float:
+def score_reply(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
-    [score] = PTrue(Weighing(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
+    [score] = PTrue(LogprobModel(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 
 
-def test_it_is_the_probability_against_true_over_http(invoke: Invoke) -> None:
+def test_p_true_scores_over_http(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
         scores = invoke(PTrue(make()), llama_input("Peru", "Norway", "Peru"))
     # By hand: 0.2 / (0.6 + 0.2), and 0.9 / (0.9 + 0.1).
@@ -51,7 +59,7 @@ def test_it_is_the_probability_against_true_over_http(invoke: Invoke) -> None:
     assert len(script.requests) == 2  # equal texts share a judgement
 
 
-def test_what_is_asked_of_the_server(invoke: Invoke) -> None:
+def test_p_true_request_asks_for_log_probabilities_and_few_tokens(invoke: Invoke) -> None:
     with judging(ANSWERS) as (script, make):
         invoke(PTrue(make(streaming=True, max_tokens=500), top_logprobs=7), llama_input("Peru"))
     [body] = script.requests
@@ -65,19 +73,21 @@ def test_what_is_asked_of_the_server(invoke: Invoke) -> None:
         assert part in message["content"]
 
 
-def test_the_other_wording_asks_for_words() -> None:
-    model = Weighing(replies={"Peru": of(true=0.3, False_=0.1)})
+def test_p_true_with_wording_words_asks_for_true_or_false() -> None:
+    model = LogprobModel(replies={"Peru": make_weighted_reply(true=0.3, False_=0.1)})
     assert PTrue(model, wording="words").invoke(llama_input("Peru")) == pytest.approx([0.25], abs=1e-12)
     [(messages, _)] = model._asked
     assert "True or False" in messages[0].text
     assert "(A)" not in messages[0].text
 
 
-def test_other_candidates_are_shown_only_if_asked_for() -> None:
-    model = Weighing(replies={"Peru": of(A=0.5, B=0.4), "Norway": of(A=0.5, B=0.4)})
+def test_p_true_shows_other_candidates_only_with_ideas() -> None:
+    model = LogprobModel(
+        replies={"Peru": make_weighted_reply(A=0.5, B=0.4), "Norway": make_weighted_reply(A=0.5, B=0.4)}
+    )
     PTrue(model, ideas=True).invoke(llama_input("Peru", "Norway", "Peru"))
     assert all("<ideas>\nPeru\nNorway\nPeru\n</ideas>" in messages[0].text for messages, _ in model._asked)
-    plain = Weighing(replies=model.replies)
+    plain = LogprobModel(replies=model.replies)
     PTrue(plain).invoke(llama_input("Peru", "Norway"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in plain._asked} == {"Peru", "Norway"}
     assert not any(
@@ -92,55 +102,61 @@ def test_other_candidates_are_shown_only_if_asked_for() -> None:
         ("B", " B", "b", "(B", "(B)", "B.", "\u0120B", "\u2581B", "False", " false", "FALSE", "**B**"),
     ],
 )
-def test_spellings_of_a_choice_add_up(spellings: tuple[str, ...]) -> None:
+def test_p_true_adds_up_spellings_of_a_choice(spellings: tuple[str, ...]) -> None:
     other = "B" if "A" in spellings else "A"
-    found = score_of(weighing({**dict.fromkeys(spellings, 0.05), other: 0.2}))
+    found = score_reply(make_reply_of_weights({**dict.fromkeys(spellings, 0.05), other: 0.2}))
     against = 0.2 if other == "B" else 0.6
     assert found == pytest.approx(against / 0.8, abs=1e-12)
 
 
 @pytest.mark.parametrize("word", ["As", "Ab", "Truth", "Falsely", "C", "1", "Answer"])
-def test_words_that_only_begin_alike_do_not_count(word: str) -> None:
-    assert score_of(weighing({"A": 0.3, "B": 0.1, word: 0.5})) == pytest.approx(0.25, abs=1e-12)
+def test_p_true_ignores_words_that_only_begin_alike(word: str) -> None:
+    assert score_reply(make_reply_of_weights({"A": 0.3, "B": 0.1, word: 0.5})) == pytest.approx(
+        0.25, abs=1e-12
+    )
 
 
-def test_brackets_and_blanks_before_the_choice_are_skipped() -> None:
+def test_p_true_skips_brackets_and_blanks_before_the_choice() -> None:
     alternatives = {"A": math.log(0.3), "B": math.log(0.1)}
     bracket = token("(", math.log(0.9), {"(": math.log(0.9), "A": math.log(0.05)})
     blank = token("\n\n", -0.1, {"\n\n": -0.1, "B": -3.0})
-    assert score_of(replied(blank, bracket, token("A", math.log(0.3), alternatives))) == pytest.approx(0.25)
+    assert score_reply(make_reply(blank, bracket, token("A", math.log(0.3), alternatives))) == pytest.approx(
+        0.25
+    )
 
 
-def test_the_token_that_was_drawn_counts_where_it_is_not_among_the_likeliest() -> None:
+def test_p_true_counts_the_drawn_token() -> None:
     drawn = token("B", math.log(0.1), {"A": math.log(0.3), "The": math.log(0.2)})
-    assert score_of(replied(drawn)) == pytest.approx(0.25, abs=1e-12)
+    assert score_reply(make_reply(drawn)) == pytest.approx(0.25, abs=1e-12)
 
 
-def test_near_certainty_leaves_no_ties() -> None:
-    sure, surer = (score_of(replied(token("A", 0.0, {"A": 0.0, "B": logprob}))) for logprob in (-40.0, -41.0))
+def test_p_true_distinguishes_scores_near_0() -> None:
+    sure, surer = (
+        score_reply(make_reply(token("A", 0.0, {"A": 0.0, "B": logprob}))) for logprob in (-40.0, -41.0)
+    )
     # 1 - P(True) would be 0 for both, in floating point.
     assert 0.0 < surer < sure
     assert sure == pytest.approx(math.exp(-40.0), rel=1e-12)
 
 
-def test_a_choice_that_is_not_listed_counts_as_impossible() -> None:
-    assert score_of(of(A=0.9, The=0.1)) == 0.0
-    assert score_of(of(B=0.9, The=0.1)) == 1.0
-    assert score_of(replied(token("A", -0.1, {"A": -0.1, "B": -math.inf}))) == 0.0
+def test_p_true_treats_an_unlisted_choice_as_impossible() -> None:
+    assert score_reply(make_weighted_reply(A=0.9, The=0.1)) == 0.0
+    assert score_reply(make_weighted_reply(B=0.9, The=0.1)) == 1.0
+    assert score_reply(make_reply(token("A", -0.1, {"A": -0.1, "B": -math.inf}))) == 0.0
     # Hosted models write -9999 for what they will not say; its odds would overflow.
-    assert score_of(replied(token("A", 0.0, {"A": 0.0, "B": -9999.0}))) == 0.0
-    assert score_of(replied(token("B", 0.0, {"A": -9999.0, "B": 0.0}))) == 1.0
-    assert score_of(replied(token("A", -9999.0, {"A": -9999.0, "B": -9999.0}))) == 0.5
+    assert score_reply(make_reply(token("A", 0.0, {"A": 0.0, "B": -9999.0}))) == 0.0
+    assert score_reply(make_reply(token("B", 0.0, {"A": -9999.0, "B": 0.0}))) == 1.0
+    assert score_reply(make_reply(token("A", -9999.0, {"A": -9999.0, "B": -9999.0}))) == 0.5
 
 
-def test_blanks_alone_are_refused() -> None:
+def test_p_true_refuses_blank_replies() -> None:
     with pytest.raises(VerifierError, match="only whitespace"):
-        score_of(replied(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
+        score_reply(make_reply(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
 
 
-def test_one_alternative_says_nothing_of_the_other() -> None:
+def test_p_true_refuses_a_single_alternative() -> None:
     with pytest.raises(VerifierError, match=r"'A' cannot be read .*1 top_logprobs"):
-        score_of(replied(token("A", -0.1, {"A": -0.1})))
+        score_reply(make_reply(token("A", -0.1, {"A": -0.1})))
 
 
 @pytest.mark.parametrize(
@@ -152,47 +168,49 @@ def test_one_alternative_says_nothing_of_the_other() -> None:
         ("x", "cannot be read"),
     ],
 )
-def test_what_is_no_log_probability_is_refused(logprob: Any, expected: str) -> None:
+def test_p_true_refuses_invalid_log_probabilities(logprob: Any, expected: str) -> None:
     with pytest.raises(VerifierError, match=expected):
-        score_of(replied(token("A", -0.5, {"A": -0.5, "B": logprob})))
+        score_reply(make_reply(token("A", -0.5, {"A": -0.5, "B": logprob})))
 
 
 @pytest.mark.parametrize("logprobs", [{}, {"content": None}, {"content": []}, {"content": ["A"]}, "A", 3])
-def test_other_things_in_their_place_are_refused(logprobs: Any) -> None:
+def test_p_true_refuses_missing_log_probabilities(logprobs: Any) -> None:
     with pytest.raises(VerifierError, match="no token log-probabilities"):
-        score_of(AIMessage("A", response_metadata={"logprobs": logprobs}))
+        score_reply(AIMessage("A", response_metadata={"logprobs": logprobs}))
 
 
-def test_a_list_without_a_wrapper_is_read() -> None:
+def test_p_true_reads_a_plain_list_of_log_probabilities() -> None:
     listed = token("A", math.log(0.3), {"A": math.log(0.3), "B": math.log(0.1)})
-    assert score_of(AIMessage("A", response_metadata={"logprobs": [listed]})) == pytest.approx(0.25)
+    assert score_reply(AIMessage("A", response_metadata={"logprobs": [listed]})) == pytest.approx(0.25)
 
 
-def question_of(prompt: dict[str, Any]) -> str:
+def make_question(prompt: dict[str, Any]) -> str:
     return f"{prompt['country']}: capital?"
 
 
-async def aquestion_of(prompt: dict[str, Any]) -> str:
-    return question_of(prompt)
+async def amake_question(prompt: dict[str, Any]) -> str:
+    return make_question(prompt)
 
 
-@pytest.mark.parametrize("question", [question_of, RunnableLambda(question_of)])
-def test_an_object_is_asked_about_as_the_function_says(invoke: Invoke, question: Any) -> None:
-    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+@pytest.mark.parametrize("question", [make_question, RunnableLambda(make_question)])
+def test_p_true_uses_the_question_function(invoke: Invoke, question: Any) -> None:
+    model = LogprobModel(replies={"Lima": make_weighted_reply(A=0.5, B=0.4)})
     invoke(PTrue(model, question=question), llama_input("Lima", prompt={"country": "Peru"}))
     [([message], _)] = model._asked
     assert "<question>\nPeru: capital?\n</question>" in message.text
 
 
-def test_a_question_that_is_made_by_async_code_is_awaited() -> None:
-    verifier = PTrue(Weighing(replies={"Lima": of(A=0.3, B=0.1)}), question=aquestion_of)
+def test_p_true_async_question_function_works_only_under_ainvoke() -> None:
+    verifier = PTrue(
+        LogprobModel(replies={"Lima": make_weighted_reply(A=0.3, B=0.1)}), question=amake_question
+    )
     assert invoke_async(verifier, llama_input("Lima", prompt={"country": "Peru"})) == pytest.approx([0.25])
     with pytest.raises(VerifierError, match="the question function is async: use ainvoke"):
         verifier.invoke(llama_input("Lima", prompt={"country": "Peru"}))
 
 
-def test_an_object_is_shown_as_canonical_json_otherwise() -> None:
-    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+def test_p_true_shows_an_object_as_canonical_json() -> None:
+    model = LogprobModel(replies={"Lima": make_weighted_reply(A=0.5, B=0.4)})
     PTrue(model).invoke(llama_input("Lima", prompt={"b": 1, "a": "é"}))
     [([message], _)] = model._asked
     assert '<question>\n{"a":"é","b":1}\n</question>' in message.text
@@ -201,33 +219,35 @@ def test_an_object_is_shown_as_canonical_json_otherwise() -> None:
 @pytest.mark.parametrize(
     "prompt", [{"messages": [HumanMessage("Where?")]}, {"x": math.nan}, 3, None, [], [object()], b"Where?"]
 )
-def test_what_cannot_be_shown_is_refused(prompt: Any) -> None:
-    model = Weighing(replies={"Lima": of(A=0.5, B=0.4)})
+def test_p_true_refuses_prompts_that_it_cannot_show(prompt: Any) -> None:
+    model = LogprobModel(replies={"Lima": make_weighted_reply(A=0.5, B=0.4)})
     with pytest.raises(VerifierError, match="question="):
         PTrue(model).invoke(llama_input("Lima", prompt=prompt))
     assert model._asked == []
 
 
-def test_braces_and_empty_texts_are_quoted_as_they_are() -> None:
-    model = Weighing(replies={"{text}": of(A=0.5, B=0.4), "": of(A=0.4, B=0.5)})
+def test_p_true_quotes_braces_and_empty_texts() -> None:
+    model = LogprobModel(
+        replies={"{text}": make_weighted_reply(A=0.5, B=0.4), "": make_weighted_reply(A=0.4, B=0.5)}
+    )
     PTrue(model, ideas=True).invoke(llama_input("{text}", "", prompt="{question} {0}"))
     assert {candidate_of(str(messages[0].text)) for messages, _ in model._asked} == {"{text}", ""}
 
 
-def test_a_retry_around_the_model_is_called_alike(invoke: Invoke) -> None:
+def test_p_true_takes_a_model_with_retry(invoke: Invoke) -> None:
     with judging(ANSWERS, faults=[Fault("status 500", on={0})]) as (script, make):
         scores = invoke(PTrue(make().with_retry(stop_after_attempt=2)), llama_input("Peru"))
     assert scores == pytest.approx([0.25], abs=1e-12)
     assert [body["top_logprobs"] for body in script.requests] == [20, 20]
 
 
-def test_structured_candidates_are_judged_by_their_text() -> None:
-    model = Weighing(replies={'{"x":1}': of(A=0.3, B=0.1)})
+def test_p_true_judges_structured_candidates_by_their_text() -> None:
+    model = LogprobModel(replies={'{"x":1}': make_weighted_reply(A=0.3, B=0.1)})
     candidates = [DrawnCandidate('{"x":1}', None, {"x": 1})]
     assert PTrue(model).invoke(VerifierInput(prompt="?", candidates=candidates)) == pytest.approx([0.25])
 
 
-def test_its_fingerprint_tells_judges_apart() -> None:
+def test_p_true_fingerprint_differs_for_other_judges() -> None:
     with judging(ANSWERS) as (_, make):
         model = make(temperature=0.0)
         plain = PTrue(model).fingerprint
@@ -237,7 +257,7 @@ def test_its_fingerprint_tells_judges_apart() -> None:
             PTrue(model, ideas=True),
             PTrue(model, wording="words"),
             PTrue(model, top_logprobs=5),
-            PTrue(model, question=question_of),
+            PTrue(model, question=make_question),
         ]
         again = PTrue(make(temperature=0.0)).fingerprint
     assert compare_fingerprints("verifier", plain, again) == "matched"
@@ -252,17 +272,17 @@ def test_its_fingerprint_tells_judges_apart() -> None:
 @pytest.mark.parametrize(
     ("options", "what"), [({"wording": "signs"}, "wording"), ({"top_logprobs": 1}, "top_")]
 )
-def test_other_options_are_refused(options: dict[str, Any], what: str) -> None:
+def test_p_true_refuses_invalid_options(options: dict[str, Any], what: str) -> None:
     with pytest.raises(InputError, match=what):
-        PTrue(Weighing(replies={}), **options)
+        PTrue(LogprobModel(replies={}), **options)
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_p_true_refuses_anything_but_a_model() -> None:
     with pytest.raises(InputError, match="got a str as judging model"):
         PTrue("gpt")  # type: ignore[arg-type]
 
 
-def test_it_says_what_it_is() -> None:
+def test_p_true_repr_names_its_settings() -> None:
     with judging(ANSWERS) as (_, make):
         assert repr(PTrue(make())) == "PTrue(judge, ideas=False, wording='letters')"
     assert repr(PTrue(InMemory(replies={}), ideas=True)) == "PTrue(InMemory, ideas=True, wording='letters')"

@@ -59,31 +59,31 @@ ASYNC = [ajudge, AsyncJudge(), RunnableLambda(ajudge_pair)]
 
 
 @pytest.mark.parametrize("one", PLAIN)
-def test_plain_judges_work_both_ways(one: Any) -> None:
+def test_pointwise_runs_plain_judges_sync_and_async(one: Any) -> None:
     verifier = pointwise(one)
     assert verifier.invoke(GIVEN) == EXPECTED
     assert asyncio.run(verifier.ainvoke(GIVEN)) == EXPECTED
 
 
 @pytest.mark.parametrize("one", ASYNC)
-def test_async_judges_are_awaited(one: Any) -> None:
+def test_pointwise_awaits_async_judges(one: Any) -> None:
     assert asyncio.run(pointwise(one).ainvoke(GIVEN)) == EXPECTED
 
 
 @pytest.mark.parametrize("one", ASYNC)
-def test_async_judges_cannot_be_invoked(one: Any) -> None:
+def test_pointwise_invoke_refuses_async_judges(one: Any) -> None:
     with pytest.raises(VerifierError, match="ainvoke"):
         pointwise(one).invoke(GIVEN)
 
 
-def test_a_judge_model_and_its_parser() -> None:
+def test_pointwise_takes_a_chain_as_judge() -> None:
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{prompt} Is it {candidate}?")
     model = FakeListChatModel(responses=["10", "90"])
     chain = template | model | RunnableLambda(lambda message: int(message.text) / 100)
     assert pointwise(chain).invoke(GIVEN, {"max_concurrency": 1}) == EXPECTED
 
 
-def test_judgements_run_at_the_same_time() -> None:
+def test_pointwise_judgements_run_concurrently() -> None:
     everyone = threading.Barrier(2, timeout=30.0)
 
     def slow(prompt: Any, text: str) -> float:
@@ -94,7 +94,7 @@ def test_judgements_run_at_the_same_time() -> None:
     assert asyncio.run(pointwise(slow).ainvoke(GIVEN)) == EXPECTED
 
 
-def test_async_judgements_run_at_the_same_time() -> None:
+def test_pointwise_async_judgements_run_concurrently() -> None:
     waiting: list[str] = []
 
     async def all_wait() -> list[float]:
@@ -113,7 +113,7 @@ def test_async_judgements_run_at_the_same_time() -> None:
     assert asyncio.run(all_wait()) == EXPECTED
 
 
-def test_a_judge_that_fails_on_one_candidate_fails() -> None:
+def test_pointwise_judge_that_fails_raises_verifier_error() -> None:
     def picky(_: Any, text: str) -> float:
         return {"lima": 0.1}[text]
 
@@ -123,17 +123,17 @@ def test_a_judge_that_fails_on_one_candidate_fails() -> None:
         asyncio.run(pointwise(picky).ainvoke(GIVEN))
 
 
-def test_its_runs_hang_under_one_of_that_name() -> None:
+def test_pointwise_run_is_named_pointwise() -> None:
     assert pointwise(judge).get_name() == "pointwise"
 
 
-def test_it_is_a_verifier() -> None:
+def test_pointwise_is_a_runnable_verifier() -> None:
     assert isinstance(pointwise(judge), Runnable)
     assert check_scores(pointwise(judge).invoke(GIVEN), 3) == EXPECTED
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_equal_texts_are_judged_once(asynchronous: bool) -> None:
+def test_pointwise_judges_equal_texts_once(asynchronous: bool) -> None:
     asked: list[str] = []
 
     def counting(prompt: Any, text: str) -> float:
@@ -146,7 +146,7 @@ def test_equal_texts_are_judged_once(asynchronous: bool) -> None:
     assert sorted(asked) == ["lima", "quito"]
 
 
-def test_alone_it_keeps_to_the_max_concurrency_of_its_config() -> None:
+def test_pointwise_keeps_max_concurrency_of_its_config() -> None:
     inside = threading.Semaphore(1)
 
     def one_at_a_time(prompt: Any, text: str) -> float:
@@ -160,7 +160,7 @@ def test_alone_it_keeps_to_the_max_concurrency_of_its_config() -> None:
     assert asyncio.run(pointwise(one_at_a_time).ainvoke(GIVEN, config)) == EXPECTED
 
 
-def test_what_its_judge_says_of_itself_is_its_own_fingerprint() -> None:
+def test_pointwise_fingerprint_is_that_of_its_judge() -> None:
     model = ChatOpenAI(model="judge-1", api_key=SecretStr("none"))
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{prompt} Is it {candidate}?")
     assert pointwise(model).fingerprint == compute_fingerprint(model)
@@ -168,6 +168,6 @@ def test_what_its_judge_says_of_itself_is_its_own_fingerprint() -> None:
     assert pointwise(judge).fingerprint == {}
 
 
-def test_it_can_be_copied_and_pickled() -> None:
+def test_pointwise_can_be_copied_and_pickled() -> None:
     for verifier in copies_of(pointwise(judge)):
         assert verifier.invoke(GIVEN) == EXPECTED

@@ -59,7 +59,7 @@ def read(prompt: Any) -> Any:
         ([AIMessage("", invalid_tool_calls=[BROKEN_CALL])], "invalid tool call in message 0"),
     ],
 )
-def test_readers_of_text_refuse_what_they_would_drop(
+def test_text_verifiers_refuse_prompts_with_other_content(
     make: Callable[[], BaseVerifier], prompt: Any, part: str
 ) -> None:
     given: Any = {"prompt": prompt, "candidates": [DrawnCandidate("Peru")]}
@@ -70,7 +70,7 @@ def test_readers_of_text_refuse_what_they_would_drop(
         asyncio.run(make().ainvoke(given))
 
 
-def test_a_judging_model_is_shown_every_part() -> None:
+def test_model_judge_shows_every_part_of_a_prompt() -> None:
     seen: list[list[BaseMessage]] = []
 
     def judge(messages: list[BaseMessage]) -> AIMessage:
@@ -95,12 +95,12 @@ def test_a_judging_model_is_shown_every_part() -> None:
         ChatPromptValue(messages=[HumanMessage("Where does it live?")]),
     ],
 )
-def test_one_question_is_one_text_however_it_is_written(prompt: Any) -> None:
+def test_read_prompt_reads_one_question_in_every_form(prompt: Any) -> None:
     content = read(prompt)
     assert (content.kind, content.text, content.other_parts) == ("text", "Where does it live?", ())
 
 
-def test_a_transcript_names_what_it_does_not_show() -> None:
+def test_read_prompt_transcript_names_parts_not_shown() -> None:
     conversation = [
         SystemMessage("Be brief."),
         HumanMessage([QUESTION, IMAGE]),
@@ -117,12 +117,12 @@ def test_a_transcript_names_what_it_does_not_show() -> None:
     assert list(content.messages) == conversation
 
 
-def test_a_single_message_of_another_role_keeps_its_role() -> None:
+def test_read_prompt_keeps_the_role_of_a_single_message() -> None:
     assert read([SystemMessage("Be brief.")]).text == "System: Be brief."
     assert "search" in read([AIMessage("", tool_calls=[CALL])]).require_text("a test", "hint", VerifierError)
 
 
-def test_an_object_is_canonical_json_and_no_text() -> None:
+def test_read_prompt_reads_an_object_as_canonical_json() -> None:
     content = read({"b": 1, "a": "ü"})
     assert (content.kind, content.text) == ("object", '{"a":"ü","b":1}')
     with pytest.raises(InputError, match="the prompt is a mapping, but a test reads text only: do this"):
@@ -140,6 +140,6 @@ def test_an_object_is_canonical_json_and_no_text() -> None:
         ({"a": float("nan")}, "a mapping with the keys a, is not JSON"),
     ],
 )
-def test_what_is_no_prompt_is_refused(prompt: Any, message: str) -> None:
+def test_read_prompt_refuses_other_values(prompt: Any, message: str) -> None:
     with pytest.raises(VerifierError, match=message):
         read(prompt)

@@ -45,7 +45,7 @@ def base_url(script: Script) -> Iterator[str]:
         yield url
 
 
-def test_unbounded_rewards_are_squashed(invoke: Invoke, base_url: str, script: Script) -> None:
+def test_reward_model_scales_unbounded_rewards(invoke: Invoke, base_url: str, script: Script) -> None:
     found = invoke(RewardModel(base_url, "judge", scale=1.0), CAPITAL)
     expected = [1 / (1 + math.exp(reward)) for reward in (2.5, -1.5, 2.5, 0.0)]
     assert found == pytest.approx(expected, rel=1e-15)
@@ -55,19 +55,21 @@ def test_unbounded_rewards_are_squashed(invoke: Invoke, base_url: str, script: S
     assert halved[0] == pytest.approx(1 / (1 + math.exp(1.25)), rel=1e-15)
 
 
-def test_rewards_in_the_unit_interval_need_no_squashing(invoke: Invoke, base_url: str) -> None:
+def test_reward_model_without_scale_requires_rewards_in_0_1(invoke: Invoke, base_url: str) -> None:
     assert invoke(RewardModel(base_url, "judge"), verifier_input("sure?", "yes", "no")) == [0.25, 1.0]
     with pytest.raises(VerifierError, match=r"gave a reward of 2.5, outside \[0, 1\]: pass scale="):
         invoke(RewardModel(base_url, "judge"), CAPITAL)
 
 
-def test_the_server_may_be_named_without_its_version(invoke: Invoke, base_url: str) -> None:
+def test_reward_model_takes_urls_with_and_without_version(invoke: Invoke, base_url: str) -> None:
     for url in (base_url.removesuffix("/v1"), base_url.removesuffix("v1"), base_url + "/"):
         assert invoke(RewardModel(url, "judge"), verifier_input("sure?", "yes")) == [0.25]
 
 
 @pytest.mark.parametrize("question", [lambda prompt: prompt["q"], RunnableLambda(lambda prompt: prompt["q"])])
-def test_the_question_is_taken_from_the_prompt(invoke: Invoke, base_url: str, question: Any) -> None:
+def test_reward_model_uses_the_question_function_or_the_prompt(
+    invoke: Invoke, base_url: str, question: Any
+) -> None:
     verifier = RewardModel(base_url, "judge", question=question)
     assert invoke(verifier, verifier_input({"q": "sure?", "context": "..."}, "yes")) == [0.25]
     plain = RewardModel(base_url, "judge")
@@ -82,7 +84,9 @@ def test_the_question_is_taken_from_the_prompt(invoke: Invoke, base_url: str, qu
 
 
 @pytest.mark.parametrize(("places", "batches"), [(1, 3), (3, 1)])
-def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int, batches: int) -> None:
+def test_reward_requests_keep_the_concurrency_limit(
+    script: Script, base_url: str, places: int, batches: int
+) -> None:
     script.faults = [Fault("slow", seconds=0.2)]
     verifier = RewardModel(base_url, "judge")
     asked = verifier_input("sure?", "yes")
@@ -111,7 +115,7 @@ def test_requests_keep_to_the_bounds(script: Script, base_url: str, places: int,
         ("dropped", "failed .RemoteDisconnected"),
     ],
 )
-def test_faults_of_the_wire_are_typed_errors(
+def test_reward_model_raises_verifier_error_for_faults_of_the_server(
     invoke: Invoke, base_url: str, script: Script, fault: str, message: str
 ) -> None:
     script.faults = [Fault(fault, on={0})]
@@ -123,13 +127,13 @@ def test_faults_of_the_wire_are_typed_errors(
     assert invoke(verifier, verifier_input("sure?", "yes")) == [0.25]
 
 
-def test_a_silent_server_is_not_waited_for(invoke: Invoke, base_url: str, script: Script) -> None:
+def test_reward_model_times_out(invoke: Invoke, base_url: str, script: Script) -> None:
     script.faults = [Fault("slow", seconds=3.0)]
     with pytest.raises(VerifierError, match=r"did not answer within 0\.1 seconds"):
         invoke(RewardModel(base_url, "judge", timeout=0.1), verifier_input("sure?", "yes"))
 
 
-def test_a_server_that_is_not_there(invoke: Invoke) -> None:
+def test_reward_model_raises_verifier_error_without_a_server(invoke: Invoke) -> None:
     with socket.socket() as taken:
         # Bound and not listening: nobody else gets the port meanwhile.
         taken.bind(("127.0.0.1", 0))
@@ -139,7 +143,7 @@ def test_a_server_that_is_not_there(invoke: Invoke) -> None:
 
 
 @dataclass
-class Scripted:
+class ScriptedServer:
     """A server that answers whatever it is told, and keeps the headers it was sent."""
 
     body: bytes = b"{}"
@@ -171,8 +175,8 @@ class Scripted:
 
 
 @pytest.fixture
-def scripted() -> Iterator[Scripted]:
-    told = Scripted()
+def scripted() -> Iterator[ScriptedServer]:
+    told = ScriptedServer()
     with ThreadingHTTPServer(("127.0.0.1", 0), told.handler()) as server:
         told.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -182,12 +186,12 @@ def scripted() -> Iterator[Scripted]:
         thread.join()
 
 
-TWO = verifier_input("?", "a", "b")
+TWO_CANDIDATES = verifier_input("?", "a", "b")
 
 
-def test_rewards_are_put_in_order_by_their_index(invoke: Invoke, scripted: Scripted) -> None:
+def test_reward_model_orders_rewards_by_index(invoke: Invoke, scripted: ScriptedServer) -> None:
     scripted.body = b'{"data": [{"index": 1, "score": 0.25}, {"index": 0, "score": 1}]}'
-    assert invoke(RewardModel(scripted.url, "judge"), TWO) == [0.0, 0.75]
+    assert invoke(RewardModel(scripted.url, "judge"), TWO_CANDIDATES) == [0.0, 0.75]
 
 
 @pytest.mark.parametrize(
@@ -210,14 +214,16 @@ def test_rewards_are_put_in_order_by_their_index(invoke: Invoke, scripted: Scrip
         b'{"data": [{"index": 0, "score": 0.5}, {"index": 1, "score": 0.5}, {"index": 2, "score": 0.5}]}',
     ],
 )
-def test_answers_that_are_no_rewards_are_refused(invoke: Invoke, scripted: Scripted, body: bytes) -> None:
+def test_reward_model_refuses_invalid_responses(
+    invoke: Invoke, scripted: ScriptedServer, body: bytes
+) -> None:
     scripted.body = body
     with pytest.raises(VerifierError, match=r"answered for 2 texts with .*; expected 'data'") as failure:
-        invoke(RewardModel(scripted.url, "judge", scale=1.0), TWO)
+        invoke(RewardModel(scripted.url, "judge", scale=1.0), TWO_CANDIDATES)
     assert len(str(failure.value)) < 450
 
 
-def test_the_key_is_sent_and_never_shown(invoke: Invoke, scripted: Scripted) -> None:
+def test_reward_model_sends_its_key_and_never_shows_it(invoke: Invoke, scripted: ScriptedServer) -> None:
     scripted.status, scripted.body = (
         401,
         b'{"error": "' + b"wrong key " + SECRET.encode() + b"y" * 5000 + b'"}',
@@ -225,33 +231,35 @@ def test_the_key_is_sent_and_never_shown(invoke: Invoke, scripted: Scripted) -> 
     for key in (SECRET, SecretStr(SECRET)):
         verifier = RewardModel(scripted.url, "judge", api_key=key)
         with pytest.raises(VerifierError, match=r"status 401: .*wrong key \*\*\*") as failure:
-            invoke(verifier, TWO)
+            invoke(verifier, TWO_CANDIDATES)
         assert SECRET not in "".join(traceback.format_exception(failure.value))
         assert SECRET not in repr(verifier) + repr(vars(verifier)) + str(verifier.fingerprint)
         assert len(str(failure.value)) < 450
     assert [one["Authorization"] for one in scripted.seen] == [f"Bearer {SECRET}"] * 2
     with pytest.raises(VerifierError):
-        invoke(RewardModel(scripted.url, "judge"), TWO)
+        invoke(RewardModel(scripted.url, "judge"), TWO_CANDIDATES)
     assert "Authorization" not in scripted.seen[-1]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(invoke: Invoke, scripted: Scripted, status: int) -> None:
+def test_reward_model_does_not_follow_redirects(
+    invoke: Invoke, scripted: ScriptedServer, status: int
+) -> None:
     # The key would go wherever the server points.
     scripted.status, scripted.headers = status, {"Location": f"{scripted.url}/elsewhere"}
     with pytest.raises(VerifierError, match=f"status {status}"):
-        invoke(RewardModel(scripted.url, "judge", api_key=SECRET), TWO)
+        invoke(RewardModel(scripted.url, "judge", api_key=SECRET), TWO_CANDIDATES)
     assert [one["path"] for one in scripted.seen] == ["/score"]
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
-def test_squashing_is_monotone_and_stays_within_the_unit_interval(one: float, other: float) -> None:
+def test_logistic_is_monotone_within_the_unit_interval(one: float, other: float) -> None:
     low, high = sorted([one, other])
     assert 0.0 <= _logistic(low) <= _logistic(high) <= 1.0
     assert _logistic(-one) == pytest.approx(1.0 - _logistic(one), abs=1e-15)
 
 
-def test_the_best_rewards_are_told_apart_where_the_worst_no_longer_are() -> None:
+def test_logistic_distinguishes_the_best_rewards() -> None:
     assert 0.0 < _logistic(-101.0) < _logistic(-100.0)
     assert _logistic(100.0) == _logistic(101.0) == 1.0
 
@@ -274,13 +282,13 @@ def test_the_best_rewards_are_told_apart_where_the_worst_no_longer_are() -> None
         ({"timeout": math.nan}, "timeout must be"),
     ],
 )
-def test_arguments_that_cannot_be_used(arguments: dict[str, Any], message: str) -> None:
+def test_reward_model_refuses_invalid_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as failure:
         RewardModel(**{"base_url": "http://host", "model": "judge", **arguments})
     assert SECRET not in str(failure.value)
 
 
-def test_it_says_what_it_is() -> None:
+def test_reward_model_fingerprint_names_model_and_scale() -> None:
     verifier = RewardModel("http://host:8000/v1/", "judge", scale=2)
     assert compute_fingerprint(verifier) == {
         "id": "reward-model",
@@ -298,7 +306,7 @@ def test_it_says_what_it_is() -> None:
     assert "id" not in compute_fingerprint(RewardModel("http://host", "judge", question=str))
 
 
-def test_copies_score_alike(base_url: str) -> None:
+def test_copied_reward_models_score_alike(base_url: str) -> None:
     verifier = RewardModel(base_url, "judge", api_key=SECRET, scale=3.0)
     for copied in copies_of(verifier):
         assert invoke_sync(copied, CAPITAL) == invoke_sync(verifier, CAPITAL)

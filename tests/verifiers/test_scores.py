@@ -14,7 +14,7 @@ from langchain_cfc.verifiers.base import check_scores
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
-def test_scores_pass_unchanged_to_the_bit(scores: list[float]) -> None:
+def test_check_scores_returns_valid_scores_unchanged(scores: list[float]) -> None:
     assert check_scores(scores, len(scores)) == scores
     assert check_scores(np.array(scores), len(scores)) == scores
     assert check_scores(iter(scores), len(scores)) == scores
@@ -25,7 +25,9 @@ def test_scores_pass_unchanged_to_the_bit(scores: list[float]) -> None:
     st.floats(max_value=0.0, exclude_max=True) | st.floats(min_value=1.0, exclude_min=True) | st.just(np.nan),
     st.data(),
 )
-def test_one_bad_score_is_found_wherever_it_is(scores: list[float], bad: float, data: st.DataObject) -> None:
+def test_check_scores_names_the_candidate_of_an_invalid_score(
+    scores: list[float], bad: float, data: st.DataObject
+) -> None:
     slot = data.draw(st.integers(0, len(scores) - 1))
     scores[slot] = bad
     with pytest.raises(VerifierError, match=f"score of candidate {slot} is"):
@@ -33,7 +35,7 @@ def test_one_bad_score_is_found_wherever_it_is(scores: list[float], bad: float, 
 
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=8), st.integers(1, 8))
-def test_another_number_of_scores_is_refused(scores: list[float], n: int) -> None:
+def test_check_scores_refuses_another_number_of_scores(scores: list[float], n: int) -> None:
     if len(scores) == n:
         assert len(check_scores(scores, n)) == n
     else:
@@ -54,16 +56,16 @@ class Tensor:
         return float(self._value)
 
 
-def test_scalars_of_other_libraries_are_numbers() -> None:
+def test_check_scores_accepts_scalars_of_other_libraries() -> None:
     assert check_scores([Tensor(0.25), np.float32(0.5)], 2) == [0.25, 0.5]
 
 
 @pytest.mark.parametrize("value", [Tensor(True), np.True_, np.bool_(False)])
-def test_their_booleans_are_not(value: Any) -> None:
+def test_check_scores_refuses_booleans_of_other_libraries(value: Any) -> None:
     with pytest.raises(VerifierError, match="score of candidate 0"):
         check_scores([value], 1)
 
 
-def test_the_error_says_what_a_verifier_returns() -> None:
+def test_check_scores_error_describes_the_expected_return_value() -> None:
     with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pointwise"):
         check_scores(0.3, 1)

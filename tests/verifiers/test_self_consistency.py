@@ -48,7 +48,7 @@ async def asame_initial(prompt: Any, first: str, second: str) -> bool:
     return same_initial(prompt, first, second)
 
 
-def test_computed_by_hand(invoke: Invoke) -> None:
+def test_self_consistency_equals_values_computed_by_hand(invoke: Invoke) -> None:
     # Three of five say Lima, whatever its spelling.
     texts = capital_input("Lima", "Quito", "lima.", '"LIMA"', "Bogota")
     assert invoke(SelfConsistency(), texts) == [0.4, 0.8, 0.4, 0.4, 0.8]
@@ -58,20 +58,20 @@ def test_computed_by_hand(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("answer", [last_word, RunnableLambda(last_word)])
-def test_answers_are_extracted(invoke: Invoke, answer: Any) -> None:
+def test_self_consistency_uses_the_answer_extractor(invoke: Invoke, answer: Any) -> None:
     texts = capital_input("it is Lima", "Lima", "it is Quito", "it is Lima")
     assert invoke(SelfConsistency(answer), texts) == [0.25, 0.25, 0.75, 0.25]
 
 
 @pytest.mark.parametrize("answer", [alast_word, RunnableLambda(alast_word)])
-def test_async_extractors_are_awaited_and_refused_where_nothing_waits(answer: Any) -> None:
+def test_self_consistency_async_extractor_works_only_under_ainvoke(answer: Any) -> None:
     verifier = SelfConsistency(answer)
     assert invoke_async(verifier, capital_input("it is Lima", "Lima")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match=r"answer extractor.*(ainvoke|async)"):
         invoke_sync(verifier, capital_input("it is Lima", "Lima"))
 
 
-def test_a_normalisation_of_ones_own(invoke: Invoke) -> None:
+def test_self_consistency_uses_a_custom_normalisation(invoke: Invoke) -> None:
     assert invoke(
         SelfConsistency(normalise=lambda text: text[:1]), capital_input("Lima", "Leon", "lima")
     ) == [
@@ -81,7 +81,7 @@ def test_a_normalisation_of_ones_own(invoke: Invoke) -> None:
     ]
 
 
-def test_equal_texts_are_read_once(invoke: Invoke) -> None:
+def test_self_consistency_extracts_equal_texts_once(invoke: Invoke) -> None:
     read: list[str] = []
 
     def reading(text: str) -> str:
@@ -96,27 +96,27 @@ def test_equal_texts_are_read_once(invoke: Invoke) -> None:
     "equivalent",
     [same_initial, RunnableLambda(lambda pair: same_initial(pair["prompt"], pair["first"], pair["second"]))],
 )
-def test_equivalent_answers_agree(invoke: Invoke, equivalent: Any) -> None:
+def test_self_consistency_groups_equivalent_answers(invoke: Invoke, equivalent: Any) -> None:
     texts = capital_input("lima", "leon", "quito", "lima")
     assert invoke(SelfConsistency(equivalent=equivalent), texts) == [0.25, 0.25, 0.75, 0.25]
     # Without it only the equal ones do.
     assert invoke(SelfConsistency(), texts) == [0.5, 0.75, 0.75, 0.5]
 
 
-def test_async_judges_are_awaited_and_refused_where_nothing_waits() -> None:
+def test_self_consistency_async_equivalence_works_only_under_ainvoke() -> None:
     verifier = SelfConsistency(equivalent=asame_initial)
     assert invoke_async(verifier, capital_input("lima", "leon")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match=r"equivalence is async: use ainvoke"):
         invoke_sync(verifier, capital_input("lima", "leon"))
 
 
-def test_a_judge_model_and_its_parser(invoke: Invoke) -> None:
+def test_self_consistency_takes_a_chain_as_equivalence(invoke: Invoke) -> None:
     template = ChatPromptTemplate.from_template("{prompt} Do {first} and {second} mean the same?")
     judge = template | FakeListChatModel(responses=["yes"]) | RunnableLambda(lambda said: said.text == "yes")
     assert invoke(SelfConsistency(equivalent=judge), capital_input("the capital", "lima")) == [0.0, 0.0]
 
 
-def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(invoke: Invoke) -> None:
+def test_equivalence_is_asked_once_per_pair_within_the_limit(invoke: Invoke) -> None:
     asked, under_way = [], ConcurrencyCounter()
 
     def judge(_: Any, first: str, second: str) -> bool:
@@ -132,7 +132,7 @@ def test_each_pair_of_distinct_answers_is_asked_once_within_the_bounds(invoke: I
 
 
 @pytest.mark.parametrize("order", list(permutations(["a", "b", "c", "d"])))
-def test_a_chain_of_equivalences_is_one_group_in_any_order(order: tuple[str, ...]) -> None:
+def test_equivalence_is_transitive_in_any_order(order: tuple[str, ...]) -> None:
     chain = {("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")}
     verifier = SelfConsistency(equivalent=lambda _, first, second: (first, second) in chain)
     found = dict(zip(order, invoke_sync(verifier, capital_input(*order)), strict=True))
@@ -146,7 +146,7 @@ def test_a_chain_of_equivalences_is_one_group_in_any_order(order: tuple[str, ...
         )
     )
 )
-def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]]) -> None:
+def test_group_connected_finds_connected_components(graph: tuple[int, list[tuple[int, int]]]) -> None:
     size, edges = graph
     # The transitive closure by powers of the matrix of edges, which shares nothing with the grouping.
     linked = np.eye(size, dtype=int)
@@ -162,7 +162,7 @@ def test_groups_are_connected_components(graph: tuple[int, list[tuple[int, int]]
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", "A."]), min_size=1, max_size=12))
-def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> None:
+def test_self_consistency_scores_are_one_minus_shares(texts: list[str]) -> None:
     n = len(texts)
     scores = invoke_sync(SelfConsistency(), capital_input(*texts))
     assert all(0.0 <= score <= 1.0 - 1.0 / n + 1e-15 for score in scores)
@@ -185,7 +185,7 @@ def test_scores_lie_in_the_range_stated_and_shares_add_up(texts: list[str]) -> N
         ("...", ""),
     ],
 )
-def test_what_normalisation_unifies(one: str, other: str) -> None:
+def test_normalise_answer_unifies_spellings(one: str, other: str) -> None:
     assert normalise_answer(one) == normalise_answer(other)
 
 
@@ -193,7 +193,7 @@ def test_what_normalisation_unifies(one: str, other: str) -> None:
     ("one", "other"),
     [("-5", "5"), ("50%", "50"), ("$5", "5"), ("[0, 1)", "(0, 1]"), (".5", "5"), ("C#", "C"), ("a b", "ab")],
 )
-def test_what_it_must_not(one: str, other: str) -> None:
+def test_normalise_answer_keeps_different_answers_apart(one: str, other: str) -> None:
     assert normalise_answer(one) != normalise_answer(other)
 
 
@@ -208,12 +208,14 @@ def test_what_it_must_not(one: str, other: str) -> None:
         ({"equivalent": lambda _: True}, "equivalence failed with TypeError"),
     ],
 )
-def test_what_fails_is_one_typed_error(invoke: Invoke, settings_: dict[str, Any], message: str) -> None:
+def test_failing_parts_of_self_consistency_raise_verifier_error(
+    invoke: Invoke, settings_: dict[str, Any], message: str
+) -> None:
     with pytest.raises(VerifierError, match=message):
         invoke(SelfConsistency(**settings_), capital_input("lima", "quito"))
 
 
-def test_booleans_of_other_libraries_are_verdicts() -> None:
+def test_equivalence_may_return_numpy_booleans() -> None:
     assert invoke_sync(
         SelfConsistency(equivalent=RunnableLambda(lambda _: np.True_)), capital_input("a", "b")
     ) == [
@@ -222,12 +224,12 @@ def test_booleans_of_other_libraries_are_verdicts() -> None:
     ]
 
 
-def test_two_judges_are_refused() -> None:
+def test_self_consistency_refuses_equivalent_with_entails() -> None:
     with pytest.raises(InputError, match="are mutually exclusive; give one"):
         SelfConsistency(equivalent=same_initial, entails=same_initial)
 
 
-def test_it_says_what_it_is() -> None:
+def test_self_consistency_fingerprint_names_its_settings() -> None:
     assert compute_fingerprint(SelfConsistency()) == {
         "id": "self-consistency",
         "answer": "whole text",
@@ -237,7 +239,7 @@ def test_it_says_what_it_is() -> None:
     assert len(repr(SelfConsistency())) < 100
 
 
-def test_another_setting_is_another_verifier() -> None:
+def test_self_consistency_fingerprint_differs_for_other_settings() -> None:
     extractor = RecordedAnswers([])
     extractor.fingerprint = {"id": "first-line"}
     known = compute_fingerprint(SelfConsistency(extractor))
@@ -256,7 +258,7 @@ def test_another_setting_is_another_verifier() -> None:
                     compare_fingerprints("verifier", one, other)
 
 
-def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
+def test_self_consistency_with_an_unknown_part_has_no_id() -> None:
     unknown = compute_fingerprint(SelfConsistency(last_word))
     assert "id" not in unknown
     assert compare_fingerprints("verifier", unknown, unknown) == "unverified"
@@ -265,14 +267,14 @@ def test_no_id_vouches_for_a_part_that_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("verifier", [SelfConsistency(), SelfConsistency(last_word, equivalent=same_initial)])
-def test_copies_score_alike(verifier: SelfConsistency) -> None:
+def test_copied_self_consistency_scores_alike(verifier: SelfConsistency) -> None:
     asked = capital_input("it is lima", "leon", "quito")
     for copied in copies_of(verifier):
         assert invoke_sync(copied, asked) == invoke_sync(verifier, asked)
         assert copied.fingerprint == verifier.fingerprint
 
 
-def test_it_tells_right_from_wrong_on_the_recording() -> None:
+def test_self_consistency_discriminates_on_the_recording() -> None:
     scores = recording.score_recording(SelfConsistency(RecordedAnswers(recording.records())))
     assert scores.max() <= 0.9 + 1e-15
     found = recording.compute_discrimination(scores)

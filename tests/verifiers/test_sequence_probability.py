@@ -38,7 +38,7 @@ def score_candidates(*candidates: DrawnCandidate, **settings: Any) -> list[float
     return SequenceProbability(**settings).invoke(make_input(*candidates))
 
 
-def test_computed_by_hand() -> None:
+def test_sequence_probability_equals_values_computed_by_hand() -> None:
     # Tokens of probability 1/2 and 1/4 make a sequence of probability 1/8.
     assert score_candidates(make_candidate(math.log(0.5), math.log(0.25))) == [
         pytest.approx(0.875, abs=1e-15)
@@ -63,7 +63,7 @@ class OllamaToken(BaseModel):
         {"logprobs_result": [{"token": "Lima", "logprob": math.log(0.125), "top_logprobs": []}]},
     ],
 )
-def test_other_providers_have_other_forms(metadata: dict[str, Any]) -> None:
+def test_sequence_probability_reads_the_forms_of_several_providers(metadata: dict[str, Any]) -> None:
     [score] = score_candidates(make_message_candidate(metadata))
     assert score == pytest.approx(0.875, abs=1e-15)
 
@@ -71,12 +71,12 @@ def test_other_providers_have_other_forms(metadata: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "entry", [{"token": "x"}, {"token": "x", "logprob": None}, {"logprob": "likely"}, {"logprob": 10**400}]
 )
-def test_entries_without_a_number_are_an_error(entry: dict[str, Any]) -> None:
+def test_sequence_probability_refuses_tokens_without_a_number(entry: dict[str, Any]) -> None:
     with pytest.raises(VerifierError, match="candidate 0: its token log-probabilities cannot be read"):
         score_candidates(make_message_candidate({"logprobs": {"content": [entry]}}))
 
 
-def test_per_token_computed_by_hand() -> None:
+def test_per_token_probability_equals_values_computed_by_hand() -> None:
     # The geometric mean of 1/2 and 1/8 is 1/4.
     assert score_candidates(make_candidate(math.log(0.5), math.log(0.125)), per_token=True) == [
         pytest.approx(0.75, abs=1e-15)
@@ -85,19 +85,19 @@ def test_per_token_computed_by_hand() -> None:
     assert score_candidates(make_candidate(-0.7), per_token=True) == score_candidates(make_candidate(-0.7))
 
 
-def test_the_async_path_gives_the_same() -> None:
+def test_sequence_probability_ainvoke_equals_invoke() -> None:
     candidates = make_input(make_candidate(-0.3, -1.1), make_candidate(-2.0))
     with apply_limits(CallLimits(ConcurrencyLimiter(1))):
         found = asyncio.run(SequenceProbability().ainvoke(candidates))
     assert found == SequenceProbability().invoke(candidates)
 
 
-def test_the_recorded_sum_of_a_local_model() -> None:
+def test_sequence_probability_equals_a_recorded_score() -> None:
     # From the recording shipped with the package: sum -2.644611, score 0.92896702.
     assert score_candidates(make_candidate(-1.5, -1.144611)) == [pytest.approx(0.92896702, abs=5e-9)]
 
 
-def test_a_longer_text_is_never_more_probable() -> None:
+def test_longer_texts_score_higher_unless_per_token() -> None:
     longer = [make_candidate(*[-0.1] * length) for length in (1, 2, 3)]
     by_sum = score_candidates(*longer)
     assert by_sum[0] < by_sum[1] < by_sum[2]
@@ -112,7 +112,7 @@ def test_impossible_tokens_give_the_worst_score() -> None:
         ) == [1.0, 1.0]
 
 
-def test_rounding_above_zero_stays_a_score() -> None:
+def test_log_probabilities_rounded_above_0_give_score_0() -> None:
     assert score_candidates(make_candidate(1e-7), make_candidate(1e-9, -1e-9)) == [0.0, 0.0]
 
 
@@ -130,7 +130,7 @@ def test_rounding_above_zero_stays_a_score() -> None:
         make_message_candidate({"logprobs": "none"}),
     ],
 )
-def test_a_candidate_without_log_probabilities_is_refused(candidate: DrawnCandidate) -> None:
+def test_sequence_probability_refuses_candidates_without_log_probabilities(candidate: DrawnCandidate) -> None:
     with pytest.raises(VerifierError, match="candidate 1 carries no token log-probabilities") as failure:
         score_candidates(make_candidate(-0.1), candidate)
     assert "logprobs=True" in str(failure.value)
@@ -140,20 +140,22 @@ def test_a_candidate_without_log_probabilities_is_refused(candidate: DrawnCandid
 
 @pytest.mark.parametrize("per_token", [False, True])
 @pytest.mark.parametrize("logprobs", [(math.nan,), (-0.1, math.nan), (0.7,), (math.inf,), (0.9, 0.8)])
-def test_what_is_no_log_probability_never_looks_certain(logprobs: tuple[float, ...], per_token: bool) -> None:
+def test_sequence_probability_refuses_invalid_log_probabilities(
+    logprobs: tuple[float, ...], per_token: bool
+) -> None:
     # NaN, or probabilities in place of their logarithms: clipped to 0, they would get the best score.
     with pytest.raises(VerifierError, match="candidate 0: its token log-probabilities add up to"):
         score_candidates(make_candidate(*logprobs), per_token=per_token)
 
 
-def test_it_says_what_it_is() -> None:
+def test_sequence_probability_fingerprint_and_repr() -> None:
     assert compute_fingerprint(SequenceProbability()) == {"id": "sequence-probability"}
     assert compute_fingerprint(SequenceProbability(per_token=True)) == {"id": "token-probability"}
     assert repr(SequenceProbability()) == "SequenceProbability()"
     assert repr(SequenceProbability(per_token=True)) == "SequenceProbability(per_token=True)"
 
 
-def test_copies_score_alike() -> None:
+def test_copied_sequence_probability_scores_alike() -> None:
     verifier = SequenceProbability(per_token=True)
     for copied in copies_of(verifier):
         assert copied.invoke(make_input(make_candidate(-1.0, -2.0))) == verifier.invoke(
@@ -161,7 +163,7 @@ def test_copies_score_alike() -> None:
         )
 
 
-def test_it_tells_right_from_wrong_on_the_recording() -> None:
+def test_sequence_probability_discriminates_on_the_recording() -> None:
     scores = recording.score_recording(SequenceProbability())
     stated = [[one.score for one in record.candidates] for record in recording.records()]
     np.testing.assert_allclose(scores, stated, rtol=0.0, atol=5e-9)  # the recording has nine digits
