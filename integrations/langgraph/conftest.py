@@ -12,7 +12,7 @@ import pytest
 # Before LangGraph is imported: checkpoints may hold nothing but plain data and what LangGraph itself knows.
 os.environ["LANGGRAPH_STRICT_MSGPACK"] = "true"
 
-from integrations.langgraph.tests.parts import calibrated, chain_of, script
+from integrations.langgraph.tests.parts import make_artifact, make_chain, script
 from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import AttainabilityWarning
 from tests.serving.openai_server import Script, serving
@@ -27,7 +27,7 @@ def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with warnings.catch_warnings():
         # Hard prompts are there to be flagged.
         warnings.simplefilter("ignore", AttainabilityWarning)
-        calibrated().save(path)
+        make_artifact().save(path)
     return path
 
 
@@ -48,7 +48,7 @@ def url(served: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 @pytest.fixture
 def chain(artifact_path: Path, url: str) -> CFCRunnable:
     """The bot."""
-    return chain_of(artifact_path, url)
+    return make_chain(artifact_path, url)
 
 
 @pytest.fixture
@@ -57,5 +57,5 @@ def stopping_chain(url: str, tmp_path: Path) -> CFCRunnable:
     path = tmp_path / "stopping.json"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
-        calibrated(draws="below(0.1, at_most=3)").save(path)
-    return chain_of(path, url)
+        make_artifact(draws="below(0.1, at_most=3)").save(path)
+    return make_chain(path, url)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from integrations.openai.tests.parts import VERIFIERS, Hosted, Saved, collected
+from integrations.openai.tests.parts import VERIFIERS, Hosted, Saved, collect_artifacts
 from tests.serving.openai_server import serving
 
 pytest_plugins = ["tests.clients"]
@@ -25,7 +25,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Saved:
         if not folder.exists():
             made = folder.with_name("unfinished")
             made.mkdir()
-            collected(made)
+            collect_artifacts(made)
             made.rename(folder)
     return {name: folder / f"{name}.json" for name in VERIFIERS}
 

@@ -21,7 +21,7 @@ from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, copies_of
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault
-from tests.verifiers.judges import Meeting, LogprobModel, judging, llama_input, make_reply, token
+from tests.verifiers.judges import LogprobModel, Meeting, judging, llama_input, make_reply, token
 
 LETTERS = {"A": math.log(0.6), "B": math.log(0.2)}
 WORDS = {"Yes": math.log(0.6), "No": math.log(0.2)}
@@ -154,7 +154,7 @@ def test_judging_verifiers_refuse_missing_log_probabilities(
     ("case", "parts"),
     [
         ("p-true", ("'I', 'Well'", "a or b or false or true", "wording")),
-        ("logprobs", ("make_reply 'I'", "expected Yes or No", "'I', 'Well'", "another mode")),
+        ("logprobs", ("replied 'I'", "expected Yes or No", "'I', 'Well'", "another mode")),
     ],
     indirect=["case"],
 )

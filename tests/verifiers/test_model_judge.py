@@ -184,7 +184,7 @@ def test_model_judge_reads_the_last_line_after_reasoning() -> None:
 )
 def test_model_judge_refuses_reasoning_without_a_verdict(tokens: list[dict[str, Any]]) -> None:
     with pytest.raises(
-        VerifierError, match=r"candidate 0: the judge make_reply .*'Verdict: Yes' or 'Verdict: No'"
+        VerifierError, match=r"candidate 0: the judge replied .*'Verdict: Yes' or 'Verdict: No'"
     ):
         score_reply(make_reply(*tokens), reasoning=True)
 
@@ -195,7 +195,7 @@ def test_model_judge_refuses_reasoning_without_a_verdict(tokens: list[dict[str, 
 @pytest.mark.parametrize("stated", [-1, 101, 10**30])
 def test_structured_mode_refuses_a_percentage_out_of_range(stated: int) -> None:
     model = StructuredModel(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
-    with pytest.raises(VerifierError, match=rf"make_reply {stated!r}; expected a percent from 0 to 100"):
+    with pytest.raises(VerifierError, match=rf"replied {stated!r}; expected a percent from 0 to 100"):
         ModelJudge(model).invoke(llama_input("Peru"))
 
 
@@ -235,7 +235,7 @@ def test_structured_mode_refuses_invalid_output_over_http(invoke: Invoke) -> Non
         for city, (_, came) in replies.items():
             with pytest.raises(VerifierError) as caught:
                 invoke(judge, llama_input("Oslo", city))
-            for part in ("candidate 1: the judge make_reply", came, "percent", "another mode"):
+            for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
                 assert part in str(caught.value)
             assert len(str(caught.value)) < 500
 
@@ -265,9 +265,7 @@ def test_line_mode_reads_the_last_line(emphasis: str) -> None:
     ],
 )
 def test_line_mode_refuses_other_lines(text: str) -> None:
-    with pytest.raises(
-        VerifierError, match=r"candidate 0: the judge make_reply .*; expected a .*another mode"
-    ):
+    with pytest.raises(VerifierError, match=r"candidate 0: the judge replied .*; expected a .*another mode"):
         score_reply(AIMessage(text), mode="line")
 
 

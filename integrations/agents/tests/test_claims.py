@@ -18,7 +18,7 @@ def read_last_text(prompt: list[dict[str, Any]]) -> str:
     return str(prompt[-1]["content"])
 
 
-def test_what_is_left_of_the_answer_ends_the_run() -> None:
+def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:
     assert DROPPED in ANSWER
     assert DROPPED in SCORES
     chain = make_chain()

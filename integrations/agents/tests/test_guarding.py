@@ -57,7 +57,9 @@ both_ways = pytest.mark.parametrize("way", WAYS)
 
 @both_ways
 @pytest.mark.parametrize("question", [PLAIN, LOOKED_UP, COMPARED])
-def test_the_chain_s_answer_ends_the_run(guarded: Callable[..., Agent], way: Way, question: str) -> None:
+def test_guarded_answer_ends_the_run_with_the_answer_of_the_chain(
+    guarded: Callable[..., Agent], way: Way, question: str
+) -> None:
     said = last(way(guarded(), question))
     assert said.text == RIGHT
     decision = said.response_metadata["cfc"]
@@ -67,14 +69,16 @@ def test_the_chain_s_answer_ends_the_run(guarded: Callable[..., Agent], way: Way
 
 
 @both_ways
-def test_it_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Way) -> None:
+def test_guarded_answer_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Way) -> None:
     said = last(way(guarded(), HOPELESS))
     assert said.text == ABSTAINED
     assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
 
 
 @both_ways
-def test_under_a_draw_rule_it_says_what_was_drawn(url: str, served: Script, tmp_path: Path, way: Way) -> None:
+def test_guarded_answer_under_a_draw_rule_reports_its_draws(
+    url: str, served: Script, tmp_path: Path, way: Way
+) -> None:
     stopping = artifact_in(tmp_path, alpha=0.1, never_empty=False, draws="below(0.5, at_most=3)")
     agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, stopping), full_result=True)])
     # The second of the three is right; where none is, all are drawn. One more is the agent's own.
@@ -93,7 +97,7 @@ def test_under_a_draw_rule_it_says_what_was_drawn(url: str, served: Script, tmp_
 
 
 @both_ways
-def test_it_answers_by_the_rate_that_the_chain_was_given(url: str, tmp_path: Path, way: Way) -> None:
+def test_guarded_answer_uses_the_max_wrong_rate_of_the_chain(url: str, tmp_path: Path, way: Way) -> None:
     bot = artifact_in(tmp_path, max_wrong_rate=[0.1, 0.2])
     agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, bot, bot=True, max_wrong_rate=0.2))])
     decision = last(way(agent, PLAIN)).response_metadata["cfc"]
@@ -101,7 +105,7 @@ def test_it_answers_by_the_rate_that_the_chain_was_given(url: str, tmp_path: Pat
     assert decision["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.2"}
 
 
-class TriesAgain(AgentMiddleware[Any, Any, Any]):
+class RetryMiddleware(AgentMiddleware[Any, Any, Any]):
     """Asks a second time after any error, as LangChain's retries and fallbacks do."""
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
@@ -112,21 +116,21 @@ class TriesAgain(AgentMiddleware[Any, Any, Any]):
 
 
 @pytest.mark.parametrize("outside", [False, True])
-def test_an_abstention_that_the_chain_raises_is_said_and_drawn_once(
+def test_raised_abstention_is_said_and_drawn_once(
     url: str, artifact: CalibrationArtifact, served: Script, outside: bool
 ) -> None:
-    guard, again = GuardedAnswer(chain_at(url, artifact, on_abstain="raise")), TriesAgain()
+    guard, again = GuardedAnswer(chain_at(url, artifact, on_abstain="raise")), RetryMiddleware()
     agent = agent_of(model_at(url), [again, guard] if outside else [guard, again])
     said = last(ask(agent, HOPELESS))
     assert (said.text, said.response_metadata["cfc"]["reason"]) == (ABSTAINED, "no_candidate_accepted")
     assert len(served.requests) == 1 + N
 
 
-def test_without_the_guard_the_model_answers(url: str) -> None:
+def test_agent_without_guard_answers_with_its_model(url: str) -> None:
     assert last(ask(agent_of(model_at(url), []), PLAIN)).text == DISCARDED
 
 
-def test_the_artifact_decides(url: str, artifact: CalibrationArtifact) -> None:
+def test_guarded_answer_abstains_if_the_verifier_rejects_all(url: str, artifact: CalibrationArtifact) -> None:
     """A chain that scores the right answer like a wrong one must not be heard to say it."""
 
     def blind(prompt: Any, candidates: Any) -> list[float]:
@@ -141,7 +145,7 @@ def test_the_artifact_decides(url: str, artifact: CalibrationArtifact) -> None:
 # --- calls of tools ---
 
 
-class Seen(AgentMiddleware[Any, Any, Any]):
+class ResponseRecorder(AgentMiddleware[Any, Any, Any]):
     """Notes what comes back from further in."""
 
     def __init__(self, name: str) -> None:
@@ -157,8 +161,8 @@ class Seen(AgentMiddleware[Any, Any, Any]):
         return self.responses[-1]
 
 
-def test_a_message_that_calls_tools_passes_as_it_is(guarded: Callable[..., Agent], url: str) -> None:
-    outside, inside = Seen("outside"), Seen("inside")
+def test_tool_calls_pass_the_guard_unchanged(guarded: Callable[..., Agent], url: str) -> None:
+    outside, inside = ResponseRecorder("outside"), ResponseRecorder("inside")
     state = ask(guarded(outside=[outside], inside=[inside]), COMPARED)
     # Not a copy: the very response.
     assert outside.responses[0] is inside.responses[0]
@@ -173,16 +177,14 @@ def test_a_message_that_calls_tools_passes_as_it_is(guarded: Callable[..., Agent
     assert state["messages"][-1] is not inside.responses[-1].result[0]
 
 
-def test_both_of_two_tools_are_run_before_the_chain_is_asked(
-    guarded: Callable[..., Agent], served: Script
-) -> None:
+def test_chain_is_asked_after_all_tools_have_run(guarded: Callable[..., Agent], served: Script) -> None:
     state = ask(guarded(), COMPARED)
     assert [message.text for message in state["messages"] if isinstance(message, ToolMessage)] == [NOTED] * 2
     # One request that calls, one answer that is thrown away, and n candidates.
     assert len(served.requests) == 1 + 1 + N
 
 
-def test_the_chain_is_shown_what_the_model_was_shown(guarded: Callable[..., Agent], served: Script) -> None:
+def test_chain_receives_the_messages_of_the_model(guarded: Callable[..., Agent], served: Script) -> None:
     ask(guarded(), COMPARED)
     called, discarded, *draws = sent(served.requests)
     assert SYSTEM in discarded
@@ -192,9 +194,7 @@ def test_the_chain_is_shown_what_the_model_was_shown(guarded: Callable[..., Agen
     assert [bool(request.get("tools")) for request in served.requests] == [True, True, *[False] * N]
 
 
-def test_calls_that_cannot_be_read_end_the_run_and_so_are_guarded(
-    url: str, artifact: CalibrationArtifact
-) -> None:
+def test_invalid_tool_calls_are_replaced_by_the_guard(url: str, artifact: CalibrationArtifact) -> None:
     broken = [{"name": "look_up", "args": "{", "id": "c1", "error": "no JSON"}]
 
     class Mumbling(FakeListChatModel):
@@ -210,9 +210,7 @@ def test_calls_that_cannot_be_read_end_the_run_and_so_are_guarded(
     assert last(ask(agent_of(mumbling, [guard]), PLAIN)).text == RIGHT
 
 
-def test_a_tool_that_fails_and_is_called_again_is_the_agent_s_business(
-    guarded: Callable[..., Agent], served: Script
-) -> None:
+def test_failed_tool_is_retried_by_the_agent(guarded: Callable[..., Agent], served: Script) -> None:
     @wrap_tool_call
     def excusing(request: Any, handler: Any) -> Any:
         try:
@@ -235,7 +233,7 @@ def test_a_tool_that_fails_and_is_called_again_is_the_agent_s_business(
 
 
 @both_ways
-def test_every_token_is_counted_once_and_what_was_thrown_away_is_stated(
+def test_guarded_answer_states_usage_of_the_discarded_answer(
     guarded: Callable[..., Agent], served: Script, way: Way
 ) -> None:
     with get_usage_metadata_callback() as counted:
@@ -264,7 +262,7 @@ class Town(BaseModel):
     name: str
 
 
-def test_structured_output_is_refused_before_anything_is_asked(
+def test_guard_refuses_response_format_before_any_request(
     guarded: Callable[..., Agent], served: Script
 ) -> None:
     from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
@@ -283,7 +281,7 @@ def direct(topic: str) -> str:
 
 
 @both_ways
-def test_a_tool_that_returns_directly_is_refused_unless_allowed(
+def test_guard_refuses_return_direct_tools_when_strict(
     guarded: Callable[..., Agent], served: Script, way: Way
 ) -> None:
     with pytest.raises(InputError, match="direct would end the agent without the chain"):
@@ -295,14 +293,14 @@ def test_a_tool_that_returns_directly_is_refused_unless_allowed(
     assert last(way(guarded(tools=[direct], strict=False), PLAIN)).text == RIGHT
 
 
-def test_a_chain_without_a_cfc_runnable_is_refused(url: str) -> None:
+def test_guarded_answer_requires_a_cfc_runnable(url: str) -> None:
     with pytest.raises(InputError, match="no CFCRunnable"):
         GuardedAnswer(model_at(url))
     with pytest.raises(InputError, match="no CFCRunnable"):
         GuardedAnswer(RunnableLambda(lambda prompt: prompt))
 
 
-def test_a_candidate_that_calls_tools_is_no_answer(
+def test_guard_refuses_candidates_that_call_tools(
     url: str, artifact: CalibrationArtifact, served: Script
 ) -> None:
     def fond(prompt: Any, candidates: Any) -> list[float]:
@@ -317,7 +315,7 @@ def test_a_candidate_that_calls_tools_is_no_answer(
 
 
 @both_ways
-def test_what_fails_is_one_typed_error_and_no_answer(
+def test_failing_chain_raises_a_typed_error(
     guarded: Callable[..., Agent], url: str, artifact: CalibrationArtifact, served: Script, way: Way
 ) -> None:
     # The first request is the agent's own.
@@ -337,9 +335,7 @@ def test_what_fails_is_one_typed_error_and_no_answer(
 
 
 @both_ways
-def test_a_chain_that_interrupts_is_refused_for_it_would_draw_anew(
-    url: str, artifact: CalibrationArtifact, way: Way
-) -> None:
+def test_guard_refuses_chains_that_interrupt(url: str, artifact: CalibrationArtifact, way: Way) -> None:
     chain = chain_at(url, artifact).or_else(interrupt)
     agent = agent_of(model_at(url), [GuardedAnswer(chain)], checkpointer=InMemorySaver())
     with pytest.raises(ServingError, match="draw again"):
@@ -350,7 +346,7 @@ def test_a_chain_that_interrupts_is_refused_for_it_would_draw_anew(
 
 
 @both_ways
-def test_somebody_else_is_asked_on_abstention_and_nothing_is_claimed(
+def test_or_else_of_the_chain_answers_without_guarantee(
     url: str, artifact: CalibrationArtifact, way: Way
 ) -> None:
     prompts: list[Any] = []
@@ -369,7 +365,7 @@ def test_somebody_else_is_asked_on_abstention_and_nothing_is_claimed(
     assert last(way(agent, PLAIN)).response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_a_chain_on_texts_takes_a_function_before_it(url: str, tmp_path: Path) -> None:
+def test_guard_takes_a_function_before_a_chain_on_texts(url: str, tmp_path: Path) -> None:
     artifact = artifact_in(tmp_path, prompt=str)
     asked_for: list[Any] = []
 
@@ -384,7 +380,7 @@ def test_a_chain_on_texts_takes_a_function_before_it(url: str, tmp_path: Path) -
     assert asked_for == [PLAIN, HOPELESS]
 
 
-def test_a_conversation_goes_on_after_an_abstention(guarded: Callable[..., Agent], served: Script) -> None:
+def test_conversation_continues_after_an_abstention(guarded: Callable[..., Agent], served: Script) -> None:
     agent = guarded(checkpointer=InMemorySaver())
     config: Any = {"configurable": {"thread_id": "one"}}
     assert last(ask(agent, HOPELESS, config)).text == ABSTAINED
@@ -397,15 +393,17 @@ def test_a_conversation_goes_on_after_an_abstention(guarded: Callable[..., Agent
     assert "cfc" not in discarded
 
 
-def test_an_agent_has_a_name_in_a_team(guarded: Callable[..., Agent]) -> None:
+def test_guarded_answer_keeps_the_name_of_the_agent(guarded: Callable[..., Agent]) -> None:
     assert last(ask(guarded(name="clerk"), PLAIN)).name == "clerk"
 
 
-def test_an_agent_without_tools_is_guarded_as_well(guarded: Callable[..., Agent]) -> None:
+def test_agent_without_tools_is_guarded(guarded: Callable[..., Agent]) -> None:
     assert last(ask(guarded(tools=[]), PLAIN)).text == RIGHT
 
 
-def test_an_agent_is_a_tool_of_another(guarded: Callable[..., Agent], served: Script, url: str) -> None:
+def test_guarded_agent_can_be_a_tool_of_another(
+    guarded: Callable[..., Agent], served: Script, url: str
+) -> None:
     clerk = guarded()
 
     @tool
@@ -419,7 +417,7 @@ def test_an_agent_is_a_tool_of_another(guarded: Callable[..., Agent], served: Sc
     assert [message.text for message in ask(outer, "who?")["messages"][-2:]] == [RIGHT, "yes"]
 
 
-def test_it_survives_pickling(artifact: CalibrationArtifact) -> None:
+def test_guarded_answer_can_be_pickled(artifact: CalibrationArtifact) -> None:
     chain = CFCRunnable(
         generator=FakeListChatModel(responses=[RIGHT]),
         verifier=judge,
@@ -433,7 +431,7 @@ def test_it_survives_pickling(artifact: CalibrationArtifact) -> None:
     assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_all_of_it_is_one_argument(url: str, artifact: CalibrationArtifact) -> None:
+def test_guard_needs_only_the_chain_as_argument(url: str, artifact: CalibrationArtifact) -> None:
     agent = create_agent(
         model_at(url), [look_up, measure], middleware=[GuardedAnswer(chain_at(url, artifact))]
     )

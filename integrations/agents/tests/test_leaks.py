@@ -56,7 +56,7 @@ class OtherModel(AgentMiddleware[Any, Any, Any]):
         return await handler(request.override(model=self.model))
 
 
-def seen(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HIDDEN) -> set[str]:
+def find_shown(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HIDDEN) -> set[str]:
     """Which of the texts that are to be hidden are shown, in whole or in part."""
     shown = watch(agent, question)
     assert question in shown
@@ -65,7 +65,9 @@ def seen(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HID
 
 @every_watch
 @pytest.mark.parametrize("question", [PLAIN, LOOKED_UP, HOPELESS])
-def test_nothing_is_seen_but_the_decision(guarded: Callable[..., Agent], watch: Watch, question: str) -> None:
+def test_streams_of_a_guarded_agent_show_only_the_decision(
+    guarded: Callable[..., Agent], watch: Watch, question: str
+) -> None:
     agent = guarded(checkpointer=InMemorySaver())
     shown = watch(agent, question)
     assert (ABSTAINED if question == HOPELESS else RIGHT) in shown
@@ -73,47 +75,47 @@ def test_nothing_is_seen_but_the_decision(guarded: Callable[..., Agent], watch: 
 
 
 @every_watch
-def test_a_middleware_that_asks_again_and_again_is_seen_to(url: str, watch: Watch) -> None:
+def test_streams_show_hidden_texts_of_resampling_middleware(url: str, watch: Watch) -> None:
     # The negative control: these eyes see what is to be seen.
     agent = agent_of(model_at(url), [Resampling()], checkpointer=InMemorySaver())
-    assert seen(watch, agent, HOPELESS) == set(HIDDEN)
+    assert find_shown(watch, agent, HOPELESS) == set(HIDDEN)
 
 
-def loud(model: Any, *, fresh: bool) -> Any:
+def keep_streaming(model: Any, *, fresh: bool) -> Any:
     """What would be wrong: the agent's model as it is."""
     del fresh
     return model
 
 
-def test_an_answer_that_is_thrown_away_shows_in_pieces_where_its_model_streams(
+def test_discarded_answer_shows_in_pieces_if_its_model_streams(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "without_streaming_and_cache", loud)
-    assert seen(in_events, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
+    monkeypatch.setattr(asking, "without_streaming_and_cache", keep_streaming)
+    assert find_shown(in_events, guarded(checkpointer=InMemorySaver()), PLAIN) == {DISCARDED}
 
 
-def test_an_answer_that_is_thrown_away_shows_whole_where_its_run_is_heard(
+def test_discarded_answer_shows_if_messages_are_not_hidden(
     guarded: Callable[..., Agent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_hide_messages", nullcontext)
-    found = [seen(watch, guarded(checkpointer=InMemorySaver()), PLAIN) for watch in WATCHES]
+    found = [find_shown(watch, guarded(checkpointer=InMemorySaver()), PLAIN) for watch in WATCHES]
     assert found == [{DISCARDED}] * len(WATCHES)
 
 
 @every_watch
-def test_a_model_that_other_middleware_puts_there_is_quiet_as_well(
+def test_model_of_other_middleware_does_not_stream(
     guarded: Callable[..., Agent], url: str, watch: Watch
 ) -> None:
     other = OtherModel(model_at(url, streaming=True))
     for settings in ({"outside": [other]}, {"inside": [other]}):
         agent = guarded(checkpointer=InMemorySaver(), **settings)
-        assert seen(watch, agent, PLAIN) == set()
-        assert seen(watch, agent, HOPELESS) == set()
+        assert find_shown(watch, agent, PLAIN) == set()
+        assert find_shown(watch, agent, HOPELESS) == set()
     loose = agent_of(model_at(url), [other, Resampling()], checkpointer=InMemorySaver())
-    assert seen(watch, loose, HOPELESS) == set(HIDDEN)
+    assert find_shown(watch, loose, HOPELESS) == set(HIDDEN)
 
 
-def test_the_answer_streams_as_one_chunk_and_calls_of_tools_come_whole(guarded: Callable[..., Agent]) -> None:
+def test_answer_streams_as_one_chunk_and_tool_calls_whole(guarded: Callable[..., Agent]) -> None:
     streamed = [
         message
         for message, _ in guarded().stream(asked(LOOKED_UP), stream_mode="messages")
@@ -125,7 +127,7 @@ def test_the_answer_streams_as_one_chunk_and_calls_of_tools_come_whole(guarded: 
     assert said.response_metadata["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_events_of_tokens_hold_the_answer_once(guarded: Callable[..., Agent]) -> None:
+def test_token_events_hold_the_answer_once(guarded: Callable[..., Agent]) -> None:
     async def tokens() -> list[str]:
         events = guarded().astream_events(asked(LOOKED_UP), version="v2")
         return [
@@ -135,7 +137,7 @@ def test_events_of_tokens_hold_the_answer_once(guarded: Callable[..., Agent]) ->
     assert asyncio.run(tokens()) == [RIGHT]
 
 
-def test_a_model_that_is_chosen_when_called_is_quiet_as_well(url: str, artifact: CalibrationArtifact) -> None:
+def test_deferred_model_does_not_stream(url: str, artifact: CalibrationArtifact) -> None:
     from langchain.chat_models import init_chat_model
 
     late = init_chat_model(
@@ -148,7 +150,7 @@ def test_a_model_that_is_chosen_when_called_is_quiet_as_well(url: str, artifact:
     )
     agent = agent_of(late, [GuardedAnswer(chain_at(url, artifact))], checkpointer=InMemorySaver())
     for watch in WATCHES:
-        assert seen(watch, agent, LOOKED_UP) == set()
-        assert seen(watch, agent, HOPELESS) == set()
+        assert find_shown(watch, agent, LOOKED_UP) == set()
+        assert find_shown(watch, agent, HOPELESS) == set()
     loose = agent_of(late, [Resampling()], checkpointer=InMemorySaver())
-    assert seen(WATCHES[0], loose, HOPELESS) == set(HIDDEN)
+    assert find_shown(WATCHES[0], loose, HOPELESS) == set(HIDDEN)

@@ -71,7 +71,7 @@ def model() -> Iterator[ChatOpenAI]:
         )
 
 
-def guarded(model: ChatOpenAI, folder: Path, *, fond: bool) -> Agent:
+def make_guarded(model: ChatOpenAI, folder: Path, *, fond: bool) -> Agent:
     """An agent whose verifier likes the first candidate, or none."""
 
     def verifier(prompt: Any, candidates: Any) -> list[float]:
@@ -85,9 +85,11 @@ def guarded(model: ChatOpenAI, folder: Path, *, fond: bool) -> Agent:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fond", [True, False])
-def test_the_chain_decides(model: ChatOpenAI, tmp_path: Path, way: Way, fond: bool) -> None:
+def test_guarded_agent_with_a_real_model_follows_the_chain(
+    model: ChatOpenAI, tmp_path: Path, way: Way, fond: bool
+) -> None:
     answers = Answers()
-    said = last(way(guarded(model, tmp_path, fond=fond), QUESTION, {"callbacks": [answers]}))
+    said = last(way(make_guarded(model, tmp_path, fond=fond), QUESTION, {"callbacks": [answers]}))
     assert len(answers.texts) == 1 + N
     decision = said.response_metadata["cfc"]
     assert fond or said.text == ABSTAINED
@@ -97,8 +99,10 @@ def test_the_chain_decides(model: ChatOpenAI, tmp_path: Path, way: Way, fond: bo
 
 
 @pytest.mark.parametrize("fond", [True, False])
-def test_nothing_streams_but_the_decision(model: ChatOpenAI, tmp_path: Path, fond: bool) -> None:
-    agent = guarded(model, tmp_path, fond=fond)
+def test_guarded_agent_with_a_real_model_streams_only_the_decision(
+    model: ChatOpenAI, tmp_path: Path, fond: bool
+) -> None:
+    agent = make_guarded(model, tmp_path, fond=fond)
     shown = [message.text for message, _ in agent.stream(asked(QUESTION), stream_mode="messages")]
     assert len(shown) == 1
     assert (shown == [ABSTAINED]) is not fond
@@ -116,7 +120,7 @@ def test_nothing_streams_but_the_decision(model: ChatOpenAI, tmp_path: Path, fon
     assert len(pieces) > 1
 
 
-def test_prompts_are_recorded(model: ChatOpenAI) -> None:
+def test_record_prompt_with_a_real_model(model: ChatOpenAI) -> None:
     agent = agent_of(model, [RecordPrompt()], tools=[])
     (prompt,) = answer_prompts(agent, [Example(id="one", input=QUESTION)])
     expected = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": QUESTION}]

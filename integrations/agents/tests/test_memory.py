@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.long
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_conversation_goes_on_in_another_process(url: str, tmp_path: Path, way: str) -> None:
+def test_conversation_continues_in_another_process(url: str, tmp_path: Path, way: str) -> None:
     artifact_in(tmp_path)
     database = tmp_path / "memory.db"
 
@@ -50,13 +50,13 @@ def test_a_conversation_goes_on_in_another_process(url: str, tmp_path: Path, way
     decision = second[-1][2]
     assert decision["guarantee"]["alpha"] == "0.1"
     assert decision["routing"]["usage"]["total_tokens"] == 13
-    kept = stored(database)
+    kept = read_stored(database)
     assert RIGHT.encode() in kept
     assert not [text for text in HIDDEN if text.encode() in kept]
     assert DISCARDED.encode() not in kept
 
 
-def stored(database: Path) -> bytes:
+def read_stored(database: Path) -> bytes:
     """All that the file holds of checkpoints and writes."""
     connection = sqlite3.connect(database)
     rows = [

@@ -49,7 +49,7 @@ both_ways = pytest.mark.parametrize("way", WAYS)
 places = pytest.mark.parametrize("place", ["outside", "inside"])
 
 
-class Both(AgentMiddleware[Any, Any, Any]):
+class SyncAsyncMiddleware(AgentMiddleware[Any, Any, Any]):
     """Middleware that is written once for both ways."""
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
@@ -68,7 +68,7 @@ class Both(AgentMiddleware[Any, Any, Any]):
 # --- what is asked ---
 
 
-class Shortening(Both):
+class Shortening(SyncAsyncMiddleware):
     """Shows the model the latest message alone."""
 
     def asked(self, request: Any) -> Any:
@@ -77,7 +77,7 @@ class Shortening(Both):
 
 @both_ways
 @places
-def test_what_others_show_the_model_is_what_the_chain_is_shown(
+def test_chain_receives_messages_changed_by_other_middleware(
     guarded: Callable[..., Agent], served: Script, way: Way, place: str
 ) -> None:
     @dynamic_prompt
@@ -92,7 +92,7 @@ def test_what_others_show_the_model_is_what_the_chain_is_shown(
     assert draws == [discarded] * N
 
 
-class Structured(Both):
+class Structured(SyncAsyncMiddleware):
     """Asks for structured output where the agent did not."""
 
     def asked(self, request: Any) -> Any:
@@ -100,7 +100,7 @@ class Structured(Both):
 
 
 @places
-def test_structured_output_is_refused_whoever_asks_for_it(
+def test_guard_refuses_response_format_of_other_middleware(
     guarded: Callable[..., Agent], served: Script, place: str
 ) -> None:
     with pytest.raises(InputError, match="response_format"):
@@ -110,7 +110,7 @@ def test_structured_output_is_refused_whoever_asks_for_it(
 
 @both_ways
 @places
-def test_a_fallback_of_the_agent_s_model_calls_tools_and_never_answers(
+def test_model_fallback_calls_tools_and_never_answers(
     guarded: Callable[..., Agent], url: str, served: Script, way: Way, place: str
 ) -> None:
     other = ModelFallbackMiddleware(model_at(url, model_kwargs={"user": "fallback"}))
@@ -134,7 +134,7 @@ def test_a_fallback_of_the_agent_s_model_calls_tools_and_never_answers(
         way(agent, PLAIN)
 
 
-class Replacing(Both):
+class Replacing(SyncAsyncMiddleware):
     """Answers in the place of whoever is asked."""
 
     def changed(self, response: Any) -> Any:
@@ -142,7 +142,7 @@ class Replacing(Both):
 
 
 @both_ways
-def test_an_answer_in_the_place_of_the_chain_s_is_refused(guarded: Callable[..., Agent], way: Way) -> None:
+def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent], way: Way) -> None:
     with pytest.raises(ServingError, match="inner middleware answered in place of the chain"):
         way(guarded(inside=[Replacing()]), PLAIN)
     with pytest.raises(ServingError, match="is not what the chain decided"):
@@ -154,7 +154,7 @@ def test_an_answer_in_the_place_of_the_chain_s_is_refused(guarded: Callable[...,
 
 
 @both_ways
-def test_retries_outside_ask_again_and_never_make_an_answer_of_an_error(
+def test_model_retry_never_turns_an_error_into_an_answer(
     guarded: Callable[..., Agent], served: Script, way: Way
 ) -> None:
     retries = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
@@ -182,13 +182,13 @@ class Polishing(AgentMiddleware[Any, Any, Any]):
 
 
 @both_ways
-def test_an_answer_that_is_changed_afterwards_is_refused(guarded: Callable[..., Agent], way: Way) -> None:
+def test_guard_refuses_answers_changed_after_the_model(guarded: Callable[..., Agent], way: Way) -> None:
     with pytest.raises(ServingError, match="is not what the chain decided"):
         way(guarded(outside=[Polishing()]), LOOKED_UP)
     assert last(way(guarded(outside=[Polishing()], strict=False), PLAIN)).text == "Quito"
 
 
-def test_private_data_that_is_taken_out_of_an_answer_is_a_change(guarded: Callable[..., Agent]) -> None:
+def test_guard_refuses_answers_redacted_by_pii_middleware(guarded: Callable[..., Agent]) -> None:
     towns = PIIMiddleware("town", detector="Lima", strategy="redact", apply_to_output=True)
     with pytest.raises(ServingError, match="is not what the chain decided"):
         ask(guarded(outside=[towns]), PLAIN)
@@ -208,7 +208,7 @@ class GoingOn(AgentMiddleware[Any, Any, Any]):
         return {"messages": [HumanMessage(LOOKED_UP)], "jump_to": "model"}
 
 
-def test_an_agent_that_is_sent_back_to_its_model_ends_guarded(guarded: Callable[..., Agent]) -> None:
+def test_agent_sent_back_to_its_model_ends_guarded(guarded: Callable[..., Agent]) -> None:
     state = ask(guarded(outside=[GoingOn()]), HOPELESS)
     decided = ["cfc" in message.response_metadata for message in state["messages"] if message.type == "ai"]
     assert decided == [True, False, True]
@@ -219,9 +219,7 @@ def test_an_agent_that_is_sent_back_to_its_model_ends_guarded(guarded: Callable[
 
 
 @both_ways
-def test_a_limit_that_ends_the_run_in_its_own_words_is_no_answer(
-    guarded: Callable[..., Agent], way: Way
-) -> None:
+def test_guard_refuses_runs_ended_by_call_limits(guarded: Callable[..., Agent], way: Way) -> None:
     limits = {
         LOOKED_UP: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
         PLAIN: ModelCallLimitMiddleware(run_limit=1, exit_behavior="end"),
@@ -244,7 +242,7 @@ class EndingEarly(AgentMiddleware[Any, Any, Any]):
         return {"messages": [AIMessage("not today")], "jump_to": "end"}
 
 
-def test_a_run_that_is_ended_before_it_begins_is_no_answer(guarded: Callable[..., Agent]) -> None:
+def test_guard_refuses_runs_ended_before_the_model(guarded: Callable[..., Agent]) -> None:
     with pytest.raises(ServingError, match="is not what the chain decided"):
         ask(guarded(outside=[EndingEarly()]), PLAIN)
     assert last(ask(guarded(outside=[EndingEarly()], strict=False), PLAIN)).text == "not today"
@@ -255,7 +253,7 @@ def test_a_run_that_is_ended_before_it_begins_is_no_answer(guarded: Callable[...
 
 @both_ways
 @pytest.mark.parametrize("decision", ["approve", "reject"])
-def test_a_person_approves_calls_of_tools(
+def test_human_in_the_loop_approves_or_rejects_tool_calls(
     guarded: Callable[..., Agent], served: Script, way: Way, decision: str
 ) -> None:
     # As versions of LangChain put it.
@@ -275,7 +273,9 @@ def test_a_person_approves_calls_of_tools(
     assert last(state).response_metadata["cfc"]["reason"] == "answered"
 
 
-def test_a_summary_is_what_the_chain_is_shown(guarded: Callable[..., Agent], served: Script) -> None:
+def test_chain_receives_the_summary_of_summarization_middleware(
+    guarded: Callable[..., Agent], served: Script
+) -> None:
     summing = SummarizationMiddleware(
         FakeListChatModel(responses=["they spoke of towns"]), trigger=("messages", 4), keep=("messages", 1)
     )
@@ -290,7 +290,7 @@ def test_a_summary_is_what_the_chain_is_shown(guarded: Callable[..., Agent], ser
     assert set(draws) == {discarded}
 
 
-def test_what_was_discarded_is_in_no_log(guarded: Callable[..., Agent], caplog: Any) -> None:
+def test_discarded_answer_is_in_no_log(guarded: Callable[..., Agent], caplog: Any) -> None:
     with caplog.at_level(logging.INFO):
         ask(guarded(), PLAIN)
     assert DISCARDED not in caplog.text

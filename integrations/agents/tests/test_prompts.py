@@ -50,7 +50,7 @@ every_conversation = pytest.mark.parametrize("messages", CONVERSATIONS.values(),
 
 
 @every_conversation
-def test_a_provider_is_sent_the_same(url: str, served: Script, messages: list[BaseMessage]) -> None:
+def test_prompt_data_sends_the_same_request(url: str, served: Script, messages: list[BaseMessage]) -> None:
     model = model_at(url)
     served.answers = dict.fromkeys(["Where?", "Sure?", NOTED, "no", "Be short."], served.answers[NOTED])
     data = prompt_data(messages)
@@ -62,19 +62,19 @@ def test_a_provider_is_sent_the_same(url: str, served: Script, messages: list[Ba
 
 
 @every_conversation
-def test_messages_can_be_made_again(messages: list[BaseMessage]) -> None:
+def test_prompt_data_round_trips_through_messages(messages: list[BaseMessage]) -> None:
     data = prompt_data(messages)
     assert prompt_data(convert_to_messages(data)) == data
 
 
-def test_what_a_model_is_not_shown_is_left_out() -> None:
+def test_prompt_data_omits_response_metadata_and_usage() -> None:
     decided = {"cfc": {"best": "Lima"}, "model_name": "m"}
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     said = AIMessage("Lima", id="a1", response_metadata=decided, usage_metadata=usage)
     assert prompt_data([said]) == [{"role": "assistant", "content": "Lima"}]
 
 
-def test_how_blocks_are_to_be_read_stays() -> None:
+def test_prompt_data_keeps_the_output_version() -> None:
     said = AIMessage(
         [{"type": "text", "text": "Lima"}],
         response_metadata={"output_version": "v1", "model_provider": "openai", "id": "x"},
@@ -86,6 +86,6 @@ def test_how_blocks_are_to_be_read_stays() -> None:
 
 
 @pytest.mark.parametrize("message", [ChatMessage(content="x", role="critic"), RemoveMessage("x")])
-def test_other_messages_are_refused(message: Any) -> None:
+def test_prompt_data_refuses_other_messages(message: Any) -> None:
     with pytest.raises(InputError, match=type(message).__name__):
         prompt_data([message])

@@ -43,40 +43,40 @@ SIZE, DRAWN = 150, 10
 # --- what is recorded ---
 
 
-def question(number: int, text: Any) -> Example:
+def make_example(number: int, text: Any) -> Example:
     return Example(id=f"q{number}", input=text, reference="Lima", metadata={"topic": "town"}, cluster="c")
 
 
-def recorder(url: str, **settings: Any) -> Agent:
+def make_recording_agent(url: str, **settings: Any) -> Agent:
     return agent_of(model_at(url), [RecordPrompt()], **settings)
 
 
-def recorded(agent: Agent, questions: list[Example]) -> list[Example]:
+def record_prompts(agent: Agent, questions: list[Example]) -> list[Example]:
     return sorted(answer_prompts(agent, questions), key=lambda one: one.id)
 
 
-def arecorded(agent: Agent, questions: list[Example]) -> list[Example]:
+def arecord_prompts(agent: Agent, questions: list[Example]) -> list[Example]:
     async def prompts() -> list[Example]:
         return [one async for one in aanswer_prompts(agent, questions)]
 
     return sorted(asyncio.run(prompts()), key=lambda one: one.id)
 
 
-both_ways = pytest.mark.parametrize("record", [recorded, arecorded])
+both_ways = pytest.mark.parametrize("record", [record_prompts, arecord_prompts])
 
 
 @both_ways
-def test_a_prompt_is_what_the_chain_will_be_given(
+def test_answer_prompts_records_the_prompts_of_the_chain(
     url: str, artifact: CalibrationArtifact, served: Script, record: Callable[..., list[Example]]
 ) -> None:
     earlier = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello."}]
     questions = [
-        question(0, PLAIN),
-        question(1, COMPARED),
-        question(2, [*earlier, {"role": "user", "content": PLAIN}]),
-        question(3, {"messages": [{"role": "user", "content": PLAIN}]}),
+        make_example(0, PLAIN),
+        make_example(1, COMPARED),
+        make_example(2, [*earlier, {"role": "user", "content": PLAIN}]),
+        make_example(3, {"messages": [{"role": "user", "content": PLAIN}]}),
     ]
-    prompts = record(recorder(url), questions)
+    prompts = record(make_recording_agent(url), questions)
     # Nothing was drawn: one request for each choice of the agent's model.
     assert len(served.requests) == 5
     given: list[Any] = []
@@ -109,7 +109,7 @@ def without_ids(prompt: Any) -> Any:
 
 
 @both_ways
-def test_runs_that_come_to_no_prompt_are_told_after_all_others(
+def test_answer_prompts_reports_runs_without_a_prompt_at_the_end(
     url: str, served: Script, record: Callable[..., list[Example]]
 ) -> None:
     @tool(return_direct=True)
@@ -118,8 +118,13 @@ def test_runs_that_come_to_no_prompt_are_told_after_all_others(
         return topic
 
     served.answers = {**served.answers, "direct": [Answer(tools=(("look_up", {"topic": "towns"}),))]}
-    agent = recorder(url, tools=[look_up])
-    questions = [question(0, "unheard of"), question(1, PLAIN), question(2, "direct"), question(3, PLAIN)]
+    agent = make_recording_agent(url, tools=[look_up])
+    questions = [
+        make_example(0, "unheard of"),
+        make_example(1, PLAIN),
+        make_example(2, "direct"),
+        make_example(3, PLAIN),
+    ]
     with pytest.raises(CollectionError, match="2 of 4 runs recorded no prompt"):
         record(agent, questions)
     with pytest.raises(CollectionError, match="'q2' first: it ended before the model gave a final answer"):
@@ -127,8 +132,10 @@ def test_runs_that_come_to_no_prompt_are_told_after_all_others(
     assert len(record(agent, [questions[1], questions[3]])) == 2
 
 
-def test_a_prompt_comes_as_soon_as_its_run_has_ended(url: str) -> None:
-    prompts = answer_prompts(recorder(url), [question(0, "unheard of"), question(1, PLAIN)])
+def test_answer_prompts_yields_each_prompt_when_its_run_ends(url: str) -> None:
+    prompts = answer_prompts(
+        make_recording_agent(url), [make_example(0, "unheard of"), make_example(1, PLAIN)]
+    )
     assert next(prompts).id == "q1"
     with pytest.raises(CollectionError, match=r"'q0' first: .*no answer is recorded"):
         next(prompts)
@@ -149,11 +156,11 @@ class World:
 
     def chain(self) -> CFCRunnable:
         return CFCRunnable(
-            generator=drawing(self.url), verifier=SequenceProbability(), artifact=self.artifact
+            generator=make_drawing_model(self.url), verifier=SequenceProbability(), artifact=self.artifact
         )
 
 
-def drawing(url: str) -> ChatOpenAI:
+def make_drawing_model(url: str) -> ChatOpenAI:
     return model_at(url, logprobs=True, temperature=0.7)
 
 
@@ -163,12 +170,12 @@ def notes(topic: str) -> str:
     return f"Notes on: {topic}"
 
 
-def reading(url: str, last_one: Any) -> Agent:
+def make_reading_agent(url: str, last_one: Any) -> Agent:
     """An agent that reads notes before it answers."""
     return agent_of(model_at(url), [last_one], tools=[notes])
 
 
-def script_of(facts: list[PromptRecord]) -> Script:
+def make_script(facts: list[PromptRecord]) -> Script:
     """Each question makes the agent read; what it reads is answered by the recorded candidates."""
     answers: dict[str, Any] = {}
     for fact in facts:
@@ -187,11 +194,11 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
     questions = [
         Example(id=one.id, input=one.input, reference=one.reference, metadata=one.metadata) for one in chosen
     ]
-    script = script_of(chosen)
+    script = make_script(chosen)
     with pytest.MonkeyPatch.context() as patch, serving(script) as url:
         patch.setenv("NO_PROXY", "127.0.0.1")
-        prompts = list(answer_prompts(reading(url, RecordPrompt()), questions))
-        parts = Components(drawing(url), SequenceProbability(), NormalisedMatch(), DRAWN)
+        prompts = list(answer_prompts(make_reading_agent(url, RecordPrompt()), questions))
+        parts = Components(make_drawing_model(url), SequenceProbability(), NormalisedMatch(), DRAWN)
         options = CollectionOptions(call_policy=CallPolicy(concurrency=8), on_notice=lambda _: None)
         assert collect(prompts, parts, folder / "store.db", options).complete
         with Store(folder / "store.db") as store:
@@ -212,18 +219,18 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
         yield World(script, url, questions, records, artifact)
 
 
-def served_by(world: World) -> dict[str, Any]:
+def serve_held_out(world: World) -> dict[str, Any]:
     """For each prompt held out what the agent decided, on its own way from question to answer."""
-    agent = reading(world.url, GuardedAnswer(world.chain(), full_result=True))
+    agent = make_reading_agent(world.url, GuardedAnswer(world.chain(), full_result=True))
     split = world.artifact.calibration.split
     held_out = [one for one in world.questions if split.part(one.id, one.cluster) == "test"]
     return {one.id: last(ask(agent, str(one.input))).response_metadata["cfc"] for one in held_out}
 
 
 @pytest.mark.long
-def test_the_agent_keeps_the_promise_as_offline(world: World) -> None:
+def test_guarded_agent_keeps_the_promise_as_evaluate_does(world: World) -> None:
     """Server and facts are the same, so that offline and online must agree prompt by prompt."""
-    decided = served_by(world)
+    decided = serve_held_out(world)
     report = evaluate(world.artifact, world.records).methods["conditional"]
     correct = {
         one.id: {candidate.answer_key for candidate in one.candidates if candidate.correct}
@@ -241,7 +248,7 @@ def test_the_agent_keeps_the_promise_as_offline(world: World) -> None:
 
 
 @pytest.mark.long
-def test_what_was_collected_is_what_is_drawn(world: World) -> None:
+def test_serving_sends_the_messages_of_collection(world: World) -> None:
     """Draws of collection and of serving send the same messages, but for the ids of calls."""
     fact = str(world.questions[0].input)
 
@@ -252,10 +259,10 @@ def test_what_was_collected_is_what_is_drawn(world: World) -> None:
 
     before = drawn()
     assert before
-    ask(reading(world.url, GuardedAnswer(world.chain(), full_result=True)), fact)
+    ask(make_reading_agent(world.url, GuardedAnswer(world.chain(), full_result=True)), fact)
     after = drawn()[len(before) :]
     assert after == before[:1] * DRAWN
     # The control: a chain that is given less.
     shortened: Any = RunnableLambda(lambda prompt: [{"role": "user", "content": prompt[-1]["content"]}])
-    ask(reading(world.url, GuardedAnswer(shortened | world.chain())), fact)
+    ask(make_reading_agent(world.url, GuardedAnswer(shortened | world.chain())), fact)
     assert before[0] not in drawn()[len(before) + len(after) :]

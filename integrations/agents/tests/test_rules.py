@@ -33,14 +33,14 @@ from langchain_cfc.errors import CFCError, VerifierError
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
 
 
-def quoting(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     """A verifier that says what it could not read."""
     del prompt
     msg = f"cannot read {[candidate.text for candidate in candidates]}"
     raise ValueError(msg)
 
 
-def shown(agent: Agent) -> tuple[set[str], Exception | None]:
+def find_shown(agent: Agent) -> tuple[set[str], Exception | None]:
     """Which hidden texts any stream shows, in whole or in part, graphs inside included, and how it ended."""
     seen: list[str] = []
     failed = None
@@ -51,40 +51,44 @@ def shown(agent: Agent) -> tuple[set[str], Exception | None]:
     return {text for text in HIDDEN if any(part in "".join(seen) for part in parts_of(text))}, failed
 
 
-def test_a_failure_shows_no_candidate_to_streams(url: str, artifact: CalibrationArtifact) -> None:
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=quoting))
-    seen, failed = shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
+def test_failing_verifier_shows_no_candidate_in_streams(url: str, artifact: CalibrationArtifact) -> None:
+    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
+    seen, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
     assert isinstance(failed, VerifierError)
     assert seen == set()
 
 
-def test_nor_to_a_database(url: str, artifact: CalibrationArtifact, tmp_path: Path) -> None:
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=quoting))
+def test_failing_verifier_stores_no_candidate_in_a_checkpointer(
+    url: str, artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
-        _, failed = shown(agent_of(model_at(url), [guard], checkpointer=memory))
+        _, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=memory))
     assert isinstance(failed, VerifierError)
     stored = "".join(file.read_bytes().decode("utf-8", "replace") for file in tmp_path.iterdir())
     assert not [text for text in HIDDEN if text in stored]
 
 
-def test_nor_in_the_words_of_retries_that_were_of_no_use(url: str, artifact: CalibrationArtifact) -> None:
+def test_failing_verifier_shows_no_candidate_in_retry_messages(
+    url: str, artifact: CalibrationArtifact
+) -> None:
     # It puts the error's words into the conversation, where the model reads them in the next turn.
     retries = ModelRetryMiddleware(max_retries=1, initial_delay=0.0)
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=quoting))
+    guard = GuardedAnswer(chain_at(url, artifact, verifier=fail_with_quotes))
     agent = agent_of(model_at(url), [retries, guard], checkpointer=InMemorySaver())
-    assert shown(agent)[0] == set()
+    assert find_shown(agent)[0] == set()
     said = repr(agent.get_state(CONFIG).values["messages"])
     assert not [text for text in HIDDEN if text in said]
 
 
-def agent_on(url: str) -> Runnable[Any, Any]:
+def make_agent_generator(url: str) -> Runnable[Any, Any]:
     """A generator that is an agent itself."""
     asked_with: Any = RunnableLambda(lambda prompt: {"messages": prompt})
     agent: Runnable[Any, Any] = asked_with | create_agent(model_at(url), [])
     return agent | RunnableLambda(lambda state: state["messages"][-1])
 
 
-def function_on(url: str) -> Runnable[Any, Any]:
+def make_function_generator(url: str) -> Runnable[Any, Any]:
     """A generator that bears the name of the agent's node."""
 
     def model(prompt: Any) -> Any:
@@ -94,19 +98,21 @@ def function_on(url: str) -> Runnable[Any, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-@pytest.mark.parametrize("make", [agent_on, function_on])
-def test_whatever_draws_no_stream_shows_what_is_rejected(
+@pytest.mark.parametrize("make", [make_agent_generator, make_function_generator])
+def test_generators_of_any_kind_show_no_rejected_candidate(
     url: str, artifact: CalibrationArtifact, make: Callable[[str], Any]
 ) -> None:
     guard = GuardedAnswer(chain_at(url, artifact, generator=make(url)))
-    seen, failed = shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
+    seen, failed = find_shown(agent_of(model_at(url), [guard], checkpointer=InMemorySaver()))
     assert failed is None
     assert seen == set()
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-def test_nor_does_a_database_hold_it(url: str, artifact: CalibrationArtifact, tmp_path: Path) -> None:
-    guard = GuardedAnswer(chain_at(url, artifact, generator=agent_on(url)))
+def test_agent_as_generator_stores_no_rejected_candidate(
+    url: str, artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    guard = GuardedAnswer(chain_at(url, artifact, generator=make_agent_generator(url)))
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as memory:
         state = agent_of(model_at(url), [guard], checkpointer=memory).invoke(asked(PLAIN), CONFIG)
     assert last(state).text == RIGHT
@@ -123,7 +129,7 @@ class Forgetting(AgentMiddleware[Any, Any, Any]):
         return {"messages": [state["messages"][-1].model_copy(update={"response_metadata": noted})]}
 
 
-def test_a_decision_that_lost_its_promise_is_refused_by_name(url: str, artifact: CalibrationArtifact) -> None:
+def test_guard_refuses_a_message_that_lost_its_guarantee(url: str, artifact: CalibrationArtifact) -> None:
     agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, artifact)), Forgetting()])
     with pytest.raises(CFCError, match="not what the chain decided"):
         agent.invoke(asked(PLAIN))

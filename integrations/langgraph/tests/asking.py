@@ -15,14 +15,14 @@ from langchain_cfc_langgraph import guarded_graph
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
-from integrations.langgraph.tests.parts import chain_of, thread
+from integrations.langgraph.tests.parts import make_chain, thread
 
 
 def carry_out(order: dict[str, Any]) -> dict[str, Any]:
     """Carry out an order."""
     killed = order.get("killed", False)
     fields = {"verifier": _ending} if killed else {}
-    chain = chain_of(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
+    chain = make_chain(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
     with SqliteSaver.from_conn_string(order["database"]) as saver:
         graph = guarded_graph(chain, checkpointer=saver)
         given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]

@@ -51,7 +51,7 @@ def topic(prompt: Any) -> dict[str, str]:
     return {"topic": "hard" if "hard" in repr(prompt) else "easy"}
 
 
-def calibrated(size: int = 120, worst: float = 0.3, **options: Any) -> CalibrationArtifact:
+def make_artifact(size: int = 120, worst: float = 0.3, **options: Any) -> CalibrationArtifact:
     """Easy prompts whose right answers score up to a number, at any place, and hard ones without any."""
     records = [
         PromptRecord(
@@ -73,7 +73,7 @@ def calibrated(size: int = 120, worst: float = 0.3, **options: Any) -> Calibrati
     return calibrate(records, provenance=named, allow_unattainable=True, **{**given, **options})
 
 
-def chain_of(path: Path | str, url: str, **fields: Any) -> CFCRunnable:
+def make_chain(path: Path | str, url: str, **fields: Any) -> CFCRunnable:
     """The bot on an artifact that was saved; its model streams wherever it is let."""
     model = ChatOpenAI(
         model="planted",
@@ -189,7 +189,7 @@ def tokens(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
     return asyncio.run(collected())
 
 
-def third(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
+def stream_v3_events(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
     """The typed events of the newest interface, told apart by what they hold."""
     return list(graph.stream_events(given, config, version="v3"))
 
@@ -201,7 +201,7 @@ WATCHES: dict[str, Watch] = {
     "all at once, async": astreamed(list(MODES)),
     "in parts": streamed(list(MODES), version="v2"),
     "events": events,
-    "events of the third kind": third,
+    "events of the third kind": stream_v3_events,
     "tokens": tokens,
 }
 

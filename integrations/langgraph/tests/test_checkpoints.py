@@ -37,7 +37,7 @@ from tests.serving.openai_server import Fault, Script
 Make = Callable[[Any], Any]
 
 
-def strict() -> JsonPlusSerializer:
+def make_strict_serializer() -> JsonPlusSerializer:
     """What it does not know comes back as no object of any class."""
     return JsonPlusSerializer(allowed_msgpack_modules=None)
 
@@ -46,7 +46,7 @@ def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
     """What a graph on a database returns or raises, step by step, and its state in the end as read anew."""
     folder.mkdir()
     with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
-        saver.serde = strict()
+        saver.serde = make_strict_serializer()
         graph = make(saver)
 
         def outcome(step: Any) -> Any:
@@ -63,7 +63,7 @@ def arun(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
 
     async def collected() -> list[Any]:
         async with AsyncSqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
-            saver.serde = strict()
+            saver.serde = make_strict_serializer()
             graph = make(saver)
 
             async def outcome(step: Any) -> Any:
@@ -82,12 +82,12 @@ both_ways = pytest.mark.parametrize("run", [run, arun])
 Run = Callable[[Path, Make, Sequence[Any]], list[Any]]
 
 
-def guarded(chain: Any, **options: Any) -> Make:
+def make_guarded(chain: Any, **options: Any) -> Make:
     """A graph around a chain."""
     return lambda saver: guarded_graph(chain, checkpointer=saver, **options)
 
 
-def unguarded(chain: CFCRunnable) -> Make:
+def make_unguarded(chain: CFCRunnable) -> Make:
     """A broken twin: a node that hands on what it gets, results as objects and errors in all their words."""
 
     class State(TypedDict, total=False):
@@ -114,16 +114,16 @@ ASKED = [{"question": question} for question in QUESTIONS.values()]
 
 
 @both_ways
-def test_the_database_holds_no_rejected_candidate(
+def test_checkpointer_stores_no_rejected_candidate(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
-    run(tmp_path / "guarded", guarded(chain), [*ASKED, Command(resume="nobody knows")])
+    run(tmp_path / "guarded", make_guarded(chain), [*ASKED, Command(resume="nobody knows")])
     assert len(served.requests) == 3 * N
     written = stored(tmp_path / "guarded")
     assert GOOD in written
     assert "nobody knows" in written
     assert MARK not in written
-    run(tmp_path / "open", guarded(chain.model_copy(update={"show_rejected": True})), ASKED)
+    run(tmp_path / "open", make_guarded(chain.model_copy(update={"show_rejected": True})), ASKED)
     assert MARK in stored(tmp_path / "open"), "they were asked for"
     model: Any = chain.generator
     run(tmp_path / "naive", lambda saver: naive_graph(model, saver), ASKED)
@@ -131,23 +131,23 @@ def test_the_database_holds_no_rejected_candidate(
 
 
 @both_ways
-def test_what_is_read_back_is_what_was_decided(chain: CFCRunnable, tmp_path: Path, run: Run) -> None:
-    state, snapshot = run(tmp_path / "guarded", guarded(chain), [{"question": EASY}])
+def test_checkpoint_holds_the_decision_as_plain_data(chain: CFCRunnable, tmp_path: Path, run: Run) -> None:
+    state, snapshot = run(tmp_path / "guarded", make_guarded(chain), [{"question": EASY}])
     assert snapshot.values == state
     assert CFCResult.model_validate(snapshot.values["decision"]).best == GOOD
     # The negative control: an object of a class comes back as something else.
-    state, snapshot = run(tmp_path / "unguarded", unguarded(chain), [{"question": EASY}])
+    state, snapshot = run(tmp_path / "unguarded", make_unguarded(chain), [{"question": EASY}])
     assert isinstance(state["decision"], CFCResult)
     assert not isinstance(snapshot.values["decision"], CFCResult)
 
 
 @both_ways
-def test_under_a_draw_rule_the_state_has_what_was_drawn(
+def test_state_under_a_draw_rule_holds_its_draws(
     stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
     for question, drawn, reason in ((EASY, 1, "answered"), (UNSURE, N, "no_candidate_accepted")):
         served.requests.clear()
-        _, snapshot = run(tmp_path / reason, guarded(stopping_chain), [{"question": question}])
+        _, snapshot = run(tmp_path / reason, make_guarded(stopping_chain), [{"question": question}])
         decision = CFCResult.model_validate(snapshot.values["decision"])
         assert (decision.reason, len(decision.candidates), len(served.requests)) == (reason, drawn, drawn)
         assert decision.usage is not None
@@ -156,37 +156,37 @@ def test_under_a_draw_rule_the_state_has_what_was_drawn(
 
 
 @both_ways
-def test_a_draw_that_fails_in_a_later_wave_leaves_nothing_but_the_question(
+def test_failed_later_wave_leaves_only_the_question(
     stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
     served.faults = [Fault("status 500", on=set(range(1, 1000)))]
-    error, snapshot = run(tmp_path / "db", guarded(stopping_chain), [{"question": UNSURE}])
+    error, snapshot = run(tmp_path / "db", make_guarded(stopping_chain), [{"question": UNSURE}])
     assert isinstance(error, DrawError)
     assert (snapshot.values["question"], snapshot.values["decision"]) == (UNSURE, None)
     assert MARK not in stored(tmp_path / "db")
 
 
-def quoting(prompt: Any, candidates: Any) -> list[float]:
+def fail_with_quote(prompt: Any, candidates: Any) -> list[float]:
     """A verifier that fails on a candidate and says on which."""
     del prompt
     msg = f"cannot judge {candidates[0].text}"
     raise ValueError(msg)
 
 
-def unreadable(text: str) -> str:
+def fail_extraction(text: str) -> str:
     """An extractor that fails as extractors do."""
     return str(int(text))
 
 
 FAILING: dict[str, tuple[dict[str, Any], type[ServingError]]] = {
-    "verifier": ({"verifier": quoting, "verifier_id": "sequence-probability"}, VerifierError),
-    "extractor": ({"answer": unreadable}, DescriptionError),
+    "verifier": ({"verifier": fail_with_quote, "verifier_id": "sequence-probability"}, VerifierError),
+    "extractor": ({"answer": fail_extraction}, DescriptionError),
     "draws": ({}, DrawError),
     "time": ({"timeout": 0.05}, ServingTimeoutError),
 }
 
 
-def failing(chain: CFCRunnable, served: Script, what: str) -> CFCRunnable:
+def make_failing(chain: CFCRunnable, served: Script, what: str) -> CFCRunnable:
     """A chain that fails from now on."""
     if what == "draws":
         served.faults = [Fault("status 500")]
@@ -198,12 +198,12 @@ def failing(chain: CFCRunnable, served: Script, what: str) -> CFCRunnable:
 @both_ways
 @pytest.mark.parametrize("what", FAILING)
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
-def test_a_failure_is_the_typed_error_and_leaves_nothing_but_the_question(
+def test_failure_is_typed_and_leaves_only_the_question(
     chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
 ) -> None:
     folder = tmp_path / "database"
-    broken = failing(chain, served, what)
-    error, snapshot = run(folder, guarded(broken), [{"question": UNSURE}])
+    broken = make_failing(chain, served, what)
+    error, snapshot = run(folder, make_guarded(broken), [{"question": UNSURE}])
     assert type(error) is FAILING[what][1]
     values = snapshot.values
     assert values["question"] == UNSURE
@@ -214,11 +214,13 @@ def test_a_failure_is_the_typed_error_and_leaves_nothing_but_the_question(
 
 
 @both_ways
-def test_an_answer_never_stands_beside_a_later_question_that_failed(
+def test_failed_question_clears_the_earlier_answer(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
     served.faults = [Fault("status 500", on=set(range(N, 1000)))]
-    state, error, snapshot = run(tmp_path / "db", guarded(chain), [{"question": EASY}, {"question": UNSURE}])
+    state, error, snapshot = run(
+        tmp_path / "db", make_guarded(chain), [{"question": EASY}, {"question": UNSURE}]
+    )
     assert state["answer"]["text"] == GOOD
     assert isinstance(error, DrawError)
     assert (snapshot.values["question"], snapshot.values["answer"]) == (UNSURE, None)
@@ -227,23 +229,25 @@ def test_an_answer_never_stands_beside_a_later_question_that_failed(
 @both_ways
 @pytest.mark.parametrize("what", ["verifier", "extractor"])
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
-def test_words_that_quote_a_candidate_are_for_the_caller_alone(
+def test_error_cause_quotes_candidates_and_checkpoints_do_not(
     chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
 ) -> None:
-    broken = failing(chain, served, what)
-    error, _ = run(tmp_path / "guarded", guarded(broken), [{"question": UNSURE}])
+    broken = make_failing(chain, served, what)
+    error, _ = run(tmp_path / "guarded", make_guarded(broken), [{"question": UNSURE}])
     assert MARK in str(error.__cause__)
     assert type(error.__cause__) is type(error)
     assert "(ValueError)" in str(error)
     assert MARK not in stored(tmp_path / "guarded")
     # The negative control.
-    error, _ = run(tmp_path / "unguarded", unguarded(broken), [{"question": UNSURE}])
+    error, _ = run(tmp_path / "unguarded", make_unguarded(broken), [{"question": UNSURE}])
     assert MARK in str(error)
     assert MARK in stored(tmp_path / "unguarded")
 
 
-@pytest.mark.parametrize("make", [guarded, unguarded])
-def test_nor_are_they_streamed(chain: CFCRunnable, tmp_path: Path, make: Callable[..., Make]) -> None:
+@pytest.mark.parametrize("make", [make_guarded, make_unguarded])
+def test_streams_do_not_quote_candidates_of_errors(
+    chain: CFCRunnable, tmp_path: Path, make: Callable[..., Make]
+) -> None:
     broken = chain.model_copy(update=FAILING["verifier"][0])
     shown = []
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
@@ -251,38 +255,40 @@ def test_nor_are_they_streamed(chain: CFCRunnable, tmp_path: Path, make: Callabl
         with pytest.raises(VerifierError):
             shown.extend(stream)
         shown.append(make(broken)(saver).get_state(thread()))
-    assert (MARK in repr(shown)) == (make is unguarded)
+    assert (MARK in repr(shown)) == (make is make_unguarded)
 
 
 @both_ways
-def test_a_policy_of_langgraph_asks_again(
+def test_retry_policy_repeats_a_failed_decision(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
     # Of every prompt all draws fail twice over, which the sampler by itself does not repeat.
     served.faults = [Fault("status 500", on=set(range(2 * N)))]
     policy = RetryPolicy(retry_on=ServingError, initial_interval=0.01, jitter=False)
-    state, _ = run(tmp_path / "again", guarded(chain, retry=policy), [{"question": EASY}])
+    state, _ = run(tmp_path / "again", make_guarded(chain, retry=policy), [{"question": EASY}])
     assert state["answer"]["text"] == GOOD
     assert len(served.requests) == 3 * N
-    error, _ = run(tmp_path / "once", guarded(failing(chain, served, "draws")), [{"question": EASY}])
+    error, _ = run(
+        tmp_path / "once", make_guarded(make_failing(chain, served, "draws")), [{"question": EASY}]
+    )
     assert isinstance(error, DrawError)
     assert len(served.requests) == 4 * N, "nobody asks again unless told to"
 
 
 @both_ways
-def test_a_run_that_failed_goes_on_where_it_stopped(
+def test_failed_run_continues_with_its_alpha(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
     served.faults = [Fault("status 500", on=set(range(N)))]
     steps = [{"question": EASY, "alpha": "0.2"}, None]
-    error, state, _ = run(tmp_path / "database", guarded(chain), steps)
+    error, state, _ = run(tmp_path / "database", make_guarded(chain), steps)
     assert isinstance(error, DrawError)
     assert state["answer"]["text"] == GOOD
     # At the level that it was asked with.
     assert state["answer"]["guarantee"]["alpha"] == "0.2"
 
 
-def test_a_node_by_itself_writes_nothing_where_it_fails(chain: CFCRunnable, served: Script) -> None:
+def test_failing_node_raises_a_typed_error(chain: CFCRunnable, served: Script) -> None:
     served.faults = [Fault("status 500")]
     with pytest.raises(DrawError, match="no decision: DrawError"):
         cfc_node(chain).invoke({"question": EASY})

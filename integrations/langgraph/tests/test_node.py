@@ -26,8 +26,8 @@ from integrations.langgraph.tests.parts import (
     UNSURE,
     N,
     Talk,
-    calibrated,
-    chain_of,
+    make_artifact,
+    make_chain,
     thread,
 )
 from langchain_cfc import CFCChatModel, CFCRunnable
@@ -38,7 +38,7 @@ from tests.claims.chains import make_chain as make_claims_chain
 from tests.serving.openai_server import Script
 
 
-def graph_of(node: Any, state: Any = CFCState) -> Any:
+def make_graph(node: Any, state: Any = CFCState) -> Any:
     """A graph of one node, and where it goes from there."""
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
     graph.add_node("decide", node)
@@ -57,36 +57,34 @@ def _nothing(state: Any) -> dict[str, Any]:
     return {}
 
 
-def way(graph: Any, given: Any) -> str:
+def find_way(graph: Any, given: Any) -> str:
     """Where a graph went."""
     *_, last = graph.stream(given, stream_mode="updates")
     return str(next(iter(last)))
 
 
 @pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
-def test_edges_follow_the_outcome(chain: CFCRunnable, question: str, went: str) -> None:
-    assert way(graph_of(cfc_node(chain)), {"question": question}) == went
+def test_conditional_edges_follow_the_outcome(chain: CFCRunnable, question: str, went: str) -> None:
+    assert find_way(make_graph(cfc_node(chain)), {"question": question}) == went
 
 
 @pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
-def test_an_abstention_that_the_chain_raises_is_an_outcome(
-    chain: CFCRunnable, question: str, went: str
-) -> None:
+def test_raised_abstention_is_an_outcome(chain: CFCRunnable, question: str, went: str) -> None:
     raising = chain.model_copy(update={"on_abstain": "raise"})
-    graph = graph_of(cfc_node(raising))
-    assert way(graph, {"question": question}) == went
+    graph = make_graph(cfc_node(raising))
+    assert find_way(graph, {"question": question}) == went
     state = asyncio.run(graph.ainvoke({"question": question}))
-    returned = graph_of(cfc_node(chain)).invoke({"question": question})["decision"]
+    returned = make_graph(cfc_node(chain)).invoke({"question": question})["decision"]
     # Draws that run at once come in any order.
     assert {**state["decision"], "candidates": []} == {**returned, "candidates": []}
 
 
-def test_sets_that_the_policy_withholds_count_as_abstentions(chain: CFCRunnable) -> None:
+def test_withheld_sets_have_the_outcome_abstained(chain: CFCRunnable) -> None:
     withholding = chain.model_copy(update={"max_answers": 1})
-    assert way(graph_of(cfc_node(withholding)), {"question": MANY}) == "no"
+    assert find_way(make_graph(cfc_node(withholding)), {"question": MANY}) == "no"
     demanding = chain.model_copy(update={"min_agreement": 2})
-    assert way(graph_of(cfc_node(demanding)), {"question": EASY}) == "no"
-    assert way(graph_of(cfc_node(chain)), {"question": MANY}) == "yes"
+    assert find_way(make_graph(cfc_node(demanding)), {"question": EASY}) == "no"
+    assert find_way(make_graph(cfc_node(chain)), {"question": MANY}) == "yes"
 
 
 class Elsewhere(CFCState, total=False):
@@ -139,10 +137,10 @@ AS_MESSAGE = [{"role": "user", "content": EASY}]
         (Data, "question", {"question": EASY}, EASY),
     ],
 )
-def test_the_question_is_read_from_where_it_stands(
+def test_node_reads_the_question_from_the_state(
     chain: CFCRunnable, state: Any, question: Any, given: Any, asked: Any
 ) -> None:
-    graph = graph_of(cfc_node(chain, question=question), state)
+    graph = make_graph(cfc_node(chain, question=question), state)
     for found in (graph.invoke(given), asyncio.run(graph.ainvoke(given))):
         assert found["asked"] == asked
         assert found["answer"]["text"] == GOOD
@@ -156,7 +154,7 @@ def test_the_question_is_read_from_where_it_stands(
         ({"question": {"x": float("nan")}}, "not plain"),
     ],
 )
-def test_no_question_or_one_that_is_no_data_is_refused_before_anything_is_drawn(
+def test_node_refuses_missing_or_invalid_questions_before_drawing(
     chain: CFCRunnable, served: Script, given: Any, why: str
 ) -> None:
     with pytest.raises(InputError, match=why):
@@ -164,9 +162,7 @@ def test_no_question_or_one_that_is_no_data_is_refused_before_anything_is_drawn(
     assert served.requests == []
 
 
-def test_the_level_is_taken_from_the_state_once_and_before_the_draw(
-    chain: CFCRunnable, served: Script
-) -> None:
+def test_node_uses_alpha_of_the_state_once(chain: CFCRunnable, served: Script) -> None:
     graph = guarded_graph(chain, checkpointer=InMemorySaver())
     levels = []
     for given in ({"alpha": "0.2"}, {}, {"alpha": 0.2}):
@@ -180,9 +176,9 @@ def test_the_level_is_taken_from_the_state_once_and_before_the_draw(
     assert len(served.requests) == drawn == 3 * N
 
 
-def test_a_decision_states_the_coverage_of_its_prompt(chain: CFCRunnable) -> None:
-    stated = calibrated(alpha=0.1, adaptive_alpha=True)
-    graph = graph_of(cfc_node(chain.model_copy(update={"artifact": stated})))
+def test_decision_states_the_adaptive_coverage_of_its_prompt(chain: CFCRunnable) -> None:
+    stated = make_artifact(alpha=0.1, adaptive_alpha=True)
+    graph = make_graph(cfc_node(chain.model_copy(update={"artifact": stated})))
     state = graph.invoke({"question": EASY})
     # Half of the prompts have no correct candidate, and look like the others.
     assert state["decision"]["guarantee"]["stated_coverage"] in stated.list_adaptive_coverages("0.1")
@@ -190,7 +186,7 @@ def test_a_decision_states_the_coverage_of_its_prompt(chain: CFCRunnable) -> Non
     assert state["answer"]["guarantee"] == state["decision"]["guarantee"]
 
 
-def test_the_level_may_come_with_the_config_of_a_run(chain: CFCRunnable) -> None:
+def test_alpha_can_be_configured_per_run(chain: CFCRunnable) -> None:
     # LangChain's own way, which the node passes on.
     asked_for = chain.configurable_fields(alpha=ConfigurableField(id="alpha"))
     graph = guarded_graph(asked_for, checkpointer=InMemorySaver())
@@ -199,19 +195,19 @@ def test_the_level_may_come_with_the_config_of_a_run(chain: CFCRunnable) -> None
         assert state["decision"]["guarantee"]["alpha"] == alpha
 
 
-def test_whatever_returns_a_result_may_be_asked(chain: CFCRunnable) -> None:
-    assert graph_of(cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
+def test_node_accepts_runnables_that_return_results(chain: CFCRunnable) -> None:
+    assert make_graph(cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
     spare = chain.or_else(chain.model_copy(update={"alpha": "0.2"}))
     assert cfc_node(spare).invoke({"question": UNSURE})["decision"]["guarantee"]["alpha"] == "0.2"
 
 
-def test_what_returns_anything_else_is_refused(chain: CFCRunnable) -> None:
+def test_node_refuses_runnables_that_return_other_values(chain: CFCRunnable) -> None:
     for other in (chain.as_answer(), CFCChatModel(chain=chain), chain.or_else(lambda _: "a guess")):
         with pytest.raises(InputError, match="expected CFCResult"):
             cfc_node(other).invoke({"question": UNSURE})
 
 
-def test_what_comes_after_a_decision_refuses_a_state_without_one(chain: CFCRunnable) -> None:
+def test_outcome_and_ask_person_refuse_states_without_decision(chain: CFCRunnable) -> None:
     for state in ({}, {"decision": None}):
         with pytest.raises(InputError, match="no decision"):
             outcome(state)  # type: ignore[arg-type]  # what a graph may hand over
@@ -229,7 +225,7 @@ class Bare(TypedDict):
     question: str
 
 
-def test_graphs_that_could_not_keep_a_decision_are_refused(chain: CFCRunnable) -> None:
+def test_guarded_graph_refuses_unsuitable_states(chain: CFCRunnable) -> None:
     for state in (Bare, MessagesState):
         with pytest.raises(InputError, match="derive it from CFCState"):
             guarded_graph(chain, state=state)
@@ -237,19 +233,19 @@ def test_graphs_that_could_not_keep_a_decision_are_refused(chain: CFCRunnable) -
         guarded_graph(chain, escalate=["answered"])
 
 
-def test_another_model_than_calibrated_never_gets_into_a_graph(artifact_path: Path, url: str) -> None:
+def test_chain_of_another_model_is_refused(artifact_path: Path, url: str) -> None:
     from langchain_cfc.errors import FingerprintError
 
     with pytest.raises(FingerprintError, match="another-bot"):
-        chain_of(artifact_path, url, generator_id="another-bot")
+        make_chain(artifact_path, url, generator_id="another-bot")
 
 
-def test_a_node_keeps_what_is_left_of_an_answer() -> None:
-    graph = graph_of(cfc_node(make_claims_chain()))
+def test_node_keeps_only_the_supported_claims() -> None:
+    graph = make_graph(cfc_node(make_claims_chain()))
     state = graph.invoke({"question": "?"})
     assert state["decision"]["best"] == LEFT
     decision = read_decision(state)
     assert isinstance(decision, ClaimsResult)
     assert [one.kept for one in decision.claims] == [True, False, True]
     assert "moons" not in str(state)
-    assert way(graph, {"question": "?"}) == "yes"
+    assert find_way(graph, {"question": "?"}) == "yes"

@@ -20,15 +20,15 @@ from langchain_cfc import CFCRunnable
 from tests.serving.openai_server import Script
 
 
-def invoked(graph: Any, given: Any, config: RunnableConfig) -> Any:
+def run_invoke(graph: Any, given: Any, config: RunnableConfig) -> Any:
     return graph.invoke(given, config)
 
 
-def ainvoked(graph: Any, given: Any, config: RunnableConfig) -> Any:
+def run_ainvoke(graph: Any, given: Any, config: RunnableConfig) -> Any:
     return asyncio.run(graph.ainvoke(given, config))
 
 
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+both_ways = pytest.mark.parametrize("ask", [run_invoke, run_ainvoke])
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def graph(chain: CFCRunnable) -> Any:
 
 @both_ways
 @pytest.mark.parametrize(("question", "outcome"), [(UNSURE, "abstained"), (HARD, "not_certifiable")])
-def test_a_person_is_asked_in_plain_words_and_their_answer_carries_no_guarantee(
+def test_person_is_asked_and_their_answer_has_no_guarantee(
     graph: Any, served: Script, question: str, outcome: str, ask: Any
 ) -> None:
     state = ask(graph, {"question": question}, thread())
@@ -58,7 +58,7 @@ def test_a_person_is_asked_in_plain_words_and_their_answer_carries_no_guarantee(
     assert len(served.requests) == N
 
 
-def test_a_model_s_answer_carries_its_guarantee_and_nobody_is_asked(graph: Any) -> None:
+def test_answer_of_the_model_has_its_guarantee_without_interrupt(graph: Any) -> None:
     state = graph.invoke({"question": EASY}, thread())
     assert "__interrupt__" not in state
     guarantee = state["decision"]["guarantee"]
@@ -88,9 +88,7 @@ def test_a_model_s_answer_carries_its_guarantee_and_nobody_is_asked(graph: Any) 
         ({"answer": "Santiago", "guarantee": {"alpha": "0.1"}}, "'guarantee'"),
     ],
 )
-def test_a_reply_that_cannot_be_used_is_refused_in_words_and_the_next_one_counts(
-    graph: Any, reply: Any, why: str, ask: Any
-) -> None:
+def test_invalid_reply_is_refused_and_the_next_one_counts(graph: Any, reply: Any, why: str, ask: Any) -> None:
     ask(graph, {"question": UNSURE}, thread())
     for _ in range(2):
         state = ask(graph, Command(resume=reply), thread())
@@ -103,14 +101,14 @@ def test_a_reply_that_cannot_be_used_is_refused_in_words_and_the_next_one_counts
     assert "__interrupt__" not in state
 
 
-def test_a_person_may_not_know_either(graph: Any) -> None:
+def test_person_may_reply_with_no_answer(graph: Any) -> None:
     graph.invoke({"question": UNSURE}, thread())
     state = graph.invoke(Command(resume={"answer": None}), thread())
     assert (state["answer"]["text"], state["answer"]["answers"]) == (None, [])
     assert (state["answer"]["by"], state["answer"]["guarantee"]) == ("person", None)
 
 
-def test_a_second_reply_changes_nothing_and_does_not_answer_the_next_question(graph: Any) -> None:
+def test_second_reply_changes_nothing(graph: Any) -> None:
     waiting = graph.invoke({"question": UNSURE}, thread())["__interrupt__"][0].id
     first = graph.invoke(Command(resume="first"), thread())["answer"]
     for late in ("second", {waiting: "second"}):
@@ -123,7 +121,7 @@ def test_a_second_reply_changes_nothing_and_does_not_answer_the_next_question(gr
     assert state["__interrupt__"][0].value["question"] == HARD
 
 
-def test_a_question_that_another_took_the_place_of_can_be_answered_no_more(graph: Any) -> None:
+def test_replaced_question_cannot_be_answered(graph: Any) -> None:
     waiting = graph.invoke({"question": UNSURE}, thread())["__interrupt__"][0].id
     graph.invoke({"question": HARD}, thread())
     state = graph.invoke(Command(resume={waiting: "Santiago"}), thread())
@@ -133,20 +131,20 @@ def test_a_question_that_another_took_the_place_of_can_be_answered_no_more(graph
     assert (state["asked"], state["answer"]["text"]) == (HARD, "Santiago")
 
 
-def test_without_a_checkpointer_a_reply_is_refused(chain: CFCRunnable) -> None:
+def test_reply_without_checkpointer_is_refused(chain: CFCRunnable) -> None:
     forgetful = guarded_graph(chain)
     assert forgetful.invoke({"question": UNSURE})["__interrupt__"][0].value["question"] == UNSURE
     with pytest.raises(RuntimeError, match="without checkpointer"):
         forgetful.invoke(Command(resume="Santiago"))
 
 
-def test_a_new_question_forgets_the_last_answer(graph: Any) -> None:
+def test_new_question_clears_the_last_answer(graph: Any) -> None:
     assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
     state = graph.invoke({"question": UNSURE}, thread())
     assert (state["asked"], state["answer"]) == (UNSURE, None)
 
 
-def test_two_threads_at_once_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
+def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         graph = guarded_graph(chain, checkpointer=saver)
         # Candidates of the last are all good: threads that ask at once share what is answered in turns.
@@ -167,7 +165,7 @@ def test_two_threads_at_once_get_their_own_answers(chain: CFCRunnable, tmp_path:
         assert state["asked"] == asked[number % 3]
 
 
-def test_of_two_replies_at_once_one_is_kept_whole(chain: CFCRunnable, tmp_path: Path) -> None:
+def test_one_of_two_concurrent_replies_is_kept(chain: CFCRunnable, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         graph = guarded_graph(chain, checkpointer=saver)
         graph.invoke({"question": UNSURE}, thread())
@@ -185,14 +183,14 @@ def test_of_two_replies_at_once_one_is_kept_whole(chain: CFCRunnable, tmp_path: 
 
 
 @both_ways
-def test_a_graph_inside_another_waits_and_goes_on_there(chain: CFCRunnable, ask: Any) -> None:
+def test_nested_graph_waits_for_a_person_and_continues(chain: CFCRunnable, ask: Any) -> None:
     outer = inside(guarded_graph(chain), CFCState, InMemorySaver())
     assert ask(outer, {"question": UNSURE}, thread())["__interrupt__"][0].value["question"] == UNSURE
     state = ask(outer, Command(resume="Santiago"), thread())
     assert (state["answer"]["text"], state["answer"]["guarantee"]) == ("Santiago", None)
 
 
-def test_who_is_asked_for_what_can_be_chosen(chain: CFCRunnable) -> None:
+def test_escalate_chooses_the_outcomes_for_a_person(chain: CFCRunnable) -> None:
     graph = guarded_graph(chain, escalate=["not_certifiable"], checkpointer=InMemorySaver())
     assert "__interrupt__" not in graph.invoke({"question": UNSURE}, thread("1"))
     assert "__interrupt__" in graph.invoke({"question": HARD}, thread("2"))
@@ -202,7 +200,7 @@ def test_who_is_asked_for_what_can_be_chosen(chain: CFCRunnable) -> None:
     assert (state["answer"], state["decision"]["reason"]) == (None, "not_certifiable")
 
 
-def test_a_conversation_says_what_each_of_them_said(chain: CFCRunnable) -> None:
+def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> None:
     graph = guarded_graph(
         chain,
         state=Talk,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from integrations.langgraph.tests.asking import carry_out
-from integrations.langgraph.tests.parts import EASY, HARD, MARK, UNSURE, N, calibrated, stored
+from integrations.langgraph.tests.parts import EASY, HARD, MARK, UNSURE, N, make_artifact, stored
 from langchain_cfc import CalibrationArtifact
 from langchain_cfc.errors import AttainabilityWarning
 from tests.serving.openai_server import Script
@@ -60,7 +60,7 @@ def talk(url: str, artifact_path: Path, tmp_path: Path) -> Talker:
     return Talker(url, artifact_path, tmp_path / "database")
 
 
-def test_a_person_replies_to_another_process_than_the_one_that_asked(talk: Talker, served: Script) -> None:
+def test_person_can_reply_to_another_process(talk: Talker, served: Script) -> None:
     asked = talk(given={"question": UNSURE})
     assert asked["next"] == ["ask_person"]
     (waiting,) = asked["waiting"]
@@ -79,14 +79,14 @@ def test_a_person_replies_to_another_process_than_the_one_that_asked(talk: Talke
 
 
 @pytest.mark.long
-def test_a_decision_keeps_the_promise_of_the_artifact_that_made_it(
+def test_decision_keeps_the_guarantee_of_its_artifact(
     talk: Talker, artifact_path: Path, tmp_path: Path
 ) -> None:
     asked = talk(given={"question": HARD})
     newer = tmp_path / "newer.json"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
-        calibrated(size=160, worst=0.4).save(newer)
+        make_artifact(size=160, worst=0.4).save(newer)
     digests = [CalibrationArtifact.load(path).digest for path in (artifact_path, newer)]
     assert digests[0] != digests[1]
     answered = talk(reply="Nobody can know.", artifact=str(newer))
@@ -98,7 +98,7 @@ def test_a_decision_keeps_the_promise_of_the_artifact_that_made_it(
 
 
 @pytest.mark.long
-def test_a_process_that_dies_before_the_decision_leaves_none(talk: Talker, served: Script) -> None:
+def test_killed_process_leaves_no_decision(talk: Talker, served: Script) -> None:
     talk(given={"question": EASY})
     talk(given={"question": UNSURE}, killed=True, code=9)
     assert len(served.requests) == 2 * N

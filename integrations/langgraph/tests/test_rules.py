@@ -21,7 +21,7 @@ from integrations.langgraph.tests.parts import (
     UNSURE,
     WATCHES,
     Talk,
-    chain_of,
+    make_chain,
     stored,
     thread,
 )
@@ -33,7 +33,7 @@ from tests.serving.openai_server import Fault, Script
 # Who hears what draws
 
 
-def agent_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+def make_graph_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """A generator that is a graph, as an agent is."""
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     graph.add_node("draw", lambda state: {"messages": [model.invoke(state["messages"])]})
@@ -44,7 +44,7 @@ def agent_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
     return inside | RunnableLambda(lambda state: state["messages"][-1])
 
 
-def function_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
+def make_function_generator(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
     """A generator that bears the name of the node that it runs in."""
 
     def decide(question: str) -> Any:
@@ -55,21 +55,23 @@ def function_on(model: Runnable[Any, Any]) -> Runnable[Any, Any]:
 
 @pytest.mark.filterwarnings("ignore:The v3 streaming protocol")
 @pytest.mark.parametrize("watch", WATCHES)
-@pytest.mark.parametrize("make", [agent_on, function_on])
-def test_whatever_draws_no_graph_around_it_shows_what_is_rejected(
+@pytest.mark.parametrize("make", [make_graph_generator, make_function_generator])
+def test_generators_of_any_kind_show_no_rejected_candidate(
     artifact_path: Path, url: str, chain: CFCRunnable, watch: str, make: Any
 ) -> None:
     model: Any = chain.generator
     quiet = model.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
-    graph = guarded_graph(chain_of(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver())
+    graph = guarded_graph(make_chain(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver())
     shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
     assert MARK not in shown
 
 
-def test_nor_does_a_database_hold_it(
+def test_graph_as_generator_stores_no_rejected_candidate(
     artifact_path: Path, url: str, chain: CFCRunnable, tmp_path: Path
 ) -> None:
-    drawing = chain_of(artifact_path, url, generator=agent_on(without_streaming_and_cache(chain.generator)))
+    drawing = make_chain(
+        artifact_path, url, generator=make_graph_generator(without_streaming_and_cache(chain.generator))
+    )
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         state = guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
     assert state["answer"]["text"] == GOOD
@@ -79,9 +81,7 @@ def test_nor_does_a_database_hold_it(
 # Which level holds
 
 
-def test_the_level_of_a_question_that_failed_is_not_that_of_the_next(
-    chain: CFCRunnable, served: Script
-) -> None:
+def test_alpha_of_a_failed_question_is_not_kept(chain: CFCRunnable, served: Script) -> None:
     graph = guarded_graph(chain, checkpointer=InMemorySaver())
     served.faults = [Fault("status 500")]
     with pytest.raises(CFCError):
@@ -90,14 +90,14 @@ def test_the_level_of_a_question_that_failed_is_not_that_of_the_next(
     assert graph.invoke({"question": EASY}, thread())["answer"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_a_level_that_there_is_not_fails_one_question_and_no_other(chain: CFCRunnable) -> None:
+def test_unknown_alpha_fails_only_its_question(chain: CFCRunnable) -> None:
     graph = guarded_graph(chain, checkpointer=InMemorySaver())
     with pytest.raises(CFCError, match=r"0\.3"):
         graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
     assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
 
 
-def test_a_run_that_goes_on_keeps_its_level(chain: CFCRunnable, served: Script) -> None:
+def test_resumed_run_keeps_its_alpha(chain: CFCRunnable, served: Script) -> None:
     graph = guarded_graph(chain, checkpointer=InMemorySaver())
     served.faults = [Fault("status 500")]
     with pytest.raises(CFCError):
@@ -109,7 +109,7 @@ def test_a_run_that_goes_on_keeps_its_level(chain: CFCRunnable, served: Script) 
 # What is said
 
 
-def test_what_a_node_of_the_user_s_own_answers_is_said_without_a_guarantee(chain: CFCRunnable) -> None:
+def test_answer_of_a_user_node_has_no_guarantee(chain: CFCRunnable) -> None:
     def look_up(state: Any) -> Any:
         del state
         found = CFCAnswer(text="Santiago", answers=["Santiago"], by="model", name="larger", guarantee=None)
@@ -135,14 +135,14 @@ ALPHA, PROMPTS = "0.4", 200
 SURE, UNSURELY = 0.1, 0.9
 
 
-def guesses(prompt: str, luck: random.Random) -> list[tuple[str, float]]:
+def make_guesses(prompt: str, luck: random.Random) -> list[tuple[str, float]]:
     """Two candidates with scores: hard prompts are wrong, and as often sure of it as not."""
     sure = prompt.startswith("easy") or luck.random() < 0.5
     text = "right" if prompt.startswith("easy") else "wrong"
     return [(text, SURE if sure else UNSURELY)] * 2
 
 
-def redrawing(folder: Path) -> CFCRunnable:
+def make_redrawing_chain(folder: Path) -> CFCRunnable:
     """A chain, calibrated on such prompts and read from a file: prompts that it is unsure of are flagged."""
     luck = random.Random(0)  # noqa: S311 - no secret hangs on it
     prompts = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(2000)]
@@ -153,7 +153,7 @@ def redrawing(folder: Path) -> CFCRunnable:
             input=prompt,
             candidates=tuple(
                 Candidate(text=text, score=score, correct=text == "right")
-                for text, score in guesses(prompt, luck)
+                for text, score in make_guesses(prompt, luck)
             ),
         )
         for prompt in prompts
@@ -165,7 +165,7 @@ def redrawing(folder: Path) -> CFCRunnable:
     def draw(prompt: str) -> str:
         # Both candidates of a draw are of one kind.
         if prompt not in drawn:
-            drawn[prompt] = guesses(prompt, luck)[0]
+            drawn[prompt] = make_guesses(prompt, luck)[0]
         return drawn[prompt][0]
 
     def judge(prompt: str, candidates: Sequence[Any]) -> list[float]:
@@ -180,7 +180,7 @@ def redrawing(folder: Path) -> CFCRunnable:
     )
 
 
-def kept(graph: Any, prompts: Sequence[str]) -> float:
+def measure_kept(graph: Any, prompts: Sequence[str]) -> float:
     """How often the promise is kept: a right answer, or flagged."""
     states = [graph.invoke({"question": prompt}) for prompt in prompts]
     decisions = [state["decision"] for state in states]
@@ -189,15 +189,15 @@ def kept(graph: Any, prompts: Sequence[str]) -> float:
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.CFCWarning")
-def test_a_question_is_decided_once(tmp_path: Path) -> None:
+def test_node_refuses_to_decide_a_question_twice(tmp_path: Path) -> None:
     """Asked until it is answered, a graph breaks its promise, so the second time is refused.
 
     Hard prompts are flagged or answered wrong, by chance. Of what is promised, 60 %, one draw keeps 75 % in
     expectation; of 100 hard prompts fewer than 20 are flagged with probability below exp(-18) (Hoeffding).
     """
-    chain = redrawing(tmp_path)
+    chain = make_redrawing_chain(tmp_path)
     prompts = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(PROMPTS)]
-    assert kept(guarded_graph(chain, escalate=()), prompts) >= 0.6
+    assert measure_kept(guarded_graph(chain, escalate=()), prompts) >= 0.6
 
     again: StateGraph[Any, Any, Any, Any] = StateGraph(CFCState)
     again.add_node("clear", clear)
@@ -209,4 +209,4 @@ def test_a_question_is_decided_once(tmp_path: Path) -> None:
     )
     looping = again.compile()
     with pytest.raises(CFCError, match="decided"):
-        assert kept(looping, prompts) >= 0.6
+        assert measure_kept(looping, prompts) >= 0.6

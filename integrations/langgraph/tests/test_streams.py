@@ -30,26 +30,24 @@ from langchain_cfc import CFCRunnable
 from tests.lengths import mostly_long
 from tests.serving.openai_server import Script
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::langchain_core._api.beta_decorator.LangChainBetaWarning",
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning")
 every_watch = pytest.mark.parametrize("watch", WATCHES)
 both_places = pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
 # They show what models say, or what nodes write there; a guarded graph without a conversation does neither.
 SILENT = {"messages, sync", "messages, async", "custom, sync", "custom, async", "tokens"}
 
 
-def placed(graph: Any, state: Any, *, nested: bool) -> Any:
+def place_graph(graph: Any, state: Any, *, nested: bool) -> Any:
     """A graph of its own, or in another one."""
     return inside(graph(None), state, InMemorySaver()) if nested else graph(InMemorySaver())
 
 
 @every_watch
 @mostly_long(("outcome", "nested"), itertools.product(QUESTIONS, [False, True]), quick=3)
-def test_no_rejected_candidate_is_shown(
+def test_streams_show_no_rejected_candidate(
     chain: CFCRunnable, served: Script, watch: str, outcome: str, nested: bool
 ) -> None:
-    graph = placed(lambda saver: guarded_graph(chain, checkpointer=saver), CFCState, nested=nested)
+    graph = place_graph(lambda saver: guarded_graph(chain, checkpointer=saver), CFCState, nested=nested)
     shown = repr(WATCHES[watch](graph, {"question": QUESTIONS[outcome]}, thread()))
     assert len(served.requests) == N
     assert MARK not in shown
@@ -59,17 +57,15 @@ def test_no_rejected_candidate_is_shown(
 
 @every_watch
 @both_places
-def test_a_node_that_draws_on_its_own_shows_all_it_rejects(
-    chain: CFCRunnable, watch: str, nested: bool
-) -> None:
+def test_streams_show_every_draw_of_a_naive_node(chain: CFCRunnable, watch: str, nested: bool) -> None:
     # The negative control, to the same watchers.
     model: Any = chain.generator
-    graph = placed(lambda saver: naive_graph(model, saver), Naive, nested=nested)
+    graph = place_graph(lambda saver: naive_graph(model, saver), Naive, nested=nested)
     assert MARK in repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
 
 
 @every_watch
-def test_candidates_are_shown_to_those_who_ask_for_them(chain: CFCRunnable, watch: str) -> None:
+def test_streams_show_rejected_candidates_with_show_rejected(chain: CFCRunnable, watch: str) -> None:
     open_chain = chain.model_copy(update={"show_rejected": True})
     graph = guarded_graph(open_chain, checkpointer=InMemorySaver())
     shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
@@ -77,7 +73,7 @@ def test_candidates_are_shown_to_those_who_ask_for_them(chain: CFCRunnable, watc
 
 
 @every_watch
-def test_a_conversation_is_told_the_answer_and_nothing_else(chain: CFCRunnable, watch: str) -> None:
+def test_streams_of_a_conversation_show_only_the_answer(chain: CFCRunnable, watch: str) -> None:
     graph = guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
     given = {"messages": [("human", EASY)]}
     shown = repr(WATCHES[watch](graph, given, thread()))
@@ -89,7 +85,7 @@ def last_text(state: Any) -> str:
     return str(state["messages"][-1].text)
 
 
-def test_messages_hold_what_is_said_once_and_whole(chain: CFCRunnable) -> None:
+def test_messages_stream_holds_each_answer_once(chain: CFCRunnable) -> None:
     graph = guarded_graph(chain, state=Talk, question=last_text, checkpointer=InMemorySaver())
     watch = streamed("messages")
     said = watch(graph, {"messages": [("human", EASY)]}, thread())
@@ -100,7 +96,7 @@ def test_messages_hold_what_is_said_once_and_whole(chain: CFCRunnable) -> None:
     assert said[0][1][0].response_metadata == {"cfc": {"by": "person", "name": None, "guarantee": None}}
 
 
-def test_a_set_that_the_policy_withholds_is_not_in_the_interrupt(chain: CFCRunnable) -> None:
+def test_interrupt_does_not_show_a_withheld_set(chain: CFCRunnable) -> None:
     graph = guarded_graph(chain.model_copy(update={"max_answers": 1}), checkpointer=InMemorySaver())
     state = graph.invoke({"question": MANY}, thread())
     assert state["decision"]["reason"] == "too_many_answers"
@@ -111,7 +107,7 @@ def test_a_set_that_the_policy_withholds_is_not_in_the_interrupt(chain: CFCRunna
 
 
 @every_watch
-def test_waves_of_a_draw_rule_show_nothing_of_what_they_draw(
+def test_streams_of_a_draw_rule_show_no_candidate(
     stopping_chain: CFCRunnable, served: Script, watch: str
 ) -> None:
     graph = guarded_graph(stopping_chain, checkpointer=InMemorySaver())

@@ -45,12 +45,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, langsmith: LangSmith
     (tmp_path / "collect.toml").write_text(TOML)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    langsmith.dataset("facts", [question(number) for number in range(40)])
+    langsmith.dataset("facts", [make_row(number) for number in range(40)])
     langsmith.page_size = 15
     return tmp_path
 
 
-def question(number: int) -> dict[str, Any]:
+def make_row(number: int) -> dict[str, Any]:
     return {
         "inputs": {"question": f"question {number}"},
         "outputs": {"answers": ["Lima" if number % 2 else "Quito"]},
@@ -66,7 +66,7 @@ def records(folder: Path) -> list[PromptRecord]:
     return list(read_records(folder / "records.jsonl"))
 
 
-def test_a_dataset_becomes_records_and_its_version_is_noted(folder: Path, langsmith: LangSmith) -> None:
+def test_collect_from_langsmith_stores_the_dataset_version(folder: Path, langsmith: LangSmith) -> None:
     ran = collect(folder)
     assert ran.code == 0, ran.err
     made = records(folder)
@@ -78,14 +78,14 @@ def test_a_dataset_becomes_records_and_its_version_is_noted(folder: Path, langsm
         assert store.configuration["source"] == f"langsmith:facts?as_of={version.isoformat()}"
 
 
-def test_it_goes_on_where_it_stopped(folder: Path) -> None:
+def test_collect_from_langsmith_can_be_resumed(folder: Path) -> None:
     assert collect(folder, "--limit", "10").code == 0
     assert len(records(folder)) == 10
     assert collect(folder).code == 0
     assert len(records(folder)) == 40
 
 
-def test_a_dataset_edited_between_two_runs_is_noticed(folder: Path, langsmith: LangSmith) -> None:
+def test_collect_notices_a_dataset_edited_between_runs(folder: Path, langsmith: LangSmith) -> None:
     assert collect(folder, "--limit", "10").code == 0
     with Store(folder / "facts.db") as store:
         noted = store.configuration["source"]
@@ -105,7 +105,7 @@ def test_a_dataset_edited_between_two_runs_is_noticed(folder: Path, langsmith: L
     assert run("collect", "--config", folder / "collect.toml", "--source", noted).code == 2
 
 
-def test_without_the_pin_the_edit_would_have_gone_unnoticed(folder: Path, langsmith: LangSmith) -> None:
+def test_collect_from_a_file_does_not_notice_an_edited_question(folder: Path, langsmith: LangSmith) -> None:
     # The same rows as a file, which says nothing of its version.
     def written() -> None:
         import json
@@ -137,16 +137,14 @@ def test_without_the_pin_the_edit_would_have_gone_unnoticed(folder: Path, langsm
         ("langsmith:facts?v=1", "expected as_of=VERSION or split=SPLIT"),
     ],
 )
-def test_what_cannot_be_read_is_said_before_anything_is_paid_for(
-    folder: Path, source: str, words: str
-) -> None:
+def test_collect_refuses_invalid_sources_before_any_call(folder: Path, source: str, words: str) -> None:
     ran = collect(folder, "--source", source)
     assert ran.code == 2
     assert words.replace(" ", "") in "".join(ran.err.split())
     assert not (folder / "records.jsonl").exists()
 
 
-def test_a_page_that_fails_leaves_no_half_a_dataset(folder: Path, langsmith: LangSmith) -> None:
+def test_collect_fails_if_a_page_of_the_dataset_fails(folder: Path, langsmith: LangSmith) -> None:
     langsmith.faults.append(Fault("/examples", content=b"[", times=99))
     ran = collect(folder)
     assert ran.code == 2
@@ -156,7 +154,7 @@ def test_a_page_that_fails_leaves_no_half_a_dataset(folder: Path, langsmith: Lan
     assert len(records(folder)) == 40
 
 
-def test_a_dry_run_reads_and_calls_nothing(folder: Path) -> None:
+def test_collect_dry_run_counts_the_prompts(folder: Path) -> None:
     ran = run("collect", "--config", folder / "collect.toml", "--dry-run")
     assert ran.code == 0, ran.err
     assert "40 prompts" in ran.out

@@ -26,7 +26,7 @@ COLUMNS = Columns(input="question", reference="answers", id="record")
 RATES = ("coverage", "kept_promise", "abstention_rate", "not_certifiable_rate")
 
 
-def example(record: PromptRecord, dataset: uuid.UUID) -> Example:
+def make_example(record: PromptRecord, dataset: uuid.UUID) -> Example:
     return Example(
         id=uuid.uuid5(dataset, record.id),
         dataset_id=dataset,
@@ -41,7 +41,7 @@ def example(record: PromptRecord, dataset: uuid.UUID) -> Example:
 def examples(new_facts: list[PromptRecord]) -> list[Example]:
     """Thirty prompts that calibration never saw."""
     dataset = uuid.uuid4()
-    return [example(one, dataset) for one in new_facts]
+    return [make_example(one, dataset) for one in new_facts]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def experiment(chain: CFCRunnable) -> Experiment:
     return Experiment(chain, NormalisedMatch(), COLUMNS)
 
 
-def locally(experiment: Experiment, examples: list[Example], **settings: Any) -> Any:
+def evaluate_locally(experiment: Experiment, examples: list[Example], **settings: Any) -> Any:
     return evaluate(
         experiment.target,
         data=examples,
@@ -78,20 +78,20 @@ def locally(experiment: Experiment, examples: list[Example], **settings: Any) ->
     )
 
 
-def summary(results: Any) -> dict[str, Any]:
+def read_summary(results: Any) -> dict[str, Any]:
     return {one.key: one for one in results._summary_results["results"]}
 
 
-def test_the_figures_are_those_of_the_package(
+def test_experiment_reports_the_rates_of_evaluate(
     experiment: Experiment,
     examples: list[Example],
     chain: CFCRunnable,
     expected_records: list[PromptRecord],
 ) -> None:
-    results = locally(experiment, examples)
+    results = evaluate_locally(experiment, examples)
     expected = measure(chain.artifact, expected_records, alpha=chain.guarantee.alpha)
     own = expected.methods[chain.artifact.threshold_rule]
-    said = summary(results)
+    said = read_summary(results)
     for name in RATES:
         assert said[f"cfc_{name}"].score == getattr(own, name)
     assert said["cfc_mean_set_size"].score == own.mean_set_size
@@ -111,30 +111,30 @@ def test_the_figures_are_those_of_the_package(
     assert 0.0 < own.coverage < own.kept_promise
 
 
-def test_the_records_are_those_that_were_recorded(
+def test_experiment_records_equal_the_recording(
     experiment: Experiment, examples: list[Example], expected_records: list[PromptRecord]
 ) -> None:
-    locally(experiment, examples)
+    evaluate_locally(experiment, examples)
     assert sorted(experiment.records, key=lambda one: one.id) == sorted(
         expected_records, key=lambda one: one.id
     )
 
 
-def test_a_labeler_that_calls_wrong_right_would_give_other_figures(
+def test_experiment_coverage_depends_on_the_labeler(
     chain: CFCRunnable, examples: list[Example], experiment: Experiment
 ) -> None:
     generous = Experiment(chain, lambda _prompt, _reference, candidates: [True] * len(candidates), COLUMNS)
     assert (
-        summary(locally(generous, examples))["cfc_coverage"].score
-        > summary(locally(experiment, examples))["cfc_coverage"].score
+        read_summary(evaluate_locally(generous, examples))["cfc_coverage"].score
+        > read_summary(evaluate_locally(experiment, examples))["cfc_coverage"].score
     )
 
 
 @pytest.mark.usefixtures("fresh_client")
-def test_aevaluate_says_the_same_and_stays_local(
+def test_aevaluate_reports_the_same_and_sends_nothing(
     langsmith: LangSmith, experiment: Experiment, examples: list[Example], chain: CFCRunnable
 ) -> None:
-    expected = summary(locally(Experiment(chain, NormalisedMatch(), COLUMNS), examples))
+    expected = read_summary(evaluate_locally(Experiment(chain, NormalisedMatch(), COLUMNS), examples))
 
     async def run() -> Any:
         return await aevaluate(
@@ -146,13 +146,13 @@ def test_aevaluate_says_the_same_and_stays_local(
             max_concurrency=4,
         )
 
-    said = summary(asyncio.run(run()))
+    said = read_summary(asyncio.run(run()))
     assert {key: one.score for key, one in said.items()} == {key: one.score for key, one in expected.items()}
-    assert "/runs/multipart" not in sent(langsmith)
+    assert "/runs/multipart" not in list_sent_paths(langsmith)
     get_cached_client().close()
 
 
-def sent(langsmith: LangSmith) -> list[str]:
+def list_sent_paths(langsmith: LangSmith) -> list[str]:
     wait_for_all_tracers()
     return [one.path for one in langsmith.asked]
 
@@ -168,26 +168,26 @@ def fresh_client() -> Any:
 
 
 @pytest.mark.usefixtures("fresh_client")
-def test_a_local_evaluation_stays_local(
+def test_local_evaluation_sends_nothing(
     langsmith: LangSmith, client: Client, experiment: Experiment, examples: list[Example]
 ) -> None:
-    locally(experiment, examples, client=client)
-    assert sent(langsmith) == []
+    evaluate_locally(experiment, examples, client=client)
+    assert list_sent_paths(langsmith) == []
 
 
 @pytest.mark.usefixtures("fresh_client")
-def test_a_plain_target_would_have_sent_every_candidate(
+def test_plain_target_sends_runs_to_langsmith(
     langsmith: LangSmith, chain: CFCRunnable, examples: list[Example]
 ) -> None:
     evaluate(
         lambda inputs: {"a": chain.invoke(inputs["question"]).best}, data=examples[:2], upload_results=False
     )
-    assert "/runs/multipart" in sent(langsmith)
+    assert "/runs/multipart" in list_sent_paths(langsmith)
     get_cached_client().close()
 
 
 @pytest.mark.usefixtures("fresh_client")
-def test_an_experiment_in_langsmith(
+def test_experiment_in_langsmith_stores_feedback_and_outputs(
     langsmith: LangSmith, endpoint: str, experiment: Experiment, new_facts: list[PromptRecord]
 ) -> None:
     held = [
@@ -232,43 +232,43 @@ def test_an_experiment_in_langsmith(
 
 
 @pytest.mark.parametrize("broken", ["unknown", "unlabelled"])
-def test_what_could_not_be_measured_is_counted(
+def test_experiment_counts_unmeasured_runs(
     experiment: Experiment, examples: list[Example], broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     change = (
         {"inputs": {"question": "never recorded"}} if broken == "unknown" else {"outputs": {"answers": None}}
     )
-    results = locally(experiment, [*examples[1:], examples[0].model_copy(update=change)])
-    assert summary(results)["cfc_unmeasured"].score == 1
+    results = evaluate_locally(experiment, [*examples[1:], examples[0].model_copy(update=change)])
+    assert read_summary(results)["cfc_unmeasured"].score == 1
     assert len(experiment.records) == len(examples) - 1
     words = "never recorded" if broken == "unknown" else "reference"
     assert words in caplog.text
 
 
-def test_repetitions_are_no_further_prompts(experiment: Experiment, examples: list[Example]) -> None:
-    results = locally(experiment, examples[:3], num_repetitions=2)
-    assert summary(results) == {}
+def test_experiment_refuses_repetitions(experiment: Experiment, examples: list[Example]) -> None:
+    results = evaluate_locally(experiment, examples[:3], num_repetitions=2)
+    assert read_summary(results) == {}
     with pytest.raises(CalibrationError, match="repetitions are not new prompts"):
         experiment.report()
 
 
-def test_prompts_that_calibrated_are_set_aside(
+def test_experiment_excludes_calibration_prompts(
     chain: CFCRunnable, facts: list[PromptRecord], experiment: Experiment
 ) -> None:
     split = chain.artifact.calibration.split
     dataset = uuid.uuid4()
     chosen = [*facts[:60]]
-    locally(experiment, [example(one, dataset) for one in chosen])
+    evaluate_locally(experiment, [make_example(one, dataset) for one in chosen])
     new = [one for one in chosen if split.part(one.id, one.cluster) == "test"]
     assert 0 < len(new) < len(chosen)
     assert experiment.report().n_test == len(new)
     seen = Experiment(chain, NormalisedMatch(), COLUMNS)
-    locally(seen, [example(one, dataset) for one in chosen if one not in new])
+    evaluate_locally(seen, [make_example(one, dataset) for one in chosen if one not in new])
     with pytest.raises(CalibrationError, match="no prompts are left"):
         seen.report()
 
 
-def test_what_is_asked_is_what_the_columns_say(chain: CFCRunnable, examples: list[Example]) -> None:
+def test_experiment_prompt_follows_the_columns(chain: CFCRunnable, examples: list[Example]) -> None:
     templated = Columns(
         prompt="{question}", reference="answers", id="metadata.record", json_columns=("answers",)
     )

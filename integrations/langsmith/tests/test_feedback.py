@@ -51,16 +51,16 @@ def handler() -> Iterator[Make]:
         assert one.flush(30)
 
 
-def references(facts: list[PromptRecord]) -> Callable[[Any], Any]:
+def make_reference(facts: list[PromptRecord]) -> Callable[[Any], Any]:
     known = {one.input: one.reference for one in facts}
     return known.get
 
 
-def test_each_served_prompt_has_its_decision_on_its_own_run(
+def test_feedback_handler_writes_each_decision_to_its_run(
     langsmith: LangSmith, endpoint: str, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     tracer = LangChainTracer(project_name="served", client=Client(api_url=endpoint, api_key=KEY))
-    feedback = handler(project="served", labeler=NormalisedMatch(), reference=references(new_facts))
+    feedback = handler(project="served", labeler=NormalisedMatch(), reference=make_reference(new_facts))
     served = [(one, chain.invoke(one.input, {"callbacks": [tracer, feedback]})) for one in new_facts]
     tracer.client.flush()
     assert feedback.flush(30)
@@ -87,7 +87,7 @@ def test_each_served_prompt_has_its_decision_on_its_own_run(
     tracer.client.close()
 
 
-def leaked(langsmith: LangSmith, served: list[CFCResult]) -> set[str]:
+def find_leaks(langsmith: LangSmith, served: list[CFCResult]) -> set[str]:
     """Texts of rejected candidates that are in any feedback, and the key if it is."""
     said = [
         text for one in langsmith.asked if one.path == "/feedback" for text in texts_in(json.loads(one.body))
@@ -110,18 +110,18 @@ def texts_in(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-def test_no_rejected_text_leaves(
+def test_feedback_holds_no_rejected_text(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     # Even of a chain that shows what it rejected.
     open_chain = chain.model_copy(update={"show_rejected": True})
-    feedback = handler(labeler=NormalisedMatch(), reference=references(new_facts))
+    feedback = handler(labeler=NormalisedMatch(), reference=make_reference(new_facts))
     served = [open_chain.invoke(one.input, {"callbacks": [feedback]}) for one in new_facts]
     assert feedback.flush(30)
-    assert not leaked(langsmith, served)
+    assert not find_leaks(langsmith, served)
 
 
-def test_a_writer_that_leaks_is_caught_by_the_same_look(
+def test_find_leaks_notices_a_leaking_writer(
     langsmith: LangSmith, client: Client, chain: CFCRunnable, new_facts: list[PromptRecord]
 ) -> None:
     open_chain = chain.model_copy(update={"show_rejected": True})
@@ -130,10 +130,10 @@ def test_a_writer_that_leaks_is_caught_by_the_same_look(
     for result in served:
         value = {"all": [candidate.text for candidate in result.candidates]}
         client.create_feedback(uuid4(), "cfc_set_size", value=value, session_id=project)
-    assert leaked(langsmith, served)
+    assert find_leaks(langsmith, served)
 
 
-def test_a_result_that_passes_through_others_is_told_of_once(
+def test_feedback_is_written_once_per_served_prompt(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     feedback = handler()
@@ -151,7 +151,7 @@ def test_a_result_that_passes_through_others_is_told_of_once(
     assert not feedback._started_prompts
 
 
-def test_an_abstention_that_is_raised_is_reported_as_the_decision_that_it_is(
+def test_feedback_handler_reports_raised_abstentions(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     feedback = handler()
@@ -167,7 +167,7 @@ def test_an_abstention_that_is_raised_is_reported_as_the_decision_that_it_is(
     assert not feedback._started_prompts
 
 
-def test_batches_and_async_chains(
+def test_feedback_handler_works_in_batches_and_async(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     feedback = handler()
@@ -178,14 +178,14 @@ def test_batches_and_async_chains(
     assert len(langsmith.by_run()) == 16
 
 
-def test_a_prompt_that_fails_leaves_nothing_behind(chain: CFCRunnable, handler: Make) -> None:
+def test_feedback_handler_ignores_failed_prompts(chain: CFCRunnable, handler: Make) -> None:
     feedback = handler()
     with pytest.raises(Exception, match="not recorded"):
         chain.invoke("never recorded", {"callbacks": [feedback]})
     assert (feedback.written, feedback.lost, feedback._started_prompts) == (0, 0, {})
 
 
-def test_a_project_that_does_not_exist_yet_is_waited_for(
+def test_feedback_handler_waits_for_a_new_project(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     feedback = handler(project="soon")
@@ -216,7 +216,7 @@ def served_twice(chain: CFCRunnable, new_facts: list[PromptRecord]) -> ServedTwi
         Fault("/sessions", content=b"<html>", times=10**6),
     ],
 )
-def test_what_is_refused_is_counted_and_the_answer_stands(
+def test_feedback_handler_counts_lost_feedback_and_keeps_answers(
     langsmith: LangSmith,
     served_twice: ServedTwice,
     handler: Make,
@@ -239,7 +239,7 @@ def test_what_is_refused_is_counted_and_the_answer_stands(
     assert feedback.flush()
 
 
-def test_an_endpoint_that_dawdles_holds_up_nobody(
+def test_feedback_handler_does_not_delay_answers(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     prompts = [one.input for one in new_facts[:10]]
@@ -263,7 +263,7 @@ def test_an_endpoint_that_dawdles_holds_up_nobody(
     assert (feedback.written, feedback.lost) == (10, 0)
 
 
-def test_what_does_not_fit_is_counted(
+def test_feedback_handler_counts_feedback_beyond_most_waiting(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     langsmith.faults.append(Fault("/feedback", seconds=1.0, times=1))
@@ -277,7 +277,7 @@ def test_what_does_not_fit_is_counted(
     assert len(langsmith.by_run()) == feedback.written
 
 
-def test_a_labeler_that_fails_takes_only_its_own_with_it(
+def test_failing_labeler_loses_only_its_feedback(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
     def fails(*_: Any) -> list[bool]:
@@ -292,17 +292,17 @@ def test_a_labeler_that_fails_takes_only_its_own_with_it(
     assert set(said) == DECIDED
 
 
-def test_prompts_without_a_reference_have_their_decision_only(
+def test_feedback_without_reference_holds_only_the_decision(
     langsmith: LangSmith, chain: CFCRunnable, new_facts: list[PromptRecord], handler: Make
 ) -> None:
-    feedback = handler(labeler=NormalisedMatch(), reference=references(new_facts[:1]))
+    feedback = handler(labeler=NormalisedMatch(), reference=make_reference(new_facts[:1]))
     for one in new_facts[:2]:
         chain.invoke(one.input, {"callbacks": [feedback]})
     assert feedback.flush(30)
     assert sorted(bool(set(said) >= JUDGED) for said in langsmith.by_run().values()) == [False, True]
 
 
-def test_the_end_of_the_process_flushes(langsmith: LangSmith, saved: Path) -> None:
+def test_feedback_handler_flushes_at_exit(langsmith: LangSmith, saved: Path) -> None:
     langsmith.faults.append(Fault("/feedback", seconds=0.2, times=3))
     program = (
         "import sys\n"
@@ -316,7 +316,7 @@ def test_the_end_of_the_process_flushes(langsmith: LangSmith, saved: Path) -> No
     assert set(said) == DECIDED
 
 
-def test_threads_start_with_the_first_answer_only(handler: Make) -> None:
+def test_feedback_handler_starts_threads_with_the_first_answer(handler: Make) -> None:
     before = threading.active_count()
     handler()
     assert threading.active_count() == before
@@ -325,6 +325,6 @@ def test_threads_start_with_the_first_answer_only(handler: Make) -> None:
 @pytest.mark.parametrize(
     "settings", [{"labeler": NormalisedMatch()}, {"reference": str}, {"most_waiting": 0}, {"threads": 0}]
 )
-def test_what_makes_no_sense_is_refused(settings: dict[str, Any]) -> None:
+def test_feedback_handler_refuses_invalid_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="expected"):
         FeedbackHandler(**settings)

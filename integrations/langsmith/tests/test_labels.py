@@ -55,7 +55,9 @@ def served(  # noqa: PLR0917 - fixtures
     return made
 
 
-def say(client: Client, langsmith: LangSmith, name: str, key: str = "correct", **said: Any) -> None:
+def write_feedback(
+    client: Client, langsmith: LangSmith, name: str, key: str = "correct", **said: Any
+) -> None:
     """Feedback of a person on a run."""
     client.create_feedback(
         run_id=name, key=key, session_id=langsmith.projects["served"]["id"], stop_after_attempt=1, **said
@@ -63,7 +65,7 @@ def say(client: Client, langsmith: LangSmith, name: str, key: str = "correct", *
 
 
 @pytest.mark.parametrize("served", [MANY], indirect=True)
-def test_feedback_labels_the_results_that_it_speaks_of(
+def test_monitor_labels_reads_feedback_as_labels(
     served: dict[str, tuple[PromptRecord, CFCResult]],
     monitor: CFCMonitor,
     client: Client,
@@ -76,11 +78,11 @@ def test_feedback_labels_the_results_that_it_speaks_of(
     assert set(monitor.list_unlabelled()) == set(served)
     for place, name in enumerate(answered):
         if place % 3 == 0:
-            say(client, langsmith, name, score=place % 2)
+            write_feedback(client, langsmith, name, score=place % 2)
         elif place % 3 == 1:
-            say(client, langsmith, name, value={"correct": whole[name], "probability": 0.5})
+            write_feedback(client, langsmith, name, value={"correct": whole[name], "probability": 0.5})
         else:
-            say(client, langsmith, name, key="liked", score=1)
+            write_feedback(client, langsmith, name, key="liked", score=1)
     ran = run(*command, "--json")
     assert ran.code == 0, ran.err
     asked = [name for place, name in enumerate(answered) if place % 3 != 2]
@@ -97,14 +99,14 @@ def test_feedback_labels_the_results_that_it_speaks_of(
     assert again.data["labels"] == 0
 
 
-def test_the_first_feedback_of_a_run_counts(
+def test_feedback_labels_uses_the_first_feedback_of_a_run(
     served: dict[str, tuple[PromptRecord, CFCResult]], client: Client, langsmith: LangSmith
 ) -> None:
     name, *_ = served
-    say(client, langsmith, name, score=0)
+    write_feedback(client, langsmith, name, score=0)
     for said in langsmith.feedback.values():
         said["created_at"] = datetime(2026, 1, 2, tzinfo=timezone.utc).isoformat()
-    say(client, langsmith, name, score=1)
+    write_feedback(client, langsmith, name, score=1)
     assert feedback_labels([name], client=client) == [Label(name, False)]
     assert feedback_labels([name], client=client, probability=0.25) == [Label(name, False, 0.25)]
     assert feedback_labels(["made up by hand"], client=client) == []
@@ -113,20 +115,20 @@ def test_the_first_feedback_of_a_run_counts(
 @pytest.mark.parametrize(
     "said", [{"score": 0.5}, {"value": "wrong"}, {"comment": "?"}, {"value": {"right": True}}]
 )
-def test_feedback_that_is_no_label_is_left_out(
+def test_feedback_labels_omits_feedback_that_is_no_label(
     said: dict[str, Any],
     served: dict[str, tuple[PromptRecord, CFCResult]],
     client: Client,
     langsmith: LangSmith,
 ) -> None:
     odd, other, *_ = served
-    say(client, langsmith, odd, **said)
-    say(client, langsmith, other, value={"correct": None, "id": odd})
+    write_feedback(client, langsmith, odd, **said)
+    write_feedback(client, langsmith, other, value={"correct": None, "id": odd})
     with pytest.warns(CFCWarning, match=f"1 feedbacks are not labels and are left out; that of run {odd}"):
         assert feedback_labels([odd, other], client=client) == [Label(other, None)]
 
 
-def test_a_thumb_on_an_abstention_keeps_nothing_else_out(
+def test_monitor_labels_omits_only_labels_that_do_not_fit(
     served: dict[str, tuple[PromptRecord, CFCResult]],
     monitor: CFCMonitor,
     client: Client,
@@ -136,7 +138,7 @@ def test_a_thumb_on_an_abstention_keeps_nothing_else_out(
     empty = next(name for name, (_, one) in served.items() if not any(it.accepted for it in one.candidates))
     answered = next(name for name, (_, one) in served.items() if not one.abstained)
     for name in (empty, answered):
-        say(client, langsmith, name, score=1)
+        write_feedback(client, langsmith, name, score=1)
     ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct", "--json")
     assert ran.code == 0, ran.err
     assert ran.data["labels"] == 1
@@ -147,14 +149,16 @@ def test_a_thumb_on_an_abstention_keeps_nothing_else_out(
 @pytest.mark.parametrize(
     "rest", ["?probability=1", "correct?chance=1", "correct?probability=often", "correct?probability=2"]
 )
-def test_a_key_and_its_options_are_checked(rest: str, saved: Path, store: Path, monitor: CFCMonitor) -> None:
+def test_monitor_labels_refuses_invalid_keys_and_options(
+    rest: str, saved: Path, store: Path, monitor: CFCMonitor
+) -> None:
     monitor.flush()
     ran = run("monitor", "labels", saved, store, f"langsmith:{rest}")
     assert ran.code == 2
     assert "langsmith:" in ran.err or "the probability must lie in (0, 1]" in ran.err
 
 
-def test_a_service_that_refuses_labels_nothing(
+def test_monitor_labels_nothing_if_langsmith_refuses(
     served: dict[str, tuple[PromptRecord, CFCResult]],
     monitor: CFCMonitor,
     langsmith: LangSmith,
@@ -163,7 +167,7 @@ def test_a_service_that_refuses_labels_nothing(
 ) -> None:
     for name, (_, result) in served.items():
         if not result.abstained:
-            say(client, langsmith, name, score=1)
+            write_feedback(client, langsmith, name, score=1)
     langsmith.faults.append(Fault("/feedback", status=403, method="GET", times=100))
     ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct")
     assert ran.code == 2

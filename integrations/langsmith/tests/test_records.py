@@ -46,7 +46,7 @@ SIZE = repetitions(1224, share=0.2)
 
 @pytest.mark.parametrize("bulk_only", [False, True])
 @pytest.mark.parametrize("page_size", [20, 100])
-def test_records_come_back_as_the_bytes_they_were(
+def test_pull_records_returns_the_pushed_bytes(
     langsmith: LangSmith, tmp_path: Path, provenance: Provenance, bulk_only: bool, page_size: int
 ) -> None:
     langsmith.bulk_only, langsmith.page_size = bulk_only, page_size
@@ -58,7 +58,7 @@ def test_records_come_back_as_the_bytes_they_were(
     assert after.read_bytes() == before.read_bytes()
 
 
-def test_whatever_a_record_may_hold_comes_back(langsmith: LangSmith, tmp_path: Path) -> None:
+def test_pull_records_returns_every_kind_of_content(langsmith: LangSmith, tmp_path: Path) -> None:
     header = Provenance(n=2, generator={"model": "m", "temperature": 0.7}, verifier={"id": "v"})
     before, after = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     write_records(before, ODD, header)
@@ -72,7 +72,7 @@ def test_whatever_a_record_may_hold_comes_back(langsmith: LangSmith, tmp_path: P
     )
 
 
-def test_what_comes_back_calibrates_the_same_artifact(
+def test_pulled_records_calibrate_the_same_artifact(
     langsmith: LangSmith, tmp_path: Path, provenance: Provenance
 ) -> None:
     del langsmith
@@ -87,7 +87,7 @@ def test_what_comes_back_calibrates_the_same_artifact(
     assert first.digest == again.model_copy(update={"created_at": first.created_at}).digest
 
 
-def test_people_can_read_an_example(langsmith: LangSmith) -> None:
+def test_pushed_examples_have_readable_fields(langsmith: LangSmith) -> None:
     push_records(list_facts()[:1], "facts")
     one = next(iter(langsmith.datasets["facts"].versions[-1][1].values()))
     assert set(one["inputs"]) == {"input"}
@@ -95,7 +95,7 @@ def test_people_can_read_an_example(langsmith: LangSmith) -> None:
     assert {"text", "score", "correct"} <= set(one["outputs"]["candidates"][0])
 
 
-def test_pushing_again_adds_nothing_and_resumes_what_was_interrupted(langsmith: LangSmith) -> None:
+def test_push_records_resumes_and_adds_nothing_twice(langsmith: LangSmith) -> None:
     records = list_facts()[:120]
     langsmith.faults.append(Fault("/v1/platform", status=400, method="POST", times=1))
     langsmith.faults.insert(0, Fault("/v1/platform", seconds=0.01, method="POST", times=2))
@@ -110,7 +110,7 @@ def test_pushing_again_adds_nothing_and_resumes_what_was_interrupted(langsmith: 
     assert len(langsmith.ids("facts")) == 120
 
 
-def test_an_answer_that_is_lost_after_the_work_is_done(langsmith: LangSmith) -> None:
+def test_push_records_recovers_from_a_lost_response(langsmith: LangSmith) -> None:
     records = list_facts()[:3]
     langsmith.faults.append(Fault("/v1/platform", status=503, method="POST", done=True))
     # The client sends the request again, and the endpoint says that these examples are there already.
@@ -121,7 +121,7 @@ def test_an_answer_that_is_lost_after_the_work_is_done(langsmith: LangSmith) -> 
     assert len(langsmith.ids("facts")) == 3
 
 
-def test_half_a_push_is_not_pulled(langsmith: LangSmith, tmp_path: Path) -> None:
+def test_pull_records_refuses_incomplete_datasets(langsmith: LangSmith, tmp_path: Path) -> None:
     records = list_facts()[:120]
     push_records(records, "facts")
     assert pull_records("facts", tmp_path / "all.jsonl") == 120
@@ -134,9 +134,7 @@ def test_half_a_push_is_not_pulled(langsmith: LangSmith, tmp_path: Path) -> None
     assert pull_records("facts", tmp_path / "whole.jsonl", as_of=first) == 120
 
 
-def test_an_edited_label_comes_back_edited_and_is_not_overwritten(
-    langsmith: LangSmith, tmp_path: Path
-) -> None:
+def test_push_records_does_not_overwrite_edited_labels(langsmith: LangSmith, tmp_path: Path) -> None:
     records = list_facts()[:5]
     push_records(records, "facts")
     name = langsmith.ids("facts")[0]
@@ -157,7 +155,7 @@ def test_an_edited_label_comes_back_edited_and_is_not_overwritten(
         push_records(records, "facts")
 
 
-def test_a_dataset_holds_one_file(langsmith: LangSmith, tmp_path: Path) -> None:
+def test_push_records_refuses_a_second_file_in_a_dataset(langsmith: LangSmith, tmp_path: Path) -> None:
     records = list_facts()
     push_records(records[:5], "facts")
     with pytest.raises(
@@ -170,7 +168,7 @@ def test_a_dataset_holds_one_file(langsmith: LangSmith, tmp_path: Path) -> None:
     assert len(langsmith.ids("facts")) == 8
 
 
-def test_a_dataset_of_something_else_is_refused(langsmith: LangSmith, tmp_path: Path) -> None:
+def test_pull_records_refuses_other_datasets(langsmith: LangSmith, tmp_path: Path) -> None:
     langsmith.dataset("questions", [{"inputs": {"question": "x"}}])
     with pytest.raises(RecordError, match="is not a record made by push_records: KeyError: 'cfc'"):
         pull_records("questions", tmp_path / "x.jsonl")
@@ -180,7 +178,7 @@ def test_a_dataset_of_something_else_is_refused(langsmith: LangSmith, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_records_that_do_not_fit_each_other_are_refused_before_anything_is_sent(langsmith: LangSmith) -> None:
+def test_push_records_refuses_duplicate_records_before_sending(langsmith: LangSmith) -> None:
     records = list_facts()[:3]
     with pytest.raises(RecordError):
         push_records([*records, records[0]], "facts")

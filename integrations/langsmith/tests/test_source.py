@@ -21,7 +21,7 @@ from langchain_cfc.errors import CollectionError, InputError, RecordError
 COLUMNS = Columns(input="question", reference="answers", metadata=("topic",), id="id")
 
 
-def facts(count: int) -> list[dict[str, Any]]:
+def make_facts(count: int) -> list[dict[str, Any]]:
     return [
         {
             "inputs": {"question": f"question {number}"},
@@ -32,21 +32,19 @@ def facts(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def inputs(rows: Rows) -> list[Any]:
+def read_inputs(rows: Rows) -> list[Any]:
     return [one.input for one in read_examples(rows, COLUMNS)]
 
 
-def row(rows: Rows) -> dict[str, Any]:
+def read_first_row(rows: Rows) -> dict[str, Any]:
     (_, values), *_ = rows  # type: ignore[misc]  # no bad rows come from LangSmith
     return dict(values)
 
 
 @pytest.mark.parametrize("count", [1, 100, 101, 230])
 @pytest.mark.parametrize("page_size", [7, 100])
-def test_every_example_comes_once_whatever_the_pages(
-    langsmith: LangSmith, count: int, page_size: int
-) -> None:
-    langsmith.dataset("facts", facts(count))
+def test_dataset_rows_yields_every_example_once(langsmith: LangSmith, count: int, page_size: int) -> None:
+    langsmith.dataset("facts", make_facts(count))
     langsmith.page_size = page_size
     rows = open_rows("langsmith:facts")
     examples = list(read_examples(rows, COLUMNS))
@@ -57,79 +55,79 @@ def test_every_example_comes_once_whatever_the_pages(
     assert [number for number, _ in rows if isinstance((number, _), tuple)] == list(range(1, count + 1))  # type: ignore[misc]
 
 
-def test_the_client_s_own_paging_would_have_lost_some(langsmith: LangSmith, client: Client) -> None:
-    langsmith.dataset("facts", facts(20))
+def test_paging_of_the_client_loses_examples(langsmith: LangSmith, client: Client) -> None:
+    langsmith.dataset("facts", make_facts(20))
     langsmith.page_size = 7
     assert len(list(client.list_examples(dataset_name="facts"))) == 7
 
 
-def test_pages_are_read_when_they_are_wanted(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", facts(230))
+def test_dataset_rows_reads_pages_lazily(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", make_facts(230))
     rows = open_rows("langsmith:facts")
-    assert not pages(langsmith)
+    assert not list_page_requests(langsmith)
     assert len(list(islice(rows, 101))) == 101
-    assert len(pages(langsmith)) == 2
+    assert len(list_page_requests(langsmith)) == 2
 
 
-def pages(langsmith: LangSmith) -> list[Any]:
+def list_page_requests(langsmith: LangSmith) -> list[Any]:
     return [one for one in langsmith.asked if one.path == "/examples"]
 
 
-def test_a_dataset_is_found_by_its_id_too(langsmith: LangSmith) -> None:
-    held = langsmith.dataset("facts?", facts(2))
+def test_dataset_can_be_named_by_its_id(langsmith: LangSmith) -> None:
+    held = langsmith.dataset("facts?", make_facts(2))
     rows = open_rows(f"langsmith:{held.id}")
     assert rows.name.startswith(f"langsmith:{held.id}?as_of=")
-    assert inputs(open_rows(rows.name)) == ["question 0", "question 1"]
+    assert read_inputs(open_rows(rows.name)) == ["question 0", "question 1"]
 
 
-def test_what_is_edited_later_is_not_read(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", facts(3))
+def test_dataset_rows_reads_one_version(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", make_facts(3))
     rows = open_rows("langsmith:facts")
     first, second, _ = langsmith.ids("facts")
-    before = inputs(rows)
+    before = read_inputs(rows)
     langsmith.edit("facts", {first: None, second: {"inputs": {"question": "edited"}}})
-    assert inputs(rows) == before
+    assert read_inputs(rows) == before
     # In another process, by the name that the first run noted.
-    assert inputs(open_rows(rows.name)) == before
+    assert read_inputs(open_rows(rows.name)) == before
     again = open_rows("langsmith:facts")
     assert again.name != rows.name
-    assert inputs(again) == ["edited", "question 2"]
+    assert read_inputs(again) == ["edited", "question 2"]
 
 
-def test_a_version_is_a_tag_or_a_time_with_its_zone(langsmith: LangSmith) -> None:
-    held = langsmith.dataset("facts", facts(1))
-    langsmith.edit("facts", {"00000000-0000-4000-8000-000000000000": facts(2)[1]})
+def test_as_of_takes_a_tag_or_a_time_with_zone(langsmith: LangSmith) -> None:
+    held = langsmith.dataset("facts", make_facts(1))
+    langsmith.edit("facts", {"00000000-0000-4000-8000-000000000000": make_facts(2)[1]})
     held.tags["prod"] = held.versions[1][0]
     first = held.versions[1][0]
     for as_of in ("prod", first, first.isoformat(), "2026-01-01T00:00:02.5Z", "2026-01-01T01:00:02+01:00"):
         rows = dataset_rows("facts", as_of=as_of)
         assert rows.name == f"langsmith:facts?as_of={first.isoformat()}"
-        assert len(inputs(rows)) == 2
-    assert len(inputs(dataset_rows("facts", as_of=START.replace(second=1)))) == 1
+        assert len(read_inputs(rows)) == 2
+    assert len(read_inputs(dataset_rows("facts", as_of=START.replace(second=1)))) == 1
     with pytest.raises(InputError, match="has no time zone; add one"):
         dataset_rows("facts", as_of=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
     with pytest.raises(CollectionError, match="the version staging of 'facts'"):
         dataset_rows("facts", as_of="staging")
 
 
-def test_splits(langsmith: LangSmith) -> None:
+def test_split_option_selects_examples_of_a_split(langsmith: LangSmith) -> None:
     of = [["train"], ["train", "hard"], ["test"]]
-    examples = facts(3)
+    examples = make_facts(3)
     for one, splits in zip(examples, of, strict=True):
         one["metadata"]["dataset_split"] = splits
     langsmith.dataset("facts", examples)
     rows = open_rows("langsmith:facts?split=train")
-    assert inputs(rows) == ["question 0", "question 1"]
-    assert inputs(open_rows(rows.name)) == inputs(rows)
+    assert read_inputs(rows) == ["question 0", "question 1"]
+    assert read_inputs(open_rows(rows.name)) == read_inputs(rows)
     columns = Columns(input="question", id="id", metadata=("split",))
     said = [one.metadata["split"] for one in read_examples(rows, columns)]
     assert said == ["train", "hard+train"]
 
 
-def test_names_that_occur_twice_are_not_guessed_at(langsmith: LangSmith) -> None:
+def test_ambiguous_column_names_need_a_prefix(langsmith: LangSmith) -> None:
     said = {"inputs": {"text": "in", "id": "own"}, "outputs": {"text": "out"}, "metadata": {"only": 1}}
     langsmith.dataset("facts", [said])
-    values = row(open_rows("langsmith:facts"))
+    values = read_first_row(open_rows("langsmith:facts"))
     assert "text" not in values
     assert values["id"] == langsmith.ids("facts")[0]
     assert values["only"] == 1
@@ -150,27 +148,27 @@ def test_names_that_occur_twice_are_not_guessed_at(langsmith: LangSmith) -> None
         ("facts?as_of=a&as_of=b", "found as_of 2 times"),
     ],
 )
-def test_what_is_not_understood_is_refused(langsmith: LangSmith, rest: str, words: str) -> None:
-    langsmith.dataset("facts", facts(1))
+def test_langsmith_source_refuses_unknown_options(langsmith: LangSmith, rest: str, words: str) -> None:
+    langsmith.dataset("facts", make_facts(1))
     with pytest.raises(InputError, match=words):
         open_rows(f"langsmith:{rest}")
 
 
-def test_a_dataset_that_is_not_there_and_one_that_is_empty(langsmith: LangSmith) -> None:
+def test_langsmith_source_refuses_missing_and_empty_datasets(langsmith: LangSmith) -> None:
     with pytest.raises(
         CollectionError, match="finding the dataset 'facts' failed with LangSmithNotFoundError"
     ):
         open_rows("langsmith:facts")
     langsmith.dataset("facts", [])
     with pytest.raises(RecordError, match="no rows"):
-        inputs(open_rows("langsmith:facts"))
+        read_inputs(open_rows("langsmith:facts"))
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_passes_by_itself_is_waited_for(langsmith: LangSmith, status: int) -> None:
-    langsmith.dataset("facts", facts(3))
+def test_langsmith_source_retries_transient_errors(langsmith: LangSmith, status: int) -> None:
+    langsmith.dataset("facts", make_facts(3))
     langsmith.faults.append(Fault("/examples", status=status))
-    assert len(inputs(open_rows("langsmith:facts"))) == 3
+    assert len(read_inputs(open_rows("langsmith:facts"))) == 3
 
 
 @pytest.mark.parametrize(
@@ -183,17 +181,17 @@ def test_what_passes_by_itself_is_waited_for(langsmith: LangSmith, status: int) 
         Fault("/examples", content=b'{"detail": "odd"}', times=9),
     ],
 )
-def test_what_does_not_pass_is_one_error_without_the_key(langsmith: LangSmith, fault: Fault) -> None:
-    langsmith.dataset("facts", facts(3))
+def test_langsmith_source_raises_errors_without_the_key(langsmith: LangSmith, fault: Fault) -> None:
+    langsmith.dataset("facts", make_facts(3))
     langsmith.faults.append(fault)
     with pytest.raises(CollectionError, match="reading 'facts' from example 1 on failed") as caught:
-        inputs(open_rows("langsmith:facts"))
+        read_inputs(open_rows("langsmith:facts"))
     assert ("LANGSMITH_API_KEY" in str(caught.value)) == (fault.status == 401)
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_dataset_that_breaks_off_in_the_middle_yields_no_dataset(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", facts(20))
+def test_langsmith_source_raises_if_a_later_page_fails(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", make_facts(20))
     langsmith.page_size = 7
     rows = iter(open_rows("langsmith:facts"))
     assert len(list(islice(rows, 7))) == 7
@@ -202,22 +200,22 @@ def test_a_dataset_that_breaks_off_in_the_middle_yields_no_dataset(langsmith: La
         next(rows)
 
 
-def test_an_example_that_comes_twice_is_noticed(langsmith: LangSmith) -> None:
-    langsmith.dataset("facts", facts(1))
+def test_langsmith_source_refuses_duplicate_examples(langsmith: LangSmith) -> None:
+    langsmith.dataset("facts", make_facts(1))
     (one,) = langsmith.ids("facts")
     held = {
         "id": one,
         "dataset_id": langsmith.datasets["facts"].id,
         "metadata": {},
-        **facts(1)[0],
+        **make_facts(1)[0],
     }
     page = json.dumps([{**held, "created_at": START.isoformat()}]).encode()
     langsmith.faults.append(Fault("/examples", content=page, times=2))
     with pytest.raises(CollectionError, match=f"lists the example {one} twice"):
-        inputs(open_rows("langsmith:facts"))
+        read_inputs(open_rows("langsmith:facts"))
 
 
-def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_langsmith_source_raises_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGSMITH_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(CollectionError, match="LangSmithConnectionError") as caught:
         open_rows("langsmith:facts")

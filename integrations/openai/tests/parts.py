@@ -34,15 +34,15 @@ Saved: TypeAlias = dict[str, Path]
 Serve: TypeAlias = Callable[[CFCRunnable, Any], CFCResult]
 
 
-def invoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+def run_invoke(chain: CFCRunnable, prompt: Any) -> CFCResult:
     return chain.invoke(prompt)
 
 
-def ainvoked(chain: CFCRunnable, prompt: Any) -> CFCResult:
+def run_ainvoke(chain: CFCRunnable, prompt: Any) -> CFCResult:
     return asyncio.run(chain.ainvoke(prompt))
 
 
-both_ways = pytest.mark.parametrize("serve", [invoked, ainvoked])
+both_ways = pytest.mark.parametrize("serve", [run_invoke, run_ainvoke])
 both_samplings = pytest.mark.parametrize("sampling", ["requests", "single_request"])
 
 
@@ -120,7 +120,7 @@ class Hosted:
         return CFCRunnable(**given, **fields)
 
 
-def collected(folder: Path) -> None:
+def collect_artifacts(folder: Path) -> None:
     """Collect from the server, with each verifier, calibrate and save."""
     script = Hosted.script_of_facts()
     examples = [
@@ -150,6 +150,6 @@ def collected(folder: Path) -> None:
             artifact.save(folder / f"{name}.json")
 
 
-def question(number: int = -1) -> str:
+def get_question(number: int = -1) -> str:
     """A question that no artifact was calibrated on."""
     return str(continents()[number].input)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from langchain_cfc_openai import EndpointError
 
-from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, question
+from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, get_question
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.collect import Store, collect
 from langchain_cfc.collect.config import read_config
@@ -66,7 +66,7 @@ def _files(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def collected() -> CalibrationArtifact:
+def collect_artifact() -> CalibrationArtifact:
     """What the settings give, calibrated."""
     config = read_config("collect.toml")
     ended = collect(config.source.read_examples(), config.create_components(), config.store)
@@ -93,8 +93,8 @@ def collected() -> CalibrationArtifact:
 
 
 @both_ways
-def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> None:
-    artifact = collected()
+def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, serve: Serve) -> None:
+    artifact = collect_artifact()
     assert artifact.provenance is not None
     parts = read_config("collect.toml").create_components()
     chain = CFCRunnable(
@@ -108,37 +108,37 @@ def test_what_the_settings_make_is_what_serves(hosted: Hosted, serve: Serve) -> 
         "model_version": "recorded",
     }
     assert chain.guarantee.binding == "matched"
-    assert len(serve(chain, question()).candidates) == N
+    assert len(serve(chain, get_question()).candidates) == N
     warm = read_config("collect.toml", settings=["generator.arguments.temperature=0.9"]).create_components()
     with pytest.raises(FingerprintError, match=r"temperature is 0\.9, in calibration it was 0\.7"):
         chain.model_copy(update={"generator": warm.generator})
 
 
-def test_failures_that_pass_are_waited_for_by_the_collection(hosted: Hosted) -> None:
+def test_collect_retries_transient_failures(hosted: Hosted) -> None:
     hosted.script.faults = [
         Fault("status 429", on=0.05, seconds=0.2),
         Fault("status 500", on=0.05),
         Fault("dropped", on=0.03),
         Fault("one choice", on=0.1),
     ]
-    collected()
+    collect_artifact()
     assert set(hosted.script.struck) == {"status 429", "status 500", "dropped", "one choice"}
 
 
-def test_the_collection_sees_what_the_endpoint_asked_for(hosted: Hosted) -> None:
+def test_endpoint_error_states_retry_after_and_transience(hosted: Hosted) -> None:
     hosted.script.faults = [Fault("status 429", seconds=7.0)]
     with pytest.raises(EndpointError) as failed:
-        hosted.generator().invoke(question())
+        hosted.generator().invoke(get_question())
     assert is_transient(failed.value)
     assert read_retry_after(failed.value) == 7.0
     hosted.script.faults = [Fault("status 401")]
     with pytest.raises(EndpointError) as failed:
-        hosted.generator().invoke(question())
+        hosted.generator().invoke(get_question())
     assert not is_transient(failed.value)
 
 
-def test_another_temperature_does_not_go_into_the_same_store(hosted: Hosted) -> None:
-    collected()
+def test_store_refuses_other_generator_settings(hosted: Hosted) -> None:
+    collect_artifact()
     asked = len(hosted.script.requests)
     config = read_config("collect.toml", settings=["generator.arguments.top_p=0.5"])
     with pytest.raises(Exception, match="top_p"):

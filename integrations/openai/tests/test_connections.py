@@ -11,18 +11,18 @@ import pytest
 from langchain_cfc_openai.connections import PerLoopClient
 from langchain_openai import ChatOpenAI
 
-from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, question
+from integrations.openai.tests.parts import DRAWN, MODEL, Hosted, N, Saved, get_question
 from langchain_cfc.errors import DrawError
 from langchain_cfc.sampling import Sampler
 from tests.serving.openai_server import serving
 
 
-def test_a_model_serves_on_one_loop_after_the_other(hosted: Hosted, saved: Saved) -> None:
+def test_generator_serves_on_several_event_loops(hosted: Hosted, saved: Saved) -> None:
     with serving(hosted.script, keep_alive=True) as url:
         model = hosted.generator(base_url=url)
         chain = hosted.chain(saved, generator=model)
         for _ in range(3):
-            assert len(asyncio.run(chain.ainvoke(question())).candidates) == N
+            assert len(asyncio.run(chain.ainvoke(get_question())).candidates) == N
         # Their connections have ended with them, and nothing holds on to them.
         gc.collect()
         assert isinstance(model.http_async_client, PerLoopClient)
@@ -30,7 +30,7 @@ def test_a_model_serves_on_one_loop_after_the_other(hosted: Hosted, saved: Saved
     assert hosted.script.connections == 3 * N
 
 
-def test_connections_outside_loops_end_with_the_last_that_has_the_model(hosted: Hosted) -> None:
+def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -> None:
     def unclosed() -> list[str]:
         with warnings.catch_warnings(record=True) as seen, pytest.MonkeyPatch.context() as patch:
             # What is said in a finaliser nobody can catch but here.
@@ -43,11 +43,11 @@ def test_connections_outside_loops_end_with_the_last_that_has_the_model(hosted: 
     with serving(hosted.script, keep_alive=True) as url:
         model = hosted.generator(base_url=url)
         copied = model.model_copy()
-        assert len(Sampler(model).draw(question(), 1)) == 1
+        assert len(Sampler(model).draw(get_question(), 1)) == 1
         del model
         assert unclosed() == []
         # The copy goes on with the connections of the first.
-        assert len(Sampler(copied).draw(question(), 1)) == 1
+        assert len(Sampler(copied).draw(get_question(), 1)) == 1
         assert hosted.script.connections == 1
         del copied
         assert unclosed() == []
@@ -59,15 +59,15 @@ def test_connections_outside_loops_end_with_the_last_that_has_the_model(hosted: 
             http_client=openai.DefaultHttpxClient(),
             **DRAWN,
         )
-        assert len(Sampler(plain).draw(question(), 1)) == 1
+        assert len(Sampler(plain).draw(get_question(), 1)) == 1
         del plain
         assert any("unclosed" in one for one in unclosed())
 
 
-def test_on_one_loop_connections_are_used_again(hosted: Hosted, saved: Saved) -> None:
+def test_connections_are_reused_on_one_event_loop(hosted: Hosted, saved: Saved) -> None:
     async def twice() -> None:
         for _ in range(2):
-            await chain.ainvoke(question(), {"max_concurrency": 1})
+            await chain.ainvoke(get_question(), {"max_concurrency": 1})
 
     with serving(hosted.script, keep_alive=True) as url:
         chain = hosted.chain(saved, generator=hosted.generator(base_url=url))
@@ -78,12 +78,12 @@ def test_on_one_loop_connections_are_used_again(hosted: Hosted, saved: Saved) ->
 
 # The connections of the first loop are nobody's.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_plain_model_does_not(hosted: Hosted) -> None:
+def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
     # The negative control.
     with serving(hosted.script, keep_alive=True) as url:
         plain = ChatOpenAI(model=MODEL, base_url=url, api_key="none", max_retries=0, **DRAWN)  # type: ignore[arg-type]  # it takes text
         sampler = Sampler(plain)
-        asyncio.run(sampler.adraw(question(), N))
+        asyncio.run(sampler.adraw(get_question(), N))
         with pytest.raises(DrawError, match="Event loop is closed"):
-            asyncio.run(sampler.adraw(question(), N))
+            asyncio.run(sampler.adraw(get_question(), N))
         gc.collect()

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableBinding
 from openai.resources.chat.completions import Completions
 from pydantic import BaseModel
 
-from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, question
+from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, get_question
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
@@ -64,7 +64,7 @@ class City(BaseModel):
     name: str
 
 
-def test_every_parameter_of_the_client_is_one_or_the_other() -> None:
+def test_parameters_of_the_client_are_all_classified() -> None:
     known = set(inspect.signature(Completions.create).parameters)
     assert known <= {*DRAWING_PARAMETERS, *DIGESTED, *BESIDE}, (
         "a new parameter: does it change what is drawn?"
@@ -74,7 +74,7 @@ def test_every_parameter_of_the_client_is_one_or_the_other() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"response_format"}))
-def test_another_value_bound_to_calls_is_refused(hosted: Hosted, saved: Saved, name: str) -> None:
+def test_chain_refuses_another_value_bound_to_calls(hosted: Hosted, saved: Saved, name: str) -> None:
     said = "tools_digest" if name in DIGESTED else name
     for bound in (
         hosted.generator().bind(**{name: OTHERS[name]}),
@@ -86,7 +86,7 @@ def test_another_value_bound_to_calls_is_refused(hosted: Hosted, saved: Saved, n
     assert hosted.script.requests == []
 
 
-def test_a_format_bound_to_calls_is_refused(hosted: Hosted, saved: Saved) -> None:
+def test_generator_refuses_a_bound_response_format(hosted: Hosted, saved: Saved) -> None:
     for held in ({"type": "json_object"}, City):
         with pytest.raises(InputError, match=r"give the format to generator\(response_format=\.\.\.\)"):
             hosted.generator().bind(response_format=held)
@@ -96,17 +96,17 @@ def test_a_format_bound_to_calls_is_refused(hosted: Hosted, saved: Saved) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(set(inspect.signature(generator).parameters) & set(OTHERS)))
-def test_another_value_of_the_model_is_refused(hosted: Hosted, saved: Saved, name: str) -> None:
+def test_chain_refuses_another_setting_of_the_generator(hosted: Hosted, saved: Saved, name: str) -> None:
     with pytest.raises(FingerprintError, match=f"{'extra_body' if name == 'response_format' else name} is "):
         hosted.chain(saved, generator=hosted.generator(**{name: OTHERS[name]}))
 
 
-def test_left_to_the_endpoint_is_another_value(hosted: Hosted, saved: Saved) -> None:
+def test_chain_refuses_an_omitted_setting(hosted: Hosted, saved: Saved) -> None:
     with pytest.raises(FingerprintError, match=r"top_p is None, in calibration it was 0\.8"):
         hosted.chain(saved, generator=hosted.generator(top_p=None))
 
 
-def test_how_it_is_reached_is_of_no_account(hosted: Hosted, saved: Saved) -> None:
+def test_connection_settings_do_not_change_the_fingerprint(hosted: Hosted, saved: Saved) -> None:
     # The negative control of the tests above.
     otherwise = hosted.generator(
         api_key="another", timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=False
@@ -117,11 +117,11 @@ def test_how_it_is_reached_is_of_no_account(hosted: Hosted, saved: Saved) -> Non
     assert not any(word in told for word in ("another", "blue", hosted.url))
 
 
-def test_one_text_that_ends_a_candidate_is_one(hosted: Hosted) -> None:
+def test_fingerprint_states_a_single_stop_text_as_a_list(hosted: Hosted) -> None:
     assert hosted.generator(stop="END").fingerprint["stop"] == ["END"]
 
 
-def test_tools_and_formats_that_were_calibrated_match(hosted: Hosted) -> None:
+def test_calibrated_tools_and_formats_match(hosted: Hosted) -> None:
     tools = hosted.generator().bind_tools([City])
     said = json.loads(json.dumps(compute_fingerprint(tools)))
     assert compare_fingerprints("generator", said, compute_fingerprint(tools)) == "matched"
@@ -134,18 +134,18 @@ def test_tools_and_formats_that_were_calibrated_match(hosted: Hosted) -> None:
     assert compare_fingerprints("generator", said, compute_fingerprint(held)) == "matched"
 
 
-def test_arguments_of_a_call_are_refused_behind_the_chat_model_too(hosted: Hosted, saved: Saved) -> None:
+def test_chat_model_refuses_call_arguments_not_calibrated(hosted: Hosted, saved: Saved) -> None:
     model = CFCChatModel(chain=hosted.chain(saved))
-    assert model.invoke(question()).response_metadata["cfc"]["guarantee"]["binding"] == "matched"
+    assert model.invoke(get_question()).response_metadata["cfc"]["guarantee"]["binding"] == "matched"
     asked = len(hosted.script.requests)
     with pytest.raises(FingerprintError, match="tools_digest is "):
-        model.bind_tools([City]).invoke(question())
+        model.bind_tools([City]).invoke(get_question())
     with pytest.raises(FingerprintError, match="stop is "):
-        model.invoke(question(), stop=["."])
+        model.invoke(get_question(), stop=["."])
     assert len(hosted.script.requests) == asked
 
 
-def test_another_prompt_before_it_is_refused(hosted: Hosted) -> None:
+def test_another_prompt_template_is_refused(hosted: Hosted) -> None:
     one, other = (
         compute_fingerprint(ChatPromptTemplate.from_template(words) | hosted.generator())
         for words in ("{question}", "In a word: {question}")
@@ -155,18 +155,18 @@ def test_another_prompt_before_it_is_refused(hosted: Hosted) -> None:
 
 
 @both_ways
-def test_another_served_version_warns(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+def test_another_model_version_warns(hosted: Hosted, saved: Saved, serve: Serve) -> None:
     stated = CalibrationArtifact.load(saved["sequence"]).provenance
     assert stated is not None
     assert stated.generator is not None
     assert stated.generator["model_version"] == "recorded"
     chain = hosted.chain(saved)
-    serve(chain, question())
+    serve(chain, get_question())
     hosted.script.model = "recorded-2"
     with pytest.warns(
         FingerprintWarning, match="now reports version 'recorded-2', in calibration it was 'recorded'"
     ):
-        result = serve(chain, question())
+        result = serve(chain, get_question())
     assert "recorded-2" in result.models
 
 
@@ -190,7 +190,7 @@ def test_another_served_version_warns(hosted: Hosted, saved: Saved, serve: Serve
         ),
     ],
 )
-def test_another_judgement_is_refused(
+def test_chain_refuses_other_verifier_settings(
     hosted: Hosted, saved: Saved, verifier: str, settings: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(FingerprintError, match=said):
@@ -199,7 +199,7 @@ def test_another_judgement_is_refused(
 
 
 @pytest.mark.parametrize("verifier", ["p_true", "judge"])
-def test_another_judging_model_is_refused(hosted: Hosted, saved: Saved, verifier: str) -> None:
+def test_chain_refuses_another_judging_model(hosted: Hosted, saved: Saved, verifier: str) -> None:
     assert hosted.chain(saved, verifier).guarantee.binding == "matched"
     make: Any = {"p_true": p_true, "judge": judge}[verifier]
     with pytest.raises(

@@ -48,7 +48,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("verifier", ["sequence", "p_true", "judge"])
-def test_collected_calibrated_saved_and_served(url: str, verifier: str, tmp_path: Path) -> None:
+def test_collect_calibrate_and_serve_with_a_real_model(url: str, verifier: str, tmp_path: Path) -> None:
     example = local_model()
     reached: Any = {"base_url": url, "api_key": "none"}
     drawn: Any = {"temperature": 0.7, "max_tokens": 8, "stop": ["\n", "."]}
@@ -91,7 +91,7 @@ def test_collected_calibrated_saved_and_served(url: str, verifier: str, tmp_path
         chain.model_copy(update={"generator": warm})
 
 
-def test_what_the_server_refuses_says_what_to_do(url: str) -> None:
+def test_refusal_of_a_real_server_names_the_remedy(url: str) -> None:
     named = local_model().MODEL_NAME
     model = generator(named, base_url=url, api_key="none", extra_body={"grammar": "root ="})
     with pytest.raises(DrawError, match=r"status 400 .*: remove parameters that the endpoint does not know"):

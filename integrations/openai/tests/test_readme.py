@@ -55,7 +55,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 
 
-def test_with_recorded_answers(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_runs_with_recorded_answers(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     run_page()
@@ -64,9 +64,7 @@ def test_with_recorded_answers(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) 
     assert len([body for body in hosted.script.requests if body.get("n") == 10]) == 61
 
 
-def test_it_does_not_run_where_the_endpoint_has_no_logprobs(
-    hosted: Hosted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readme_fails_without_log_probabilities(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     # The negative control of the test above.
     monkeypatch.setenv("OPENAI_BASE_URL", hosted.url)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -77,7 +75,7 @@ def test_it_does_not_run_where_the_endpoint_has_no_logprobs(
 
 
 @contextmanager
-def started(commands: str) -> Iterator[dict[str, str]]:
+def start_server(commands: str) -> Iterator[dict[str, str]]:
     """Run commands that leave a server behind; yields where they ended, and ends the server."""
     said = 'printf "%s\\n" "$PWD" "$OPENAI_BASE_URL" "$OPENAI_API_KEY"'
     with subprocess.Popen(
@@ -108,14 +106,14 @@ def started(commands: str) -> Iterator[dict[str, str]]:
     not installed(),
     reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
 )
-def test_as_printed_with_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_runs_as_printed_with_a_real_model(monkeypatch: pytest.MonkeyPatch) -> None:
     _install, model = re.findall(r"```bash\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = str(taken.getsockname()[1])
     # As at the root of a checkout; another port, for the usual one may be in use.
     Path("examples").symlink_to(EXAMPLES)
-    with started(model.replace("8097", port)) as left:
+    with start_server(model.replace("8097", port)) as left:
         assert port in left["OPENAI_BASE_URL"]
         monkeypatch.chdir(left["PWD"])
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")

@@ -39,7 +39,7 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_proxy_of_the_environment_holds_for_both_ways(proxied: list[bytes], way: str) -> None:
+def test_generator_uses_the_proxy_of_the_environment(proxied: list[bytes], way: str) -> None:
     model = generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
     with pytest.raises(EndpointError, match="502"):
         model.invoke("?") if way == "sync" else asyncio.run(model.ainvoke("?"))

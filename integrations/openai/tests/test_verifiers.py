@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langchain_cfc_openai import EndpointError, judge, p_true
 
-from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, continents, question
+from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, continents, get_question
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from tests.serving.openai_bodies import Answer
@@ -22,7 +22,9 @@ JUDGEMENTS = set(range(1, 100))
 
 @both_ways
 @both_judges
-def test_scores_are_the_judgements(hosted: Hosted, saved: Saved, verifier: str, serve: Serve) -> None:
+def test_verifiers_score_over_http_as_calibrated(
+    hosted: Hosted, saved: Saved, verifier: str, serve: Serve
+) -> None:
     for record in continents()[-5:]:
         chain = hosted.chain(saved, verifier, sampling="single_request", show_rejected=True)
         result = serve(chain, record.input)
@@ -33,8 +35,8 @@ def test_scores_are_the_judgements(hosted: Hosted, saved: Saved, verifier: str, 
 
 
 @both_ways
-def test_what_the_judge_is_asked(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    serve(hosted.chain(saved, "judge", sampling="single_request"), question())
+def test_judge_request_has_the_calibrated_settings(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+    serve(hosted.chain(saved, "judge", sampling="single_request"), get_question())
     _, *judged = hosted.script.requests
     assert judged
     for body in judged:
@@ -46,8 +48,8 @@ def test_what_the_judge_is_asked(hosted: Hosted, saved: Saved, serve: Serve) -> 
 
 
 @both_ways
-def test_what_p_true_asks(hosted: Hosted, saved: Saved, serve: Serve) -> None:
-    serve(hosted.chain(saved, "p_true", sampling="single_request"), question())
+def test_p_true_request_has_the_calibrated_settings(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+    serve(hosted.chain(saved, "p_true", sampling="single_request"), get_question())
     _, *judged = hosted.script.requests
     assert judged
     for body in judged:
@@ -56,7 +58,7 @@ def test_what_p_true_asks(hosted: Hosted, saved: Saved, serve: Serve) -> None:
         assert not body.get("stream")
 
 
-SAID = {
+REMEDIES = {
     "status 400": "remove parameters that the endpoint does not know, such as .*structured_output",
     "status 401": "pass the endpoint's key",
     "status 404": "check the model's name",
@@ -71,66 +73,68 @@ SAID = {
 
 @both_ways
 @both_judges
-@pytest.mark.parametrize("fault", SAID)
-def test_a_judge_that_fails_says_what_to_do(
+@pytest.mark.parametrize("fault", REMEDIES)
+def test_verifier_error_names_the_remedy_for_every_fault(
     hosted: Hosted, saved: Saved, verifier: str, fault: str, serve: Serve
 ) -> None:
     chain = hosted.chain(saved, verifier, sampling="single_request")
     hosted.script.faults = [Fault(fault, on=JUDGEMENTS)]
-    with pytest.raises(VerifierError, match=f"the judging model failed with EndpointError: .*{SAID[fault]}"):
-        serve(chain, question())
+    with pytest.raises(
+        VerifierError, match=f"the judging model failed with EndpointError: .*{REMEDIES[fault]}"
+    ):
+        serve(chain, get_question())
     hosted.script.faults = []
-    assert serve(chain, question()).candidates
+    assert serve(chain, get_question()).candidates
 
 
-def test_all_faults_of_the_server_are_among_them() -> None:
-    assert set(FAULTS) <= set(SAID)
+def test_verifier_remedies_cover_all_faults() -> None:
+    assert set(FAULTS) <= set(REMEDIES)
 
 
 @both_ways
 @both_judges
-def test_the_client_repeats_what_passes(hosted: Hosted, saved: Saved, verifier: str, serve: Serve) -> None:
+def test_verifier_waits_for_retry_after(hosted: Hosted, saved: Saved, verifier: str, serve: Serve) -> None:
     hosted.script.faults = [Fault("status 429", on={1}, seconds=1.0)]
     chain = hosted.chain(
         saved, verifier, using=hosted.verifier(verifier, max_retries=2), sampling="single_request"
     )
     began = time.monotonic()
-    assert len(serve(chain, question()).candidates) == N
+    assert len(serve(chain, get_question()).candidates) == N
     assert time.monotonic() - began >= 1.0
 
 
 @both_ways
 @both_judges
-def test_a_slow_judge_is_given_up_in_time(hosted: Hosted, saved: Saved, verifier: str, serve: Serve) -> None:
+def test_timeout_of_a_judge_raises_verifier_error(
+    hosted: Hosted, saved: Saved, verifier: str, serve: Serve
+) -> None:
     hosted.script.faults = [Fault("slow", on=JUDGEMENTS, seconds=3.0)]
     using = hosted.verifier(verifier, timeout=0.3)
     chain = hosted.chain(saved, verifier, using=using, sampling="single_request")
     with pytest.raises(VerifierError, match=r"did not answer in time .*: increase timeout="):
-        serve(chain, question())
+        serve(chain, get_question())
 
 
 @both_ways
-def test_p_true_without_logprobs_is_refused_and_not_scored(
+def test_p_true_without_log_probabilities_raises_verifier_error(
     hosted: Hosted, saved: Saved, serve: Serve
 ) -> None:
     chain = hosted.chain(saved, "p_true")
-    assert serve(chain, question()).candidates
+    assert serve(chain, get_question()).candidates
     hosted.script.logprobs = False
     with pytest.raises(VerifierError, match=r"no token log-probabilities .*ModelJudge"):
-        serve(chain, question())
+        serve(chain, get_question())
 
 
 @both_ways
-def test_the_judge_needs_none(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+def test_judge_needs_no_log_probabilities(hosted: Hosted, saved: Saved, serve: Serve) -> None:
     # The negative control of the test above.
     hosted.script.logprobs = False
-    assert serve(hosted.chain(saved, "judge"), question()).candidates
+    assert serve(hosted.chain(saved, "judge"), get_question()).candidates
 
 
 @both_ways
-def test_an_endpoint_that_overlooks_the_format_is_refused_and_not_scored(
-    hosted: Hosted, saved: Saved, serve: Serve
-) -> None:
+def test_judge_refuses_unstructured_replies(hosted: Hosted, saved: Saved, serve: Serve) -> None:
     class Chatty(Script):
         def _next(self, body: Any, odd: set[str]) -> list[Answer]:
             answers = super()._next(body, odd)
@@ -139,15 +143,15 @@ def test_an_endpoint_that_overlooks_the_format_is_refused_and_not_scored(
     with serving(Chatty(hosted.script.answers)) as url:
         using = hosted.verifier("judge", base_url=url)
         with pytest.raises(VerifierError, match="expected structured output with the whole number"):
-            serve(hosted.chain(saved, "judge", using=using), question())
+            serve(hosted.chain(saved, "judge", using=using), get_question())
 
 
 @both_ways
-def test_a_judgement_that_is_cut_off_is_refused(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+def test_judge_refuses_cut_off_replies(hosted: Hosted, saved: Saved, serve: Serve) -> None:
     hosted.script.faults = [Fault("no content", on=JUDGEMENTS)]
     chain = hosted.chain(saved, "judge", sampling="single_request")
     with pytest.raises(VerifierError, match=r"cut off .*: allow more tokens \(max_tokens=\)"):
-        serve(chain, question())
+        serve(chain, get_question())
 
 
 class Strict(Script):
@@ -165,8 +169,8 @@ class Strict(Script):
         return super()._next(body, odd)
 
 
-def test_an_endpoint_without_response_formats_takes_a_tool(hosted: Hosted) -> None:
-    given: Any = {"prompt": question(), "candidates": [DrawnCandidate("Asia")]}
+def test_judge_can_use_function_calling(hosted: Hosted) -> None:
+    given: Any = {"prompt": get_question(), "candidates": [DrawnCandidate("Asia")]}
     with serving(Strict(hosted.script.answers)) as url:
         reached = {**hosted.reached, "base_url": url}
         with pytest.raises(
@@ -189,6 +193,6 @@ def test_an_endpoint_without_response_formats_takes_a_tool(hosted: Hosted) -> No
         (judge, {"n": 3}),
     ],
 )
-def test_settings_that_make_no_verifier_are_refused_at_once(make: Any, settings: dict[str, Any]) -> None:
+def test_verifiers_refuse_invalid_settings(make: Any, settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(settings))):
         make("recorded", api_key="none", **settings)

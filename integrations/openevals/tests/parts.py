@@ -15,33 +15,26 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from langchain_cfc.labelers import LabelerInput
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import VerifierInput
+from tests.factories import labeler_input
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
 Ask = Callable[[Any, Any], list[Any]]
 
 
-def invoked(part: Any, asked: Any) -> list[Any]:
+def run_invoke(part: Any, asked: Any) -> list[Any]:
     return list(part.invoke(asked))
 
 
-def ainvoked(part: Any, asked: Any) -> list[Any]:
+def run_ainvoke(part: Any, asked: Any) -> list[Any]:
     return list(asyncio.run(part.ainvoke(asked)))
 
 
-both_ways = pytest.mark.parametrize("ask", [invoked, ainvoked])
+both_ways = pytest.mark.parametrize("ask", [run_invoke, run_ainvoke])
 
 
-def drawn(prompt: Any, *texts: str) -> VerifierInput:
-    return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
-
-
-def recorded(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
-    return LabelerInput(
-        prompt=prompt, reference=reference, candidates=[DrawnCandidate(text) for text in texts]
-    )
+def labelled_input(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
+    return labeler_input(reference, *texts, prompt=prompt)
 
 
 def reply(**fields: Any) -> list[Answer]:
@@ -49,7 +42,7 @@ def reply(**fields: Any) -> list[Answer]:
     return [Answer(json.dumps(fields))]
 
 
-def judgements(prompt: str, scores: Mapping[str, Any], **told: Any) -> dict[str, list[Answer]]:
+def make_judgements(prompt: str, scores: Mapping[str, Any], **told: Any) -> dict[str, list[Answer]]:
     """What a judge says of each candidate that the prompt shows it."""
     return {
         prompt.format(outputs=text, **told): reply(reasoning="so it is", score=score)

@@ -16,30 +16,38 @@ from openevals.exact import exact_match, exact_match_async
 from openevals.json import create_json_match_evaluator
 from openevals.string import embedding_similarity
 
-from integrations.openevals.tests.parts import Ask, ainvoked, both_ways, drawn, hosted, invoked, recorded
+from integrations.openevals.tests.parts import (
+    Ask,
+    both_ways,
+    hosted,
+    labelled_input,
+    run_ainvoke,
+    run_invoke,
+)
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.factories import verifier_input
 from tests.lengths import mostly_long
 from tests.serving.openai_server import Fault, Script
 
-CITIES = recorded("where?", "Lima", "Lima", "Lime", "Quito", "Lima")
-ALIASES = recorded("where?", ["Lima", "Ciudad de los Reyes"], "Lima", "Ciudad de los Reyes", "Quito")
+CITIES = labelled_input("where?", "Lima", "Lima", "Lime", "Quito", "Lima")
+ALIASES = labelled_input("where?", ["Lima", "Ciudad de los Reyes"], "Lima", "Ciudad de los Reyes", "Quito")
 
 
 @both_ways
 @pytest.mark.parametrize("evaluator", ["exact_match", exact_match, exact_match_async])
-def test_exact_match(ask: Ask, evaluator: Any) -> None:
+def test_labeler_exact_match_accepts_any_reference(ask: Ask, evaluator: Any) -> None:
     assert ask(labeler(evaluator), CITIES) == [True, False, False, True]
     assert ask(labeler(evaluator), ALIASES) == [True, True, False]
 
 
-def test_openevals_itself_calls_every_alias_wrong() -> None:
-    assert invoked(JudgeLabels(exact_match), ALIASES) == [False] * 3
+def test_exact_match_of_openevals_rejects_lists_of_references() -> None:
+    assert run_invoke(JudgeLabels(exact_match), ALIASES) == [False] * 3
 
 
 @both_ways
-def test_levenshtein_distance_with_a_cut(ask: Ask) -> None:
+def test_labeler_levenshtein_distance_with_at_least(ask: Ask) -> None:
     # "Lime" differs in one letter of four.
     assert ask(labeler("levenshtein_distance", at_least=0.75), CITIES) == [True, True, False, True]
     assert ask(labeler("levenshtein_distance", at_least=0.76), CITIES) == [True, False, False, True]
@@ -48,20 +56,20 @@ def test_levenshtein_distance_with_a_cut(ask: Ask) -> None:
 
 @both_ways
 @pytest.mark.parametrize("reference", [None, [], 72, ["72", 72], {"city": "Lima"}])
-def test_a_reference_that_is_no_text_is_an_error(ask: Ask, reference: Any) -> None:
+def test_labeler_exact_match_refuses_references_that_are_not_text(ask: Ask, reference: Any) -> None:
     with pytest.raises(LabelerError, match="the reference"):
-        ask(labeler("exact_match"), recorded("where?", reference, "72"))
+        ask(labeler("exact_match"), labelled_input("where?", reference, "72"))
 
 
 @both_ways
-def test_embedding_similarity_over_http(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labeler_embedding_similarity_over_http(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     # Else the client counts tokens with a file that it gets from the network.
     untold = partial(langchain.embeddings.init_embeddings, check_embedding_ctx_length=False)
     monkeypatch.setattr(embedding_similarity, "init_embeddings", untold)
     monkeypatch.setattr(langchain.embeddings, "init_embeddings", untold)
     script = Script({})
     near = labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=0.5)
-    asked = recorded("where?", "in lima", "in lima", "it is in lima", "quito")
+    asked = labelled_input("where?", "in lima", "in lima", "it is in lima", "quito")
     with hosted(script):
         assert ask(near, asked) == [True, True, False]
         # The negative control: a cosine of 1 is for what is the same.
@@ -87,35 +95,40 @@ WRITTEN = {
 
 
 @both_ways
-def test_json_match(ask: Ask) -> None:
-    assert ask(labeler("json_match", at_least=1), recorded("?", REFERENCE, *WRITTEN)) == list(
+def test_labeler_json_match_compares_objects(ask: Ask) -> None:
+    assert ask(labeler("json_match", at_least=1), labelled_input("?", REFERENCE, *WRITTEN)) == list(
         WRITTEN.values()
     )
-    listed = recorded("?", [REFERENCE, {"city": "Quito"}], '[{"city": "Quito"}, {"city": "Lima", "rank": 1}]')
+    listed = labelled_input(
+        "?", [REFERENCE, {"city": "Quito"}], '[{"city": "Quito"}, {"city": "Lima", "rank": 1}]'
+    )
     assert ask(labeler("json_match", at_least=1), listed) == [True]
     shares = labeler("json_match", {"aggregator": "average"}, at_least=0.5)
-    assert ask(shares, recorded("?", REFERENCE, *WRITTEN))[:3] == [True, True, True]
+    assert ask(shares, labelled_input("?", REFERENCE, *WRITTEN))[:3] == [True, True, True]
 
 
 @both_ways
-def test_one_field_of_json_match(ask: Ask) -> None:
+def test_labeler_json_match_key_chooses_one_field(ask: Ask) -> None:
     city = labeler("json_match", {"aggregator": None}, key="json_match:city", at_least=1)
-    assert ask(city, recorded("?", REFERENCE, '{"city": "Lima"}', '{"city": "Quito", "rank": 1}')) == [
+    assert ask(city, labelled_input("?", REFERENCE, '{"city": "Lima"}', '{"city": "Quito", "rank": 1}')) == [
         True,
         False,
     ]
     with pytest.raises(LabelerError, match=r"with the keys .*: pass key= to choose one"):
-        ask(labeler("json_match", {"aggregator": None}, at_least=1), recorded("?", REFERENCE, '{"city": 1}'))
+        ask(
+            labeler("json_match", {"aggregator": None}, at_least=1),
+            labelled_input("?", REFERENCE, '{"city": 1}'),
+        )
 
 
 @both_ways
 @pytest.mark.parametrize("reference", [None, {}, [], [1], "Lima", 3])
-def test_a_reference_that_is_no_object_is_an_error(ask: Ask, reference: Any) -> None:
+def test_labeler_json_match_refuses_references_that_are_no_objects(ask: Ask, reference: Any) -> None:
     with pytest.raises(LabelerError, match="neither a JSON object with fields"):
-        ask(labeler("json_match", at_least=1), recorded("?", reference, "{}"))
+        ask(labeler("json_match", at_least=1), labelled_input("?", reference, "{}"))
 
 
-def test_a_field_that_a_judge_forgets_would_count_as_right() -> None:
+def test_labeler_json_match_refuses_a_rubric() -> None:
     """Why a rubric is refused: openevals drops what its judge left out, and averages the rest."""
 
     class Forgetful:
@@ -161,22 +174,22 @@ def programs(checked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
 
 
-@mostly_long("ask", [invoked, ainvoked], quick=1)
+@mostly_long("ask", [run_invoke, run_ainvoke], quick=1)
 @pytest.mark.usefixtures("programs")
-def test_mypy_scores_and_labels(ask: Ask) -> None:
-    assert ask(verifier("mypy"), drawn("?", CODE[1])) == [1.0]
+def test_mypy_evaluator_scores_and_labels_code(ask: Ask) -> None:
+    assert ask(verifier("mypy"), verifier_input("?", CODE[1])) == [1.0]
     # By default, mypy keeps no cache here and parses the standard library again for each text.
     keeping = {"mypy_cli_args": ["--incremental"]}
-    assert ask(verifier("mypy", keeping), drawn("?", *CODE)) == [0.0, 1.0, 1.0]
-    assert ask(labeler("mypy", keeping), recorded("?", None, *CODE)) == [True, False, False]
+    assert ask(verifier("mypy", keeping), verifier_input("?", *CODE)) == [0.0, 1.0, 1.0]
+    assert ask(labeler("mypy", keeping), labelled_input("?", None, *CODE)) == [True, False, False]
     fenced = tuple(f"So:\n```python\n{text}```\n" for text in CODE[:2])
     blocks = verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks", **keeping})
-    assert ask(blocks, drawn("?", *fenced, "none")) == [0.0, 1.0, 1.0]
+    assert ask(blocks, verifier_input("?", *fenced, "none")) == [0.0, 1.0, 1.0]
     assert str(blocks.fingerprint["evaluator.program"]).startswith("mypy ")
 
 
 @pytest.mark.usefixtures("programs")
-def test_a_type_checker_that_finds_nothing_is_refused() -> None:
+def test_mypy_evaluator_refuses_arguments_that_find_no_error() -> None:
     arguments = ["--no-such-flag"]
     # What openevals makes of it.
     found: Any = create_mypy_evaluator(mypy_cli_args=arguments)(outputs=CODE[1])
@@ -185,7 +198,7 @@ def test_a_type_checker_that_finds_nothing_is_refused() -> None:
         verifier("mypy", {"mypy_cli_args": arguments})
 
 
-def test_a_type_checker_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mypy_evaluator_requires_mypy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="mypy cannot be run"):
         verifier("mypy")
@@ -195,7 +208,7 @@ def test_a_type_checker_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyP
 
 
 @both_ways
-def test_a_function_with_keywords(ask: Ask) -> None:
+def test_function_evaluators_score_and_label(ask: Ask) -> None:
     def right(*, outputs: str, reference_outputs: str) -> bool:
         return outputs == reference_outputs
 
@@ -203,48 +216,48 @@ def test_a_function_with_keywords(ask: Ask) -> None:
         return {"key": "short", "score": len(outputs) / 10 if inputs == "where?" else None}
 
     assert ask(labeler(right, id="mine"), CITIES) == [True, False, False, True]
-    assert ask(verifier(short, higher_is_better=False), drawn("where?", "lima")) == [0.4]
+    assert ask(verifier(short, higher_is_better=False), verifier_input("where?", "lima")) == [0.4]
     assert ask(labeler(short, at_most=0.4), CITIES) == [True, True, False, True]
     with pytest.raises(VerifierError, match=r"TypeError: .*reference_outputs"):
-        ask(verifier(right), drawn("where?", "lima"))
+        ask(verifier(right), verifier_input("where?", "lima"))
     with pytest.raises(LabelerError, match="neither True nor False"):
         ask(labeler(short), CITIES)
     with pytest.raises(LabelerError, match="returned None"):
-        ask(labeler(short, at_most=0.4), recorded("?", None, "lima"))
+        ask(labeler(short, at_most=0.4), labelled_input("?", None, "lima"))
     assert labeler(right, id="mine").fingerprint["judge.function.id"] == "mine"
     assert "id" not in labeler(right).fingerprint
 
 
-def test_an_async_function_is_awaited_and_refused_where_nothing_waits() -> None:
+def test_async_function_evaluator_works_only_under_ainvoke() -> None:
     async def right(*, outputs: str, reference_outputs: str) -> bool:
         return outputs == reference_outputs
 
-    assert ainvoked(labeler(right), CITIES) == [True, False, False, True]
+    assert run_ainvoke(labeler(right), CITIES) == [True, False, False, True]
     with pytest.raises(LabelerError, match="async: use ainvoke"):
-        invoked(labeler(right), CITIES)
+        run_invoke(labeler(right), CITIES)
 
 
 @both_ways
-def test_a_function_that_writes_into_its_inputs_writes_into_a_copy(ask: Ask) -> None:
+def test_function_evaluator_cannot_change_the_prompt(ask: Ask) -> None:
     prompt = {"question": "where?"}
 
     def writing(*, inputs: dict[str, Any], outputs: str) -> bool:
         inputs["question"] = outputs
         return True
 
-    assert ask(verifier(writing), drawn(prompt, "lima")) == [0.0]
+    assert ask(verifier(writing), verifier_input(prompt, "lima")) == [0.0]
     assert prompt == {"question": "where?"}
 
 
 @both_ways
-def test_a_reference_may_stand_in_the_prompt(ask: Ask) -> None:
+def test_verifier_can_read_the_reference_from_the_prompt(ask: Ask) -> None:
     near = verifier("levenshtein_distance", arguments={"reference_outputs": "draft"})
-    assert ask(near, drawn({"draft": "lima"}, "lima", "lime")) == [0.0, 0.25]
-    assert ask(near, drawn({"draft": ["lima", "quito"]}, "lima", "quito")) == [0.0, 0.0]
+    assert ask(near, verifier_input({"draft": "lima"}, "lima", "lime")) == [0.0, 0.25]
+    assert ask(near, verifier_input({"draft": ["lima", "quito"]}, "lima", "quito")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match="the reference 3 holds a int"):
-        ask(near, drawn({"draft": 3}, "lima"))
+        ask(near, verifier_input({"draft": 3}, "lima"))
     with pytest.raises(VerifierError, match="holds no 'draft'"):
-        ask(near, drawn({"text": "lima"}, "lima"))
+        ask(near, verifier_input({"text": "lima"}, "lima"))
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
@@ -262,7 +275,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("evaluator", "settings", "message"), REFUSED)
-def test_what_cannot_be_made_is_refused_at_once(evaluator: Any, settings: Any, message: str) -> None:
+def test_labeler_refuses_invalid_evaluators_and_settings(evaluator: Any, settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         labeler(evaluator, **settings)
 
@@ -270,12 +283,12 @@ def test_what_cannot_be_made_is_refused_at_once(evaluator: Any, settings: Any, m
 @pytest.mark.parametrize(
     "name", ["exact_match", "levenshtein_distance", "embedding_similarity", "json_match"]
 )
-def test_what_compares_with_a_reference_is_no_verifier(name: str) -> None:
+def test_verifier_refuses_evaluators_that_need_a_reference(name: str) -> None:
     with pytest.raises(InputError, match="compares with a reference, but there is none when serving"):
         verifier(name)
 
 
-def test_the_rule_stands_in_the_fingerprint() -> None:
+def test_labeler_fingerprint_states_its_rule() -> None:
     cut = labeler("levenshtein_distance", at_least=0.7)
     assert cut.fingerprint["correct"] == "at least 0.7"
     assert cut.fingerprint["judge.evaluator"] == "levenshtein_distance"

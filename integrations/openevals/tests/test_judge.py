@@ -27,29 +27,29 @@ from pydantic import BaseModel
 
 from integrations.openevals.tests.parts import (
     Ask,
-    ainvoked,
     both_ways,
     client,
-    drawn,
-    invoked,
-    judgements,
-    recorded,
+    labelled_input,
+    make_judgements,
     reply,
+    run_ainvoke,
+    run_invoke,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
 from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
+from tests.factories import verifier_input
 from tests.serving.openai_server import Fault, Script, serving
 
 PROMPT = "Is {outputs} a right answer to {inputs}?"
-ASKED = drawn("where?", "lima", "quito", "lima")
-LABELLED = recorded("where?", "lima", "lima", "quito", "lima")
+ASKED = verifier_input("where?", "lima", "quito", "lima")
+LABELLED = labelled_input("where?", "lima", "lima", "quito", "lima")
 RIGHT = {"lima": True, "quito": False}
 
 
 @pytest.fixture
 def script() -> Script:
-    return Script(judgements(PROMPT, RIGHT, inputs="where?"), logprobs=False)
+    return Script(make_judgements(PROMPT, RIGHT, inputs="where?"), logprobs=False)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def model(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenA
 
 
 @both_ways
-def test_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_scores_and_labels_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     assert ask(judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
     # Texts drawn twice are judged once.
     assert len(script.requests) == 2
@@ -71,8 +71,8 @@ def test_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
 
 
 @both_ways
-def test_a_continuous_scale_and_a_stated_cut(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    script.answers = judgements(PROMPT, {"lima": 0.7, "quito": 0.69}, inputs="where?")
+def test_judge_with_continuous_scale_and_at_least(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = make_judgements(PROMPT, {"lima": 0.7, "quito": 0.69}, inputs="where?")
     assert ask(judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
     labeler = judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
     assert ask(labeler, LABELLED) == [True, False, True]
@@ -84,10 +84,8 @@ def test_a_continuous_scale_and_a_stated_cut(ask: Ask, model: ChatOpenAI, script
 
 
 @both_ways
-def test_choices_are_scaled_by_the_smallest_and_the_largest(
-    ask: Ask, model: ChatOpenAI, script: Script
-) -> None:
-    script.answers = judgements(PROMPT, {"lima": 4, "quito": 1}, inputs="where?")
+def test_judge_scales_choices_to_the_unit_interval(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = make_judgements(PROMPT, {"lima": 4, "quito": 1}, inputs="where?")
     grades = (1, 2, 3, 4, 5)
     assert ask(judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
     assert ask(judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [True, False, True]
@@ -108,11 +106,11 @@ OTHERS: list[tuple[dict[str, Any], Any, str]] = [
 
 @both_ways
 @pytest.mark.parametrize("case", OTHERS)
-def test_a_score_that_was_not_asked_for_is_refused(
+def test_judge_refuses_scores_outside_its_scale(
     ask: Ask, model: ChatOpenAI, script: Script, case: tuple[dict[str, Any], Any, str]
 ) -> None:
     settings, score, message = case
-    script.answers = judgements(PROMPT, {"lima": score, "quito": score}, inputs="where?")
+    script.answers = make_judgements(PROMPT, {"lima": score, "quito": score}, inputs="where?")
     with pytest.raises(VerifierError, match=message):
         ask(judge_verifier(model, PROMPT, **settings), ASKED)
     labeler = judge_labeler(model, PROMPT, **settings, at_least=0.5 if settings else None)
@@ -120,17 +118,15 @@ def test_a_score_that_was_not_asked_for_is_refused(
         ask(labeler, LABELLED)
 
 
-def test_openevals_itself_lets_such_a_score_pass(model: ChatOpenAI, script: Script) -> None:
-    script.answers = judgements(PROMPT, {"lima": 0.7, "quito": 0.7}, inputs="where?")
+def test_judge_of_openevals_accepts_scores_outside_its_scale(model: ChatOpenAI, script: Script) -> None:
+    script.answers = make_judgements(PROMPT, {"lima": 0.7, "quito": 0.7}, inputs="where?")
     evaluator = create_llm_as_judge(prompt=PROMPT, judge=model, choices=[0, 0.5, 1])
-    assert invoked(from_evaluator(evaluator), ASKED) == pytest.approx([0.3] * 3)
+    assert run_invoke(from_evaluator(evaluator), ASKED) == pytest.approx([0.3] * 3)
 
 
 @both_ways
 @pytest.mark.parametrize("fault", ["status 500", "malformed", "truncated", "dropped", "no choices"])
-def test_a_judge_out_of_order_is_a_typed_error(
-    ask: Ask, fault: str, model: ChatOpenAI, script: Script
-) -> None:
+def test_failing_judge_raises_typed_errors(ask: Ask, fault: str, model: ChatOpenAI, script: Script) -> None:
     script.faults = [Fault(fault)]
     with pytest.raises(VerifierError, match="the evaluator failed with"):
         ask(judge_verifier(model, PROMPT), ASKED)
@@ -140,7 +136,7 @@ def test_a_judge_out_of_order_is_a_typed_error(
 
 @both_ways
 @pytest.mark.parametrize("fields", [{}, {"reasoning": "none"}, {"score": True}])
-def test_a_reply_without_what_was_asked_for_is_a_typed_error(
+def test_incomplete_reply_of_a_judge_raises_typed_errors(
     ask: Ask, fields: dict[str, Any], model: ChatOpenAI, script: Script
 ) -> None:
     script.answers = {PROMPT.format(inputs="where?", outputs=text): reply(**fields) for text in RIGHT}
@@ -151,7 +147,9 @@ def test_a_reply_without_what_was_asked_for_is_a_typed_error(
 
 
 @both_ways
-def test_few_shot_system_and_no_reasons(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_passes_few_shot_examples_and_system_prompt(
+    ask: Ask, model: ChatOpenAI, script: Script
+) -> None:
     examples: Any = [{"inputs": "what?", "outputs": "cusco", "score": False}]
     shown = "<example>\n<input>what?</input>\n<output>cusco</output>\n<score>False</score>\n</example>"
     script.answers = {
@@ -167,7 +165,7 @@ def test_few_shot_system_and_no_reasons(ask: Ask, model: ChatOpenAI, script: Scr
         assert verifier.fingerprint[f"evaluator.{name}"] != plain.fingerprint.get(f"evaluator.{name}")
 
 
-class Marks(BaseModel):
+class GradesOfAnswer(BaseModel):
     """What a judge says of an answer."""
 
     right: bool
@@ -184,8 +182,10 @@ SCHEMA = {
 
 
 @both_ways
-@pytest.mark.parametrize("schema", [SCHEMA, Marks])
-def test_one_of_several_marks(ask: Ask, schema: Any, model: ChatOpenAI, script: Script) -> None:
+@pytest.mark.parametrize("schema", [SCHEMA, GradesOfAnswer])
+def test_judge_key_chooses_one_field_of_the_output_schema(
+    ask: Ask, schema: Any, model: ChatOpenAI, script: Script
+) -> None:
     script.answers = {
         PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
         for text, right in RIGHT.items()
@@ -204,7 +204,7 @@ def test_one_of_several_marks(ask: Ask, schema: Any, model: ChatOpenAI, script: 
 
 
 @both_ways
-def test_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
+def test_judge_takes_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
     template = ChatPromptTemplate.from_messages([("system", "Be strict."), ("user", PROMPT)])
     assert ask(judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
     other = ChatPromptTemplate.from_messages([("system", "Be kind."), ("user", PROMPT)])
@@ -214,7 +214,7 @@ def test_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
 
 
 @both_ways
-def test_a_template_with_a_schema_of_its_own(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_takes_a_structured_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     script.answers = {
         PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
         for text, right in RIGHT.items()
@@ -234,16 +234,14 @@ def test_a_template_with_a_schema_of_its_own(ask: Ask, model: ChatOpenAI, script
 
 
 @both_ways
-def test_the_correctness_prompt_labels_with_the_reference(
-    ask: Ask, model: ChatOpenAI, script: Script
-) -> None:
-    script.answers = judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
+def test_correctness_prompt_labels_with_the_reference(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = make_judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
     assert ask(judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
     with pytest.raises(LabelerError, match="shows a reference, but there is none"):
-        ask(judge_labeler(model, "CORRECTNESS_PROMPT"), recorded("where?", None, "lima"))
+        ask(judge_labeler(model, "CORRECTNESS_PROMPT"), labelled_input("where?", None, "lima"))
 
 
-def test_a_prompt_that_shows_a_reference_is_no_verifier(model: ChatOpenAI) -> None:
+def test_judge_verifier_refuses_prompts_with_a_reference(model: ChatOpenAI) -> None:
     with pytest.raises(
         InputError, match=r"shows reference_outputs, which has no value: there is no reference"
     ):
@@ -265,25 +263,25 @@ CONTEXT = {"inputs": "question", "context": "documents"}
         RunnableLambda(lambda prompt: {"inputs": prompt["question"], "context": prompt["documents"]}),
     ],
 )
-def test_groundedness_by_fields_of_the_prompt_or_a_function(
+def test_judge_arguments_may_be_fields_or_a_function(
     ask: Ask, arguments: Any, model: ChatOpenAI, script: Script
 ) -> None:
     told = {"inputs": "where?", "context": "Llamas live in Peru."}
     script.answers = {
-        **judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, **told),
-        **judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **told),
+        **make_judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, **told),
+        **make_judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **told),
     }
-    asked = drawn(PASSAGES, "lima", "quito")
+    asked = verifier_input(PASSAGES, "lima", "quito")
     grounded = judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
     assert ask(grounded, asked) == [0.0, 1.0]
     assert ask(judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
     labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
-    assert ask(labeler, recorded(PASSAGES, None, "lima", "quito")) == [True, False]
+    assert ask(labeler, labelled_input(PASSAGES, None, "lima", "quito")) == [True, False]
 
 
 @both_ways
-def test_arguments_are_made_once_for_a_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    script.answers = judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, context="passages")
+def test_judge_arguments_are_computed_once_per_prompt(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+    script.answers = make_judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, context="passages")
     retrieved: list[Any] = []
 
     def retrieve(prompt: Any) -> dict[str, str]:
@@ -295,7 +293,7 @@ def test_arguments_are_made_once_for_a_prompt(ask: Ask, model: ChatOpenAI, scrip
 
 
 @both_ways
-def test_retrieval_relevance_judges_what_was_retrieved(ask: Ask, model: ChatOpenAI, script: Script) -> None:
+def test_judge_candidate_may_be_the_context(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     script.answers = {
         RAG_RETRIEVAL_RELEVANCE_PROMPT.format(inputs="where?", context=text): reply(
             reasoning="", score=relevant
@@ -310,7 +308,7 @@ def test_retrieval_relevance_judges_what_was_retrieved(ask: Ask, model: ChatOpen
 
 
 @both_ways
-def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpenAI) -> None:
+def test_failing_judge_arguments_raise_typed_errors(ask: Ask, model: ChatOpenAI) -> None:
     def failing(prompt: Any) -> Any:
         return {"where?": 3, "there?": {"outputs": "lima"}}[prompt]
 
@@ -318,16 +316,16 @@ def test_arguments_that_cannot_be_had_are_typed_errors(ask: Ask, model: ChatOpen
         return judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
 
     with pytest.raises(VerifierError, match="holds no 'documents'; it is 'question'"):
-        ask(verifier({"context": "documents"}), drawn({"question": "where?"}, "lima"))
+        ask(verifier({"context": "documents"}), verifier_input({"question": "where?"}, "lima"))
     with pytest.raises(VerifierError, match="holds no 'documents'; it is a str"):
         ask(verifier({"context": "documents"}), ASKED)
     with pytest.raises(VerifierError, match="arguments= returned a int; expected a mapping"):
         ask(verifier(failing), ASKED)
     with pytest.raises(VerifierError, match="returned 'outputs', which is reserved for the candidate"):
-        ask(verifier(failing), drawn("there?", "lima"))
+        ask(verifier(failing), verifier_input("there?", "lima"))
     labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
     with pytest.raises(LabelerError, match="arguments function failed with KeyError"):
-        ask(labeler, recorded("nowhere?", None, "lima"))
+        ask(labeler, labelled_input("nowhere?", None, "lima"))
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
@@ -348,7 +346,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("prompt", "settings", "message"), REFUSED)
-def test_what_cannot_be_asked_is_refused_at_once(
+def test_judge_refuses_invalid_prompts_and_settings(
     prompt: Any, settings: Any, message: str, model: ChatOpenAI, script: Script
 ) -> None:
     for made in (judge_verifier, judge_labeler):
@@ -357,7 +355,7 @@ def test_what_cannot_be_asked_is_refused_at_once(
     assert script.requests == []
 
 
-def test_a_labeler_of_numbers_says_which_mean_correct(model: ChatOpenAI) -> None:
+def test_judge_labeler_of_numbers_requires_a_bound(model: ChatOpenAI) -> None:
     for settings in ({"continuous": True}, {"choices": [0, 0.5, 1]}):
         with pytest.raises(InputError, match="pass at_least= or at_most= to say which mean correct"):
             judge_labeler(model, PROMPT, **settings)
@@ -365,7 +363,7 @@ def test_a_labeler_of_numbers_says_which_mean_correct(model: ChatOpenAI) -> None
     judge_labeler(model, PROMPT, choices=[0, 1])
 
 
-def test_models_that_openevals_does_not_take_are_refused(model: ChatOpenAI) -> None:
+def test_judge_refuses_wrapped_models(model: ChatOpenAI) -> None:
     for wrapped in (model.with_retry(), model.bind(stop=["x"])):
         with pytest.raises(InputError, match="openevals takes a chat model itself"):
             judge_verifier(wrapped, PROMPT)  # type: ignore[arg-type]
@@ -374,7 +372,7 @@ def test_models_that_openevals_does_not_take_are_refused(model: ChatOpenAI) -> N
 # --- who it is
 
 
-def test_the_fingerprint_tells_judges_apart(model: ChatOpenAI) -> None:
+def test_judge_fingerprint_differs_for_other_judges(model: ChatOpenAI) -> None:
     verifier = judge_verifier(model, PROMPT)
     said = dict(verifier.fingerprint)
     assert said["evaluator.id"] == "openevals-judge"
@@ -398,7 +396,7 @@ def test_the_fingerprint_tells_judges_apart(model: ChatOpenAI) -> None:
             compare_fingerprints("verifier", said, compute_fingerprint(other))
 
 
-def test_a_function_that_does_not_say_what_it_is_vouches_for_nothing(model: ChatOpenAI) -> None:
+def test_judge_with_an_unnamed_function_is_unverified(model: ChatOpenAI) -> None:
     unknown = judge_verifier(model, PROMPT, arguments=lambda _: {})
     assert "id" not in unknown.fingerprint
     assert compare_fingerprints("verifier", unknown.fingerprint, unknown.fingerprint) == "unverified"
@@ -407,22 +405,22 @@ def test_a_function_that_does_not_say_what_it_is_vouches_for_nothing(model: Chat
 # --- who hears it
 
 
-async def tokens_seen(verifier: Any) -> list[str]:
-    events = verifier.astream_events(drawn("where?", "lima"), version="v2")
+async def collect_streamed_tokens(verifier: Any) -> list[str]:
+    events = verifier.astream_events(verifier_input("where?", "lima"), version="v2")
     return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
 
 
-def test_a_streaming_judge_is_kept_quiet(model: ChatOpenAI) -> None:
+def test_streaming_judge_shows_no_tokens(model: ChatOpenAI) -> None:
     streaming = model.model_copy(update={"streaming": True})
-    assert asyncio.run(tokens_seen(judge_verifier(streaming, PROMPT))) == []
+    assert asyncio.run(collect_streamed_tokens(judge_verifier(streaming, PROMPT))) == []
     # The negative control: the same evaluator without this package's care.
     loud = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=streaming))
-    assert any(asyncio.run(tokens_seen(loud)))
+    assert any(asyncio.run(collect_streamed_tokens(loud)))
 
 
-def test_its_runs_stand_below_that_of_the_verifier(model: ChatOpenAI) -> None:
+def test_judge_runs_are_below_the_run_of_the_verifier(model: ChatOpenAI) -> None:
     async def named() -> list[tuple[str, int]]:
-        events = judge_verifier(model, PROMPT).astream_events(drawn("where?", "lima"), version="v2")
+        events = judge_verifier(model, PROMPT).astream_events(verifier_input("where?", "lima"), version="v2")
         return [
             (event["name"], len(event["parent_ids"])) async for event in events if "start" in event["event"]
         ]
@@ -431,15 +429,17 @@ def test_its_runs_stand_below_that_of_the_verifier(model: ChatOpenAI) -> None:
     assert runs["openevals-verifier"] < runs["openevals"] < runs["ChatOpenAI"]
 
 
-def test_a_model_by_its_name(script: Script, model: ChatOpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_takes_a_model_by_name(
+    script: Script, model: ChatOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", str(model.openai_api_base))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    assert ainvoked(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
+    assert run_ainvoke(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["model"] == "judging"
     with pytest.raises(InputError, match="cannot make a chat model"):
         judge_verifier("nobody:judging", PROMPT)
 
 
-def test_a_model_without_structured_output_is_a_typed_error() -> None:
+def test_judge_without_structured_output_raises_verifier_error() -> None:
     with pytest.raises(VerifierError, match="failed with NotImplementedError"):
-        invoked(judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)
+        run_invoke(judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)

@@ -89,7 +89,7 @@ def chain(artifact: CalibrationArtifact, prompt: str = "ANSWER_RELEVANCE_PROMPT"
     return CFCRunnable(generator=generator, verifier=verifier, artifact=artifact)
 
 
-def test_collected_calibrated_saved_and_served(script: Script, tmp_path: Path) -> None:
+def test_collect_calibrate_and_serve_with_openevals_judges(script: Script, tmp_path: Path) -> None:
     config = read_config("collect.toml")
     ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete
@@ -118,7 +118,7 @@ def test_collected_calibrated_saved_and_served(script: Script, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("script")
-def test_one_judge_that_scores_and_labels_is_warned_of() -> None:
+def test_collect_warns_if_one_judge_scores_and_labels() -> None:
     Path("same.toml").write_text(CONFIG.replace("large-judge", "small-judge").replace("judged.db", "same.db"))
     config = read_config("same.toml")
     first = [next(iter(config.source.read_examples()))]
@@ -129,7 +129,7 @@ def test_one_judge_that_scores_and_labels_is_warned_of() -> None:
     collect(first, config.create_components(), config.store)
 
 
-def test_a_judge_that_fails_leaves_the_prompt_unlabelled(script: Script) -> None:
+def test_failing_labeling_judge_leaves_its_prompt_unlabelled(script: Script) -> None:
     broken = CORRECTNESS_PROMPT.format(inputs="question 1", outputs="right 1", reference_outputs="right 1")
     script.answers = {**script.answers, broken: reply(reasoning="cannot say", score=None)}
     config = read_config("collect.toml")
@@ -141,7 +141,7 @@ def test_a_judge_that_fails_leaves_the_prompt_unlabelled(script: Script) -> None
         assert [record.input for record in store.records()] == ["question 2"]
 
 
-def test_a_file_that_asks_for_what_is_not_there_is_refused(script: Script) -> None:
+def test_collect_toml_with_an_unknown_prompt_is_refused(script: Script) -> None:
     Path("bad.toml").write_text(CONFIG.replace('prompt = "ANSWER_RELEVANCE_PROMPT"', 'prompt = "NO_SUCH"'))
     with pytest.raises(InputError, match="openevals has no prompt 'NO_SUCH'"):
         read_config("bad.toml").create_components()

@@ -52,7 +52,7 @@ def _run_commands(text: str) -> None:
         assert ran.code == 0, ran.err
 
 
-def test_it_does_as_it_says(
+def test_readme_prints_its_outputs(
     facts: list[PromptRecord],
     provenance: Provenance,
     tmp_path: Path,

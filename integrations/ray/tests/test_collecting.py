@@ -23,15 +23,15 @@ from integrations.ray.tests.working import (
     CALL,
     N,
     add_node,
-    asked,
-    begun,
-    exactly_once,
+    check_records_once,
+    count_asked,
+    count_begun,
+    count_in_flight,
     examples,
-    in_flight,
-    noted,
-    noting,
+    make_noting_parts,
     over_http,
     quiet,
+    read_calls,
     script,
 )
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
@@ -60,7 +60,7 @@ def log(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_the_records_are_those_of_one_process(where: str, tmp_path: Path) -> None:
+def test_collect_on_ray_makes_the_records_of_one_process(where: str, tmp_path: Path) -> None:
     size, found = 30, []
     for number, place in enumerate([where, str(tmp_path / "local.db")]):
         served = script(size)
@@ -70,8 +70,8 @@ def test_the_records_are_those_of_one_process(where: str, tmp_path: Path) -> Non
             else:
                 ended = collect(examples(size), over_http(url), place, OPTIONS)
         assert ended.complete
-        assert asked(served) == Counter({f"question {k}": N for k in range(size)})
-        records = exactly_once(place, size)
+        assert count_asked(served) == Counter({f"question {k}": N for k in range(size)})
+        records = check_records_once(place, size)
         # Which of the three requests gets which answer is up to the network, in one process as well.
         candidates = [{one.model_dump_json() for one in record.candidates} for record in records]
         rest = [record.model_dump(exclude={"candidates"}) for record in records]
@@ -82,11 +82,13 @@ def test_the_records_are_those_of_one_process(where: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.usefixtures("cluster")
-def test_prompts_are_spread_and_no_more_are_under_way_than_meant(where: str, log: Path) -> None:
+def test_collect_on_ray_spreads_prompts_within_the_concurrency(where: str, log: Path) -> None:
     size = 60
-    assert collect_on_ray(examples(size), partial(noting, log), where, OPTIONS, actors=ACTORS).complete
-    exactly_once(where, size)
-    calls = noted(log)
+    assert collect_on_ray(
+        examples(size), partial(make_noting_parts, log), where, OPTIONS, actors=ACTORS
+    ).complete
+    check_records_once(where, size)
+    calls = read_calls(log)
     # On a busy machine the last of them may begin when all is done.
     assert 1 < len({call.process for call in calls}) <= ACTORS
     assert len({call.node for call in calls}) > 1
@@ -94,31 +96,31 @@ def test_prompts_are_spread_and_no_more_are_under_way_than_meant(where: str, log
     # The measure sees it where more are allowed.
     more = CollectionOptions(call_policy=CallPolicy(4 * CONCURRENCY), on_notice=quiet)
     other = log.with_name("more")
-    collect_on_ray(examples(size), partial(noting, other), f"{where}2", more, actors=ACTORS)
+    collect_on_ray(examples(size), partial(make_noting_parts, other), f"{where}2", more, actors=ACTORS)
     assert most_at_once(other) > CONCURRENCY
 
 
 def most_at_once(log: Path) -> int:
-    calls = noted(log)
-    return max(sum(in_flight(calls[: end + 1]).values()) for end in range(len(calls)))
+    calls = read_calls(log)
+    return max(sum(count_in_flight(calls[: end + 1]).values()) for end in range(len(calls)))
 
 
 # What dies
 
 
-def repeated(calls: Counter[str], size: int) -> Counter[str]:
+def count_repeated(calls: Counter[str], size: int) -> Counter[str]:
     """Calls beyond the n of each prompt."""
     assert set(calls) == {f"question {number}" for number in range(size)}
     assert min(calls.values()) >= N
     return Counter({prompt: count - N for prompt, count in calls.items() if count > N})
 
 
-async def busy(log: Path, node: str | None = None) -> int:
+async def find_busy(log: Path, node: str | None = None) -> int:
     """A process that is at a call right now, once half of the work is done."""
-    await wait_until_async(lambda: sum(begun(log).values()) > 60)
+    await wait_until_async(lambda: sum(count_begun(log).values()) > 60)
     while True:
-        calls = [call for call in noted(log) if node in {None, call.node}]
-        for process, count in in_flight(calls).items():
+        calls = [call for call in read_calls(log) if node in {None, call.node}]
+        for process, count in count_in_flight(calls).items():
             if count > 0:
                 return process
         await asyncio.sleep(0.001)
@@ -126,7 +128,7 @@ async def busy(log: Path, node: str | None = None) -> int:
 
 async def while_collecting(size: int, log: Path, where: str, then: Any) -> CollectionResult:
     going = asyncio.ensure_future(
-        acollect_on_ray(examples(size), partial(noting, log), where, OPTIONS, actors=ACTORS)
+        acollect_on_ray(examples(size), partial(make_noting_parts, log), where, OPTIONS, actors=ACTORS)
     )
     try:
         await then()
@@ -136,26 +138,26 @@ async def while_collecting(size: int, log: Path, where: str, then: Any) -> Colle
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_is_killed_costs_what_it_was_at(where: str, log: Path) -> None:
+def test_killed_worker_repeats_only_its_prompts(where: str, log: Path) -> None:
     size, killed = 80, []
 
     async def kill() -> None:
-        killed.append(await busy(log))
+        killed.append(await find_busy(log))
         os.kill(killed[0], signal.SIGKILL)
 
     assert asyncio.run(while_collecting(size, log, where, kill)).complete
-    exactly_once(where, size)
-    again = repeated(begun(log), size)
+    check_records_once(where, size)
+    again = count_repeated(count_begun(log), size)
     # It was at something; and all that it can have been at are the prompts under way, n calls each.
     assert 1 <= len(again) <= AT_ONCE
     assert max(again.values()) <= N
-    calls = noted(log)
+    calls = read_calls(log)
     # Nothing of others is repeated: whoever repeats has taken over from the one that died.
     died = {call.prompt for call in calls if call.process == killed[0]}
     assert set(again) <= died
 
 
-def test_a_node_that_is_lost_costs_what_was_there(cluster: Cluster, where: str, log: Path) -> None:
+def test_lost_node_repeats_only_its_prompts(cluster: Cluster, where: str, log: Path) -> None:
     size, lost = 80, []
     # The only one with room for these actors, until it is gone.
     extra = add_node(cluster, room=3)
@@ -164,28 +166,28 @@ def test_a_node_that_is_lost_costs_what_was_there(cluster: Cluster, where: str, 
         going = asyncio.ensure_future(
             acollect_on_ray(
                 examples(size),
-                partial(noting, log),
+                partial(make_noting_parts, log),
                 where,
                 OPTIONS,
                 actors=ACTORS,
                 each={"num_cpus": 0, "resources": {"room": 1}},
             )
         )
-        await busy(log)
+        await find_busy(log)
         lost.append(time.time())
-        await asyncio.to_thread(lose, cluster, extra, {call.process for call in noted(log)})
+        await asyncio.to_thread(lose, cluster, extra, {call.process for call in read_calls(log)})
         add_node(cluster, room=2)  # not in a thread, where Ray could not handle signals
         return await asyncio.wait_for(going, 180)
 
     assert asyncio.run(run()).complete
-    exactly_once(where, size)
-    calls = noted(log)
+    check_records_once(where, size)
+    calls = read_calls(log)
     first = calls[0].node
     assert len({call.node for call in calls}) == 2
     assert max(call.at for call in calls if call.node == first) < lost[0] + 1
     # All three actors were there: what they were at is all that was under way.
-    assert 1 <= len(repeated(begun(log), size)) <= AT_ONCE
-    assert max(repeated(begun(log), size).values()) <= N
+    assert 1 <= len(count_repeated(count_begun(log), size)) <= AT_ONCE
+    assert max(count_repeated(count_begun(log), size).values()) <= N
 
 
 def lose(cluster: Cluster, node: Any, workers: set[int]) -> None:
@@ -196,7 +198,7 @@ def lose(cluster: Cluster, node: Any, workers: set[int]) -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def shared(request: pytest.FixtureRequest, where: str) -> Iterator[str]:
+def shared_store(request: pytest.FixtureRequest, where: str) -> Iterator[str]:
     if request.param == "sqlite":
         yield where
         return
@@ -204,7 +206,7 @@ def shared(request: pytest.FixtureRequest, where: str) -> Iterator[str]:
         yield server.database()
 
 
-def test_a_driver_that_is_killed_is_run_again(cluster: Cluster, shared: str) -> None:
+def test_killed_driver_can_be_run_again(cluster: Cluster, shared_store: str) -> None:
     size = 80
     served = script(size, seconds=CALL)
     with serving(served, own_process=True) as url:
@@ -212,24 +214,24 @@ def test_a_driver_that_is_killed_is_run_again(cluster: Cluster, shared: str) -> 
             sys.executable,
             str(Path(__file__).with_name("working.py")),
             cluster.address,
-            shared,
+            shared_store,
             url,
             str(size),
         ]
         driver = subprocess.Popen(command)
         try:
-            durable = asyncio.run(half_drawn(shared, size))
+            durable = asyncio.run(half_drawn(shared_store, size))
             with pytest.raises(StoreError, match="another run is using"):
-                collect(examples(size), over_http(url), shared, OPTIONS)
+                collect(examples(size), over_http(url), shared_store, OPTIONS)
         finally:
             driver.kill()
             driver.wait()
         time.sleep(1)  # its actors may end what they are at; nothing else is begun for it
         assert collect_on_ray(
-            examples(size), partial(over_http, url), shared, OPTIONS, actors=ACTORS
+            examples(size), partial(over_http, url), shared_store, OPTIONS, actors=ACTORS
         ).complete
-    exactly_once(shared, size)
-    again = repeated(asked(served), size)
+    check_records_once(shared_store, size)
+    again = count_repeated(count_asked(served), size)
     assert not set(again) & durable
     assert 1 <= len(again) <= AT_ONCE
     assert max(again.values()) <= N
@@ -258,9 +260,9 @@ async def half_drawn(where: str, size: int) -> set[str]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> None:
+def test_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> None:
     size = 12
-    factory = partial(noting, log, end_of="question 7")
+    factory = partial(make_noting_parts, log, end_of="question 7")
     options = CollectionOptions(call_policy=CallPolicy(2), on_notice=quiet)
     assert collect_on_ray(examples(size), factory, where, options, actors=2).complete
     with Store(where) as store:
@@ -270,4 +272,4 @@ def test_a_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> N
     assert "p7" in {failure.id for failure in failures}
     assert all(f"{MAX_DEATHS} workers died" in failure.error for failure in failures)
     # Each time with all its calls that had a place.
-    assert MAX_DEATHS <= begun(log)["question 7"] <= MAX_DEATHS * N
+    assert MAX_DEATHS <= count_begun(log)["question 7"] <= MAX_DEATHS * N

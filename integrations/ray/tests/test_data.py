@@ -26,7 +26,16 @@ from langchain_cfc_ray.parts import _PartsSink
 from langchain_core.messages import AIMessage, messages_from_dict
 from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
-from integrations.ray.tests.working import N, asked, begun, examples, noting, over_http, quiet, script
+from integrations.ray.tests.working import (
+    N,
+    count_asked,
+    count_begun,
+    examples,
+    make_noting_parts,
+    over_http,
+    quiet,
+    script,
+)
 from langchain_cfc import calibrate
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components, Store, collect
 from langchain_cfc.errors import CollectionError, InputError, RecordError
@@ -51,7 +60,7 @@ def questions(folder: Path, size: int = SIZE) -> Any:
     return make_prompts(ray.data.read_parquet(str(folder / "questions.parquet")), COLUMNS)
 
 
-def in_order(records: Any) -> list[tuple[Any, ...]]:
+def sort_records(records: Any) -> list[tuple[Any, ...]]:
     """Records by id; which request of a prompt gets which answer is up to the network."""
     rows = (
         (one.id, one.input, one.reference, one.metadata, sorted(map(repr, one.candidates))) for one in records
@@ -68,30 +77,30 @@ def parts(tmp_path: Path) -> Parts:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_chain_gives_the_records_of_collect_and_they_calibrate(tmp_path: Path, parts: Parts) -> None:
-    factory = partial(noting, tmp_path / "log", 0.001)
+def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
+    factory = partial(make_noting_parts, tmp_path / "log", 0.001)
     parts.write(collect_prompts(questions(tmp_path), factory, batch_size=16))
     merged = parts.merge(tmp_path / "records.parquet")
     assert (merged.labelled, merged.failed) == (SIZE, {})
     made = read_records(tmp_path / "records.parquet")
-    collect(examples(SIZE), noting(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
+    collect(examples(SIZE), make_noting_parts(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
     with Store(tmp_path / "store.db") as store:
         assert made.provenance == store.provenance()
-        assert in_order(made) == in_order(store.records())
+        assert sort_records(made) == sort_records(store.records())
     assert {len(one.candidates) for one in made} == {N}
     assert calibrate(made, alpha=0.2, features="1").provenance == made.provenance
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_what_is_finished_is_not_paid_for_again(tmp_path: Path, parts: Parts) -> None:
+def test_skip_finished_repeats_no_finished_prompt(tmp_path: Path, parts: Parts) -> None:
     log = tmp_path / "log"
 
     def run(size: int, checkpoint: Parts) -> Counter[str]:
         log.unlink(missing_ok=True)
         prompts = checkpoint.skip_finished(questions(tmp_path, size))
-        parts.write(collect_prompts(prompts, partial(noting, log, 0.001), batch_size=8))
-        return begun(log)
+        parts.write(collect_prompts(prompts, partial(make_noting_parts, log, 0.001), batch_size=8))
+        return count_begun(log)
 
     asked_first = {f"question {number}" for number in range(SIZE // 2)}
     assert run(SIZE // 2, parts) == Counter(dict.fromkeys(asked_first, N))
@@ -119,7 +128,7 @@ class Failing:
         return question.replace("question", "answer")
 
 
-def refusing(flag: Path, n: int = N) -> Components:
+def make_refusing_parts(flag: Path, n: int = N) -> Components:
     def verifier(prompt: Any, candidates: Any) -> list[float]:
         del prompt
         return [0.5] * len(candidates)
@@ -129,11 +138,11 @@ def refusing(flag: Path, n: int = N) -> Components:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_prompt_that_fails_is_told_and_may_be_tried_again(tmp_path: Path, parts: Parts) -> None:
+def test_failed_prompt_is_reported_and_can_be_retried(tmp_path: Path, parts: Parts) -> None:
     flag, records = tmp_path / "flag", tmp_path / "records.parquet"
     flag.touch()
     prompts = questions(tmp_path, 8)
-    parts.write(collect_prompts(prompts, partial(refusing, flag)))
+    parts.write(collect_prompts(prompts, partial(make_refusing_parts, flag)))
     merged = parts.merge(records)
     assert merged.labelled == 7
     assert [*merged.failed] == ["p3"]
@@ -141,7 +150,7 @@ def test_a_prompt_that_fails_is_told_and_may_be_tried_again(tmp_path: Path, part
     flag.unlink()
     assert parts.skip_finished(prompts).count() == 0
     left = parts.skip_finished(prompts, retry_failed=True)
-    parts.write(collect_prompts(left, partial(refusing, flag)))
+    parts.write(collect_prompts(left, partial(make_refusing_parts, flag)))
     merged = parts.merge(records)
     assert (merged.labelled, merged.failed) == (8, {})
     assert len({one.id for one in read_records(records)}) == 8
@@ -149,22 +158,22 @@ def test_a_prompt_that_fails_is_told_and_may_be_tried_again(tmp_path: Path, part
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_other_components_than_before_are_refused(tmp_path: Path, parts: Parts) -> None:
+def test_collect_prompts_refuses_other_components(tmp_path: Path, parts: Parts) -> None:
     prompts = questions(tmp_path, 4)
-    parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag")))
+    parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag")))
     with pytest.raises(InputError, match=r"made different parts .n: 3 and 4"):
-        parts.write(collect_prompts(prompts, partial(refusing, tmp_path / "flag", N + 1)))
+        parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag", N + 1)))
     assert parts.merge(tmp_path / "records.parquet").labelled == 4
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_row_that_is_no_prompt_is_refused(tmp_path: Path, parts: Parts) -> None:
+def test_collect_prompts_refuses_rows_that_are_no_prompts(tmp_path: Path, parts: Parts) -> None:
     rows = make_prompts(ray.data.from_items([{"question": 3, "answer": "", "name": "p"}]), COLUMNS)
     with pytest.raises(
         CollectionError, match=r"RecordError: the row \{'question': 3.* found 3; expected text"
     ):
-        parts.write(collect_prompts(rows, partial(noting, tmp_path / "log")))
+        parts.write(collect_prompts(rows, partial(make_noting_parts, tmp_path / "log")))
 
 
 # Candidates that a processor draws
@@ -186,7 +195,7 @@ def over_processor(url: str, prompts: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_processor_gives_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
+def test_label_draws_makes_the_records_of_collect(tmp_path: Path, parts: Parts) -> None:
     draws, served = Parts(tmp_path / "draws", key="draw"), script(SIZE)
     with serving(served, own_process=True) as url:
         factory = partial(over_http, url)
@@ -196,14 +205,14 @@ def test_a_processor_gives_the_records_of_collect(tmp_path: Path, parts: Parts) 
         drawn = ray.data.read_parquet(draws.path)
         parts.write(label_draws(parts.skip_finished(drawn), factory))
         assert parts.merge(tmp_path / "records.parquet").labelled == SIZE
-    assert asked(served) == Counter({f"question {k}": N for k in range(SIZE)})
+    assert count_asked(served) == Counter({f"question {k}": N for k in range(SIZE)})
     other = script(SIZE)
     with serving(other, own_process=True) as url:
         collect(examples(SIZE), over_http(url), tmp_path / "store.db", OPTIONS)
     made = read_records(tmp_path / "records.parquet")
     with Store(tmp_path / "store.db") as store:
         assert made.provenance == store.provenance()
-        assert in_order(made) == in_order(store.records())
+        assert sort_records(made) == sort_records(store.records())
 
 
 def completion(text: str) -> dict[str, Any]:
@@ -222,7 +231,7 @@ def drawn(prompt: int, slot: int, output: Any = None) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_prompt_whose_candidates_are_not_all_there_is_told(tmp_path: Path, parts: Parts) -> None:
+def test_label_draws_reports_incomplete_prompts(tmp_path: Path, parts: Parts) -> None:
     refused = {"error": {"message": "content policy"}}
     rows = [
         *(drawn(0, slot) for slot in range(N)),
@@ -232,7 +241,7 @@ def test_a_prompt_whose_candidates_are_not_all_there_is_told(tmp_path: Path, par
         *(drawn(4, slot) for slot in (*range(N), 0)),  # a task that was repeated
     ]
     dataset = ray.data.from_items(rows)
-    parts.write(label_draws(dataset, partial(refusing, tmp_path / "flag")))
+    parts.write(label_draws(dataset, partial(make_refusing_parts, tmp_path / "flag")))
     merged = parts.merge(tmp_path / "records.parquet")
     assert sorted(one.id for one in read_records(tmp_path / "records.parquet")) == ["p0", "p4"]
     assert sorted(merged.failed) == ["p1", "p2", "p3"]
@@ -241,7 +250,7 @@ def test_a_prompt_whose_candidates_are_not_all_there_is_told(tmp_path: Path, par
     assert "4 candidates were drawn; expected n = 3" in merged.failed["p3"]
 
 
-def test_a_completion_keeps_what_verifiers_read() -> None:
+def test_encode_draw_keeps_log_probabilities_and_usage() -> None:
     body = completion("yes")
     body["choices"][0]["logprobs"] = {"content": [{"token": "yes", "logprob": -0.5}]}
     [message] = messages_from_dict([json.loads(drawn(0, 0, body)["message"])])
@@ -256,13 +265,13 @@ def test_a_completion_keeps_what_verifiers_read() -> None:
 
 
 @pytest.mark.parametrize("body", [{}, {"error": {"message": "busy"}}, {"choices": []}, {"choices": [{}]}])
-def test_a_body_without_an_answer_is_an_error(body: dict[str, Any]) -> None:
+def test_encode_draw_reports_a_body_without_answer(body: dict[str, Any]) -> None:
     row = drawn(0, 0, body)
     assert row["message"] == ""
     assert row["error"].startswith("no answer: ")
 
 
-def test_prompts_become_messages() -> None:
+def test_read_messages_returns_chat_messages() -> None:
     assert read_messages({"id": "p", "input": '"why?"'}) == [{"role": "user", "content": "why?"}]
     given = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}]
     assert read_messages({"id": "p", "input": json.dumps(given)}) == given
@@ -271,7 +280,7 @@ def test_prompts_become_messages() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1.5])
-def test_a_number_of_candidates_that_is_none_is_refused(n: Any) -> None:
+def test_repeat_prompts_refuses_invalid_n(n: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of candidates"):
         repeat_prompts(None, n)
 
@@ -295,7 +304,7 @@ def row(name: str, given: str = '"why?"', error: str = "") -> dict[str, Any]:
     return {**fields, "candidates": candidates, **notes}
 
 
-def test_a_prompt_is_a_record_once_whatever_was_repeated(tmp_path: Path, parts: Parts) -> None:
+def test_merge_writes_each_prompt_once(tmp_path: Path, parts: Parts) -> None:
     add_part(parts, 0, row("a"), row("b", error="failed"))
     add_part(parts, 1, row("a"), row("b"), row("c", error="failed"))
     (Path(parts.path) / ".half.parquet").write_bytes(b"PAR1")
@@ -308,14 +317,14 @@ def test_a_prompt_is_a_record_once_whatever_was_repeated(tmp_path: Path, parts: 
     assert records.provenance.generator == {"model_version": "m"}
 
 
-def test_two_prompts_of_one_name_are_refused(tmp_path: Path, parts: Parts) -> None:
+def test_merge_refuses_two_prompts_with_one_id(tmp_path: Path, parts: Parts) -> None:
     add_part(parts, 0, row("a"), row("a", '"how?"'))
     with pytest.raises(RecordError, match="two prompts are called 'a'"):
         parts.merge(tmp_path / "records.parquet")
     assert not (tmp_path / "records.parquet").exists()
 
 
-def test_nothing_labelled_is_told(tmp_path: Path, parts: Parts) -> None:
+def test_merge_refuses_parts_without_labels(tmp_path: Path, parts: Parts) -> None:
     with pytest.raises(CollectionError, match="no prompt was labelled"):
         parts.merge(tmp_path / "records.parquet")
     add_part(parts, 0, row("a", error="refused"))

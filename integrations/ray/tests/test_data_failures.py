@@ -20,7 +20,15 @@ import ray
 from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
 from ray.cluster_utils import Cluster
 
-from integrations.ray.tests.working import N, add_node, begun, examples, in_flight, noted, noting
+from integrations.ray.tests.working import (
+    N,
+    add_node,
+    count_begun,
+    count_in_flight,
+    examples,
+    make_noting_parts,
+    read_calls,
+)
 from langchain_cfc.collect import CallPolicy, Columns
 from langchain_cfc.records import read_records
 from tests.concurrency import wait_until
@@ -39,13 +47,13 @@ def run(folder: Path, each: dict[str, Any] | None = None) -> None:
     columns = Columns(input="question", reference="answer", id="name")
     parts = Parts(folder / "parts")
     prompts = parts.skip_finished(make_prompts(ray.data.from_items(rows), columns))
-    policy, factory = CallPolicy(4), partial(noting, folder / "log", 0.05)
+    policy, factory = CallPolicy(4), partial(make_noting_parts, folder / "log", 0.05)
     parts.write(
         collect_prompts(prompts, factory, actors=ACTORS, call_policy=policy, batch_size=BATCH, each=each)
     )
 
 
-def exactly_once(folder: Path) -> None:
+def check_records_once(folder: Path) -> None:
     """Check the records: each prompt once, with n candidates."""
     merged = Parts(folder / "parts").merge(folder / "records.parquet")
     assert (merged.labelled, merged.failed) == (SIZE, {})
@@ -54,15 +62,15 @@ def exactly_once(folder: Path) -> None:
     assert {len(one.candidates) for one in records} == {N}
 
 
-def finished(folder: Path) -> set[str]:
+def list_finished(folder: Path) -> set[str]:
     """The prompts that are in the folder."""
     names = [one for one in (folder / "parts").glob("*.parquet") if not one.name.startswith(".")]
     return {name for one in names for name in pq.read_table(one, columns=["id"])["id"].to_pylist()}
 
 
-def repeated(folder: Path) -> Counter[str]:
+def count_repeated(folder: Path) -> Counter[str]:
     """Calls beyond the n of each prompt."""
-    calls = begun(folder / "log")
+    calls = count_begun(folder / "log")
     assert set(calls) == {f"question {number}" for number in range(SIZE)}
     assert min(calls.values()) >= N
     return Counter({prompt: count - N for prompt, count in calls.items() if count > N})
@@ -81,7 +89,7 @@ def while_running(folder: Path, then: Callable[[], None], each: dict[str, Any] |
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        wait_until(lambda: len(finished(folder)) >= SIZE // 3)
+        wait_until(lambda: len(list_finished(folder)) >= SIZE // 3)
         then()
     finally:
         thread.join(240)
@@ -90,54 +98,56 @@ def while_running(folder: Path, then: Callable[[], None], each: dict[str, Any] |
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_that_is_killed_costs_what_it_was_at(tmp_path: Path) -> None:
+def test_killed_worker_of_a_pipeline_repeats_only_its_batches(tmp_path: Path) -> None:
     before: set[str] = set()
 
     def kill() -> None:
-        before.update(finished(tmp_path))
-        while not (busy := [one for one, calls in in_flight(noted(tmp_path / "log")).items() if calls > 0]):
+        before.update(list_finished(tmp_path))
+        while not (
+            busy := [one for one, calls in count_in_flight(read_calls(tmp_path / "log")).items() if calls > 0]
+        ):
             pass
         os.kill(busy[0], signal.SIGKILL)
 
     while_running(tmp_path, kill)
-    exactly_once(tmp_path)
-    again = repeated(tmp_path)
+    check_records_once(tmp_path)
+    again = count_repeated(tmp_path)
     assert 1 <= len(again) <= LOST
     assert not {prompt.replace("question ", "p") for prompt in again} & before
 
 
-def test_a_node_that_is_lost_costs_what_was_there(cluster: Cluster, tmp_path: Path) -> None:
+def test_lost_node_of_a_pipeline_repeats_only_its_batches(cluster: Cluster, tmp_path: Path) -> None:
     extra = add_node(cluster, room=ACTORS)
     before: set[str] = set()
 
     def lose() -> None:
-        before.update(finished(tmp_path))
-        for process in {call.process for call in noted(tmp_path / "log")}:
+        before.update(list_finished(tmp_path))
+        for process in {call.process for call in read_calls(tmp_path / "log")}:
             os.kill(process, signal.SIGKILL)
         cluster.remove_node(extra, allow_graceful=False)
         asyncio.run(asyncio.sleep(1))
         add_node(cluster, room=ACTORS)
 
     while_running(tmp_path, lose, {"resources": {"room": 1}})
-    exactly_once(tmp_path)
-    assert len({call.node for call in noted(tmp_path / "log")}) == 2
-    again = repeated(tmp_path)
+    check_records_once(tmp_path)
+    assert len({call.node for call in read_calls(tmp_path / "log")}) == 2
+    again = count_repeated(tmp_path)
     assert 1 <= len(again) <= ACTORS * LOST
     assert not {prompt.replace("question ", "p") for prompt in again} & before
 
 
-def test_a_driver_that_is_killed_is_run_again(cluster: Cluster, tmp_path: Path) -> None:
+def test_killed_driver_of_a_pipeline_can_be_run_again(cluster: Cluster, tmp_path: Path) -> None:
     driver = subprocess.Popen([sys.executable, __file__, cluster.address, str(tmp_path)])
     try:
-        wait_until(lambda: len(finished(tmp_path)) >= SIZE // 3)
+        wait_until(lambda: len(list_finished(tmp_path)) >= SIZE // 3)
     finally:
         driver.kill()
         driver.wait()
-    before = finished(tmp_path)
+    before = list_finished(tmp_path)
     assert len(before) < SIZE
     run(tmp_path)
-    exactly_once(tmp_path)
-    again = repeated(tmp_path)
+    check_records_once(tmp_path)
+    again = count_repeated(tmp_path)
     assert 1 <= len(again) <= ACTORS * LOST
     assert not {prompt.replace("question ", "p") for prompt in again} & before
 

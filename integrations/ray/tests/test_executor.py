@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from langchain_cfc_ray import RayExecutor, acollect_on_ray, collect_on_ray
 
-from integrations.ray.tests.working import N, noting
+from integrations.ray.tests.working import N, make_noting_parts
 from langchain_cfc.collect.collecting import CallPolicy
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.errors import CollectionError, InputError, StoreError
@@ -25,7 +25,7 @@ PACE = CallPolicy(concurrency=4)
 NOWHERE = Path("nowhere")
 
 
-def opened(factory: Any, **settings: Any) -> dict[str, Any]:
+def open_executor(factory: Any, **settings: Any) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         async with RayExecutor(factory, PACE, **{"actors": 2, **settings}) as executor:
             # Both have to be there before anything can differ.
@@ -36,36 +36,36 @@ def opened(factory: Any, **settings: Any) -> dict[str, Any]:
     return asyncio.run(run())
 
 
-def different() -> Components:
-    made = noting(NOWHERE)
+def make_different_parts() -> Components:
+    made = make_noting_parts(NOWHERE)
     return Components(made.generator, made.verifier, made.labeler, N, generator_id=str(os.getpid()))
 
 
-def failing() -> Components:
+def fail_to_make_parts() -> Components:
     text = "no key"
     raise KeyError(text)
 
 
 @pytest.mark.parametrize("actors", [0, 5, 1.5])
-def test_a_number_of_actors_that_cannot_share_the_places_is_refused(actors: Any) -> None:
+def test_ray_executor_refuses_invalid_numbers_of_actors(actors: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number from 1 to the concurrency of 4"):
-        RayExecutor("integrations.ray.tests.working:noting", PACE, actors=actors)
+        RayExecutor("integrations.ray.tests.working:make_noting_parts", PACE, actors=actors)
 
 
-def test_a_factory_that_cannot_travel_is_refused_before_anything_is_started() -> None:
+def test_ray_executor_refuses_factories_that_cannot_be_pickled() -> None:
     lock = threading.Lock()
 
     def factory() -> Components:
         with lock:
-            return noting(NOWHERE)
+            return make_noting_parts(NOWHERE)
 
     with pytest.raises(InputError, match="cannot be sent to other machines"):
         RayExecutor(factory, PACE, actors=1)
 
 
-def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
+def test_configuration_requires_a_started_actor() -> None:
     with pytest.raises(InputError, match="no actor has started yet"):
-        _ = RayExecutor("integrations.ray.tests.working:noting", PACE, actors=1).configuration
+        _ = RayExecutor("integrations.ray.tests.working:make_noting_parts", PACE, actors=1).configuration
 
 
 @pytest.mark.long
@@ -78,51 +78,51 @@ def test_nothing_is_known_of_the_parts_before_an_actor_has_made_them() -> None:
             InputError,
             "the factory nowhere:parts failed on a worker with ModuleNotFoundError",
         ),
-        (failing, InputError, "failed on a worker with KeyError: 'no key'"),
+        (fail_to_make_parts, InputError, "failed on a worker with KeyError: 'no key'"),
         (dict, InputError, "returned a dict; expected"),
-        (different, InputError, "two actors created different components .generator: {'id'"),
+        (make_different_parts, InputError, "two actors created different components .generator: {'id'"),
     ],
 )
-def test_a_factory_that_cannot_be_used_is_told(factory: Any, error: type[Exception], said: str) -> None:
+def test_ray_executor_reports_failing_factories(factory: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        opened(factory)
+        open_executor(factory)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_a_factory_by_its_import_path_is_called_on_each_actor() -> None:
-    assert opened("tests.test_executor:told")["n"] == N
+def test_ray_executor_takes_a_factory_by_import_path() -> None:
+    assert open_executor("tests.test_executor:make_parts")["n"] == N
 
 
-def told() -> Components:
-    return noting(NOWHERE)
+def make_parts() -> Components:
+    return make_noting_parts(NOWHERE)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_actors_for_which_there_is_no_room_are_not_waited_for_for_ever() -> None:
+def test_ray_executor_gives_up_waiting_for_actors() -> None:
     with pytest.raises(CollectionError, match="no actor became ready in 2 seconds"):
-        opened(told, each={"resources": {"nowhere": 1}}, patience=2)
+        open_executor(make_parts, each={"resources": {"nowhere": 1}}, patience=2)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_code_that_workers_do_not_have_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_executor_reports_modules_missing_on_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     here = ModuleType("only_here")
     monkeypatch.setitem(sys.modules, "only_here", here)
     exec("def parts(): ...", vars(here))  # noqa: S102 - a module of one line
     with pytest.raises(
         CollectionError, match=r"(?s)an actor could not be started.*No module named 'only_here'"
     ):
-        opened(here.parts)
+        open_executor(here.parts)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
-def test_another_configuration_is_refused_as_it_is_in_one_process(tmp_path: Path) -> None:
-    factory = partial(noting, tmp_path / "log")
+def test_collect_on_ray_refuses_another_configuration(tmp_path: Path) -> None:
+    factory = partial(make_noting_parts, tmp_path / "log")
     where = str(tmp_path / "store.db")
     one = [Example(id="a", input="question 1", reference="answer 1")]
     assert collect_on_ray(one, factory, where, actors=1).complete
     with pytest.raises(StoreError, match="was made with another configuration: generator"):
-        asyncio.run(acollect_on_ray(one, different, where, actors=1))
+        asyncio.run(acollect_on_ray(one, make_different_parts, where, actors=1))

@@ -18,7 +18,16 @@ import pytest
 from langchain_cfc_ray import RayExecutor
 from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLimiter, start_limiter
 
-from integrations.ray.tests.working import TOKENS, N, begun, exactly_once, examples, noted, noting, quiet
+from integrations.ray.tests.working import (
+    TOKENS,
+    N,
+    check_records_once,
+    count_begun,
+    examples,
+    make_noting_parts,
+    quiet,
+    read_calls,
+)
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
 from tests.concurrency import wait_until, wait_until_async
 
@@ -43,13 +52,13 @@ class OneLimiterEach(RayExecutor):
         return super()._start_actor(concurrency, self._start_limiter())
 
 
-def busiest(log: Path) -> int:
+def count_busiest(log: Path) -> int:
     """Most calls that were begun within some seconds."""
-    times = [call.at for call in noted(log) if not call.ended]
+    times = [call.at for call in read_calls(log) if not call.ended]
     return max(sum(start <= time <= start + WINDOW for time in times) for start in times)
 
 
-async def collected(executor: RayExecutor, where: str, pace: CallPolicy) -> None:
+async def collect_with(executor: RayExecutor, where: str, pace: CallPolicy) -> None:
     async with executor:
         ended = await acollect(
             examples(PROMPTS), executor, where, CollectionOptions(call_policy=pace, on_notice=quiet)
@@ -58,41 +67,41 @@ async def collected(executor: RayExecutor, where: str, pace: CallPolicy) -> None
 
 
 @pytest.mark.parametrize("limited", PACES)
-def test_the_rate_holds_for_all_actors_together(limited: str, tmp_path: Path) -> None:
+def test_rate_limit_holds_for_all_actors_together(limited: str, tmp_path: Path) -> None:
     pace, burst = PACES[limited]
     found = {}
     for kind in (RayExecutor, OneLimiterEach):
         log = tmp_path / kind.__name__
-        executor = kind(partial(noting, log, 0.005), pace, actors=ACTORS)
-        asyncio.run(collected(executor, f"{log}.db", pace))
-        exactly_once(f"{log}.db", PROMPTS)
-        found[kind] = busiest(log)
+        executor = kind(partial(make_noting_parts, log, 0.005), pace, actors=ACTORS)
+        asyncio.run(collect_with(executor, f"{log}.db", pace))
+        check_records_once(f"{log}.db", PROMPTS)
+        found[kind] = count_busiest(log)
     law = RATE * (WINDOW + DELAY) + burst
     # Nor is it much slower than it may be.
     assert RATE * WINDOW / 2 <= found[RayExecutor] <= law
     assert found[OneLimiterEach] > law
 
 
-def test_a_limiter_that_dies_is_asked_again(tmp_path: Path) -> None:
+def test_killed_limiter_is_replaced(tmp_path: Path) -> None:
     pace, burst = PACES["requests"]
     log, where = tmp_path / "log", str(tmp_path / "store.db")
-    executor = RayExecutor(partial(noting, log, 0.005), pace, actors=ACTORS)
+    executor = RayExecutor(partial(make_noting_parts, log, 0.005), pace, actors=ACTORS)
 
     async def run() -> None:
-        going = asyncio.ensure_future(collected(executor, where, pace))
-        await wait_until_async(lambda: sum(begun(log).values()) > PROMPTS)
+        going = asyncio.ensure_future(collect_with(executor, where, pace))
+        await wait_until_async(lambda: sum(count_begun(log).values()) > PROMPTS)
         process = await executor._limiters[0].__ray_call__.remote(lambda limiter: os.getpid())  # noqa: ARG005 - Ray hands it over
         os.kill(process, signal.SIGKILL)
         await asyncio.wait_for(going, 60)
 
     asyncio.run(run())
-    exactly_once(where, PROMPTS)
+    check_records_once(where, PROMPTS)
     # No call was made twice, and none without its turn: a new limiter begins with none to give away.
-    assert sum(begun(log).values()) == PROMPTS * N
-    assert busiest(log) <= RATE * (WINDOW + DELAY) + burst
+    assert sum(count_begun(log).values()) == PROMPTS * N
+    assert count_busiest(log) <= RATE * (WINDOW + DELAY) + burst
 
 
-def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked() -> None:
+def test_cluster_rate_limiter_acquires_with_and_without_blocking() -> None:
     begun_one = start_limiter(CallPolicy(requests_per_second=0.5, tokens_per_second=1.0))
     assert begun_one is not None
     _, limiter = begun_one
@@ -106,5 +115,5 @@ def test_a_turn_is_taken_in_a_thread_as_well_and_is_not_waited_for_unless_asked(
     wait_until(lambda: not tokens.acquire(blocking=False))
 
 
-def test_there_is_no_limiter_where_there_is_no_rate() -> None:
+def test_start_limiter_returns_none_without_rate() -> None:
     assert start_limiter(CallPolicy()) is None

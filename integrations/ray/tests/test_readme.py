@@ -36,13 +36,13 @@ def _written(kind: str, text: str) -> str:
     return f"__import__('pathlib').Path({name.removeprefix('# ')!r}).write_text({content!r})\n"
 
 
-def judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
+def list_judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
     """What matters of a record's candidates, whose order is that of draws at the same time."""
     return sorted((str(one.text), one.score, one.correct) for one in record.candidates)
 
 
 @pytest.mark.long
-def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
+def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
     facts = list_facts()[:SIZE]
     (tmp_path / "page.py").write_text(program(), encoding="utf-8")
     script = Script.of(facts)
@@ -68,14 +68,16 @@ def test_what_the_page_shows_does_as_it_says(tmp_path: Path) -> None:
         )
     assert f"{SIZE} questions, " in done.stdout
     with Store(tmp_path / "replayed.db") as store:
-        replayed = {record.id: judged(record) for record in store.records()}
-    assert replayed == {fact.id: judged(fact) for fact in facts}
+        replayed = {record.id: list_judged(record) for record in store.records()}
+    assert replayed == {fact.id: list_judged(fact) for fact in facts}
     for name in ("records", "hosted"):
         records = read_records(tmp_path / f"{name}.parquet")
         assert len({record.id for record in records}) == SIZE
         assert records.provenance is not None
         assert records.provenance.n == N
-    assert {record.id: judged(record) for record in read_records(tmp_path / "records.parquet")} == replayed
+    assert {
+        record.id: list_judged(record) for record in read_records(tmp_path / "records.parquet")
+    } == replayed
     for name in ("store.db", "configured.db"):
         with Store(tmp_path / name) as store:
             assert len(list(store.records())) == SIZE

@@ -74,7 +74,7 @@ def over_http(url: str) -> Components:
     return Components(model, SequenceProbability(), NormalisedMatch(), N)
 
 
-def asked(served: Script) -> Counter[str]:
+def count_asked(served: Script) -> Counter[str]:
     """How often the server was asked each prompt."""
     return Counter(body["messages"][-1]["content"] for body in served.requests)
 
@@ -134,7 +134,7 @@ class NotingModel(BaseChatModel):
             file.write(f"{line}\n")
 
 
-def noting(log: Path, seconds: float = CALL, end_of: str | None = None) -> Components:
+def make_noting_parts(log: Path, seconds: float = CALL, end_of: str | None = None) -> Components:
     """Parts whose model notes its calls."""
 
     def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
@@ -144,18 +144,18 @@ def noting(log: Path, seconds: float = CALL, end_of: str | None = None) -> Compo
     return Components(NotingModel(log=log, seconds=seconds, end_of=end_of), verifier, NormalisedMatch(), N)
 
 
-def noted(log: Path) -> list[Call]:
+def read_calls(log: Path) -> list[Call]:
     """All notes, in the order in which they were made."""
     lines = log.read_text().splitlines() if log.exists() else []
     return sorted((Call(*json.loads(line)) for line in lines), key=lambda call: call.at)
 
 
-def begun(log: Path) -> Counter[str]:
+def count_begun(log: Path) -> Counter[str]:
     """How many calls were begun for each prompt."""
-    return Counter(call.prompt for call in noted(log) if not call.ended)
+    return Counter(call.prompt for call in read_calls(log) if not call.ended)
 
 
-def in_flight(calls: Sequence[Call]) -> dict[int, int]:
+def count_in_flight(calls: Sequence[Call]) -> dict[int, int]:
     """How many calls each process is at."""
     found: Counter[int] = Counter()
     for call in calls:
@@ -166,7 +166,7 @@ def in_flight(calls: Sequence[Call]) -> dict[int, int]:
 # What came of it
 
 
-def exactly_once(where: str, size: int) -> list[PromptRecord]:
+def check_records_once(where: str, size: int) -> list[PromptRecord]:
     """The records, each prompt among them once, in order, with n candidates."""
     with Store(where) as store:
         records = list(store.records())
