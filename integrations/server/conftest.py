@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from integrations.server.tests.bots import calibrated, script
-from integrations.server.tests.parts import Server, running
+from integrations.server.tests.bots import make_artifact, make_script
+from integrations.server.tests.parts import Server, run_server
 from tests.serving.openai_server import Script, serving
 
 pytest_plugins = ["tests.clients", "tests.pages"]
@@ -18,14 +18,14 @@ pytest_plugins = ["tests.clients", "tests.pages"]
 def artifact_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved artifact."""
     path = tmp_path_factory.mktemp("artifact") / "artifact.json"
-    calibrated().save(path)
+    make_artifact().save(path)
     return path
 
 
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[tuple[str, Script]]:
     """The model behind the server: its address, and what it answers."""
-    planted = script()
+    planted = make_script()
     with serving(planted) as url:
         yield url, planted
 
@@ -43,7 +43,7 @@ def bots(artifact_path: Path, upstream: tuple[str, Script]) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def _shared(bots: dict[str, str]) -> Iterator[Server]:
     # Its models fail on purpose, over and over.
-    with running(bots, "--cooldown-after", "0") as server:
+    with run_server(bots, "--cooldown-after", "0") as server:
         yield server
 
 

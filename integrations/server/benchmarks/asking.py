@@ -14,8 +14,14 @@ from typing import Any
 from langchain_core.messages import HumanMessage
 
 from integrations.server.benchmarks import bot
-from integrations.server.tests.loading import Connection, arrivals, closed_loop, open_loop, posted
-from integrations.server.tests.parts import asking
+from integrations.server.tests.loading import (
+    Connection,
+    draw_arrivals,
+    encode_post,
+    run_closed_loop,
+    run_open_loop,
+)
+from integrations.server.tests.parts import make_request
 from langchain_cfc import CFCResult
 
 CLIENTS = 50
@@ -105,9 +111,9 @@ async def _run_commands(pipe: Pipe, ask: Ask) -> None:
     while True:
         match await asyncio.to_thread(pipe.recv):
             case ("closed", seconds):
-                pipe.send(await closed_loop(CLIENTS, seconds, ask))
+                pipe.send(await run_closed_loop(CLIENTS, seconds, ask))
             case ("open", rate, seconds, seed):
-                pipe.send(await open_loop(arrivals(rate, seconds, CLIENTS, seed), ask))
+                pipe.send(await run_open_loop(draw_arrivals(rate, seconds, CLIENTS, seed), ask))
 
 
 def _prompt(client: int, which: int) -> str:
@@ -118,7 +124,7 @@ def _over_http(port: int) -> Ask:
     connections = [Connection(port) for _ in range(CLIENTS)]
 
     async def ask(client: int, which: int) -> None:
-        reply = await connections[client].ask(posted(asking(_prompt(client, which), MODEL)))
+        reply = await connections[client].ask(encode_post(make_request(_prompt(client, which), MODEL)))
         if reply.status != 200 or b'"guarantee"' not in reply.body:  # noqa: PLR2004 - HTTP's own number
             msg = f"not a decision: {reply.head!r} {reply.body!r}"
             raise AssertionError(msg)

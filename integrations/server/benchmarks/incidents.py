@@ -218,8 +218,8 @@ async def send_requests(
         What became of them.
     """
     from integrations.server.tests.bots import EASY
-    from integrations.server.tests.loading import Connection, LostError, arrivals, posted
-    from integrations.server.tests.parts import asking
+    from integrations.server.tests.loading import Connection, LostError, draw_arrivals, encode_post
+    from integrations.server.tests.parts import make_request
 
     tally = Tally()
     start = time.perf_counter()
@@ -230,7 +230,9 @@ async def send_requests(
         connection = Connection(port)
         began = time.perf_counter()
         try:
-            reply = await asyncio.wait_for(connection.ask(posted(asking(EASY), token=token)), _PATIENCE)
+            reply = await asyncio.wait_for(
+                connection.ask(encode_post(make_request(EASY), token=token)), _PATIENCE
+            )
         except (LostError, OSError, asyncio.TimeoutError) as error:
             tally.lost.append(f"{type(error).__name__}: {error}")
         else:
@@ -238,7 +240,7 @@ async def send_requests(
         finally:
             connection.close()
 
-    [due] = arrivals(rate, seconds, 1, SEED)
+    [due] = draw_arrivals(rate, seconds, 1, SEED)
     await asyncio.gather(*(ask(number, at) for number, at in enumerate(due)))
     return tally
 
@@ -261,12 +263,12 @@ class Setting:
 @contextmanager
 def upstream() -> Iterator[tuple[int, dict[str, str]]]:
     """Start the model behind the server; yield its port, and the environment of the server."""
-    from integrations.server.tests.bots import calibrated, script
+    from integrations.server.tests.bots import make_artifact, make_script
     from tests.serving.openai_server import serving
 
-    with tempfile.TemporaryDirectory() as folder, serving(script(), own_process=True) as url:
+    with tempfile.TemporaryDirectory() as folder, serving(make_script(), own_process=True) as url:
         path = Path(folder) / "artifact.json"
-        calibrated().save(path)
+        make_artifact().save(path)
         port = int(url.rpartition(":")[2].partition("/")[0])
         yield port, {"BOTS_ARTIFACT": str(path), "BOTS_TOKENS": f"{folder}/tokens"}
 
@@ -274,7 +276,7 @@ def upstream() -> Iterator[tuple[int, dict[str, str]]]:
 @asynccontextmanager
 async def make_setting(behind: tuple[int, dict[str, str]], *options: str) -> AsyncIterator[Setting]:
     """Start a server."""
-    from integrations.server.tests.parts import COMMAND, running
+    from integrations.server.tests.parts import COMMAND, run_server
 
     port, env = behind
     relay = Relay(port)
@@ -282,7 +284,7 @@ async def make_setting(behind: tuple[int, dict[str, str]], *options: str) -> Asy
     tokens = Tokens(Path(env["BOTS_TOKENS"]))
     env = {**env, "BOTS_UPSTREAM": f"http://127.0.0.1:{relay.port}/v1"}
     options = ("--token-file", env["BOTS_TOKENS"], *options)
-    started = running(env, *options, tokens=None, command=COMMAND)
+    started = run_server(env, *options, tokens=None, command=COMMAND)
     with ExitStack() as stack:
         # Starting waits, and so does ending; the relay must go on meanwhile.
         server = await asyncio.to_thread(stack.enter_context, started)
@@ -300,10 +302,10 @@ async def send_burst(setting: Setting, seconds: float) -> Tally:
 async def send_among_slow_clients(setting: Setting, seconds: float) -> Tally:
     """Send requests while others send a byte now and then, or read nothing."""
     from integrations.server.tests.bots import EASY
-    from integrations.server.tests.loading import posted
-    from integrations.server.tests.parts import asking
+    from integrations.server.tests.loading import encode_post
+    from integrations.server.tests.parts import make_request
 
-    request = posted(asking(EASY), token=setting.tokens.slow)
+    request = encode_post(make_request(EASY), token=setting.tokens.slow)
     end = time.perf_counter() + seconds
 
     async def dawdle(number: int) -> None:

@@ -72,7 +72,7 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
         start_asker,
         start_floor_server,
     )
-    from integrations.server.tests.parts import COMMAND, running
+    from integrations.server.tests.parts import COMMAND, run_server
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "artifact.json"
@@ -81,8 +81,8 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
         env = {bot.ARTIFACT: str(path)}
         module = "integrations.server.benchmarks.bot"
         with (
-            running(env, "--name", "chain", models=f"{module}:make_chain", command=COMMAND) as server,
-            running(
+            run_server(env, "--name", "chain", models=f"{module}:make_chain", command=COMMAND) as server,
+            run_server(
                 env, "--name", "chain", models=f"{module}:make_delayed_chain", command=COMMAND
             ) as delayed,
             start_floor_server(SERVER_CPU) as nothing,

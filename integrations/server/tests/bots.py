@@ -43,10 +43,10 @@ FORMAT = {
     "type": "json_schema",
     "json_schema": {"name": "city", "schema": {"type": "object", "properties": {"city": {"type": "string"}}}},
 }
-UNSAID = "what no client and no log must see"
+HIDDEN_TEXT = "what no client and no log must see"
 
 
-def script() -> Script:
+def make_script() -> Script:
     """What the model behind the server answers."""
     bad = [Answer(f"{MARK}-{name}-{MARK}", -3.0) for name in ("cusco", "quito", "sucre")]
     calls = [Answer(tools=(("weather", {"city": "Lima"}),)) for _ in range(N)]
@@ -62,7 +62,7 @@ def script() -> Script:
     )
 
 
-def calibrated(**options: Any) -> CalibrationArtifact:
+def make_artifact(**options: Any) -> CalibrationArtifact:
     """Easy prompts with one right answer each, and hard ones without any."""
     records = [
         PromptRecord(
@@ -150,8 +150,8 @@ def chain(**changes: Any) -> CFCRunnable:
     return CFCRunnable(**{**parts, **changes})
 
 
-def _fails(_: Any) -> Any:
-    raise RuntimeError(UNSAID)
+def _fail(_: Any) -> Any:
+    raise RuntimeError(HIDDEN_TEXT)
 
 
 def watched() -> Runnable[Any, Any]:
@@ -172,7 +172,7 @@ def unverified() -> CFCRunnable:
 
 def broken() -> Runnable[Any, Any]:
     """One that fails in a way that nobody expects."""
-    return RunnableLambda(_fails)
+    return RunnableLambda(_fail)
 
 
 def models() -> dict[str, Runnable[Any, Any]]:
@@ -182,15 +182,15 @@ def models() -> dict[str, Runnable[Any, Any]]:
         "careful/bot": chain(alpha=None),
         "helped": chain().or_else(lambda _: FALLBACK),
         "raising": chain(on_abstain="raise"),
-        "stopping": chain(artifact=calibrated(draws="below(0.1, at_most=3)")),
+        "stopping": chain(artifact=make_artifact(draws="below(0.1, at_most=3)")),
         "slow": chain(verifier=slow_judge),
         "blocking": chain(verifier=blocking_judge),
         "timed": chain(verifier=slow_judge, timeout=0.05),
         "broken": broken(),
         "unscored": chain(verifier=lambda _, drawn: [float("nan")] * len(drawn)),
-        "undescribed": chain(metadata=_fails),
+        "undescribed": chain(metadata=_fail),
         "calling": chain(generator=model().bind_tools([WEATHER], tool_choice="weather")),
         "offering": chain(generator=model().bind_tools([WEATHER])),
         "formatted": chain(generator=model().bind(response_format=FORMAT)),
-        "new": chain(metadata=lambda _: {"theme": UNSAID}),
+        "new": chain(metadata=lambda _: {"theme": HIDDEN_TEXT}),
     }

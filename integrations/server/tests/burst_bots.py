@@ -19,13 +19,13 @@ from tests.serving.openai_server import Fault, Script
 N = 10
 
 
-def script() -> Script:
+def make_script() -> Script:
     """Ten different candidates, which the model takes 50 ms to draw."""
     answers = [Answer(f"answer {number}", -float(number + 1)) for number in range(N)]
     return Script({EASY: answers}, faults=(Fault("slow", seconds=0.05),))
 
 
-def calibrated() -> CalibrationArtifact:
+def make_artifact() -> CalibrationArtifact:
     """An artifact for ten candidates."""
     records = [
         PromptRecord(

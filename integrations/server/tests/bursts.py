@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from integrations.server.tests.loading import Connection, posted
-from integrations.server.tests.parts import asking
+from integrations.server.tests.loading import Connection, encode_post
+from integrations.server.tests.parts import make_request
 
 _LIVE = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 # Longer than any burst here takes.
@@ -57,7 +57,7 @@ class Burst:
         )
 
 
-def burst(port: int, requests: int, question: str, seconds: float = 0.3) -> Burst:
+def send_burst(port: int, requests: int, question: str, seconds: float = 0.3) -> Burst:
     """Ask, each time on a new connection.
 
     Args:
@@ -69,8 +69,8 @@ def burst(port: int, requests: int, question: str, seconds: float = 0.3) -> Burs
     Returns:
         What came of it.
     """
-    with _health_checks(port) as found:
-        answers = asyncio.run(_ask(port, requests, seconds, posted(asking(question))))
+    with _run_health_checks(port) as found:
+        answers = asyncio.run(_ask(port, requests, seconds, encode_post(make_request(question))))
     taken: dict[int, list[float]] = {}
     for status, spent in answers:
         taken.setdefault(status, []).append(spent)
@@ -91,7 +91,7 @@ async def _ask(port: int, requests: int, seconds: float, request: bytes) -> list
 
 
 @contextmanager
-def _health_checks(port: int) -> Iterator[list[tuple[float, bool]]]:
+def _run_health_checks(port: int) -> Iterator[list[tuple[float, bool]]]:
     """Ask for the health over and over; what is yielded is filled when the block ends."""
     context = multiprocessing.get_context("spawn")
     stop, found = context.Event(), context.Queue()

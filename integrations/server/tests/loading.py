@@ -93,7 +93,7 @@ class Connection:
         assert self._reader is not None
         try:
             head = await self._reader.readuntil(b"\r\n\r\n")
-            body = await self._reader.readexactly(_length(head))
+            body = await self._reader.readexactly(_read_length(head))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             count = len(error.partial) if isinstance(error, asyncio.IncompleteReadError) else 0
             self.close()
@@ -114,7 +114,7 @@ class Connection:
         self._reader = self._writer = None
 
 
-def _length(head: bytes) -> int:
+def _read_length(head: bytes) -> int:
     """The length that a head states; this server always does."""
     _, found, rest = head.lower().partition(b"\r\ncontent-length: ")
     if not found:
@@ -123,7 +123,7 @@ def _length(head: bytes) -> int:
     return int(rest.partition(b"\r\n")[0])
 
 
-def posted(
+def encode_post(
     body: Any, *, token: str | None = TOKEN, path: str = COMPLETIONS, length: int | None = None
 ) -> bytes:
     """The bytes of a request; a body of bytes is sent as it is.
@@ -143,13 +143,13 @@ def posted(
     return head.encode() + content
 
 
-def got(path: str, *, token: str | None = TOKEN) -> bytes:
+def encode_get(path: str, *, token: str | None = TOKEN) -> bytes:
     """The bytes of a request for a path."""
     by = "" if token is None else f"Authorization: Bearer {token}\r\n"
     return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{by}\r\n".encode()
 
 
-def arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[float]]:
+def draw_arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[float]]:
     """When requests are due, for each client: a Poisson process in all, each point of it anybody's.
 
     Args:
@@ -167,7 +167,7 @@ def arrivals(rate: float, seconds: float, clients: int, seed: int) -> list[list[
     return due
 
 
-async def open_loop(
+async def run_open_loop(
     due: Sequence[Sequence[float]], ask: Callable[[int, int], Awaitable[None]]
 ) -> list[float]:
     """Ask when it is due, and count the seconds from then on.
@@ -195,7 +195,7 @@ async def open_loop(
     return list(chain.from_iterable(await asyncio.gather(*map(client, range(len(due))))))
 
 
-async def closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
+async def run_closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
     """Ask again as soon as there is an answer, and in the end wait for what has been asked.
 
     Nobody leaves in the middle, or what a server does for clients that have left would be done while it is

@@ -7,17 +7,17 @@ import json
 from typing import Any
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import asking
+from integrations.server.tests.parts import make_request
 
 _CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 def _with(**fields: Any) -> bytes:
-    return json.dumps(asking(EASY, **fields)).encode()
+    return json.dumps(make_request(EASY, **fields)).encode()
 
 
 def _without(name: str) -> bytes:
-    return json.dumps({key: value for key, value in asking(EASY).items() if key != name}).encode()
+    return json.dumps({key: value for key, value in make_request(EASY).items() if key != name}).encode()
 
 
 def _messages(*messages: Any) -> bytes:

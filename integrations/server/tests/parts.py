@@ -118,7 +118,7 @@ class Server:
 
     def logged(self, request: str) -> dict[str, Any]:
         """The line about a request, which is written when its response has gone out."""
-        found: dict[str, Any] = until(
+        found: dict[str, Any] = wait_for_value(
             lambda: next((line for line in self.log if line.get("request") == request), None)
         )
         return found
@@ -173,12 +173,12 @@ class Server:
         return self.process.wait(timeout=30)
 
 
-def asking(question: str, model: str = "bot", **more: Any) -> dict[str, Any]:
+def make_request(question: str, model: str = "bot", **more: Any) -> dict[str, Any]:
     """The body of a request."""
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 
-def until(found: Callable[[], Any], seconds: float = 20.0) -> Any:
+def wait_for_value(found: Callable[[], Any], seconds: float = 20.0) -> Any:
     """Wait for something."""
     end = time.monotonic() + seconds
     while not (value := found()):
@@ -188,7 +188,7 @@ def until(found: Callable[[], Any], seconds: float = 20.0) -> Any:
 
 
 @contextmanager
-def running(
+def run_server(
     env: Mapping[str, str],
     *options: str,
     models: str | None = BOTS,
@@ -220,14 +220,14 @@ def running(
             process = ForkedProcess(arguments, environment, folder, path)
         try:
             server = Server(0, process, path)
-            server.port = until(lambda: _port(server), 60)
+            server.port = wait_for_value(lambda: _read_port(server), 60)
             yield server
         finally:
             process.kill()
             process.wait()
 
 
-def _port(server: Server) -> int:
+def _read_port(server: Server) -> int:
     assert server.process.poll() is None, server.log_path.read_text(encoding="utf-8")
     text = server.log_path.read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]

@@ -44,15 +44,22 @@ from integrations.server.tests.bots import (
     FALLBACK,
     GOOD,
     HARD,
+    HIDDEN_TEXT,
     MARK,
     TOOL,
-    UNSAID,
     UNSURE,
-    script,
+    make_script,
 )
-from integrations.server.tests.loading import COMPLETIONS, Connection, LostError, Reply, got, posted
+from integrations.server.tests.loading import (
+    COMPLETIONS,
+    Connection,
+    LostError,
+    Reply,
+    encode_get,
+    encode_post,
+)
 from integrations.server.tests.malformed import BODIES
-from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server, asking, running
+from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server, make_request, run_server
 from tests.conformance.soaking import slope
 from tests.serving.openai_server import Fault, serving
 
@@ -72,7 +79,7 @@ FAULTS = (
     Fault("fewer choices", on=SHARE),
     Fault("slow", on=SHARE, seconds=(0.05, 0.3, 4.0)),
 )
-SAID = {GOOD, FALLBACK, "I do not know.", "una «llama» 🦙\r\n\r\ndata: [DONE]\n\n", "", None}
+ALLOWED_ANSWERS = {GOOD, FALLBACK, "I do not know.", "una «llama» 🦙\r\n\r\ndata: [DONE]\n\n", "", None}
 RESTLESS_BYTES = 16 * 2**20
 RESTLESS_BLOCKS = 2_000
 BLOCKS = 0.5
@@ -271,7 +278,7 @@ class Clients:
 
     async def _elsewhere(self, connection: Connection) -> None:
         path = self._luck.choice([*ROUTES, f"/nothing/{self._luck.random()}"])
-        reply = await connection.ask(got(path))
+        reply = await connection.ask(encode_get(path))
         ok = path in ROUTES
         self._looked_at(reply, "elsewhere")
         outcome = "ok" if ok else self._code(reply, "elsewhere", {(404, "not_found")})
@@ -288,7 +295,7 @@ class Clients:
         self.found.outcomes["no HTTP", self._code(reply, "no HTTP", {(400, "invalid_http")})] += 1
 
     async def _slowly(self, connection: Connection) -> None:
-        request = posted(self._asking("bot"))
+        request = encode_post(self._asking("bot"))
         middle = len(request) - self._luck.randrange(1, 50)
         (await connection.open()).write(request[:middle])
         await asyncio.sleep(self._luck.uniform(0.1, 0.6))
@@ -296,20 +303,20 @@ class Clients:
         self._note("slow body", "bot", await connection.ask(request[middle:]), FAILED)
 
     async def _never(self, connection: Connection) -> None:
-        reply = await connection.ask(posted(self._asking("bot"))[:-20])
+        reply = await connection.ask(encode_post(self._asking("bot"))[:-20])
         allowed = {(408, "request_timeout"), *BUSY}
         self._note("body without end", "bot", reply, allowed, decisions=False)
         connection.close()
 
     async def _leaves_early(self, connection: Connection) -> None:
-        (await connection.open()).write(posted(self._asking("bot"))[:-20])
+        (await connection.open()).write(encode_post(self._asking("bot"))[:-20])
         await asyncio.sleep(self._luck.uniform(0.0, 0.3))
         connection.close()
         self.left += 1
         self.found.outcomes["left in the middle of its body", "left"] += 1
 
     async def _leaves(self, connection: Connection) -> None:
-        (await connection.open()).write(posted(self._asking("bot", stream=True)))
+        (await connection.open()).write(encode_post(self._asking("bot", stream=True)))
         await asyncio.sleep(self._luck.uniform(0.0, 0.1))
         connection.close()
         self.left += 1
@@ -319,10 +326,10 @@ class Clients:
 
     def _asking(self, model: str, **more: Any) -> dict[str, Any]:
         question = self._luck.choice([EASY, EASY, UNSURE, HARD, TOOL, EMOJI])
-        return asking(question, model, user="u" * self._luck.randrange(self._plan.padding + 1), **more)
+        return make_request(question, model, user="u" * self._luck.randrange(self._plan.padding + 1), **more)
 
     async def _ask(self, connection: Connection, body: Any, token: str | None = TOKEN) -> Reply:
-        request = posted(body, token=token)
+        request = encode_post(body, token=token)
         self.sent += len(request)
         return await connection.ask(request)
 
@@ -352,7 +359,7 @@ class Clients:
 
     def _looked_at(self, reply: Reply, manner: str) -> None:
         whole = reply.head + reply.body
-        for hidden in (MARK, UNSAID):
+        for hidden in (MARK, HIDDEN_TEXT):
             if hidden.encode() in whole:
                 self.found.broken[f"{manner}: {hidden!r} was shown"] += 1
 
@@ -368,16 +375,16 @@ class Clients:
 
     def _decision(self, reply: Reply, manner: str) -> str:
         try:
-            said, cfc = _of_stream(reply) if b"text/event-stream" in reply.head else _of_completion(reply)
+            said, cfc = _read_stream(reply) if b"text/event-stream" in reply.head else _read_completion(reply)
         except (ValueError, IndexError) as error:
             self.found.broken[f"{manner}: not as described: {str(error)[:300]}"] += 1
             return "?"
-        if said not in SAID:
+        if said not in ALLOWED_ANSWERS:
             self.found.broken[f"{manner}: it said {said!r}"] += 1
         return str(cfc.get("reason", "fallback"))
 
 
-def _of_completion(reply: Reply) -> tuple[str | None, dict[str, Any]]:
+def _read_completion(reply: Reply) -> tuple[str | None, dict[str, Any]]:
     """The text and the decision of a completion.
 
     Raises:
@@ -388,7 +395,7 @@ def _of_completion(reply: Reply) -> tuple[str | None, dict[str, Any]]:
     return read.choices[0].message.content, cfc
 
 
-def _of_stream(reply: Reply) -> tuple[str | None, dict[str, Any]]:
+def _read_stream(reply: Reply) -> tuple[str | None, dict[str, Any]]:
     """The same of a stream."""
     *events, done, rest = reply.body.decode().split("\n\n")
     if (done, rest) != ("data: [DONE]", ""):
@@ -433,7 +440,7 @@ class Soak:
 
     async def _metrics(self) -> dict[tuple[str, ...], float]:
         connection = Connection(self._server.port)
-        reply = await connection.ask(got("/metrics"))
+        reply = await connection.ask(encode_get("/metrics"))
         connection.close()
         self.clients._saw("/metrics", reply.status, "ok", "elsewhere")
         return {
@@ -502,7 +509,7 @@ class Soak:
         text = self._server.log_path.read_text(encoding="utf-8")
         hidden = {
             "a rejected candidate": MARK,
-            "an error's text": UNSAID,
+            "an error's text": HIDDEN_TEXT,
             "a token": TOKEN,
             "the other token": OTHER_TOKEN,
             "a wrong token": WRONG_TOKEN,
@@ -561,7 +568,7 @@ class Soak:
                 self.found.broken[f"{name} grew from {most} to {held[-1]}"] += 1
 
 
-def soak(plan: Plan, bots: Mapping[str, str], command: Sequence[str] = COMMAND) -> Found:
+def run_soak(plan: Plan, bots: Mapping[str, str], command: Sequence[str] = COMMAND) -> Found:
     """Serve a plan and check what came of it.
 
     Args:
@@ -570,7 +577,7 @@ def soak(plan: Plan, bots: Mapping[str, str], command: Sequence[str] = COMMAND) 
         command: The program that serves.
     """
     began = time.monotonic()
-    planted = replace(script(), faults=FAULTS, seed=plan.seed)
+    planted = replace(make_script(), faults=FAULTS, seed=plan.seed)
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(planted, own_process=True) as upstream,
@@ -585,7 +592,7 @@ def soak(plan: Plan, bots: Mapping[str, str], command: Sequence[str] = COMMAND) 
         }
         limits = {"concurrency": "6", "queue": "6", "body-limit": str(LARGEST), "time-limit": str(TIME_LIMIT)}
         options = [part for name, value in limits.items() for part in (f"--{name}", value)]
-        with running(
+        with run_server(
             env, *options, models="integrations.server.tests.soak_bots:models", command=command
         ) as server:
             soaked = Soak(plan, server, weights)

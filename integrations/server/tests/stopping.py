@@ -26,8 +26,8 @@ from langchain_cfc_server.schema import ChatCompletion, ErrorResponse
 from langchain_core.runnables import Runnable, RunnableLambda
 
 from integrations.server.tests import bots
-from integrations.server.tests.loading import Connection, LostError, Reply, posted
-from integrations.server.tests.parts import Server, asking
+from integrations.server.tests.loading import Connection, LostError, Reply, encode_post
+from integrations.server.tests.parts import Server, make_request
 
 LISTENS = "0A"  # in the system's table
 PATIENCE = 30.0
@@ -109,17 +109,17 @@ class Listening:
     """
 
     def __init__(self, server: Server) -> None:
-        sockets = {f"socket:[{inode}]" for inode in _listening(server.port)}
-        found = {path: _target(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir()}
+        sockets = {f"socket:[{inode}]" for inode in _list_listeners(server.port)}
+        found = {path: _read_link(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir()}
         self._open = {path: target for path, target in found.items() if target in sockets}
         assert self._open
 
     def __call__(self) -> bool:
         """Whether it does so now."""
-        return any(_target(path) == target for path, target in self._open.items())
+        return any(_read_link(path) == target for path, target in self._open.items())
 
 
-def _target(path: Path) -> str | None:
+def _read_link(path: Path) -> str | None:
     """What an open file leads to; None where it has been closed meanwhile."""
     try:
         return str(path.readlink())
@@ -127,7 +127,7 @@ def _target(path: Path) -> str | None:
         return None
 
 
-def _listening(port: int) -> Iterator[str]:
+def _list_listeners(port: int) -> Iterator[str]:
     """The sockets that listen on a port, by the system's table."""
     for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         fields = line.split()
@@ -176,7 +176,9 @@ class Clients:
             await asyncio.sleep(self._luck.uniform(0, pause))
             if who == "new":
                 connection.close()
-            request = posted(asking(bots.EASY, "slow" if who == "slow" else "quick", stream=who == "stream"))
+            request = encode_post(
+                make_request(bots.EASY, "slow" if who == "slow" else "quick", stream=who == "stream")
+            )
             try:
                 writer = await connection.open()
             except OSError:
@@ -191,7 +193,7 @@ class Clients:
             await asyncio.sleep(MOMENT)
             accepted = self._listens()
             try:
-                outcome, whole = said(await connection.reply()), True
+                outcome, whole = read_answer(await connection.reply()), True
             except LostError as error:
                 # Of what was lost nothing came, or something.
                 outcome, whole = ("nothing" if str(error).endswith("after 0 bytes") else str(error)), False
@@ -200,7 +202,7 @@ class Clients:
                 return
 
 
-def said(reply: Reply) -> str:
+def read_answer(reply: Reply) -> str:
     """What a response comes to: a decision, the code of an error, or something that is neither."""
     try:
         if reply.status != 200:
@@ -213,7 +215,7 @@ def said(reply: Reply) -> str:
     return "decision"
 
 
-def at_the_last_moment(server: Server, count: int, *, new: bool) -> Stop:
+def send_before_the_stop(server: Server, count: int, *, new: bool) -> Stop:
     """Tell an idle server to stop, and let one client after the other ask while it does.
 
     Args:
@@ -221,8 +223,8 @@ def at_the_last_moment(server: Server, count: int, *, new: bool) -> Stop:
         count: Number of clients, a millisecond apart or a few.
         new: Whether they connect only then; else each has a connection that was used before.
     """
-    request = posted(asking(bots.EASY, "quick"))
-    kept = [] if new else [_used(server, request) for _ in range(count)]
+    request = encode_post(make_request(bots.EASY, "quick"))
+    kept = [] if new else [_open_used_connection(server, request) for _ in range(count)]
     # Requests on connections that it has are read at once, and must not come faster than it answers.
     apart = APART if new else 4 * APART
     found, asked, listens = Stop(), [], Listening(server)
@@ -243,20 +245,20 @@ def at_the_last_moment(server: Server, count: int, *, new: bool) -> Stop:
             asked.append((one, time.perf_counter()))
         if closed == math.inf and not listens():
             closed = time.perf_counter()
-    found.sent += [_heard(one, sent + MOMENT < closed) for one, sent in asked]
+    found.sent += [_read_outcome(one, sent + MOMENT < closed) for one, sent in asked]
     found.code = server.process.wait(PATIENCE)
     found.seconds = time.perf_counter() - found.signalled
     return found
 
 
-def _used(server: Server, request: bytes) -> socket.socket:
+def _open_used_connection(server: Server, request: bytes) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", server.port))
     connection.sendall(request)
-    assert read(connection).status == 200
+    assert read_reply(connection).status == 200
     return connection
 
 
-def read(connection: socket.socket) -> Reply:
+def read_reply(connection: socket.socket) -> Reply:
     """A whole response.
 
     Raises:
@@ -278,10 +280,10 @@ def read(connection: socket.socket) -> Reply:
         received += part
 
 
-def _heard(connection: socket.socket, accepted: bool) -> Sent:
+def _read_outcome(connection: socket.socket, accepted: bool) -> Sent:
     with connection:
         try:
-            outcome, whole = said(read(connection)), True
+            outcome, whole = read_answer(read_reply(connection)), True
         except EOFError as error:
             (count,) = error.args
             outcome, whole = f"{count} bytes" if count else "nothing", False

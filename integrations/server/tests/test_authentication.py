@@ -14,9 +14,9 @@ from langchain_cfc_server.tokens import ClientTokens
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.parts import HEADERS, OTHER_TOKEN, TOKEN, Server, asking, running
+from integrations.server.tests.parts import HEADERS, OTHER_TOKEN, TOKEN, Server, make_request, run_server
 
-WRONG: dict[str, list[tuple[bytes, bytes]]] = {
+INVALID_HEADERS: dict[str, list[tuple[bytes, bytes]]] = {
     "missing": [],
     "empty": [(b"authorization", b"")],
     "no token": [(b"authorization", b"Bearer")],
@@ -73,11 +73,11 @@ class ServedError(Exception):
     """The request got through."""
 
 
-async def served(_: Scope, __: Receive, ___: Send) -> None:
+async def raise_served(_: Scope, __: Receive, ___: Send) -> None:
     raise ServedError
 
 
-def passes(middleware: ASGIApp, headers: list[tuple[bytes, bytes]]) -> bool:
+def is_served(middleware: ASGIApp, headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether a request gets through."""
     scope = {"type": "http", "path": "/v1/models", "method": "GET", "headers": headers}
     with pytest.raises((RefusedError, ServedError)) as caught:
@@ -86,14 +86,14 @@ def passes(middleware: ASGIApp, headers: list[tuple[bytes, bytes]]) -> bool:
 
 
 async def _ask(middleware: ASGIApp, scope: Scope) -> None:
-    await middleware(scope, _never, _never)
+    await middleware(scope, _receive_nothing, _receive_nothing)
 
 
-async def _never(*_: object) -> Any:
+async def _receive_nothing(*_: object) -> Any:
     raise NotImplementedError
 
 
-class Naive:
+class LenientMiddleware:
     """What a check by `in` and `startswith` would be."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -101,26 +101,28 @@ class Naive:
         token = headers[-1].rpartition(" ")[2] if headers else ""
         if not any(valid.startswith(token) for valid in (TOKEN, OTHER_TOKEN)):
             raise RefusedError(401, "", "")
-        await served(scope, receive, send)
+        await raise_served(scope, receive, send)
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_whatever_is_no_valid_token_is_refused(name: str) -> None:
-    assert not passes(Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN])), WRONG[name])
+@pytest.mark.parametrize("name", INVALID_HEADERS)
+def test_authentication_refuses_invalid_headers(name: str) -> None:
+    assert not is_served(
+        Authentication(raise_served, ClientTokens([TOKEN, OTHER_TOKEN])), INVALID_HEADERS[name]
+    )
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER", "Bearer "])
 @pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
-def test_each_token_is_let_in(scheme: str, token: str) -> None:
+def test_authentication_accepts_each_valid_token(scheme: str, token: str) -> None:
     headers = [(b"authorization", f"{scheme} {token}".encode())]
-    assert passes(Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN])), headers)
+    assert is_served(Authentication(raise_served, ClientTokens([TOKEN, OTHER_TOKEN])), headers)
 
 
-def test_a_naive_check_lets_some_in() -> None:
-    assert sum([passes(Naive(), headers) for headers in WRONG.values()]) > 3
+def test_lenient_middleware_accepts_some_invalid_headers() -> None:
+    assert sum([is_served(LenientMiddleware(), headers) for headers in INVALID_HEADERS.values()]) > 3
 
 
-def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_authentication_compares_every_token(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
 
     def compare(one: bytes, other: bytes) -> bool:
@@ -128,16 +130,21 @@ def test_every_token_is_compared_whichever_it_is(monkeypatch: pytest.MonkeyPatch
         return one == other
 
     monkeypatch.setattr("langchain_cfc_server.tokens.hmac.compare_digest", compare)
-    check = Authentication(served, ClientTokens([TOKEN, OTHER_TOKEN]))
-    for headers in ([], [(b"authorization", f"Bearer {TOKEN}".encode())], WRONG["prefix"], WRONG["basic"]):
+    check = Authentication(raise_served, ClientTokens([TOKEN, OTHER_TOKEN]))
+    for headers in (
+        [],
+        [(b"authorization", f"Bearer {TOKEN}".encode())],
+        INVALID_HEADERS["prefix"],
+        INVALID_HEADERS["basic"],
+    ):
         compared.clear()
-        passes(check, headers)
+        is_served(check, headers)
         # As many comparisons of as many bytes, whatever was presented.
         assert compared == [(32, 32), (32, 32)]
 
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
-def test_every_path_asks_for_a_token(server: Server, method: str, path: str) -> None:
+def test_every_path_requires_a_token(server: Server, method: str, path: str) -> None:
     refused = server.request(method, path, token=None)
     head, _, body = refused.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 401 ")
@@ -148,29 +155,29 @@ def test_every_path_asks_for_a_token(server: Server, method: str, path: str) -> 
 
 
 @pytest.mark.parametrize("path", ["/health/live", "/health/ready"])
-def test_health_asks_for_none_and_says_nothing(server: Server, path: str) -> None:
+def test_health_paths_need_no_token_and_have_no_body(server: Server, path: str) -> None:
     response = server.get(path, {})
     assert response.status_code == 200
     assert response.content in {b'{"status":"live"}', b'{"status":"ready"}'}
 
 
-def test_several_headers_are_refused_on_the_wire(server: Server) -> None:
+def test_repeated_authorization_headers_are_refused(server: Server) -> None:
     twice = httpx.Headers([("Authorization", f"Bearer {TOKEN}")] * 2)
     assert httpx.get(f"{server.url}/v1/models", headers=twice, trust_env=False).status_code == 401
     assert server.get("/v1/models").status_code == 200
 
 
-def test_without_authentication_all_are_served(bots: dict[str, str]) -> None:
-    with running(bots, "--no-auth", tokens=None) as server:
-        assert server.ask(asking(EASY), {}).json()["choices"][0]["message"]["content"] == GOOD
+def test_server_without_authentication_needs_no_token(bots: dict[str, str]) -> None:
+    with run_server(bots, "--no-auth", tokens=None) as server:
+        assert server.ask(make_request(EASY), {}).json()["choices"][0]["message"]["content"] == GOOD
         document = server.get("/openapi.json", {}).json()
         assert "securitySchemes" not in document["components"]
 
 
-def test_tokens_of_a_file(bots: dict[str, str], tmp_path: Path) -> None:
+def test_server_reads_tokens_from_file(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"{OTHER_TOKEN}\n\n", encoding="utf-8")
-    with running(bots, "--token-file", str(path)) as server:
+    with run_server(bots, "--token-file", str(path)) as server:
         assert server.get("/v1/models", {"Authorization": f"Bearer {OTHER_TOKEN}"}).status_code == 200
         # Those of the environment are not meant then.
         assert server.get("/v1/models", HEADERS).status_code == 401

@@ -13,14 +13,14 @@ from langchain_cfc_server import Settings, create_app
 from langchain_cfc_server.command import TOKENS
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, asking, running
+from integrations.server.tests.parts import BOTS, COMMAND, ROOT, TOKEN, make_request, run_server
 from langchain_cfc.cli import main
 from langchain_cfc.errors import InputError
 
 CHAIN = "integrations.server.tests.bots:chain"
 
 
-def refused(*arguments: str, folder: Path, **env: str) -> str:
+def run_refused(*arguments: str, folder: Path, **env: str) -> str:
     """What the command says when it does not start."""
     ended = subprocess.run(
         [*COMMAND, *arguments],
@@ -37,19 +37,19 @@ def refused(*arguments: str, folder: Path, **env: str) -> str:
     return ended.stderr
 
 
-def test_the_demo_needs_nothing() -> None:
-    with running({}, "--demo", models=None, command=COMMAND) as server:
-        peru = server.ask(asking("What is the capital of Peru?", "demo")).json()
+def test_serve_demo_needs_no_artifact() -> None:
+    with run_server({}, "--demo", models=None, command=COMMAND) as server:
+        peru = server.ask(make_request("What is the capital of Peru?", "demo")).json()
         assert peru["choices"][0]["message"]["content"] == "Lima"
         assert peru["cfc"]["guarantee"]["binding"] == "matched"
-        assert server.ask(asking("Who is not recorded?", "demo")).status_code == 502
+        assert server.ask(make_request("Who is not recorded?", "demo")).status_code == 502
 
 
-def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
-    with running(bots, models=CHAIN) as server:
+def test_serve_names_chain_by_its_name_or_option(bots: dict[str, str]) -> None:
+    with run_server(bots, models=CHAIN) as server:
         assert [one["id"] for one in server.get("/v1/models").json()["data"]] == ["chain"]
-    with running(bots, "--name", "capitals", models=CHAIN) as server:
-        assert server.ask(asking(EASY, "capitals")).status_code == 200
+    with run_server(bots, "--name", "capitals", models=CHAIN) as server:
+        assert server.ask(make_request(EASY, "capitals")).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_chain_is_named_by_its_name_or_as_told(bots: dict[str, str]) -> None:
         ([BOTS, "--sampling-parameters", "some"], {}, "some"),
     ],
 )
-def test_what_it_refuses(  # noqa: PLR0917 - fixtures
+def test_serve_refuses_invalid_arguments(  # noqa: PLR0917 - fixtures
     arguments: list[str],
     env: dict[str, str],
     said: str,
@@ -101,10 +101,10 @@ def test_what_it_refuses(  # noqa: PLR0917 - fixtures
     assert TOKEN not in shown.err
 
 
-def test_a_port_in_use_is_said(bots: dict[str, str], tmp_path: Path) -> None:
+def test_serve_reports_port_in_use(bots: dict[str, str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"127.0.0.1:{port}" in refused(CHAIN, "--port", str(port), folder=tmp_path, **bots)
+        assert f"127.0.0.1:{port}" in run_refused(CHAIN, "--port", str(port), folder=tmp_path, **bots)
 
 
 def test_settings_are_safe_by_default_and_hide_tokens() -> None:
@@ -117,6 +117,6 @@ def test_settings_are_safe_by_default_and_hide_tokens() -> None:
     assert TOKEN not in repr(Settings(tokens=(TOKEN,)))
 
 
-def test_an_app_needs_models() -> None:
+def test_create_app_refuses_empty_models() -> None:
     with pytest.raises(InputError, match="there are no models"):
         create_app({}, Settings(tokens=(TOKEN,)))

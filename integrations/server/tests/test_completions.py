@@ -14,7 +14,7 @@ from langchain_cfc_server.schema import ChatCompletion
 from langchain_core.messages import HumanMessage
 
 from integrations.server.tests.bots import EASY, EMOJI, FALLBACK, GOOD, HARD, MARK, SURE, TOOL, UNSURE, N
-from integrations.server.tests.parts import Server, asking
+from integrations.server.tests.parts import Server, make_request
 from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from tests.certificates.prompts import make_replay_chain
 from tests.claims.chains import LEFT
@@ -24,13 +24,13 @@ from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT
 from tests.serving.openai_server import Fault
 
 
-def no_constant(name: str) -> None:
+def refuse_constant(name: str) -> None:
     raise AssertionError(name)
 
 
-def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, artifact_path: Any) -> None:
-    response = server.ask(asking(EASY))
-    body = json.loads(response.content, parse_constant=no_constant)
+def test_completion_contains_answer_decision_and_guarantee(server: Server, artifact_path: Any) -> None:
+    response = server.ask(make_request(EASY))
+    body = json.loads(response.content, parse_constant=refuse_constant)
     assert response.status_code == 200
     assert body["choices"] == [
         {
@@ -56,11 +56,11 @@ def test_an_answer_comes_with_its_decision_and_its_guarantee(server: Server, art
 
 
 @pytest.mark.parametrize(("question", "drawn"), [(SURE, 1), (UNSURE, N), (HARD, N)])
-def test_under_a_draw_rule_the_usage_is_that_of_what_was_drawn(
+def test_usage_under_draw_rule_counts_drawn_candidates(
     server: Server, upstream: Any, question: str, drawn: int
 ) -> None:
     before = len(upstream[1].requests)
-    response = server.ask(asking(question, "stopping"))
+    response = server.ask(make_request(question, "stopping"))
     assert len(upstream[1].requests) == before + drawn
     assert response.json()["usage"] == {
         "prompt_tokens": TOKENS_IN * drawn,
@@ -68,27 +68,27 @@ def test_under_a_draw_rule_the_usage_is_that_of_what_was_drawn(
         "total_tokens": (TOKENS_IN + TOKENS_OUT) * drawn,
     }
     # All else is as without a rule, but for the artifact and what is computed from it.
-    plain = server.ask(asking(question))
+    plain = server.ask(make_request(question))
     assert response.json()["choices"] == plain.json()["choices"]
     names = {name for name in plain.headers if name.startswith("x-cfc-")}
     assert names == {name for name in response.headers if name.startswith("x-cfc-")}
     for name in names - {"x-cfc-artifact", "x-cfc-stated-coverage"}:
         assert response.headers[name] == plain.headers[name]
-    streamed = server.ask(asking(question, "stopping", stream=True, stream_options={"include_usage": True}))
+    streamed = server.ask(
+        make_request(question, "stopping", stream=True, stream_options={"include_usage": True})
+    )
     assert MARK not in streamed.text
     assert f'"completion_tokens":{TOKENS_OUT * drawn}' in streamed.text.replace(" ", "")
 
 
-def test_a_draw_that_fails_in_a_later_wave_is_the_error_that_clients_know(
-    server: Server, upstream: Any
-) -> None:
+def test_failed_draw_of_later_wave_gives_draw_failed_error(server: Server, upstream: Any) -> None:
     upstream[1].faults = [Fault("status 500", on=set(range(len(upstream[1].requests) + 1, 100_000)))]
-    response = server.ask(asking(UNSURE, "stopping"))
+    response = server.ask(make_request(UNSURE, "stopping"))
     assert (response.status_code, response.json()["error"]["code"]) == (502, "draw_failed")
     assert MARK not in response.text
 
 
-def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
+def test_headers_of_bot_name_its_certified_rate() -> None:
     records = list_facts()
     bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
     for rate in ("0.1", "0.2"):
@@ -102,9 +102,9 @@ def test_the_headers_of_a_bot_name_its_certified_rate() -> None:
 @pytest.mark.parametrize(
     ("question", "reason"), [(UNSURE, "no_candidate_accepted"), (HARD, "not_certifiable")]
 )
-def test_an_abstention_is_said_in_words(server: Server, question: str, reason: str) -> None:
-    response = server.ask(asking(question))
-    body = json.loads(response.content, parse_constant=no_constant)
+def test_abstention_is_answered_in_words(server: Server, question: str, reason: str) -> None:
+    response = server.ask(make_request(question))
+    body = json.loads(response.content, parse_constant=refuse_constant)
     assert response.status_code == 200
     assert body["choices"][0]["message"]["content"] == "I do not know."
     assert (body["cfc"]["abstained"], body["cfc"]["reason"], body["cfc"]["best"]) == (True, reason, None)
@@ -114,60 +114,60 @@ def test_an_abstention_is_said_in_words(server: Server, question: str, reason: s
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD])
-def test_an_abstention_that_the_chain_raises_is_the_same_to_clients(server: Server, question: str) -> None:
-    said, same = (server.ask(asking(question, name)) for name in ("raising", "bot"))
+def test_raised_abstention_is_answered_as_returned_one(server: Server, question: str) -> None:
+    said, same = (server.ask(make_request(question, name)) for name in ("raising", "bot"))
     assert said.status_code == same.status_code == 200
     for key in ("choices", "cfc", "usage"):
         assert said.json()[key] == same.json()[key]
     for header in ("x-cfc-abstained", "x-cfc-reason", "x-cfc-artifact"):
         assert said.headers[header] == same.headers[header]
-    chosen = server.ask(asking(UNSURE, "raising", cfc={"alpha": "0.1"}))
+    chosen = server.ask(make_request(UNSURE, "raising", cfc={"alpha": "0.1"}))
     assert (chosen.status_code, chosen.json()["cfc"]["guarantee"]["alpha"]) == (200, "0.1")
 
 
-def test_infinity_is_text(server: Server) -> None:
-    assert server.ask(asking(HARD)).json()["cfc"]["threshold"] == "inf"
+def test_infinite_threshold_is_encoded_as_text(server: Server) -> None:
+    assert server.ask(make_request(HARD)).json()["cfc"]["threshold"] == "inf"
 
 
 @pytest.mark.parametrize("alpha", ["0.1", 0.1, ".10"])
-def test_a_calibrated_level_can_be_chosen(server: Server, alpha: Any) -> None:
-    body = server.ask(asking(EASY, cfc={"alpha": alpha})).json()
+def test_request_can_choose_a_calibrated_level(server: Server, alpha: Any) -> None:
+    body = server.ask(make_request(EASY, cfc={"alpha": alpha})).json()
     assert body["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_any_other_level_is_refused_before_anything_is_drawn(server: Server, upstream: Any) -> None:
+def test_other_level_is_refused_before_drawing(server: Server, upstream: Any) -> None:
     drawn = len(upstream[1].requests)
-    response = server.ask(asking(EASY, cfc={"alpha": "0.15"}))
+    response = server.ask(make_request(EASY, cfc={"alpha": "0.15"}))
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("level_not_calibrated", "cfc.alpha")
     assert "it holds 0.1, 0.2" in error["message"]
     assert len(upstream[1].requests) == drawn
     # The same request at a calibrated level does draw.
-    assert server.ask(asking(EASY, cfc={"alpha": "0.1"})).status_code == 200
+    assert server.ask(make_request(EASY, cfc={"alpha": "0.1"})).status_code == 200
     assert len(upstream[1].requests) == drawn + 3
 
 
-def test_a_model_of_several_levels_and_no_own_must_be_told_one(server: Server) -> None:
-    refused = server.ask(asking(EASY, "careful/bot"))
+def test_model_of_several_levels_requires_a_level(server: Server) -> None:
+    refused = server.ask(make_request(EASY, "careful/bot"))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cfc.alpha")
-    told = server.ask(asking(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
+    told = server.ask(make_request(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
     assert told["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_a_fallback_answers_without_guarantee(server: Server) -> None:
-    response = server.ask(asking(UNSURE, "helped"))
+def test_fallback_answer_has_no_guarantee(server: Server) -> None:
+    response = server.ask(make_request(UNSURE, "helped"))
     body = response.json()
     assert body["choices"][0]["message"]["content"] == FALLBACK
     assert body["cfc"] == {"guarantee": None}
     assert "usage" not in body
     assert not any(name.startswith("x-cfc") for name in response.headers)
     ChatCompletion.model_validate(body)
-    assert server.ask(asking(EASY, "helped")).json()["cfc"]["reason"] == "answered"
+    assert server.ask(make_request(EASY, "helped")).json()["cfc"]["reason"] == "answered"
 
 
-def test_a_candidate_that_calls_a_tool_becomes_the_call(server: Server) -> None:
-    body = server.ask(asking(TOOL)).json()
+def test_best_candidate_with_tool_call_is_returned_as_tool_call(server: Server) -> None:
+    body = server.ask(make_request(TOOL)).json()
     choice = body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     [call] = choice["message"]["tool_calls"]
@@ -175,7 +175,7 @@ def test_a_candidate_that_calls_a_tool_becomes_the_call(server: Server) -> None:
     assert json.loads(call["function"]["arguments"]) == {"city": "Lima"}
     ChatCompletion.model_validate(body)
     followed = [
-        *asking(TOOL)["messages"],
+        *make_request(TOOL)["messages"],
         choice["message"],
         {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
         {"role": "user", "content": EASY},
@@ -183,7 +183,7 @@ def test_a_candidate_that_calls_a_tool_becomes_the_call(server: Server) -> None:
     assert server.ask({"model": "bot", "messages": followed}).json()["cfc"]["best"] == GOOD
 
 
-def test_the_whole_conversation_reaches_the_model(server: Server, upstream: Any) -> None:
+def test_completion_sends_whole_conversation_to_model(server: Server, upstream: Any) -> None:
     messages: list[dict[str, Any]] = [
         {"role": "developer", "content": "Be brief."},
         {"role": "system", "content": [{"type": "text", "text": "Be right."}], "name": "boss"},
@@ -204,8 +204,8 @@ def test_the_whole_conversation_reaches_the_model(server: Server, upstream: Any)
     assert [one["content"] for one in sent] == [one["content"] for one in messages]
 
 
-def test_a_stream_holds_the_decision_and_nothing_else(server: Server) -> None:
-    response = server.ask(asking(EASY, stream=True, stream_options={"include_usage": True}))
+def test_stream_contains_only_the_decision(server: Server) -> None:
+    response = server.ask(make_request(EASY, stream=True, stream_options={"include_usage": True}))
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["x-cfc-reason"] == "answered"
     events = response.text.split("\n\n")
@@ -218,27 +218,27 @@ def test_a_stream_holds_the_decision_and_nothing_else(server: Server) -> None:
     assert chunks[3]["choices"] == []
     assert chunks[3]["usage"]["total_tokens"] == 39
     assert {chunk["id"] for chunk in chunks} == {f"chatcmpl-{response.headers['x-request-id']}"}
-    unasked = server.ask(asking(EASY, stream=True))
+    unasked = server.ask(make_request(EASY, stream=True))
     assert "usage" not in json.loads(unasked.text.split("\n\n")[2].removeprefix("data: "))
     assert unasked.text.count("data: ") == 4
 
 
-def test_no_answer_ends_a_stream_early(server: Server) -> None:
-    whole = server.ask(asking(EMOJI)).json()["cfc"]["best"]
+def test_answers_with_stream_terminators_do_not_end_the_stream(server: Server) -> None:
+    whole = server.ask(make_request(EMOJI)).json()["cfc"]["best"]
     assert "data: [DONE]" in whole
-    events = server.ask(asking(EMOJI, stream=True)).content.split(b"\n\n")
+    events = server.ask(make_request(EMOJI, stream=True)).content.split(b"\n\n")
     chunks = [json.loads(event[6:]) for event in events[:3]]
     assert chunks[1]["choices"][0]["delta"]["content"] == whole
     assert len(events) == 5
 
 
-def test_what_goes_wrong_keeps_its_status_in_a_stream(server: Server) -> None:
-    response = server.ask(asking(EASY, "broken", stream=True))
+def test_errors_of_streams_keep_their_status(server: Server) -> None:
+    response = server.ask(make_request(EASY, "broken", stream=True))
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal_error"
 
 
-def test_models_are_listed_with_what_they_were_calibrated_for(server: Server, artifact_path: Any) -> None:
+def test_models_are_listed_with_their_calibration(server: Server, artifact_path: Any) -> None:
     listed = server.get("/v1/models").json()
     entries = {one["id"]: one for one in listed["data"]}
     digest = CalibrationArtifact.load(artifact_path).digest
@@ -255,13 +255,13 @@ def test_models_are_listed_with_what_they_were_calibrated_for(server: Server, ar
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_responses_are_as_the_document_describes_them(server: Server) -> None:
+def test_completions_match_the_openapi_document(server: Server) -> None:
     document = server.get("/openapi.json").json()
     schema = {"$ref": "#/components/schemas/ChatCompletion", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema)
     for question, model in ((EASY, "bot"), (UNSURE, "bot"), (HARD, "bot"), (TOOL, "bot"), (UNSURE, "helped")):
-        check.validate(server.ask(asking(question, model)).json())
-    broken = server.ask(asking(EASY)).json()
+        check.validate(server.ask(make_request(question, model)).json())
+    broken = server.ask(make_request(EASY)).json()
     broken["cfc"]["candidates"] = []
     assert not check.is_valid(broken)
 

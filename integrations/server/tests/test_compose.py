@@ -20,35 +20,35 @@ from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 from integrations.server.tests.bots import EASY, UNSURE
-from integrations.server.tests.parts import COMMAND, ROOT, asking, running, until
+from integrations.server.tests.parts import COMMAND, ROOT, make_request, run_server, wait_for_value
 from langchain_cfc.monitor.metrics import DESCRIPTIONS
 
 FOLDER = Path(__file__).parents[1] / "compose"
-NAMES = re.compile(r"cfc_[a-z_]+")
+METRIC_NAMES = re.compile(r"cfc_[a-z_]+")
 
 
 def load(name: str) -> Any:
     return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
 
 
-def dashboard() -> dict[str, Any]:
+def read_dashboard() -> dict[str, Any]:
     path = FOLDER / "grafana/dashboards/langchain-cfc.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
-def panel_expressions() -> list[str]:
+def list_panel_expressions() -> list[str]:
     """What the dashboard asks of Prometheus."""
-    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+    return [target["expr"] for panel in read_dashboard()["panels"] for target in panel["targets"]]
 
 
-def expressions() -> list[str]:
+def list_expressions() -> list[str]:
     """All that is asked of Prometheus, by the dashboard and by the alerts."""
     rules = [rule["expr"] for group in load("alerts.yml")["groups"] for rule in group["rules"]]
-    return panel_expressions() + rules
+    return list_panel_expressions() + rules
 
 
-def test_it_mounts_what_is_there() -> None:
+def test_compose_file_mounts_existing_files() -> None:
     services = load("compose.yaml")["services"]
     assert set(services) == {"server", "monitor", "postgres", "prometheus", "grafana"}
     named = set(load("compose.yaml")["volumes"])
@@ -64,7 +64,7 @@ def test_it_mounts_what_is_there() -> None:
     assert (ROOT / services["server"]["build"]["dockerfile"]).exists()
 
 
-def test_no_secret_has_a_default_and_no_port_is_open_to_others() -> None:
+def test_compose_file_has_no_default_secret_and_no_public_port() -> None:
     text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
     for name in re.findall(r"\$\{(\w*(?:PASSWORD|TOKEN)\w*)(.)", text):
         assert name[1] == ":", name
@@ -73,7 +73,7 @@ def test_no_secret_has_a_default_and_no_port_is_open_to_others() -> None:
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
 
 
-def test_the_options_of_the_server_exist() -> None:
+def test_compose_file_uses_existing_server_options() -> None:
     options = [
         word for word in load("compose.yaml")["services"]["server"]["command"] if word.startswith("--")
     ]
@@ -84,7 +84,7 @@ def test_the_options_of_the_server_exist() -> None:
     assert all(option in shown.stdout for option in options)
 
 
-def test_what_is_asked_of_prometheus_is_there() -> None:
+def test_dashboard_and_alerts_use_existing_metrics() -> None:
     metrics = Metrics(Traffic(1, 1), ClientTokens(), {})
     described = {
         line.split()[2] for line in metrics.text().decode().splitlines() if line.startswith("# HELP")
@@ -94,26 +94,26 @@ def test_what_is_asked_of_prometheus_is_there() -> None:
         *DESCRIPTIONS,
         *(f"{name}_{part}" for name in described for part in ("bucket", "count")),
     }
-    asked = {name for expression in expressions() for name in NAMES.findall(expression)}
+    asked = {name for expression in list_expressions() for name in METRIC_NAMES.findall(expression)}
     assert asked <= known, asked - known
-    for expression in expressions():
+    for expression in list_expressions():
         assert expression.count("(") == expression.count(")"), expression
     # What the dashboard is for.
-    titles = [panel["title"] for panel in dashboard()["panels"]]
+    titles = [panel["title"] for panel in read_dashboard()["panels"]]
     assert titles[:4] == ["Answered", "Abstained", "Promised", "Drift"]
-    assert len({panel["id"] for panel in dashboard()["panels"]}) == len(titles)
+    assert len({panel["id"] for panel in read_dashboard()["panels"]}) == len(titles)
 
 
-def test_labels_of_the_dashboard_are_those_of_the_metrics(bots: dict[str, str]) -> None:
-    with running(bots) as server:
+def test_dashboard_uses_existing_metric_labels(bots: dict[str, str]) -> None:
+    with run_server(bots) as server:
         for question in (EASY, UNSURE):
-            server.ask(asking(question))
+            server.ask(make_request(question))
         found = server.get("/metrics").text
     labels: dict[str, set[str]] = {}
     for name, inside in re.findall(r"^(cfc_\w+)\{(.*?)\} ", found, flags=re.MULTILINE):
         labels[name] = set(re.findall(r'(\w+)="', inside))
-    for expression in expressions():
-        [name, *_] = NAMES.findall(expression)
+    for expression in list_expressions():
+        [name, *_] = METRIC_NAMES.findall(expression)
         wanted = {
             label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")
         }
@@ -122,9 +122,11 @@ def test_labels_of_the_dashboard_are_those_of_the_metrics(bots: dict[str, str]) 
     assert 'cfc_server_promised_ratio{level="0.2",model="bot",promise="coverage"}' in found
 
 
-def test_datasource_scrape_and_provisioning_fit_together() -> None:
+def test_datasource_scrape_and_provisioning_agree() -> None:
     [source] = load("grafana/provisioning/datasources/prometheus.yml")["datasources"]
-    used = {target["datasource"]["uid"] for panel in dashboard()["panels"] for target in panel["targets"]}
+    used = {
+        target["datasource"]["uid"] for panel in read_dashboard()["panels"] for target in panel["targets"]
+    }
     assert used == {source["uid"]}
     [provider] = load("grafana/provisioning/dashboards/langchain-cfc.yml")["providers"]
     services = load("compose.yaml")["services"]
@@ -138,7 +140,7 @@ def test_datasource_scrape_and_provisioning_fit_together() -> None:
     assert hosts <= set(services)
 
 
-def test_metrics_of_the_monitor_are_served(artifact_path: Path, tmp_path: Path) -> None:
+def test_monitor_program_serves_its_metrics(artifact_path: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
@@ -154,13 +156,13 @@ def test_metrics_of_the_monitor_are_served(artifact_path: Path, tmp_path: Path) 
             return ""
 
     try:
-        assert "cfc_monitor_up{" in until(read, 60)
+        assert "cfc_monitor_up{" in wait_for_value(read, 60)
     finally:
         process.kill()
         process.wait()
 
 
-def test_the_program_of_the_monitor_takes_the_artifact_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_monitor_program_accepts_only_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(load("compose.yaml")["services"]["monitor"]["command"]) == 1
     monkeypatch.delenv("CFC_MONITOR_STORE", raising=False)
     monkeypatch.setattr(sys, "argv", ["monitor_metrics.py"])

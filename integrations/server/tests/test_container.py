@@ -14,51 +14,51 @@ from pathlib import Path
 
 import pytest
 
-from integrations.server.tests.parts import ROOT, TOKEN, until
+from integrations.server.tests.parts import ROOT, TOKEN, wait_for_value
 
-FILE = Path(__file__).parents[1] / "Containerfile"
+CONTAINERFILE = Path(__file__).parents[1] / "Containerfile"
 
 
-def instructions() -> list[tuple[str, str]]:
+def read_instructions() -> list[tuple[str, str]]:
     """Instruction and arguments of each line."""
-    text = re.sub(r"^#.*\n", "", FILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE.read_text(encoding="utf-8"), flags=re.MULTILINE)
     lines = text.replace("\\\n", " ").splitlines()
     return [(line.split(" ", 1)[0], line.split(" ", 1)[1].strip()) for line in lines if line.strip()]
 
 
-def of(kind: str) -> list[str]:
-    return [arguments for name, arguments in instructions() if name == kind]
+def list_arguments(kind: str) -> list[str]:
+    return [arguments for name, arguments in read_instructions() if name == kind]
 
 
-def test_it_runs_as_nobody_special_and_holds_no_token() -> None:
-    names = [name for name, _ in instructions()]
-    assert of("USER") == ["server"]
+def test_containerfile_uses_plain_user_and_contains_no_token() -> None:
+    names = [name for name, _ in read_instructions()]
+    assert list_arguments("USER") == ["server"]
     assert names.index("USER") < names.index("ENTRYPOINT")
     assert not {"ENV", "ADD"}.intersection(names)
-    assert of("ARG") == ["BASE=pinned"]
+    assert list_arguments("ARG") == ["BASE=pinned"]
 
 
-def test_its_base_is_pinned_by_digest_unless_another_is_given() -> None:
-    pinned, base = of("FROM")
+def test_containerfile_base_is_pinned_by_digest() -> None:
+    pinned, base = list_arguments("FROM")
     assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64} AS pinned", pinned)
     assert base == "${BASE}"
 
 
-def test_what_it_copies_is_there_and_is_all_that_is_built() -> None:
-    sources = [source for line in of("COPY") for source in line.split()[:-1]]
+def test_containerfile_copies_existing_files_and_builds_only_them() -> None:
+    sources = [source for line in list_arguments("COPY") for source in line.split()[:-1]]
     assert all((ROOT / source).exists() for source in sources)
     # The wheel's metadata read three of these.
     metadata = {"pyproject.toml", "README.md", "LICENSE"}
     assert {*metadata, ".ci/locks/server.txt", "langchain_cfc", "integrations/server"} == set(sources)
-    install, ours, _ = of("RUN")[0].split(" && ")
+    install, ours, _ = list_arguments("RUN")[0].split(" && ")
     assert "--require-hashes" in install
     assert "--no-deps" in ours
 
 
 @pytest.mark.long
-def test_its_command_starts_and_its_health_check_sees_that(tmp_path: Path) -> None:
-    entry, arguments = json.loads(of("ENTRYPOINT")[0]), json.loads(of("CMD")[0])
-    check = json.loads(of("HEALTHCHECK")[0].partition("CMD ")[2])
+def test_containerfile_command_starts_and_health_check_passes(tmp_path: Path) -> None:
+    entry, arguments = json.loads(list_arguments("ENTRYPOINT")[0]), json.loads(list_arguments("CMD")[0])
+    check = json.loads(list_arguments("HEALTHCHECK")[0].partition("CMD ")[2])
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     here = {"0.0.0.0": "127.0.0.1", "8000": port}  # noqa: S104 - inside a container
@@ -67,40 +67,41 @@ def test_its_command_starts_and_its_health_check_sees_that(tmp_path: Path) -> No
     check = [sys.executable, *(word.replace("8000", port) for word in check[1:])]
     assert subprocess.run(check, capture_output=True, check=False).returncode != 0
     assert (
-        subprocess.run(command, capture_output=True, check=False, cwd=tmp_path, env=_env("")).returncode == 2
+        subprocess.run(command, capture_output=True, check=False, cwd=tmp_path, env=_make_env("")).returncode
+        == 2
     )
-    process = subprocess.Popen(command, cwd=tmp_path, env=_env(TOKEN), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=tmp_path, env=_make_env(TOKEN), stderr=subprocess.DEVNULL)
     try:
-        until(lambda: subprocess.run(check, capture_output=True, check=False).returncode == 0, 60)
+        wait_for_value(lambda: subprocess.run(check, capture_output=True, check=False).returncode == 0, 60)
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0
 
 
-def _env(tokens: str) -> dict[str, str]:
+def _make_env(tokens: str) -> dict[str, str]:
     return {**os.environ, "LANGCHAIN_CFC_SERVER_TOKENS": tokens, "NO_PROXY": "127.0.0.1"}
 
 
 @pytest.mark.long
-def test_what_it_installs_serves_in_an_environment_of_its_own(tmp_path: Path) -> None:
+def test_packages_of_containerfile_serve_in_new_environment(tmp_path: Path) -> None:
     build = tmp_path / "build"
-    for line in of("COPY"):
+    for line in list_arguments("COPY"):
         *sources, target = line.split()
         (build / target).mkdir(parents=True, exist_ok=True)
         for source in sources:
             into = build / target if (ROOT / source).is_file() else build / target / ".."
             subprocess.run(["cp", "-r", str(ROOT / source), str(into)], check=True)
     venv.create(tmp_path / "venv", with_pip=True)
-    for install in of("RUN")[0].split(" && ")[:2]:
+    for install in list_arguments("RUN")[0].split(" && ")[:2]:
         words = shlex.split(install)
         assert words[:2] == ["pip", "install"]
         pip = [str(tmp_path / "venv/bin/python"), "-m", *words]
         subprocess.run(pip, check=True, cwd=build, stdout=subprocess.DEVNULL)
     command = [str(tmp_path / "venv/bin/langchain-cfc"), "serve", "--demo", "--port", "0"]
     with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=tmp_path, env=_env(TOKEN), stderr=log)
+        process = subprocess.Popen(command, cwd=tmp_path, env=_make_env(TOKEN), stderr=log)
     try:
-        until(lambda: '"serving"' in (tmp_path / "log").read_text(encoding="utf-8"), 120)
+        wait_for_value(lambda: '"serving"' in (tmp_path / "log").read_text(encoding="utf-8"), 120)
     finally:
         process.terminate()
         assert process.wait(timeout=30) == 0

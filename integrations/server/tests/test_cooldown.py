@@ -13,7 +13,7 @@ from langchain_cfc_server.cooldown import Cooldown
 from langchain_cfc_server.errors import RefusedError
 
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.parts import asking, running, until
+from integrations.server.tests.parts import make_request, run_server, wait_for_value
 from langchain_cfc.errors import DrawError, InputError, VerifierError
 from tests.serving.openai_server import Fault, Script
 
@@ -24,23 +24,23 @@ class _StatusError(Exception):
         self.status_code = status
 
 
-def end(cooldown: Cooldown, error: BaseException | None = None, *, overdue: bool = False) -> str:
+def end_request(cooldown: Cooldown, error: BaseException | None = None, *, overdue: bool = False) -> str:
     """How a request ends that gets an answer, or an error."""
     given = () if error is None else (type(error),)
     try:
         with suppress(*given), cooldown.watch(lambda: overdue):
-            _raise(error)
+            raise_if_given(error)
     except RefusedError as refused:
         return f"{refused.status} {refused.headers['Retry-After']}"
     return "let through"
 
 
-def _raise(error: BaseException | None) -> None:
+def raise_if_given(error: BaseException | None) -> None:
     if error is not None:
         raise error
 
 
-def draw_error(status: int) -> DrawError:
+def make_draw_error(status: int) -> DrawError:
     error = DrawError("it failed")
     error.__cause__ = _StatusError(status)
     return error
@@ -53,100 +53,104 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_it_begins_after_failures_in_a_row_and_ends_with_an_answer(clock: list[float]) -> None:
+def test_cooldown_begins_after_failures_and_ends_with_an_answer(clock: list[float]) -> None:
     cooldown = Cooldown("bot", 3, 10.0)
     for _ in range(3):
         for _ in range(2):
-            assert end(cooldown, DrawError("it failed")) == "let through"
-        assert end(cooldown) == "let through"
-    for error in (DrawError("it failed"), VerifierError("it failed"), draw_error(503)):
+            assert end_request(cooldown, DrawError("it failed")) == "let through"
+        assert end_request(cooldown) == "let through"
+    for error in (DrawError("it failed"), VerifierError("it failed"), make_draw_error(503)):
         assert not cooldown.is_active
-        assert end(cooldown, error) == "let through"
+        assert end_request(cooldown, error) == "let through"
     assert cooldown.is_active
-    assert end(cooldown) == "503 10"
+    assert end_request(cooldown) == "503 10"
     clock[0] += 7.5
-    assert end(cooldown) == "503 3"
+    assert end_request(cooldown) == "503 3"
     clock[0] += 2.5
     # One to probe, which fails, so that the time begins again; and another one, which is answered.
-    assert end(cooldown, DrawError("it failed")) == "let through"
-    assert end(cooldown) == "503 10"
+    assert end_request(cooldown, DrawError("it failed")) == "let through"
+    assert end_request(cooldown) == "503 10"
     clock[0] += 10
-    assert end(cooldown) == "let through"
+    assert end_request(cooldown) == "let through"
     assert not cooldown.is_active
     assert cooldown.times == 2
     # It takes as many failures as before.
-    assert end(cooldown, DrawError("it failed")) == "let through"
+    assert end_request(cooldown, DrawError("it failed")) == "let through"
     assert not cooldown.is_active
 
 
-def test_only_one_request_probes_at_a_time(clock: list[float]) -> None:
+def test_cooldown_lets_one_probe_through_at_a_time(clock: list[float]) -> None:
     cooldown = Cooldown("bot", 1, 10.0)
-    end(cooldown, DrawError("it failed"))
+    end_request(cooldown, DrawError("it failed"))
     clock[0] += 11
     with cooldown.watch(lambda: False):
-        assert end(cooldown) == "503 1"
-    assert end(cooldown) == "let through"
+        assert end_request(cooldown) == "503 1"
+    assert end_request(cooldown) == "let through"
 
 
-@pytest.mark.parametrize("how", [asyncio.CancelledError(), InputError("no"), draw_error(400), RuntimeError()])
-def test_a_probe_that_says_nothing_leaves_the_next_one_to_probe(
-    how: BaseException, clock: list[float]
-) -> None:
+@pytest.mark.parametrize(
+    "how", [asyncio.CancelledError(), InputError("no"), make_draw_error(400), RuntimeError()]
+)
+def test_inconclusive_probe_leaves_the_next_request_to_probe(how: BaseException, clock: list[float]) -> None:
     cooldown = Cooldown("bot", 1, 10.0)
-    end(cooldown, DrawError("it failed"))
+    end_request(cooldown, DrawError("it failed"))
     clock[0] += 11
-    assert end(cooldown, how) == "let through"
+    assert end_request(cooldown, how) == "let through"
     assert cooldown.is_active
-    assert end(cooldown) == "let through"
+    assert end_request(cooldown) == "let through"
     assert not cooldown.is_active
 
 
 @pytest.mark.parametrize(
     ("error", "overdue", "counts"),
     [
-        (draw_error(400), False, False),
-        (draw_error(413), False, False),
-        (draw_error(401), False, True),
-        (draw_error(429), False, True),
-        (draw_error(500), False, True),
+        (make_draw_error(400), False, False),
+        (make_draw_error(413), False, False),
+        (make_draw_error(401), False, True),
+        (make_draw_error(429), False, True),
+        (make_draw_error(500), False, True),
         (asyncio.CancelledError(), False, False),
         (asyncio.CancelledError(), True, True),
         (RuntimeError("a defect"), False, False),
     ],
 )
-def test_failures_are_those_of_the_upstream(error: BaseException, overdue: bool, counts: bool) -> None:
+def test_cooldown_counts_only_failures_of_the_upstream(
+    error: BaseException, overdue: bool, counts: bool
+) -> None:
     cooldown = Cooldown("bot", 1, 10.0)
-    end(cooldown, error, overdue=overdue)
+    end_request(cooldown, error, overdue=overdue)
     assert cooldown.is_active is counts
     never = Cooldown("bot", 0, 10.0)
     for _ in range(20):
-        end(never, error, overdue=overdue)
+        end_request(never, error, overdue=overdue)
     assert not never.is_active
 
 
-def test_a_dead_upstream_is_left_alone_and_found_again(
+def test_cooldown_spares_dead_upstream_and_ends_after_recovery(
     bots: dict[str, str], upstream: tuple[str, Script]
 ) -> None:
     planted = upstream[1]
-    with running(bots, "--cooldown-after", "3", "--cooldown", "0.5") as server:
+    with run_server(bots, "--cooldown-after", "3", "--cooldown", "0.5") as server:
         try:
             # A request that the provider refuses says nothing about the provider, and starts no cooldown.
             planted.faults = [Fault("status 400")]
-            assert {server.ask(asking(EASY)).status_code for _ in range(5)} == {502}
+            assert {server.ask(make_request(EASY)).status_code for _ in range(5)} == {502}
             planted.faults = [Fault("dropped")]
-            assert [server.ask(asking(EASY)).status_code for _ in range(3)] == [502] * 3
+            assert [server.ask(make_request(EASY)).status_code for _ in range(3)] == [502] * 3
             asked = len(planted.requests)
-            refused = server.ask(asking(EASY, stream=True))
+            refused = server.ask(make_request(EASY, stream=True))
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "upstream_cooling_down")
             assert refused.headers["retry-after"] == "1"
             assert len(planted.requests) == asked
             assert 'cfc_server_cooling_down{model="bot"} 1.0' in server.get("/metrics").text
             # Other models, and what needs none, go on.
-            assert server.ask(asking(EASY, "unscored")).status_code == 502
+            assert server.ask(make_request(EASY, "unscored")).status_code == 502
             assert server.get("/v1/models").status_code == 200
         finally:
             planted.faults = ()
-        answer: Any = until(lambda: (one := server.ask(asking(EASY))).status_code == 200 and one)
+        answer: Any = wait_for_value(
+            lambda: (one := server.ask(make_request(EASY))).status_code == 200 and one
+        )
         assert answer.json()["cfc"]["best"] == GOOD
         figures = server.get("/metrics").text
         assert 'cfc_server_cooling_down{model="bot"} 0.0' in figures
@@ -155,12 +159,12 @@ def test_a_dead_upstream_is_left_alone_and_found_again(
         assert said == ["cooldown of a failing upstream", "upstream answers again"]
 
 
-def test_a_model_that_hangs_is_one_that_fails(bots: dict[str, str]) -> None:
+def test_hanging_model_starts_cooldown(bots: dict[str, str]) -> None:
     options = ["--cooldown-after", "2", "--time-limit", "0.3"]
-    with running({**bots, "BOTS_SECONDS": "20"}, *options) as server, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(server.ask, asking(EASY, "slow")) for _ in range(2)]
+    with run_server({**bots, "BOTS_SECONDS": "20"}, *options) as server, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(server.ask, make_request(EASY, "slow")) for _ in range(2)]
         assert [one.result().status_code for one in asked] == [504, 504]
-        until(lambda: server.ask(asking(EASY, "slow")).status_code == 503)
+        wait_for_value(lambda: server.ask(make_request(EASY, "slow")).status_code == 503)
         began = time.monotonic()
-        assert server.ask(asking(EASY, "slow")).status_code == 503
+        assert server.ask(make_request(EASY, "slow")).status_code == 503
         assert time.monotonic() - began < 0.3

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from integrations.server.tests.parts import TOKEN, Server, running
+from integrations.server.tests.parts import TOKEN, Server, run_server
 
 
-def fuzzed(server: Server, folder: Path, examples: int) -> subprocess.CompletedProcess[str]:
+def run_schemathesis(server: Server, folder: Path, examples: int) -> subprocess.CompletedProcess[str]:
     """What schemathesis finds; every check that it has, the same examples each time."""
     program = Path(sys.executable).with_name("schemathesis")
     options = ["--checks", "all", "--seed", "1", "--max-examples", str(examples), "--no-color"]
@@ -27,9 +27,9 @@ def fuzzed(server: Server, folder: Path, examples: int) -> subprocess.CompletedP
 
 
 @pytest.mark.long
-def test_it_is_as_it_describes_itself(bots: dict[str, str], tmp_path: Path) -> None:
-    with running(bots, models="integrations.server.tests.bots:anything") as server:
-        found = fuzzed(server, tmp_path, 100)
+def test_server_matches_its_openapi_document_under_fuzzing(bots: dict[str, str], tmp_path: Path) -> None:
+    with run_server(bots, models="integrations.server.tests.bots:anything") as server:
+        found = run_schemathesis(server, tmp_path, 100)
         assert found.returncode == 0, found.stdout
         lines = [line for line in server.log if line["message"] == "request"]
         statuses = {line["status"] for line in lines if line["route"] == "/v1/chat/completions"}
@@ -39,8 +39,8 @@ def test_it_is_as_it_describes_itself(bots: dict[str, str], tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_server_that_breaks_is_found_out(bots: dict[str, str], tmp_path: Path) -> None:
-    with running(bots, models="integrations.server.tests.bots:broken") as server:
-        found = fuzzed(server, tmp_path, 5)
+def test_fuzzing_finds_a_broken_server(bots: dict[str, str], tmp_path: Path) -> None:
+    with run_server(bots, models="integrations.server.tests.bots:broken") as server:
+        found = run_schemathesis(server, tmp_path, 5)
         assert found.returncode == 1
         assert "Server error" in found.stdout

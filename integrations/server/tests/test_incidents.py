@@ -15,7 +15,7 @@ from integrations.server.benchmarks import incidents
 from integrations.server.benchmarks.incidents import HEADING, Tally, Tokens, Validity, send_requests
 from integrations.server.tests import parts
 
-KEEPS_TOKENS = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
+SERVER_KEEPING_TOKENS = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 VALID = Validity(begins=(2.0, 3.0), ends=(8.0, 9.0))
 
 
@@ -37,7 +37,7 @@ VALID = Validity(begins=(2.0, 3.0), ends=(8.0, 9.0))
         (7.0, 20.0, 200, 0, 0),
     ],
 )
-def test_what_is_wrong_is_counted(
+def test_incident_figures_count_faults(
     began: float, ended: float, status: int, let_in: int, kept_out: int
 ) -> None:
     tally = Tally()
@@ -48,7 +48,7 @@ def test_what_is_wrong_is_counted(
     assert unknown.let_in == 1
 
 
-def test_a_server_that_drops_connections_loses_requests() -> None:
+def test_server_that_drops_connections_loses_requests() -> None:
     async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
@@ -66,7 +66,7 @@ def test_a_server_that_drops_connections_loses_requests() -> None:
     assert not tally.counts
 
 
-def test_files_of_tokens_are_replaced_as_a_server_reads_them(tmp_path: Path) -> None:
+def test_token_files_are_replaced_while_a_server_reads_them(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     tokens = Tokens(path)
     read = ClientTokens(path=path)
@@ -83,7 +83,7 @@ def test_files_of_tokens_are_replaced_as_a_server_reads_them(tmp_path: Path) -> 
     assert {read.find_client(token.encode()) is None for token, _ in chosen} == {True, False}
 
 
-def test_a_section_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+def test_incident_report_replaces_its_previous_section(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\ntext\n")
     incidents.write_section(page, f"{HEADING}\n\nold\n")
@@ -92,7 +92,7 @@ def test_a_section_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_nothing_is_lost_or_wrongly_let_in() -> None:
+def test_incidents_lose_no_request_and_admit_no_revoked_token() -> None:
     for name, tally in incidents.measure(8.0).items():
         print(tally.make_row(name))  # noqa: T201 - figures to report
         assert not tally.lost, name
@@ -102,11 +102,11 @@ def test_nothing_is_lost_or_wrongly_let_in() -> None:
 
 
 @pytest.mark.long
-def test_a_server_that_keeps_tokens_is_found_out() -> None:
+def test_incidents_find_server_that_keeps_revoked_tokens() -> None:
     only = {name: found for name, found in incidents.INCIDENTS.items() if "malformed" in name}
     with (
         mock.patch.object(incidents, "INCIDENTS", only),
-        mock.patch.object(parts, "COMMAND", KEEPS_TOKENS),
+        mock.patch.object(parts, "COMMAND", SERVER_KEEPING_TOKENS),
         mock.patch.dict(os.environ, BROKEN="keeps tokens"),
     ):
         [tally] = incidents.measure(3.0).values()

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, asking, running, until
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
 
 HEAD = (
     f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -23,44 +23,44 @@ LARGEST = 2000
 
 
 @pytest.fixture(scope="module")
-def small(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def small_server(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with narrow limits, whose slow model takes two seconds."""
     path = tmp_path_factory.mktemp("limits") / "notes"
     slow = {**bots, "BOTS_SECONDS": "2", "BOTS_NOTES": str(path)}
     limits = ["--body-limit", str(LARGEST), "--concurrency", "2", "--queue", "1", "--time-limit", "7"]
-    with running(slow, *limits) as server:
+    with run_server(slow, *limits) as server:
         server.notes = path  # type: ignore[attr-defined]
         yield server
 
 
-def noted(server: Server, what: str) -> int:
+def count_notes(server: Server, what: str) -> int:
     """How often the slow verifier has `begun`, or was `cancelled`."""
     path: Path = server.notes  # type: ignore[attr-defined]
     return path.read_text(encoding="utf-8").split().count(what) if path.exists() else 0
 
 
-def figure(server: Server, name: str) -> float:
+def read_metric(server: Server, name: str) -> float:
     lines = server.get("/metrics").text.splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(f"cfc_server_{name} "))
 
 
-def test_a_body_may_be_as_large_as_the_limit_and_no_larger(small: Server) -> None:
-    usual = asking(EASY, user="")
+def test_body_limit_is_inclusive(small_server: Server) -> None:
+    usual = make_request(EASY, user="")
     room = LARGEST - len(json.dumps(usual))
-    assert small.ask({**usual, "user": "u" * room}).status_code == 200
-    refused = small.ask({**usual, "user": "u" * (room + 1)})
+    assert small_server.ask({**usual, "user": "u" * room}).status_code == 200
+    refused = small_server.ask({**usual, "user": "u" * (room + 1)})
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "request_too_large")
     assert str(LARGEST) in refused.json()["error"]["message"]
 
 
-def test_chunks_are_counted(small: Server) -> None:
+def test_body_limit_counts_chunks(small_server: Server) -> None:
     def chunks(size: int) -> Iterator[bytes]:
         for _ in range(size):
             yield b" " * 100
 
     def sent(size: int) -> httpx.Response:
         return httpx.post(
-            f"{small.url}/v1/chat/completions",
+            f"{small_server.url}/v1/chat/completions",
             content=chunks(size),
             headers={**HEADERS, "Content-Type": "application/json"},
             trust_env=False,
@@ -70,98 +70,104 @@ def test_chunks_are_counted(small: Server) -> None:
     assert sent(LARGEST // 100).json()["error"]["code"] == "invalid_json"
 
 
-def test_a_large_body_is_refused_before_it_is_sent(small: Server) -> None:
-    received = small.say(f"{HEAD}Content-Length: 1000000000\r\n\r\n".encode(), wait=1.0)
+def test_large_body_is_refused_before_it_is_sent(small_server: Server) -> None:
+    received = small_server.say(f"{HEAD}Content-Length: 1000000000\r\n\r\n".encode(), wait=1.0)
     assert received.startswith(b"HTTP/1.1 413 ")
-    assert b"100 Continue" not in small.say(
+    assert b"100 Continue" not in small_server.say(
         f"{HEAD}Content-Length: 1000000000\r\nExpect: 100-continue\r\n\r\n".encode(), wait=1.0
     )
 
 
-def test_a_client_that_sends_it_all_nevertheless_hears_why(small: Server) -> None:
+def test_client_that_sends_a_large_body_reads_the_refusal(small_server: Server) -> None:
     for _ in range(5):
-        assert small.ask(b"x" * 5_000_000).status_code == 413
+        assert small_server.ask(b"x" * 5_000_000).status_code == 413
 
 
-def test_more_than_fit_and_wait_are_told_to_come_again(small: Server) -> None:
+def test_requests_beyond_the_queue_get_retry_after(small_server: Server) -> None:
     with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(small.ask, asking(EASY, "slow")) for _ in range(3)]
-        until(lambda: figure(small, "working") == 2 and figure(small, "waiting") == 1)
-        refused = [small.ask(asking(EASY, "slow")) for _ in range(3)]
+        asked = [pool.submit(small_server.ask, make_request(EASY, "slow")) for _ in range(3)]
+        wait_for_value(
+            lambda: read_metric(small_server, "working") == 2 and read_metric(small_server, "waiting") == 1
+        )
+        refused = [small_server.ask(make_request(EASY, "slow")) for _ in range(3)]
         # They did not wait until a place was free.
         assert not all(one.done() for one in asked)
         assert [one.status_code for one in refused] == [429] * 3
         assert {one.headers["retry-after"] for one in refused} == {"1"}
         assert {one.json()["error"]["code"] for one in refused} == {"too_many_requests"}
         # What costs nothing is answered all the same.
-        assert small.get("/v1/models").status_code == 200
+        assert small_server.get("/v1/models").status_code == 200
         assert [one.result().status_code for one in asked] == [200] * 3
-    until(lambda: figure(small, "working") == 0)
-    assert small.ask(asking(EASY)).status_code == 200
+    wait_for_value(lambda: read_metric(small_server, "working") == 0)
+    assert small_server.ask(make_request(EASY)).status_code == 200
 
 
-def test_time_that_is_over_is_said_and_the_work_ended(bots: dict[str, str], tmp_path: Path) -> None:
+def test_time_limit_answers_timeout_and_cancels_the_chain(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "notes"
     slow = {**bots, "BOTS_SECONDS": "20", "BOTS_NOTES": str(path)}
-    with running(slow, "--time-limit", "0.5", "--concurrency", "1") as server:
+    with run_server(slow, "--time-limit", "0.5", "--concurrency", "1") as server:
         began = time.monotonic()
-        response = server.ask(asking(EASY, "slow"))
+        response = server.ask(make_request(EASY, "slow"))
         assert (response.status_code, response.json()["error"]["code"]) == (504, "timeout")
         assert 0.4 < time.monotonic() - began < 15
-        until(lambda: path.exists() and path.read_text(encoding="utf-8") == "begun\ncancelled\n")
+        wait_for_value(lambda: path.exists() and path.read_text(encoding="utf-8") == "begun\ncancelled\n")
         # The only place is free again.
-        assert server.ask(asking(EASY)).json()["choices"][0]["message"]["content"] == GOOD
+        assert server.ask(make_request(EASY)).json()["choices"][0]["message"]["content"] == GOOD
 
 
-def test_a_body_that_takes_too_long_is_refused(small: Server) -> None:
+def test_slow_body_is_refused(small_server: Server) -> None:
     began = time.monotonic()
-    received = small.say(f'{HEAD}Connection: close\r\nContent-Length: 100\r\n\r\n{{"model":'.encode())
+    received = small_server.say(f'{HEAD}Connection: close\r\nContent-Length: 100\r\n\r\n{{"model":'.encode())
     assert received.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"request_timeout"' in received
     assert time.monotonic() - began > 3
-    assert figure(small, "waiting") == 0
+    assert read_metric(small_server, "waiting") == 0
 
 
 @pytest.mark.long
-def test_a_head_that_takes_too_long_ends_the_connection(small: Server) -> None:
+def test_slow_head_ends_the_connection(small_server: Server) -> None:
     began = time.monotonic()
-    assert small.say(b"POST /v1/chat/completions HTTP/1.1\r\nHost:", wait=20) == b""
+    assert small_server.say(b"POST /v1/chat/completions HTTP/1.1\r\nHost:", wait=20) == b""
     assert 8 < time.monotonic() - began < 15
 
 
-def test_the_work_of_a_client_that_leaves_is_ended(small: Server) -> None:
-    begun, before = noted(small, "begun"), noted(small, "cancelled")
-    body = json.dumps(asking(EASY, "slow")).encode()
-    with socket.create_connection(("127.0.0.1", small.port)) as connection:
+def test_disconnected_client_cancels_its_chain(small_server: Server) -> None:
+    begun, before = count_notes(small_server, "begun"), count_notes(small_server, "cancelled")
+    body = json.dumps(make_request(EASY, "slow")).encode()
+    with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
         connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        until(lambda: noted(small, "begun") == begun + 1)
-    until(lambda: noted(small, "cancelled") == before + 1)
-    until(lambda: figure(small, "working") == 0)
-    line = until(lambda: next((one for one in small.log if one.get("outcome") == "disconnected"), None))
+        wait_for_value(lambda: count_notes(small_server, "begun") == begun + 1)
+    wait_for_value(lambda: count_notes(small_server, "cancelled") == before + 1)
+    wait_for_value(lambda: read_metric(small_server, "working") == 0)
+    line = wait_for_value(
+        lambda: next((one for one in small_server.log if one.get("outcome") == "disconnected"), None)
+    )
     assert (line["status"], line["model"]) == (499, "slow")
 
 
-def test_one_that_leaves_while_it_waits_never_begins(small: Server) -> None:
-    body = json.dumps(asking(EASY, "slow")).encode()
+def test_client_that_leaves_the_queue_is_never_served(small_server: Server) -> None:
+    body = json.dumps(make_request(EASY, "slow")).encode()
     with ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(small.ask, asking(EASY, "slow")) for _ in range(2)]
-        until(lambda: figure(small, "working") == 2)
-        with socket.create_connection(("127.0.0.1", small.port)) as connection:
+        asked = [pool.submit(small_server.ask, make_request(EASY, "slow")) for _ in range(2)]
+        wait_for_value(lambda: read_metric(small_server, "working") == 2)
+        with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
             connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            until(lambda: figure(small, "waiting") == 1)
-        until(lambda: figure(small, "waiting") == 0)
+            wait_for_value(lambda: read_metric(small_server, "waiting") == 1)
+        wait_for_value(lambda: read_metric(small_server, "waiting") == 0)
         assert [one.result().status_code for one in asked] == [200, 200]
 
 
-def test_one_that_leaves_in_the_middle_of_its_body(small: Server) -> None:
-    with socket.create_connection(("127.0.0.1", small.port)) as connection:
+def test_client_that_leaves_within_its_body_is_dropped(small_server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", small_server.port)) as connection:
         connection.sendall(f'{HEAD}Content-Length: 100\r\n\r\n{{"model":'.encode())
-        until(lambda: figure(small, "waiting") == 1)
-    until(lambda: figure(small, "waiting") == 0)
+        wait_for_value(lambda: read_metric(small_server, "waiting") == 1)
+    wait_for_value(lambda: read_metric(small_server, "waiting") == 0)
 
 
-def test_several_requests_on_one_connection(small: Server) -> None:
-    with httpx.Client(base_url=small.url, headers=HEADERS, trust_env=False) as client:
-        assert {client.post("/v1/chat/completions", json=asking(EASY)).status_code for _ in range(5)} == {200}
+def test_connection_serves_several_requests(small_server: Server) -> None:
+    with httpx.Client(base_url=small_server.url, headers=HEADERS, trust_env=False) as client:
+        assert {
+            client.post("/v1/chat/completions", json=make_request(EASY)).status_code for _ in range(5)
+        } == {200}
     pipelined = b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n" * 2
-    assert small.say(pipelined, wait=1.0).count(b"HTTP/1.1 200 OK") == 2
+    assert small_server.say(pipelined, wait=1.0).count(b"HTTP/1.1 200 OK") == 2

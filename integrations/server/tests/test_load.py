@@ -12,15 +12,15 @@ import pytest
 from integrations.server.benchmarks.load import Plan, measure
 from integrations.server.benchmarks.load_page import MEDIAN, TAIL, make_page
 from integrations.server.benchmarks.load_results import Load, Round, Saturation
-from integrations.server.tests.loading import Connection, arrivals, closed_loop, open_loop
+from integrations.server.tests.loading import Connection, draw_arrivals, run_closed_loop, run_open_loop
 
 STALL = 0.3
 SECONDS = 0.8
 
 
-def test_arrivals_are_those_of_a_poisson_process() -> None:
-    due = arrivals(100.0, 100.0, 50, seed=1)
-    assert due == arrivals(100.0, 100.0, 50, seed=1) != arrivals(100.0, 100.0, 50, seed=2)
+def test_draw_arrivals_follows_a_poisson_process() -> None:
+    due = draw_arrivals(100.0, 100.0, 50, seed=1)
+    assert due == draw_arrivals(100.0, 100.0, 50, seed=1) != draw_arrivals(100.0, 100.0, 50, seed=2)
     assert all(times == sorted(times) for times in due)
     count = sum(map(len, due))
     # Poisson with mean 10,000: five standard deviations, which one in a million exceeds.
@@ -33,7 +33,7 @@ def test_arrivals_are_those_of_a_poisson_process() -> None:
     assert all(130 < len(times) < 270 for times in due)
 
 
-def stalling() -> tuple[list[float], list[float]]:
+def measure_stall() -> tuple[list[float], list[float]]:
     """Latencies from due, and from sent, where the first of forty requests of one client stalls."""
     sent: list[float] = []
 
@@ -43,18 +43,18 @@ def stalling() -> tuple[list[float], list[float]]:
         sent.append(time.perf_counter() - began)
 
     due = [[0.01 * number for number in range(40)]]
-    return asyncio.run(open_loop(due, ask)), sent
+    return asyncio.run(run_open_loop(due, ask)), sent
 
 
-def test_who_waits_behind_a_stall_has_waited() -> None:
-    from_due, from_sent = stalling()
+def test_open_loop_counts_waiting_behind_a_stall() -> None:
+    from_due, from_sent = measure_stall()
     # Some thirty were due while the first stalled: half of them waited for more than half of it.
     assert sum(taken > STALL / 2 for taken in from_due) >= 12
     # Who counts from when they were sent sees one slow request.
     assert sum(taken > STALL / 2 for taken in from_sent) == 1
 
 
-def test_no_answer_is_taken_for_another_ones() -> None:
+def test_connection_after_timeout_reads_no_earlier_reply() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():
             await asyncio.sleep(0.02)
@@ -75,7 +75,7 @@ def test_no_answer_is_taken_for_another_ones() -> None:
         await asyncio.sleep(0.01)
         assert {one.cancel() for one in leaving} == {True}
         await asyncio.wait(leaving)
-        await open_loop(arrivals(100.0, 0.5, 5, seed=1), ask)
+        await run_open_loop(draw_arrivals(100.0, 0.5, 5, seed=1), ask)
         for one in connections:
             one.close()
         await asyncio.sleep(0.05)  # until the server has noticed
@@ -85,7 +85,7 @@ def test_no_answer_is_taken_for_another_ones() -> None:
     asyncio.run(asked())
 
 
-def test_saturation_ends_when_all_is_answered() -> None:
+def test_closed_loop_ends_when_all_requests_are_answered() -> None:
     asked, answered = 0, 0
 
     async def ask(_: int, which: int) -> None:
@@ -94,21 +94,21 @@ def test_saturation_ends_when_all_is_answered() -> None:
         await asyncio.sleep(0.02 if which else 0.5)
         answered += 1
 
-    rate = asyncio.run(closed_loop(5, 0.3, ask))
+    rate = asyncio.run(run_closed_loop(5, 0.3, ask))
     # What is answered after the end is waited for, so that the next to ask finds nobody at work; it is no
     # part of the rate.
     assert (asked, answered) == (5, 5)
     assert rate == 0.0
 
 
-def test_saturation_is_what_is_answered_in_its_time() -> None:
+def test_closed_loop_rate_counts_replies_in_its_time() -> None:
     async def ask(_: int, __: int) -> None:
         await asyncio.sleep(0.02)
 
-    assert 50 < asyncio.run(closed_loop(5, 0.5, ask)) <= 250
+    assert 50 < asyncio.run(run_closed_loop(5, 0.5, ask)) <= 250
 
 
-def planted(seconds: dict[str, list[list[float]]]) -> Load:
+def make_load(seconds: dict[str, list[list[float]]]) -> Load:
     rounds = {
         name: tuple(Round(seconds=tuple(one), own=0.5, others=0.0, load=1.0) for one in taken)
         for name, taken in seconds.items()
@@ -123,31 +123,31 @@ def planted(seconds: dict[str, list[list[float]]]) -> Load:
 
 
 @pytest.mark.long
-def test_what_is_added_is_the_difference_of_quantiles() -> None:
+def test_added_latency_is_the_difference_of_quantiles() -> None:
     base = [[0.001 * (1 + number / 100) for number in range(100)] for _ in range(6)]
     slower = [[taken + 0.004 for taken in one] for one in base]
     much = [[taken + 0.03 for taken in one] for one in base]
-    load = planted({"chain": base, "server": slower, "delayed": much, "nothing": base})
+    load = make_load({"chain": base, "server": slower, "delayed": much, "nothing": base})
     for share in (MEDIAN, TAIL):
         added = load.compare_quantiles("server", share)
         assert added.low == pytest.approx(added.value) == pytest.approx(added.high) == pytest.approx(0.004)
     assert "45 to 55 requests a second" in make_page(load)
     assert make_page(load).count("| met |") == 2
-    broken = planted({"chain": base, "server": much, "delayed": much, "nothing": base})
+    broken = make_load({"chain": base, "server": much, "delayed": much, "nothing": base})
     assert make_page(broken).count("| not met |") == 2
 
 
-def test_one_bad_round_widens_the_interval() -> None:
+def test_one_slow_round_widens_the_interval() -> None:
     base = [[0.001] * 100 for _ in range(6)]
     bad = [[0.002] * 100 for _ in range(5)] + [[0.5] * 100]
-    load = planted({"chain": base, "server": bad, "delayed": bad, "nothing": base})
+    load = make_load({"chain": base, "server": bad, "delayed": bad, "nothing": base})
     tail = load.compare_quantiles("server", TAIL)
     assert (tail.low, tail.high) == pytest.approx((0.001, 0.499))
     assert load.compare_quantiles("server", MEDIAN).value == pytest.approx(0.001)
 
 
 @pytest.mark.long
-def test_a_server_that_is_slower_is_said_to_be() -> None:
+def test_load_report_names_a_slower_server() -> None:
     load = measure(Plan(rounds=6, seconds=SECONDS, saturated=1.0))
     # All were asked at the same times, half as often as the server could answer.
     asked = [[len(one.seconds) for one in rounds] for rounds in load.rounds.values()]

@@ -14,7 +14,7 @@ from integrations.server.tests.parts import TOKEN, Server
 
 
 @pytest.fixture(autouse=True)
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def _remove_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -24,14 +24,14 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def ask(client: openai.OpenAI, question: str = EASY, model: str = "bot", **more: Any) -> Any:
+def create_completion(client: openai.OpenAI, question: str = EASY, model: str = "bot", **more: Any) -> Any:
     return client.chat.completions.create(
         model=model, messages=[{"role": "user", "content": question}], **more
     )
 
 
-def test_it_reads_answers_with_their_decision(client: openai.OpenAI) -> None:
-    completion = ask(client)
+def test_openai_client_reads_answers_with_their_decision(client: openai.OpenAI) -> None:
+    completion = create_completion(client)
     assert completion.choices[0].message.content == GOOD
     assert completion.usage.total_tokens == 39
     assert completion.model_extra["cfc"]["reason"] == "answered"
@@ -43,13 +43,13 @@ def test_it_reads_answers_with_their_decision(client: openai.OpenAI) -> None:
     assert raw.parse().choices[0].message.content == "I do not know."
 
 
-def test_it_chooses_a_level(client: openai.OpenAI) -> None:
-    completion = ask(client, extra_body={"cfc": {"alpha": "0.1"}})
+def test_openai_client_chooses_a_level(client: openai.OpenAI) -> None:
+    completion = create_completion(client, extra_body={"cfc": {"alpha": "0.1"}})
     assert completion.model_extra["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
-def test_it_streams_the_decision(client: openai.OpenAI) -> None:
-    chunks = list(ask(client, stream=True, stream_options={"include_usage": True}))
+def test_openai_client_streams_the_decision(client: openai.OpenAI) -> None:
+    chunks = list(create_completion(client, stream=True, stream_options={"include_usage": True}))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == GOOD
     assert [chunk.model_extra["cfc"]["best"] for chunk in chunks if "cfc" in chunk.model_extra] == [GOOD]
     assert chunks[-1].usage.total_tokens == 39
@@ -57,16 +57,18 @@ def test_it_streams_the_decision(client: openai.OpenAI) -> None:
         assert stream.get_final_completion().choices[0].message.content == GOOD
 
 
-def test_it_reads_and_streams_tool_calls(client: openai.OpenAI) -> None:
-    [call] = ask(client, TOOL).choices[0].message.tool_calls
+def test_openai_client_reads_and_streams_tool_calls(client: openai.OpenAI) -> None:
+    [call] = create_completion(client, TOOL).choices[0].message.tool_calls
     [streamed] = [
-        call for chunk in ask(client, TOOL, stream=True) for call in chunk.choices[0].delta.tool_calls or []
+        call
+        for chunk in create_completion(client, TOOL, stream=True)
+        for call in chunk.choices[0].delta.tool_calls or []
     ]
     assert call.function.name == streamed.function.name == "weather"
     assert call.function.arguments == streamed.function.arguments == '{"city":"Lima"}'
 
 
-CHOICE = {"type": "function", "function": {"name": "weather"}}
+TOOL_CHOICE = {"type": "function", "function": {"name": "weather"}}
 
 
 @pytest.mark.parametrize(
@@ -74,23 +76,25 @@ CHOICE = {"type": "function", "function": {"name": "weather"}}
     [
         ("calling", {}),
         ("calling", {"tools": [WEATHER]}),
-        ("calling", {"tools": [WEATHER], "tool_choice": CHOICE}),
+        ("calling", {"tools": [WEATHER], "tool_choice": TOOL_CHOICE}),
         ("calling", {"response_format": {"type": "text"}}),
         ("offering", {"tools": [WEATHER], "tool_choice": "auto"}),
         ("formatted", {"response_format": FORMAT}),
         ("bot", {"response_format": {"type": "text"}}),
     ],
 )
-def test_a_request_may_repeat_what_the_model_was_calibrated_with(
+def test_request_may_repeat_calibrated_tools_and_format(
     client: openai.OpenAI, upstream: Any, model: str, given: dict[str, Any]
 ) -> None:
     upstream[1].requests.clear()
-    assert ask(client, TOOL, model=model, **given).choices[0].finish_reason == "tool_calls"
-    *_, last = [chunk for chunk in ask(client, TOOL, model=model, stream=True, **given) if chunk.choices]
+    assert create_completion(client, TOOL, model=model, **given).choices[0].finish_reason == "tool_calls"
+    *_, last = [
+        chunk for chunk in create_completion(client, TOOL, model=model, stream=True, **given) if chunk.choices
+    ]
     assert last.choices[0].finish_reason == "tool_calls"
     # What the model gets does not depend on what the request repeats.
     bound = {
-        "calling": {"tools": [WEATHER], "tool_choice": CHOICE},
+        "calling": {"tools": [WEATHER], "tool_choice": TOOL_CHOICE},
         "offering": {"tools": [WEATHER]},
         "formatted": {"response_format": FORMAT},
     }
@@ -109,7 +113,7 @@ def test_a_request_may_repeat_what_the_model_was_calibrated_with(
         ("calling", {"tools": []}, "tools"),
         ("calling", {"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
         ("calling", {"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
-        ("offering", {"tools": [WEATHER], "tool_choice": CHOICE}, "tool_choice"),
+        ("offering", {"tools": [WEATHER], "tool_choice": TOOL_CHOICE}, "tool_choice"),
         ("bot", {"tool_choice": "auto"}, "tool_choice"),
         ("calling", {"tools": [WEATHER], "response_format": FORMAT}, "response_format"),
         ("formatted", {"response_format": {"type": "text"}}, "response_format"),
@@ -117,18 +121,18 @@ def test_a_request_may_repeat_what_the_model_was_calibrated_with(
         ("broken", {"tools": [WEATHER]}, "tools"),
     ],
 )
-def test_other_tools_and_formats_are_refused_and_nothing_is_drawn(
+def test_other_tools_and_formats_are_refused_before_drawing(
     client: openai.OpenAI, upstream: Any, model: str, given: dict[str, Any], field: str
 ) -> None:
     drawn = len(upstream[1].requests)
     with pytest.raises(openai.BadRequestError) as caught:
-        ask(client, TOOL, model=model, **given)
+        create_completion(client, TOOL, model=model, **given)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", field)
     assert len(upstream[1].requests) == drawn
 
 
-def test_messages_of_the_client_can_be_sent_back(client: openai.OpenAI) -> None:
-    first = ask(client)
+def test_messages_of_openai_client_can_be_sent_back(client: openai.OpenAI) -> None:
+    first = create_completion(client)
     again = client.chat.completions.create(
         model="bot",
         messages=[
@@ -140,7 +144,7 @@ def test_messages_of_the_client_can_be_sent_back(client: openai.OpenAI) -> None:
     assert again.choices[0].message.content == GOOD
 
 
-def test_it_asks_many_at_once_without_blocking(server: Server) -> None:
+def test_async_openai_client_sends_many_requests_at_once(server: Server) -> None:
     async def together() -> list[Any]:
         async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as client:
             return await asyncio.gather(
@@ -154,7 +158,7 @@ def test_it_asks_many_at_once_without_blocking(server: Server) -> None:
     assert answers == [GOOD, "I do not know."] * 10
 
 
-def test_it_lists_models(client: openai.OpenAI) -> None:
+def test_openai_client_lists_models(client: openai.OpenAI) -> None:
     assert "bot" in [one.id for one in client.models.list()]
     assert client.models.retrieve("careful/bot").id == "careful/bot"
 
@@ -173,19 +177,19 @@ def test_it_lists_models(client: openai.OpenAI) -> None:
         (openai.InternalServerError, "timeout", {"model": "timed"}),
     ],
 )
-def test_it_reads_errors_by_their_kind(
+def test_openai_client_raises_errors_by_their_kind(
     client: openai.OpenAI, kind: type[openai.APIStatusError], code: str, more: dict[str, Any]
 ) -> None:
     with pytest.raises(kind) as caught:
-        ask(client, **more)
+        create_completion(client, **more)
     assert caught.value.code == code
     assert caught.value.request_id
 
 
-def test_it_is_refused_without_a_token(server: Server) -> None:
+def test_openai_client_without_valid_token_is_refused(server: Server) -> None:
     with (
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="wrong", max_retries=0) as client,
         pytest.raises(openai.AuthenticationError) as caught,
     ):
-        ask(client)
+        create_completion(client)
     assert caught.value.code == "invalid_api_key"

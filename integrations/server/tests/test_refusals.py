@@ -13,22 +13,22 @@ from langchain_cfc_server.schema import SAMPLING_PARAMETERS, STRUCTURE_PARAMETER
 
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.malformed import BODIES
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, asking, running
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server
 
-UNKNOWN = {"model unknown", "model of another case", "model with spaces"}
+UNKNOWN_MODELS = {"model unknown", "model of another case", "model with spaces"}
 
 
-def test_there_are_a_hundred_kinds() -> None:
+def test_at_least_a_hundred_distinct_bodies_are_malformed() -> None:
     assert len(BODIES) >= 100
     assert len({body for body, _ in BODIES.values()}) == len(BODIES)
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_a_malformed_body_is_refused_with_a_reason(server: Server, kind: str, upstream: Any) -> None:
+def test_malformed_body_is_refused_with_a_reason(server: Server, kind: str, upstream: Any) -> None:
     drawn = len(upstream[1].requests)
     body, field = BODIES[kind]
     response = server.ask(body)
-    assert response.status_code == (404 if kind in UNKNOWN else 400)
+    assert response.status_code == (404 if kind in UNKNOWN_MODELS else 400)
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
     assert error["type"] == "invalid_request_error"
@@ -37,8 +37,8 @@ def test_a_malformed_body_is_refused_with_a_reason(server: Server, kind: str, up
     assert len(upstream[1].requests) == drawn
 
 
-def test_the_same_body_in_order_is_answered(server: Server) -> None:
-    assert server.ask(asking(EASY)).status_code == 200
+def test_well_formed_body_is_answered(server: Server) -> None:
+    assert server.ask(make_request(EASY)).status_code == 200
     harmless: dict[str, Any] = {
         "n": 1,
         "user": "u",
@@ -46,10 +46,10 @@ def test_the_same_body_in_order_is_answered(server: Server) -> None:
         "store": True,
         "temperature": None,
     }
-    assert server.ask(asking(EASY, **harmless)).status_code == 200
+    assert server.ask(make_request(EASY, **harmless)).status_code == 200
 
 
-def test_a_lenient_reader_takes_much_of_it() -> None:
+def test_lenient_parser_accepts_many_malformed_bodies() -> None:
     """What Python's own parser and a model without rules would let through."""
 
     def taken(body: bytes) -> bool:
@@ -74,8 +74,8 @@ def test_a_lenient_reader_takes_much_of_it() -> None:
         ("Application/JSON", 200),
     ],
 )
-def test_the_content_type_must_be_json(server: Server, content_type: str, status: int) -> None:
-    response = server.ask(asking(EASY), {**HEADERS, "Content-Type": content_type})
+def test_completions_require_json_content_type(server: Server, content_type: str, status: int) -> None:
+    response = server.ask(make_request(EASY), {**HEADERS, "Content-Type": content_type})
     assert response.status_code == status
     assert status == 200 or response.json()["error"]["code"] == "unsupported_media_type"
 
@@ -99,7 +99,9 @@ def test_compressed_bodies_are_refused(server: Server) -> None:
         ("GET", "/v1/models/..%2f..%2fetc", 404, "model_not_found"),
     ],
 )
-def test_what_is_not_served_says_so(server: Server, method: str, path: str, status: int, code: str) -> None:
+def test_unknown_paths_and_methods_are_refused(
+    server: Server, method: str, path: str, status: int, code: str
+) -> None:
     sent = (
         f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
     )
@@ -121,13 +123,13 @@ def test_what_is_not_served_says_so(server: Server, method: str, path: str, stat
         b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
     ],
 )
-def test_what_is_no_http_is_refused_in_the_same_form(server: Server, sent: bytes) -> None:
+def test_invalid_http_is_refused_with_a_json_error(server: Server, sent: bytes) -> None:
     head, _, body = server.say(sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(body)["error"]["code"] == "invalid_http"
 
 
-def test_a_body_that_breaks_off_or_lies_about_its_chunks(server: Server) -> None:
+def test_truncated_and_badly_chunked_bodies_are_refused(server: Server) -> None:
     head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n"
     broken = server.say(f"{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n".encode())
     assert broken.startswith(b"HTTP/1.1 400 ")
@@ -137,14 +139,14 @@ def test_a_body_that_breaks_off_or_lies_about_its_chunks(server: Server) -> None
 def test_sampling_parameters_can_be_ignored(bots: dict[str, str]) -> None:
     ignored = SAMPLING_PARAMETERS | STRUCTURE_PARAMETERS.keys()
     everything: dict[str, Any] = dict.fromkeys(ignored, 0.5)
-    with running(bots, "--sampling-parameters", "ignore") as server:
-        assert server.ask(asking(EASY, **everything)).status_code == 200
-        assert server.ask(asking(EASY, temprature=1)).status_code == 400
+    with run_server(bots, "--sampling-parameters", "ignore") as server:
+        assert server.ask(make_request(EASY, **everything)).status_code == 200
+        assert server.ask(make_request(EASY, temprature=1)).status_code == 400
         properties = server.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]
         assert all(properties[name] == {"description": "Ignored."} for name in ignored)
 
 
-def test_reasons_hold_no_values() -> None:
+def test_refusal_reasons_contain_no_values() -> None:
     hidden = "do-not-repeat-me"
     for body in (
         {"model": 1, "messages": hidden},

@@ -15,13 +15,13 @@ from langchain_cfc_server.responses_schema import SAMPLING_PARAMETERS, ResponseO
 from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, asking, running, until
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
 
 RESPONSES = "/v1/responses"
 
 
 @pytest.fixture(autouse=True)
-def _direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def _remove_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -31,13 +31,13 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def ask(server: Server, question: Any = EASY, model: str = "bot", **more: Any) -> httpx.Response:
+def post_response(server: Server, question: Any = EASY, model: str = "bot", **more: Any) -> httpx.Response:
     return server.ask({"model": model, "input": question, **more}, path=RESPONSES)
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD, EMOJI, TOOL])
-def test_the_decision_is_that_of_a_chat_completion(server: Server, question: str) -> None:
-    response, completion = ask(server, question), server.ask(asking(question))
+def test_responses_decision_equals_that_of_chat_completions(server: Server, question: str) -> None:
+    response, completion = post_response(server, question), server.ask(make_request(question))
     assert response.status_code == 200
     body, same = response.json(), completion.json()
     ResponseObject.model_validate(body)
@@ -57,7 +57,7 @@ def test_the_decision_is_that_of_a_chat_completion(server: Server, question: str
     assert server.logged(response.headers["x-request-id"])["route"] == RESPONSES
 
 
-def test_the_client_of_openai_reads_it(client: openai.OpenAI) -> None:
+def test_openai_client_reads_responses(client: openai.OpenAI) -> None:
     response = client.responses.create(model="bot", input=EASY)
     assert response.output_text == GOOD
     assert response.usage is not None
@@ -69,7 +69,7 @@ def test_the_client_of_openai_reads_it(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, EMOJI, TOOL])
-def test_the_client_of_openai_streams_it(client: openai.OpenAI, question: str) -> None:
+def test_openai_client_streams_responses(client: openai.OpenAI, question: str) -> None:
     whole = client.responses.create(model="bot", input=question)
     with client.responses.stream(model="bot", input=question) as stream:
         kinds = [event.type for event in stream]
@@ -79,8 +79,8 @@ def test_the_client_of_openai_streams_it(client: openai.OpenAI, question: str) -
     assert [item.type for item in final.output] == [item.type for item in whole.output]
 
 
-def test_events_are_numbered_and_hold_the_decision_alone(server: Server) -> None:
-    response = ask(server, stream=True)
+def test_response_events_are_numbered_and_contain_only_the_decision(server: Server) -> None:
+    response = post_response(server, stream=True)
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["x-cfc-reason"] == "answered"
     assert MARK not in response.text
@@ -92,7 +92,7 @@ def test_events_are_numbered_and_hold_the_decision_alone(server: Server) -> None
     ResponseObject.model_validate(data[-1]["response"])
 
 
-def test_the_client_of_langchain_reads_it(server: Server) -> None:
+def test_chat_openai_reads_responses(server: Server) -> None:
     model = ChatOpenAI(
         model="bot",
         base_url=f"{server.url}/v1",
@@ -104,7 +104,7 @@ def test_the_client_of_langchain_reads_it(server: Server) -> None:
     assert "".join(chunk.text for chunk in model.stream(EASY)) == GOOD
 
 
-def test_a_whole_conversation_reaches_the_model(client: openai.OpenAI, upstream: Any) -> None:
+def test_responses_send_whole_conversation_to_model(client: openai.OpenAI, upstream: Any) -> None:
     first = client.responses.create(model="bot", input=EASY, instructions="Be brief.")
     second = client.responses.create(
         model="bot",
@@ -138,7 +138,7 @@ def test_a_whole_conversation_reaches_the_model(client: openai.OpenAI, upstream:
         ({"cfc": {"alpha": "0.3"}}, "level_not_calibrated", "cfc.alpha"),
     ],
 )
-def test_what_it_cannot_do_is_refused_by_name(
+def test_responses_refuse_unsupported_fields_by_name(
     server: Server, upstream: Any, more: dict[str, Any], code: str, field: str | None
 ) -> None:
     drawn = len(upstream[1].requests)
@@ -150,29 +150,31 @@ def test_what_it_cannot_do_is_refused_by_name(
     assert len(upstream[1].requests) == drawn
 
 
-def test_errors_keep_their_status(server: Server) -> None:
+def test_errors_of_responses_keep_their_status(server: Server) -> None:
     for stream in (False, True):
-        assert ask(server, model="broken", stream=stream).json()["error"]["code"] == "internal_error"
-        assert ask(server, model="none", stream=stream).status_code == 404
-        assert ask(server, model="unscored", stream=stream).status_code == 502
+        assert (
+            post_response(server, model="broken", stream=stream).json()["error"]["code"] == "internal_error"
+        )
+        assert post_response(server, model="none", stream=stream).status_code == 404
+        assert post_response(server, model="unscored", stream=stream).status_code == 502
 
 
-def test_its_requests_count_with_all_others(bots: dict[str, str]) -> None:
+def test_responses_requests_count_towards_the_limits(bots: dict[str, str]) -> None:
     options = ["--concurrency", "1", "--queue", "0", "--body-limit", "1000"]
-    with running({**bots, "BOTS_SECONDS": "2"}, *options) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(ask, server, EASY, "slow")
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
-        assert server.ask(asking(EASY)).status_code == ask(server).status_code == 429
+    with run_server({**bots, "BOTS_SECONDS": "2"}, *options) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(post_response, server, EASY, "slow")
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        assert server.ask(make_request(EASY)).status_code == post_response(server).status_code == 429
         assert asked.result().status_code == 200
-        assert ask(server, "x" * 1000).status_code == 413
+        assert post_response(server, "x" * 1000).status_code == 413
         assert server.ask({"model": "bot", "input": EASY}, HEADERS | {"Authorization": ""}).status_code == 401
 
 
-def test_it_is_as_it_is_described(server: Server) -> None:
+def test_responses_match_the_openapi_document(server: Server) -> None:
     document = server.get("/openapi.json").json()
     schema = {"$ref": "#/components/schemas/ResponseObject", "components": document["components"]}
     check = jsonschema.Draft202012Validator(schema)
     for question in (EASY, UNSURE, TOOL):
-        check.validate(ask(server, question).json())
-    check.validate(ask(server, UNSURE, "helped").json())
+        check.validate(post_response(server, question).json())
+    check.validate(post_response(server, UNSURE, "helped").json())
     assert document["paths"][RESPONSES]["post"]["security"] == [{"token": []}]

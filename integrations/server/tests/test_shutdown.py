@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.loading import posted
-from integrations.server.tests.parts import asking, running, until
-from integrations.server.tests.stopping import Clients, Stop, at_the_last_moment, read, said
+from integrations.server.tests.loading import encode_post
+from integrations.server.tests.parts import make_request, run_server, wait_for_value
+from integrations.server.tests.stopping import Clients, Stop, read_answer, read_reply, send_before_the_stop
 
 MODELS = "integrations.server.tests.stopping:models"
 MANY = ["--concurrency", "1000", "--queue", "1000"]
@@ -24,13 +24,13 @@ MANY = ["--concurrency", "1000", "--queue", "1000"]
 STOPS, LAST = (6, 5) if os.environ.get("CFC_LONG") else (2, 2)
 # Clients who ask one after the other, for longer than it takes the server to stop listening.
 CROWD = 500
-BROKEN = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
+BROKEN_SERVER = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 
 
-def stopped(bots: dict[str, str], seed: int, *options: str, again: float | None = None) -> Stop:
+def stop_under_load(bots: dict[str, str], seed: int, *options: str, again: float | None = None) -> Stop:
     """What comes of stopping a server under load, at a time that the seed settles."""
     after = random.Random(seed).uniform(0.3, 1.0)  # noqa: S311 - load, not cryptography
-    with running({**bots, "BOTS_SECONDS": "0.5"}, *options, models=MODELS) as server:
+    with run_server({**bots, "BOTS_SECONDS": "0.5"}, *options, models=MODELS) as server:
         found = asyncio.run(Clients(server, seed).run(after, again))
     print(seed, *options, *found.rows())  # noqa: T201 - figures to report
     return found
@@ -38,8 +38,8 @@ def stopped(bots: dict[str, str], seed: int, *options: str, again: float | None 
 
 @pytest.mark.long
 @pytest.mark.parametrize("drain", ["0", "0.05", "0.3", "1"])
-def test_no_accepted_request_is_lost(bots: dict[str, str], drain: str) -> None:
-    found = [stopped(bots, seed, "--drain", drain) for seed in range(STOPS)]
+def test_stopping_server_loses_no_accepted_request(bots: dict[str, str], drain: str) -> None:
+    found = [stop_under_load(bots, seed, "--drain", drain) for seed in range(STOPS)]
     assert [one.code for one in found] == [0] * STOPS
     assert [one.lost for one in found] == [[]] * STOPS
     # There was something to lose.
@@ -48,11 +48,11 @@ def test_no_accepted_request_is_lost(bots: dict[str, str], drain: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("new", [True, False], ids=["new connections", "connections used before"])
-def test_none_of_the_last_moment_is_lost(bots: dict[str, str], new: bool) -> None:
+def test_requests_just_before_the_stop_are_answered(bots: dict[str, str], new: bool) -> None:
     found = []
     for _ in range(LAST):
-        with running(bots, "--drain", "0", *MANY, models=MODELS) as server:
-            found.append(at_the_last_moment(server, CROWD, new=new))
+        with run_server(bots, "--drain", "0", *MANY, models=MODELS) as server:
+            found.append(send_before_the_stop(server, CROWD, new=new))
         print(*found[-1].rows())  # noqa: T201 - figures to report
     assert [one.code for one in found] == [0] * LAST
     assert [one.lost for one in found] == [[]] * LAST
@@ -62,15 +62,15 @@ def test_none_of_the_last_moment_is_lost(bots: dict[str, str], new: bool) -> Non
 
 
 @pytest.mark.long
-def test_being_told_twice_changes_nothing(bots: dict[str, str]) -> None:
-    found = [stopped(bots, seed, "--drain", "0.3", again=0.1 * seed) for seed in range(4)]
+def test_second_stop_signal_changes_nothing(bots: dict[str, str]) -> None:
+    found = [stop_under_load(bots, seed, "--drain", "0.3", again=0.1 * seed) for seed in range(4)]
     assert [one.code for one in found] == [0] * 4
     assert [one.lost for one in found] == [[]] * 4
 
 
 @pytest.mark.long
-def test_what_takes_longer_than_there_is_time_hears_so(bots: dict[str, str]) -> None:
-    with running({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5", models=MODELS) as server:
+def test_requests_beyond_the_grace_period_are_refused(bots: dict[str, str]) -> None:
+    with run_server({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5", models=MODELS) as server:
         found = asyncio.run(Clients(server, 1).run(0.5, again=0.3))
     print(*found.rows())  # noqa: T201 - figures to report
     assert found.code == 0
@@ -82,26 +82,28 @@ def test_what_takes_longer_than_there_is_time_hears_so(bots: dict[str, str]) -> 
 
 @pytest.mark.long
 @pytest.mark.parametrize("late", [True, False], ids=["a body that comes late", "a body that never comes"])
-def test_whoever_is_still_sending_when_time_is_over_hears_so(bots: dict[str, str], late: bool) -> None:
-    request = posted(asking(EASY, "slow"))
+def test_clients_still_sending_after_the_grace_period_are_refused(bots: dict[str, str], late: bool) -> None:
+    request = encode_post(make_request(EASY, "slow"))
     with (
-        running({**bots, "BOTS_SECONDS": "30"}, "--drain", "0", "--finish", "0.5", models=MODELS) as server,
+        run_server(
+            {**bots, "BOTS_SECONDS": "30"}, "--drain", "0", "--finish", "0.5", models=MODELS
+        ) as server,
         socket.create_connection(("127.0.0.1", server.port)) as connection,
     ):
         connection.sendall(request[:-20])
-        until(lambda: "cfc_server_waiting 1.0" in server.get("/metrics").text)
+        wait_for_value(lambda: "cfc_server_waiting 1.0" in server.get("/metrics").text)
         server.process.send_signal(signal.SIGTERM)
         if late:
             time.sleep(1.0)
             connection.sendall(request[-20:])
-        assert said(read(connection)) == "shutting_down"
+        assert read_answer(read_reply(connection)) == "shutting_down"
         assert server.process.wait(30) == 0
 
 
 @pytest.mark.long
-def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
+def test_killed_server_loses_requests(bots: dict[str, str]) -> None:
     with (
-        running({**bots, "BOTS_SECONDS": "2"}, models=MODELS) as server,
+        run_server({**bots, "BOTS_SECONDS": "2"}, models=MODELS) as server,
         mock.patch.object(signal, "SIGTERM", signal.SIGKILL),
     ):
         found = asyncio.run(Clients(server, 1).run(0.5))
@@ -111,9 +113,9 @@ def test_a_server_that_is_killed_loses_some(bots: dict[str, str]) -> None:
 
 
 @pytest.mark.long
-def test_uvicorn_that_waits_for_nothing_loses_some(bots: dict[str, str]) -> None:
+def test_uvicorn_without_graceful_shutdown_loses_requests(bots: dict[str, str]) -> None:
     env = {**bots, "BOTS_SECONDS": "2", "BROKEN": "waits for nothing"}
-    with running(env, models=MODELS, command=BROKEN) as server:
+    with run_server(env, models=MODELS, command=BROKEN_SERVER) as server:
         found = asyncio.run(Clients(server, 1).run(0.5))
     print(*found.rows())  # noqa: T201 - figures to report
     assert {"slow"} <= {one.who for one in found.lost}

@@ -18,8 +18,16 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # which langchain-core brings
 
 from integrations.server.tests.bots import EASY, UNSURE
-from integrations.server.tests.parts import COMMAND, ROOT, TOKEN, Server, asking, running, until
-from integrations.server.tests.test_compose import FOLDER, panel_expressions
+from integrations.server.tests.parts import (
+    COMMAND,
+    ROOT,
+    TOKEN,
+    Server,
+    make_request,
+    run_server,
+    wait_for_value,
+)
+from integrations.server.tests.test_compose import FOLDER, list_panel_expressions
 from tests.collect.postgres import postgres
 
 METRICS_READER = "a-token-that-reads-metrics-only"
@@ -58,13 +66,13 @@ class Prometheus:
         return {rule["name"]: rule["state"] for rule in rules if rule["health"] == "ok"}
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as free:
         return int(free.getsockname()[1])
 
 
 @contextmanager
-def started(*command: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+def run_process(*command: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run a process until the block ends."""
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(ROOT), **env})
     try:
@@ -90,12 +98,12 @@ def write_config(folder: Path, targets: dict[str, int]) -> Path:
 
 
 @contextmanager
-def watching(folder: Path, server: Server, monitor_port: int) -> Iterator[Prometheus]:
+def run_prometheus(folder: Path, server: Server, monitor_port: int) -> Iterator[Prometheus]:
     """Run Prometheus until the block ends."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("Prometheus is not installed (Debian: apt-get install prometheus)")
-    port = free_port()
+    port = find_free_port()
     config = write_config(folder, {"server": server.port, "monitor": monitor_port})
     options = {
         "config.file": config,
@@ -103,20 +111,20 @@ def watching(folder: Path, server: Server, monitor_port: int) -> Iterator[Promet
         "web.listen-address": f"127.0.0.1:{port}",
         "log.level": "error",
     }
-    with started(program, *(f"--{name}={value}" for name, value in options.items())):
+    with run_process(program, *(f"--{name}={value}" for name, value in options.items())):
         prometheus = Prometheus(f"http://127.0.0.1:{port}")
-        until(lambda: prometheus.get("targets"), 30)
+        wait_for_value(lambda: prometheus.get("targets"), 30)
         yield prometheus
 
 
 @pytest.mark.long
-def test_the_dashboard_and_the_alerts_are_answered(bots: dict[str, str], tmp_path: Path) -> None:
+def test_prometheus_answers_dashboard_and_alert_queries(bots: dict[str, str], tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.txt"
     tokens.write_text(
         f"{TOKEN} name=client\n{METRICS_READER} name=prometheus only=metrics\n", encoding="utf-8"
     )
     tokens.chmod(0o600)
-    port = free_port()
+    port = find_free_port()
     program = f"import runpy; runpy.run_path({str(FOLDER / 'monitor_metrics.py')!r})['main']"
     with postgres() as database:
         store = database.database()
@@ -125,21 +133,23 @@ def test_the_dashboard_and_the_alerts_are_answered(bots: dict[str, str], tmp_pat
         options = ("--token-file", str(tokens), "--workers", "2")
         command = [sys.executable, "-c", f"{program}({bots['BOTS_ARTIFACT']!r}, {port})"]
         with (
-            running(env, *options, models=models, tokens=None, command=COMMAND) as server,
-            started(*command, CFC_MONITOR_STORE=store) as monitor,
-            watching(tmp_path, server, port) as prometheus,
+            run_server(env, *options, models=models, tokens=None, command=COMMAND) as server,
+            run_process(*command, CFC_MONITOR_STORE=store) as monitor,
+            run_prometheus(tmp_path, server, port) as prometheus,
         ):
             # A rate needs two scrapes, and something that happened between them.
             def list_empty() -> list[str]:
                 for question in (EASY, EASY, UNSURE):
-                    assert server.ask(asking(question, "watched")).status_code == 200
-                return [expression for expression in panel_expressions() if not prometheus.query(expression)]
+                    assert server.ask(make_request(question, "watched")).status_code == 200
+                return [
+                    expression for expression in list_panel_expressions() if not prometheus.query(expression)
+                ]
 
-            until(lambda: len(prometheus.alerts()) == 4, 30)
-            until(lambda: not list_empty(), 60)
-            [answered] = prometheus.query(panel_expressions()[0])
+            wait_for_value(lambda: len(prometheus.alerts()) == 4, 30)
+            wait_for_value(lambda: not list_empty(), 60)
+            [answered] = prometheus.query(list_panel_expressions()[0])
             assert 0 < float(answered["value"][1]) < 1
             assert set(prometheus.alerts().values()) == {"inactive"}
             # And a monitor that is gone is noticed.
             monitor.kill()
-            until(lambda: prometheus.alerts()["MonitorBlind"] == "pending", 60)
+            wait_for_value(lambda: prometheus.alerts()["MonitorBlind"] == "pending", 60)

@@ -11,32 +11,32 @@ import httpx
 import pytest
 
 from integrations.server.tests.bots import EASY, GOOD
-from integrations.server.tests.parts import HEADERS, asking, running, until
+from integrations.server.tests.parts import HEADERS, make_request, run_server, wait_for_value
 
 
-def test_it_answers_what_is_in_flight(bots: dict[str, str]) -> None:
-    with running({**bots, "BOTS_SECONDS": "1.5"}) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.ask, asking(EASY, "slow"))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+def test_stopping_server_answers_requests_in_flight(bots: dict[str, str]) -> None:
+    with run_server({**bots, "BOTS_SECONDS": "1.5"}) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, make_request(EASY, "slow"))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
         assert server.stop() == 0
         assert asked.result().json()["choices"][0]["message"]["content"] == GOOD
 
 
 @pytest.mark.long
-def test_it_answers_what_is_in_flight_and_what_still_comes(bots: dict[str, str]) -> None:
+def test_draining_server_answers_new_requests(bots: dict[str, str]) -> None:
     with (
-        running({**bots, "BOTS_SECONDS": "1.5"}, "--drain", "1") as server,
+        run_server({**bots, "BOTS_SECONDS": "1.5"}, "--drain", "1") as server,
         ThreadPoolExecutor(2) as pool,
         httpx.Client(base_url=server.url, headers=HEADERS, trust_env=False) as kept,
     ):
-        assert "connection" not in kept.post("/v1/chat/completions", json=asking(EASY)).headers
-        asked = pool.submit(server.ask, asking(EASY, "slow"))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        assert "connection" not in kept.post("/v1/chat/completions", json=make_request(EASY)).headers
+        asked = pool.submit(server.ask, make_request(EASY, "slow"))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.get("/health/ready", {}).status_code == 503)
+        wait_for_value(lambda: server.get("/health/ready", {}).status_code == 503)
         assert server.get("/health/ready", {}).json() == {"status": "draining"}
         assert server.get("/health/live", {}).status_code == 200
-        late = kept.post("/v1/chat/completions", json=asking(EASY))
+        late = kept.post("/v1/chat/completions", json=make_request(EASY))
         assert (late.status_code, late.headers["connection"]) == (200, "close")
         early = asked.result()
         assert early.json()["choices"][0]["message"]["content"] == GOOD
@@ -47,8 +47,8 @@ def test_it_answers_what_is_in_flight_and_what_still_comes(bots: dict[str, str])
             server.get("/health/live")
 
 
-def test_a_connection_made_just_before_is_heard_out(bots: dict[str, str]) -> None:
-    with running(bots, "--drain", "0") as server:
+def test_connection_made_before_the_stop_is_answered(bots: dict[str, str]) -> None:
+    with run_server(bots, "--drain", "0") as server:
         with socket.create_connection(("127.0.0.1", server.port)) as connection:
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.5)
@@ -57,33 +57,33 @@ def test_a_connection_made_just_before_is_heard_out(bots: dict[str, str]) -> Non
         assert server.process.wait(timeout=20) == 0
 
 
-def test_work_that_takes_longer_than_there_is_time_is_refused(bots: dict[str, str]) -> None:
+def test_work_beyond_the_grace_period_is_refused(bots: dict[str, str]) -> None:
     with (
-        running({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5") as server,
+        run_server({**bots, "BOTS_SECONDS": "30"}, "--finish", "0.5") as server,
         ThreadPoolExecutor(1) as pool,
     ):
-        asked = pool.submit(server.ask, asking(EASY, "slow"))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        asked = pool.submit(server.ask, make_request(EASY, "slow"))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
         assert server.stop() == 0
         refused = asked.result()
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
 
 
-def test_an_interrupt_waits_for_no_balancer(bots: dict[str, str]) -> None:
-    with running(bots, "--drain", "30") as server:
+def test_interrupt_skips_the_drain_period(bots: dict[str, str]) -> None:
+    with run_server(bots, "--drain", "30") as server:
         began = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
         assert time.monotonic() - began < 10
 
 
 @pytest.mark.long
-def test_a_full_server_that_drains_sends_clients_elsewhere(bots: dict[str, str]) -> None:
+def test_full_server_refuses_requests_while_draining(bots: dict[str, str]) -> None:
     options = ["--drain", "2", "--concurrency", "1", "--queue", "0"]
-    with running({**bots, "BOTS_SECONDS": "1.5"}, *options) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(server.ask, asking(EASY, "slow"))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
-        assert server.ask(asking(EASY)).status_code == 429
+    with run_server({**bots, "BOTS_SECONDS": "1.5"}, *options) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.ask, make_request(EASY, "slow"))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics").text)
+        assert server.ask(make_request(EASY)).status_code == 429
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: server.get("/health/ready", {}).status_code == 503)
-        assert server.ask(asking(EASY)).status_code == 503
+        wait_for_value(lambda: server.get("/health/ready", {}).status_code == 503)
+        assert server.ask(make_request(EASY)).status_code == 503
         assert asked.result().status_code == 200

@@ -18,50 +18,50 @@ from langchain_cfc_server.limits import RateLimiter
 from langchain_cfc_server.tokens import Client, ClientTokens
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import Server, asking, running, until
+from integrations.server.tests.parts import Server, make_request, run_server, wait_for_value
 from langchain_cfc.errors import InputError
 
 OLD, NEW, METRICS = (f"{name}-token-of-the-tests" for name in ("old", "new", "metrics"))
 
 
-def hashed(token: str) -> str:
+def hash_token(token: str) -> str:
     return f"sha256:{sha256(token.encode()).hexdigest()}"
 
 
-def by(token: str) -> dict[str, str]:
+def make_headers(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def replace(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Put another file in its place, as operators should."""
     new = path.with_suffix(".new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)
 
 
-def find(tokens: ClientTokens, token: str) -> Client | None:
+def find_client(tokens: ClientTokens, token: str) -> Client | None:
     return tokens.find_client(token.encode())
 
 
 @contextmanager
-def served(bots: dict[str, str], path: Path, *options: str) -> Iterator[Server]:
-    with running(bots, "--token-file", str(path), *options, tokens=None) as server:
+def run_with_tokens(bots: dict[str, str], path: Path, *options: str) -> Iterator[Server]:
+    with run_server(bots, "--token-file", str(path), *options, tokens=None) as server:
         yield server
 
 
-def test_lines_say_whose_a_token_is(tmp_path: Path) -> None:
+def test_token_file_lines_name_clients(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(
-        f"# the app\n{hashed(OLD)} name=app concurrent=8 per_minute=600\n\n{NEW} per_minute=600 name=app "
+        f"# the app\n{hash_token(OLD)} name=app concurrent=8 per_minute=600\n\n{NEW} per_minute=600 name=app "
         f"concurrent=8 # to replace it\n{METRICS} only=metrics\n"
     )
     tokens = ClientTokens(path=path)
-    assert find(tokens, OLD) == find(tokens, NEW) == Client("app", 8, 600)
-    assert find(tokens, METRICS) == Client("token-5", only_metrics=True)
+    assert find_client(tokens, OLD) == find_client(tokens, NEW) == Client("app", 8, 600)
+    assert find_client(tokens, METRICS) == Client("token-5", only_metrics=True)
     assert tokens.has_metrics_token
     # Its digest is no token.
-    assert find(tokens, hashed(OLD)) is None
-    assert find(tokens, hashed(OLD).removeprefix("sha256:")) is None
+    assert find_client(tokens, hash_token(OLD)) is None
+    assert find_client(tokens, hash_token(OLD).removeprefix("sha256:")) is None
 
 
 MALFORMED = {
@@ -77,17 +77,17 @@ MALFORMED = {
     f"{OLD} name=": "line 1: expected",
     f"{OLD} name=a name=b": "line 1: expected",
     f"{OLD} only=all": "line 1: expected",
-    f"{OLD}\n{hashed(OLD)}": "line 2: this token is on another line",
+    f"{OLD}\n{hash_token(OLD)}": "line 2: this token is on another line",
     f"{OLD} name=a\n{NEW} name=a per_minute=1": "line 2: another line with the name a has other limits",
     "sha256:abc": "line 1: expected 64 digits",
-    hashed(OLD).upper(): "line 1: a token has",
-    hashed(OLD)[:-1]: "line 1: expected 64 digits",
+    hash_token(OLD).upper(): "line 1: a token has",
+    hash_token(OLD)[:-1]: "line 1: expected 64 digits",
     f"{OLD}é": "line 1: a token has",
 }
 
 
 @pytest.mark.parametrize("text", MALFORMED)
-def test_a_malformed_file_is_refused_without_quoting_it(text: str, tmp_path: Path) -> None:
+def test_malformed_token_file_is_refused_without_quoting_it(text: str, tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=MALFORMED[text]) as caught:
@@ -95,36 +95,36 @@ def test_a_malformed_file_is_refused_without_quoting_it(text: str, tmp_path: Pat
     assert OLD not in str(caught.value)
     assert NEW not in str(caught.value)
     # In place of one that is in order, it changes nothing and lets in no token that was not valid.
-    replace(path, OLD)
+    replace_file(path, OLD)
     tokens = ClientTokens(path=path)
-    replace(path, text)
-    assert find(tokens, OLD) == Client("token-1")
-    assert find(tokens, NEW) is find(tokens, METRICS) is None
+    replace_file(path, text)
+    assert find_client(tokens, OLD) == Client("token-1")
+    assert find_client(tokens, NEW) is find_client(tokens, METRICS) is None
     assert (tokens.is_stale, tokens.refused, tokens.replaced) == (True, 1, 0)
-    replace(path, NEW)
-    assert find(tokens, NEW) == Client("token-1")
-    assert find(tokens, OLD) is None
+    replace_file(path, NEW)
+    assert find_client(tokens, NEW) == Client("token-1")
+    assert find_client(tokens, OLD) is None
     assert (tokens.is_stale, tokens.refused, tokens.replaced) == (False, 1, 1)
 
 
-def test_a_file_that_vanishes_or_is_no_text_leaves_the_tokens(tmp_path: Path) -> None:
+def test_missing_or_binary_token_file_leaves_the_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(OLD)
     tokens = ClientTokens(path=path)
     path.unlink()
-    assert find(tokens, OLD) is not None
-    assert find(tokens, OLD) is not None
+    assert find_client(tokens, OLD) is not None
+    assert find_client(tokens, OLD) is not None
     assert (tokens.is_stale, tokens.refused) == (True, 1)
     path.write_bytes(b"\xff" * 20)
-    assert find(tokens, OLD) is not None
+    assert find_client(tokens, OLD) is not None
     assert (tokens.is_stale, tokens.refused) == (True, 2)
     # The same file as before, which is none the less in order again.
     path.write_text(OLD)
-    assert find(tokens, OLD) is not None
+    assert find_client(tokens, OLD) is not None
     assert not tokens.is_stale
 
 
-def test_two_changes_at_the_same_time_of_the_clock_are_both_seen(tmp_path: Path) -> None:
+def test_client_tokens_notice_changes_with_equal_mtime(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(OLD)
     tokens = ClientTokens(path=path)
@@ -133,11 +133,11 @@ def test_two_changes_at_the_same_time_of_the_clock_are_both_seen(tmp_path: Path)
     path.write_text(NEW)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert len(OLD) == len(NEW)
-    assert find(tokens, OLD) is None
-    assert find(tokens, NEW) is not None
+    assert find_client(tokens, OLD) is None
+    assert find_client(tokens, NEW) is not None
 
 
-def test_settings_take_tokens_or_a_file(tmp_path: Path) -> None:
+def test_settings_accept_tokens_or_a_token_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="remove one of the two"):
         Settings(tokens=(OLD,), token_file=tmp_path)
     with pytest.raises(InputError, match="authentication is off"):
@@ -145,7 +145,7 @@ def test_settings_take_tokens_or_a_file(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 500), st.lists(st.floats(0, 20), max_size=200))
-def test_a_client_makes_as_many_requests_as_its_rate_allows(rate: int, gaps: list[float]) -> None:
+def test_rate_limiter_allows_each_client_its_rate(rate: int, gaps: list[float]) -> None:
     limiter, client = RateLimiter(), Client("app", per_minute=rate)
     taken: list[float] = []
     now = 1e6
@@ -165,23 +165,23 @@ def test_a_client_makes_as_many_requests_as_its_rate_allows(rate: int, gaps: lis
     assert limiter.take(Client("other", per_minute=1), now) == 0.0
 
 
-def test_old_tokens_die_and_new_ones_live_at_once(bots: dict[str, str], tmp_path: Path) -> None:
+def test_replaced_token_file_takes_effect_at_once(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"{OLD} name=app\n{METRICS} only=metrics name=prometheus\n")
-    with served(bots, path) as server, ThreadPoolExecutor(1) as pool:
-        assert server.ask(asking(EASY), by(OLD)).status_code == 200
-        assert server.ask(asking(EASY), by(NEW)).status_code == 401
-        under_way = pool.submit(server.ask, asking(EASY, "slow"), by(OLD))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics", by(METRICS)).text)
-        replace(path, f"{hashed(NEW)} name=app\n{METRICS} only=metrics name=prometheus\n")
-        assert server.ask(asking(EASY), by(OLD)).status_code == 401
-        assert server.ask(asking(EASY), by(NEW)).status_code == 200
+    with run_with_tokens(bots, path) as server, ThreadPoolExecutor(1) as pool:
+        assert server.ask(make_request(EASY), make_headers(OLD)).status_code == 200
+        assert server.ask(make_request(EASY), make_headers(NEW)).status_code == 401
+        under_way = pool.submit(server.ask, make_request(EASY, "slow"), make_headers(OLD))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics", make_headers(METRICS)).text)
+        replace_file(path, f"{hash_token(NEW)} name=app\n{METRICS} only=metrics name=prometheus\n")
+        assert server.ask(make_request(EASY), make_headers(OLD)).status_code == 401
+        assert server.ask(make_request(EASY), make_headers(NEW)).status_code == 200
         # What was let in is answered.
         assert under_way.result().status_code == 200
-        replace(path, f"{OLD} {NEW}\n")
-        assert server.ask(asking(EASY), by(OLD)).status_code == 401
-        assert server.ask(asking(EASY), by(NEW)).status_code == 200
-        figures = server.get("/metrics", by(METRICS)).text
+        replace_file(path, f"{OLD} {NEW}\n")
+        assert server.ask(make_request(EASY), make_headers(OLD)).status_code == 401
+        assert server.ask(make_request(EASY), make_headers(NEW)).status_code == 200
+        figures = server.get("/metrics", make_headers(METRICS)).text
         for line in ("_stale 1.0", "_replaced 1.0", "_refused 1.0", " 2.0"):
             assert f"cfc_server_client_tokens{line}\n" in figures
         assert 'cfc_server_client_requests_total{client="app",status="200"} 4.0' in figures
@@ -198,54 +198,56 @@ def test_old_tokens_die_and_new_ones_live_at_once(bots: dict[str, str], tmp_path
         }
 
 
-def test_a_signal_reads_the_file(bots: dict[str, str], tmp_path: Path) -> None:
+def test_signal_reloads_the_token_file(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(OLD)
-    with served(bots, path) as server:
-        replace(path, NEW)
+    with run_with_tokens(bots, path) as server:
+        replace_file(path, NEW)
         server.process.send_signal(signal.SIGHUP)
-        line = until(lambda: next((one for one in server.log if one["message"] == "tokens replaced"), None))
+        line = wait_for_value(
+            lambda: next((one for one in server.log if one["message"] == "tokens replaced"), None)
+        )
         assert (line["tokens"], line["added"], line["removed"]) == (1, 1, 1)
-        assert server.get("/v1/models", by(NEW)).status_code == 200
-    with running(bots, tokens=OLD) as server:
+        assert server.get("/v1/models", make_headers(NEW)).status_code == 200
+    with run_server(bots, tokens=OLD) as server:
         # Without a file there is nothing to read, and the signal ends nothing.
         server.process.send_signal(signal.SIGHUP)
-        assert server.get("/v1/models", by(OLD)).status_code == 200
+        assert server.get("/v1/models", make_headers(OLD)).status_code == 200
 
 
-def test_each_client_has_limits_of_its_own(bots: dict[str, str], tmp_path: Path) -> None:
+def test_each_client_has_its_own_limits(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(
         f"{OLD} name=app per_minute=3\n{NEW} name=app per_minute=3\n{METRICS} name=b concurrent=1"
     )
-    with served(bots, path, "--per-token", "5") as server, ThreadPoolExecutor(1) as pool:
-        said = [server.ask(asking(EASY), by(token)).status_code for token in (OLD, NEW, OLD)]
+    with run_with_tokens(bots, path, "--per-token", "5") as server, ThreadPoolExecutor(1) as pool:
+        said = [server.ask(make_request(EASY), make_headers(token)).status_code for token in (OLD, NEW, OLD)]
         assert said == [200, 200, 200]
-        refused = server.ask(asking(EASY), by(NEW))
+        refused = server.ask(make_request(EASY), make_headers(NEW))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests_a_minute")
         assert 1 <= int(refused.headers["retry-after"]) <= 20
         # Only work counts.
-        assert server.get("/v1/models", by(NEW)).status_code == 200
-        under_way = pool.submit(server.ask, asking(EASY, "slow"), by(METRICS))
-        until(lambda: "cfc_server_working 1.0" in server.get("/metrics", by(METRICS)).text)
-        refused = server.ask(asking(EASY), by(METRICS))
+        assert server.get("/v1/models", make_headers(NEW)).status_code == 200
+        under_way = pool.submit(server.ask, make_request(EASY, "slow"), make_headers(METRICS))
+        wait_for_value(lambda: "cfc_server_working 1.0" in server.get("/metrics", make_headers(METRICS)).text)
+        refused = server.ask(make_request(EASY), make_headers(METRICS))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_requests_of_token")
         assert under_way.result().status_code == 200
 
 
-def test_the_metrics_have_a_token_of_their_own(bots: dict[str, str], tmp_path: Path) -> None:
+def test_metrics_have_their_own_token(bots: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text(f"{OLD} name=app\n{METRICS} only=metrics\n")
-    with served(bots, path) as server:
-        assert server.get("/metrics", by(METRICS)).status_code == 200
-        refused = server.get("/metrics", by(OLD))
+    with run_with_tokens(bots, path) as server:
+        assert server.get("/metrics", make_headers(METRICS)).status_code == 200
+        refused = server.get("/metrics", make_headers(OLD))
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "token_not_for_this")
         assert refused.json()["error"]["type"] == "permission_error"
         for path_ in ("/v1/models", "/openapi.json", "/metrics/", "/nothing"):
-            assert server.get(path_, by(METRICS)).status_code == 403
-        assert server.ask(asking(EASY), by(METRICS)).status_code == 403
-        assert server.get("/metrics", by(NEW)).status_code == 401
+            assert server.get(path_, make_headers(METRICS)).status_code == 403
+        assert server.ask(make_request(EASY), make_headers(METRICS)).status_code == 403
+        assert server.get("/metrics", make_headers(NEW)).status_code == 401
         # Without one, every token reads them.
-        replace(path, f"{OLD}\n")
-        assert server.get("/metrics", by(OLD)).status_code == 200
-        assert server.get("/metrics", by(METRICS)).status_code == 401
+        replace_file(path, f"{OLD}\n")
+        assert server.get("/metrics", make_headers(OLD)).status_code == 200
+        assert server.get("/metrics", make_headers(METRICS)).status_code == 401

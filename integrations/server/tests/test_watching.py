@@ -11,10 +11,10 @@ from langchain_cfc_server.logs import JsonLines
 from prometheus_client.parser import text_string_to_metric_families
 
 from integrations.server.tests.bots import EASY, UNSURE
-from integrations.server.tests.parts import HEADERS, Server, asking, running
+from integrations.server.tests.parts import HEADERS, Server, make_request, run_server
 
 
-def figures(server: Server) -> dict[tuple[str, ...], float]:
+def read_metrics(server: Server) -> dict[tuple[str, ...], float]:
     """All metrics, by name and values of labels."""
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -24,14 +24,14 @@ def figures(server: Server) -> dict[tuple[str, ...], float]:
 
 
 def test_metrics_count_requests_decisions_and_tokens(bots: dict[str, str]) -> None:
-    with running(bots) as server:
+    with run_server(bots) as server:
         for question in (EASY, EASY, UNSURE):
-            server.ask(asking(question))
-        server.ask(asking(UNSURE, "helped"))
-        server.ask(asking(EASY, "broken"))
-        server.ask(asking(EASY, cfc={"alpha": "0.3"}))
+            server.ask(make_request(question))
+        server.ask(make_request(UNSURE, "helped"))
+        server.ask(make_request(EASY, "broken"))
+        server.ask(make_request(EASY, cfc={"alpha": "0.3"}))
         server.get("/v1/models", {})
-        found = figures(server)
+        found = read_metrics(server)
         requests, route = "cfc_server_requests_total", "/v1/chat/completions"
         counted = {key[1:]: value for key, value in found.items() if key[0] == requests}
         assert {tuple(sorted(key)): value for key, value in counted.items() if route in key} == {
@@ -57,30 +57,30 @@ def test_metrics_count_requests_decisions_and_tokens(bots: dict[str, str]) -> No
         assert found["cfc_server_request_seconds_count", route] == 6
 
 
-def test_no_client_makes_up_labels(server: Server) -> None:
+def test_clients_cannot_create_metric_labels(server: Server) -> None:
     def ask(numbers: range) -> int:
         for number in numbers:
             server.get(f"/made/up/{number}")
             server.get(f"/v1/models/{number}")
-            server.ask(asking(EASY, f"model-{number}"))
+            server.ask(make_request(EASY, f"model-{number}"))
             server.get("/v1/models", {"Authorization": f"Bearer {number}"})
             server.request(f"MADEUP{number}", "/v1/models")
-        return len(figures(server))
+        return len(read_metrics(server))
 
     ask(range(2))
     assert ask(range(2, 4)) == ask(range(4, 30))
 
 
-def test_a_model_that_cannot_be_verified_is_logged_before_anything_is_served(bots: dict[str, str]) -> None:
-    with running(bots, models="integrations.server.tests.bots:unverified") as server:
+def test_unverifiable_model_is_logged_before_serving(bots: dict[str, str]) -> None:
+    with run_server(bots, models="integrations.server.tests.bots:unverified") as server:
         warned, serving, *_ = server.log
     assert (warned["level"], warned["logger"]) == ("warning", "langchain_cfc")
     assert warned["message"].startswith("cannot verify that generator ")
     assert serving["message"] == "serving"
 
 
-def test_every_request_is_a_line_of_json(server: Server) -> None:
-    response = server.ask(asking(EASY))
+def test_every_request_is_logged_as_a_line_of_json(server: Server) -> None:
+    response = server.ask(make_request(EASY))
     line = server.logged(response.headers["x-request-id"])
     assert line["level"] == "info"
     assert line["message"] == "request"
@@ -93,10 +93,10 @@ def test_every_request_is_a_line_of_json(server: Server) -> None:
     assert server.logged(refused.headers["x-request-id"])["outcome"] == "invalid_api_key"
 
 
-def test_no_request_forges_a_line(server: Server) -> None:
+def test_requests_cannot_forge_log_lines(server: Server) -> None:
     forged = '\n{"level": "error", "message": "forged"}\n'
     before = len(server.log)
-    server.ask(asking(forged, forged))
+    server.ask(make_request(forged, forged))
     server.ask({forged: 1})
     server.get("/%0A%7B%22message%22:%22forged%22%7D%0A")
     server.say(b'GET / HTTP/1.1\n{"message": "forged"}\n\n')
@@ -106,7 +106,7 @@ def test_no_request_forges_a_line(server: Server) -> None:
 
 
 @pytest.mark.parametrize("character", ["\n", "\r", "\x1b[2J", "\u2028", "\x85", "\x00", "\ud800"])
-def test_whatever_is_logged_stays_on_its_line(character: str) -> None:
+def test_log_formatter_keeps_any_character_on_one_line(character: str) -> None:
     record = logging.LogRecord(
         "langchain_cfc_server", logging.INFO, __file__, 1, f"one{character}two", (), None
     )
@@ -119,7 +119,7 @@ def test_whatever_is_logged_stays_on_its_line(character: str) -> None:
     assert character in logging.Formatter().format(record)
 
 
-def test_exceptions_are_logged_without_their_texts() -> None:
+def test_log_formatter_omits_exception_texts() -> None:
     try:
         raise ValueError("a prompt")  # noqa: EM101, TRY003, TRY301 - as user code does
     except ValueError:
@@ -133,6 +133,6 @@ def test_exceptions_are_logged_without_their_texts() -> None:
     assert "a prompt" in logging.Formatter().format(record)
 
 
-def test_health_of_a_server_in_order(server: Server) -> None:
+def test_health_paths_report_a_ready_server(server: Server) -> None:
     assert server.get("/health/live", {}).json() == {"status": "live"}
     assert server.get("/health/ready", {}).json() == {"status": "ready"}

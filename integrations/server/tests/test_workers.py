@@ -11,13 +11,21 @@ from pathlib import Path
 import pytest
 
 from integrations.server.tests.bots import EASY
-from integrations.server.tests.parts import BOTS, COMMAND, TOKEN, Server, asking, running, until
-from integrations.server.tests.test_command import refused
+from integrations.server.tests.parts import (
+    BOTS,
+    COMMAND,
+    TOKEN,
+    Server,
+    make_request,
+    run_server,
+    wait_for_value,
+)
+from integrations.server.tests.test_command import run_refused
 
 WORKERS = ("--workers", "2")
 
 
-def serving(server: Server) -> int:
+def read_serving_worker(server: Server) -> int:
     """How many workers have begun to serve so far."""
     return sum(line["message"] == "serving" for line in server.log)
 
@@ -45,12 +53,12 @@ def count_requests(server: Server) -> float:
     return sum(float(line.split()[-1]) for line in counted)
 
 
-def test_they_answer_together_and_stop_together(bots: dict[str, str]) -> None:
-    with running(bots, *WORKERS, command=COMMAND) as server:
-        until(lambda: serving(server) == 2, 60)
+def test_workers_answer_together_and_stop_together(bots: dict[str, str]) -> None:
+    with run_server(bots, *WORKERS, command=COMMAND) as server:
+        wait_for_value(lambda: read_serving_worker(server) == 2, 60)
         assert len(list_workers(server)) == 2
         # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
-        assert {server.ask(asking(EASY)).status_code for _ in range(40)} == {200}
+        assert {server.ask(make_request(EASY)).status_code for _ in range(40)} == {200}
         # Whichever is asked, it reports those of both.
         assert {count_requests(server) for _ in range(8)} == {40.0}
         figures = [server.get("/metrics").text for _ in range(8)]
@@ -61,49 +69,49 @@ def test_they_answer_together_and_stop_together(bots: dict[str, str]) -> None:
             socket.create_connection(("127.0.0.1", server.port))
 
 
-def test_one_that_dies_is_replaced_and_all_end_with_their_supervisor(
+def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
     bots: dict[str, str], tmp_path: Path
 ) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
-    with running(bots, *WORKERS, "--token-file", str(tokens), tokens=None, command=COMMAND) as server:
-        until(lambda: serving(server) == 2, 60)
+    with run_server(bots, *WORKERS, "--token-file", str(tokens), tokens=None, command=COMMAND) as server:
+        wait_for_value(lambda: read_serving_worker(server) == 2, 60)
         first = min(list_workers(server))
         os.kill(first, signal.SIGKILL)
-        until(lambda: serving(server) == 3, 60)
+        wait_for_value(lambda: read_serving_worker(server) == 3, 60)
         [ended] = [line for line in server.log if line["message"] == "worker ended"]
         assert (ended["pid"], ended["code"]) == (first, -signal.SIGKILL)
-        assert {server.ask(asking(EASY)).status_code for _ in range(10)} == {200}
+        assert {server.ask(make_request(EASY)).status_code for _ in range(10)} == {200}
         # A signal reaches all of them, and ends none.
         tokens.write_text(f"{TOKEN}-of-another")
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
+        wait_for_value(lambda: sum(line["message"] == "tokens replaced" for line in server.log) == 2)
         # One that is replaced while the file cannot be used waits for one that can, and the others serve.
         tokens.write_text("malformed")
         os.kill(max(list_workers(server)), signal.SIGTERM)
-        until(lambda: any(line.get("code") == 2 for line in server.log), 60)
+        wait_for_value(lambda: any(line.get("code") == 2 for line in server.log), 60)
         assert server.get("/v1/models", {"Authorization": f"Bearer {TOKEN}-of-another"}).status_code == 200
         tokens.write_text(TOKEN)
         # Signals do not end one that is about to start.
-        while serving(server) < 4:
+        while read_serving_worker(server) < 4:
             server.process.send_signal(signal.SIGHUP)
             time.sleep(0.1)
         assert not any(line.get("code") == -signal.SIGHUP for line in server.log)
         left = list_workers(server)
         assert len(left) == 2
         server.process.kill()
-        until(lambda: not any(map(is_alive, left)), 60)
+        wait_for_value(lambda: not any(map(is_alive, left)), 60)
 
 
-def test_what_cannot_be_served_ends_all(bots: dict[str, str], tmp_path: Path) -> None:
-    said = refused("none:chain", *WORKERS, "--port", "0", folder=tmp_path, **bots)
+def test_failing_start_ends_all_workers(bots: dict[str, str], tmp_path: Path) -> None:
+    said = run_refused("none:chain", *WORKERS, "--port", "0", folder=tmp_path, **bots)
     assert "ModuleNotFoundError" in said
 
 
 @pytest.mark.long
-def test_a_port_that_others_serve_on_is_not_shared_with_them(bots: dict[str, str], tmp_path: Path) -> None:
-    with running(bots, *WORKERS, command=COMMAND) as server:
+def test_port_of_another_server_is_not_shared(bots: dict[str, str], tmp_path: Path) -> None:
+    with run_server(bots, *WORKERS, command=COMMAND) as server:
         port = str(server.port)
-        assert "cannot listen" in refused(BOTS, *WORKERS, "--port", port, folder=tmp_path, **bots)
-        assert "cannot listen" in refused(BOTS, "--port", port, folder=tmp_path, **bots)
-    assert "workers is 0" in refused(BOTS, "--workers", "0", folder=tmp_path, **bots)
+        assert "cannot listen" in run_refused(BOTS, *WORKERS, "--port", port, folder=tmp_path, **bots)
+        assert "cannot listen" in run_refused(BOTS, "--port", port, folder=tmp_path, **bots)
+    assert "workers is 0" in run_refused(BOTS, "--workers", "0", folder=tmp_path, **bots)
