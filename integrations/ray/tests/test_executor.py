@@ -29,8 +29,8 @@ def open_executor(factory: Any, **settings: Any) -> dict[str, Any]:
     async def run() -> dict[str, Any]:
         async with RayExecutor(factory, PACE, **{"actors": 2, **settings}) as executor:
             # Both have to be there before anything can differ.
-            await wait_until_async(lambda: executor._refusal is not None or len(executor._ready) == 2)
-            await executor._least_busy()
+            await wait_until_async(lambda: executor._start_error is not None or len(executor._ready) == 2)
+            await executor._await_actor()
             return dict(executor.configuration)
 
     return asyncio.run(run())

@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 _TEXT = pa.string()
-_PROMPT = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
-_DRAW = ("slot", "message", "error")
-_DRAWS = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
-_NOTES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
-_ROWS = pa.schema([*parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTES.items())])
+_PROMPT_SCHEMA = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
+_DRAW_COLUMNS = ("slot", "message", "error")
+_DRAWS_TYPE = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
+_NOTE_TYPES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
+_ROW_SCHEMA = pa.schema([*parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())])
 # Concurrent batches per actor, so that a batch that waits for its slowest call does not delay the next.
 _BATCHES = 2
 
@@ -82,7 +82,7 @@ def _make_prompts(batch: Any, columns: Columns) -> Any:
     for row in batch.to_pylist():
         example = columns.create_example(row, f"the row {row!r:.200}", 0)
         rows.append(encode_record(example))
-    return pa.Table.from_pylist(rows, schema=_PROMPT)
+    return pa.Table.from_pylist(rows, schema=_PROMPT_SCHEMA)
 
 
 def repeat_prompts(prompts: Dataset, n: int) -> Dataset:
@@ -146,7 +146,7 @@ def encode_draw(row: Mapping[str, Any], output: str | BaseMessage | Mapping[str,
         The columns of the prompt, `slot`, `draw`, the candidate's `message` as JSON, and `error`, which is
         empty unless the body contains no answer.
     """
-    kept = {name: row[name] for name in (*_PROMPT.names, "slot", "draw")}
+    kept = {name: row[name] for name in (*_PROMPT_SCHEMA.names, "slot", "draw")}
     if isinstance(output, Mapping):
         try:
             message = _read_completion(output)
@@ -270,8 +270,8 @@ def _map_on_actors(
 
 def _pack(group: Any) -> Any:
     """Return the candidates of one prompt as one row."""
-    draws = pa.array([group.select(_DRAW).to_pylist()], _DRAWS)
-    return group.select(_PROMPT.names).slice(0, 1).cast(_PROMPT).append_column("draws", draws)
+    draws = pa.array([group.select(_DRAW_COLUMNS).to_pylist()], _DRAWS_TYPE)
+    return group.select(_PROMPT_SCHEMA.names).slice(0, 1).cast(_PROMPT_SCHEMA).append_column("draws", draws)
 
 
 class _Collector:
@@ -288,29 +288,29 @@ class _Collector:
     async def __call__(self, batch: Any) -> AsyncIterator[Any]:
         """Yield the rows of a batch of prompts, which are processed concurrently."""
         rows = await asyncio.gather(*map(self._process, batch.to_pylist()))
-        yield pa.Table.from_pylist(rows, schema=_ROWS)
+        yield pa.Table.from_pylist(rows, schema=_ROW_SCHEMA)
 
     async def _process(self, row: Mapping[str, Any]) -> dict[str, Any]:
         example = _read_example(row)
         notes = {"error": "", "models": [], "configuration": self._configuration}
         try:
             drawn = await self._draw(example, row)
-            record = await self._judge(example, drawn)
+            record = await self._score_and_label(example, drawn)
         except (CFCError, ValueError) as error:  # pydantic raises a ValueError for text that JSON cannot hold
             return {**encode_record(example), **notes, "error": describe_error(error)}
         return {**encode_record(record), **notes, "models": _name_models(drawn)}
 
     async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
         del row
-        return _check(await self._executor.draw(example, StreamJournal({}, None)))
+        return _unwrap(await self._executor.draw(example, StreamJournal({}, None)))
 
-    async def _judge(self, example: Example, drawn: Outcome) -> PromptRecord:
+    async def _score_and_label(self, example: Example, drawn: Outcome) -> PromptRecord:
         """Score and label the candidates of a prompt, and return the record."""
         draws: Sequence[DrawnCandidate] = drawn.result
         scores = drawn.scores
         if scores is None:
-            scores = _check(await self._executor.score(example, draws, StreamJournal({}, None))).result
-        labels = _check(await self._executor.label(example, draws, StreamJournal({}, None))).result
+            scores = _unwrap(await self._executor.score(example, draws, StreamJournal({}, None))).result
+        labels = _unwrap(await self._executor.label(example, draws, StreamJournal({}, None))).result
         nothing = [None] * len(draws)
         candidates = zip(
             draws,
@@ -366,14 +366,14 @@ class _Labeler(_Collector):
 
 
 def _read_example(row: Mapping[str, Any]) -> Example:
-    fields = {name: row[name] for name in _PROMPT.names if row[name] is not None}
+    fields = {name: row[name] for name in _PROMPT_SCHEMA.names if row[name] is not None}
     for name in ("input", "reference", "metadata"):
         if name in fields:
             fields[name] = json.loads(fields[name])
     return Example.model_validate(fields)
 
 
-def _check(outcome: Outcome) -> Outcome:
+def _unwrap(outcome: Outcome) -> Outcome:
     """Return the outcome of a stage if it succeeded; otherwise raise its error."""
     if isinstance(outcome.result, CFCError):
         raise outcome.result

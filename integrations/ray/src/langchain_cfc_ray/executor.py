@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 # Seconds without any actor after which a prompt fails; an autoscaler takes minutes to start a node.
 PATIENCE = 600.0
 # Seconds between two checks whether an actor is back.
-_PAUSE = 1.0
+_RESTART_SECONDS = 1.0
 # After this many dead workers, a prompt is assumed to be the cause and fails.
 MAX_DEATHS = 4
 # Maximum number of stages in one message to an actor, and the seconds to wait for more of them.
-_CHUNK = 64
-_LINGER = 0.005
+_MAX_CHUNK = 64
+_CHUNK_SECONDS = 0.005
 # Maximum concurrent calls on one actor; large, because prompts of dead actors move to the others.
-_AT_ONCE = 1000
+_MAX_CONCURRENCY = 1000
 
 
 @dataclass(eq=False)
-class _Job:
+class _PendingJob:
     """A stage of a prompt that runs on an actor, or is about to be sent to it."""
 
     stage: str
@@ -70,17 +70,17 @@ class _Actor:
     def __init__(self, handle: Any) -> None:
         self.handle = handle
         self.load = 0
-        self._waiting: list[_Job] = []
+        self._waiting: list[_PendingJob] = []
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self, stage: str, arguments: tuple[Any, ...], journal: Journal) -> Outcome:
         """Return the outcome of a stage; raise a `RayError` if the actor dies meanwhile."""
         loop = asyncio.get_running_loop()
-        job = _Job(stage, arguments, journal, loop.create_future())
+        job = _PendingJob(stage, arguments, journal, loop.create_future())
         self._waiting.append(job)
         if len(self._waiting) == 1:
-            loop.call_later(_LINGER, self._send)
-        elif len(self._waiting) == _CHUNK:
+            loop.call_later(_CHUNK_SECONDS, self._send)
+        elif len(self._waiting) == _MAX_CHUNK:
             self._send()
         self.load += 1
         try:
@@ -95,7 +95,7 @@ class _Actor:
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _run_chunk(self, jobs: Sequence[_Job]) -> None:
+    async def _run_chunk(self, jobs: Sequence[_PendingJob]) -> None:
         failure: Exception = CollectionError("the worker ended without an outcome")
         try:
             async for reference in self.handle.run.remote([job.describe() for job in jobs]):
@@ -154,7 +154,7 @@ class RayExecutor:
         self._limiters: list[Any] = []
         self._starting: set[asyncio.Task[None]] = set()
         self._any_ready = asyncio.Event()
-        self._refusal: CFCError | None = None
+        self._start_error: CFCError | None = None
         self._configuration: dict[str, Any] | None = None
 
     async def __aenter__(self) -> Self:
@@ -166,7 +166,7 @@ class RayExecutor:
                 self._actors.append(_Actor(self._start_actor(last - first, limiter_name)))
             for actor in self._actors:
                 self._await_start(actor)
-            await self._least_busy()
+            await self._await_actor()
         except BaseException:
             await self.__aexit__()
             raise
@@ -229,7 +229,7 @@ class RayExecutor:
             "max_restarts": -1,
             # Prompts in flight move to another actor at once instead of waiting for this one.
             "max_task_retries": 0,
-            "max_concurrency": max(_AT_ONCE, 2 * self._call_policy.concurrency),
+            "max_concurrency": max(_MAX_CONCURRENCY, 2 * self._call_policy.concurrency),
         }
         return ray.remote(Worker).options(**options).remote(self._settings, concurrency, limiter_name)
 
@@ -240,7 +240,7 @@ class RayExecutor:
         """
         error: CFCError | None = None
         for _ in range(MAX_DEATHS):
-            actor = await self._least_busy()
+            actor = await self._await_actor()
             try:
                 return await actor.run(stage, arguments, journal)
             except RayTaskError as failure:
@@ -256,7 +256,7 @@ class RayExecutor:
                     journal.record_lost_request()
         return Outcome(error, Usage())
 
-    async def _least_busy(self) -> _Actor:
+    async def _await_actor(self) -> _Actor:
         """Return the ready actor with the fewest prompts.
 
         Raises `CollectionError` if none becomes ready in time, and `CFCError` if an actor could not create
@@ -271,8 +271,8 @@ class RayExecutor:
                 f"{ray.available_resources()} left, and each of {self._size} actors requests {self._each}"
             )
             raise CollectionError(msg) from None
-        if self._refusal is not None:
-            raise self._refusal
+        if self._start_error is not None:
+            raise self._start_error
         return min(self._ready, key=lambda actor: actor.load)
 
     def _drop(self, actor: _Actor) -> None:
@@ -294,9 +294,9 @@ class RayExecutor:
         if self._configuration is None and not isinstance(started, CFCError):
             self._configuration = started
         if isinstance(started, CFCError):
-            self._refusal = started
+            self._start_error = started
         elif started != self._configuration:
-            self._refusal = InputError(explain_difference(self._configuration, started))
+            self._start_error = InputError(explain_difference(self._configuration, started))
         else:
             self._ready.add(actor)
         self._any_ready.set()
@@ -314,7 +314,7 @@ class RayExecutor:
                 pass  # Ray is restarting it
             else:
                 return started
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RESTART_SECONDS)
 
 
 def check_picklable(settings: WorkerSettings) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 # Minimum number of rows to write to a records file at a time.
-_GROUP = 5000
+_MIN_GROUP_ROWS = 5000
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Parts:
                 components; rows written so far are kept.
         """
         try:
-            known = next(self._configurations(), None)
+            known = next(self._read_configurations(), None)
             rows.write_datasink(_PartsSink(self._files, self._folder, known))
         except RayError as error:
             reason = getattr(error, "cause", None)
@@ -126,7 +126,7 @@ class Parts:
             reason = f"; {len(failed)} failed, such as {next(iter(failed.items()))}" if failed else ""
             msg = f"no prompt was labelled in {self.path}{reason}"
             raise CollectionError(msg)
-        configurations = self._configurations()
+        configurations = self._read_configurations()
         first = json.loads(next(configurations))
         for other in configurations:
             raise InputError(explain_difference(first, json.loads(other)))
@@ -142,14 +142,14 @@ class Parts:
             partial.unlink(missing_ok=True)
         return Merged(sum(map(len, chosen.values())), failed)
 
-    def _list(self) -> list[str]:
+    def _list_files(self) -> list[str]:
         """Return the names of all complete files, oldest run first."""
         found = self._files.get_file_info(FileSelector(self._folder, allow_not_found=True))
         names = (one.path for one in found if one.type == FileType.File and _is_part(one.base_name))
         return sorted(names)
 
     def _read_columns(self, *names: str) -> Iterator[tuple[str, Any]]:
-        for name in self._list():
+        for name in self._list_files():
             yield name, pq.read_table(name, filesystem=self._files, columns=list(names), partitioning=None)
 
     def _read_finished(self, *, retry_failed: bool) -> Any:
@@ -160,10 +160,10 @@ class Parts:
             keys.append(good[self.key].cast(pa.string()).combine_chunks())
         return pa.concat_arrays(keys)
 
-    def _configurations(self) -> Iterator[str]:
+    def _read_configurations(self) -> Iterator[str]:
         """Yield the distinct configurations that made the records."""
         seen = set()
-        for name in self._list():
+        for name in self._list_files():
             if "configuration" not in pq.read_schema(name, filesystem=self._files).names:
                 return
             rows = pq.read_table(name, filesystem=self._files, columns=["configuration"], partitioning=None)
@@ -201,7 +201,7 @@ class Parts:
         for name, numbers in chosen.items():
             table = pq.read_table(name, filesystem=self._files, columns=schema.names, partitioning=None)
             group.append(table.take(numbers).select(schema.names).cast(schema))
-            if sum(map(len, group)) >= _GROUP:
+            if sum(map(len, group)) >= _MIN_GROUP_ROWS:
                 yield pa.concat_tables(group)
                 group = []
         if group:
@@ -225,7 +225,7 @@ class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
     def write(self, blocks: Iterable[Any], ctx: Any) -> None:
         """Write the rows of one task."""
         tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
-        tables = [_name_nulls(table) for table in tables if len(table)]
+        tables = [_type_null_columns(table) for table in tables if len(table)]
         if not tables:
             return
         table = pa.concat_tables(tables, promote_options="permissive")
@@ -243,7 +243,7 @@ class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
                 raise InputError(explain_difference(json.loads(self._configuration), json.loads(other)))
 
 
-def _name_nulls(table: Any) -> Any:
+def _type_null_columns(table: Any) -> Any:
     """Return a table whose all-null columns have the type text, so that all files have the same schema."""
     fields = [
         field.with_type(pa.string()) if pa.types.is_null(field.type) else field for field in table.schema

@@ -14,7 +14,7 @@ from langchain_cfc.collect import CallPolicy
 from langchain_cfc.extend import RetryPolicy, TokenRateLimiter
 
 # Concurrent requests to the actor in addition to waiting ones: those that settle tokens.
-_SPARE = 64
+_SPARE_CALLS = 64
 
 
 class LimiterActor:
@@ -74,7 +74,7 @@ def start_limiter(policy: CallPolicy) -> tuple[str, Any] | None:
         "num_cpus": 0,
         "max_restarts": -1,
         "max_task_retries": -1,
-        "max_concurrency": policy.concurrency + _SPARE,
+        "max_concurrency": policy.concurrency + _SPARE_CALLS,
         "scheduling_strategy": here,
     }
     return name, ray.remote(LimiterActor).options(**options).remote(policy)

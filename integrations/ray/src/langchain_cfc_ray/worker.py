@@ -39,7 +39,7 @@ Event: TypeAlias = tuple[str, tuple[Any, ...]]
 # A stage of a prompt: the name of an executor's method, its arguments except the journal, and the journal.
 Job: TypeAlias = tuple[str, tuple[Any, ...], "StreamJournal"]
 # Seconds to wait for further events before a message: the cost of a message hardly depends on its size.
-_LINGER = 0.01
+_BATCH_SECONDS = 0.01
 
 
 class StreamJournal:
@@ -53,38 +53,38 @@ class StreamJournal:
     def __init__(self, drawn: Mapping[int, DrawnCandidate], context: str | None) -> None:
         self.drawn = drawn
         self.context = context
-        self._note: Callable[[Event], object] = _ignore
+        self._send_event: Callable[[Event], object] = _ignore_event
 
-    def connect(self, note: Callable[[Event], object]) -> None:
+    def connect(self, send_event: Callable[[Event], object]) -> None:
         """Send all events to a function from now on."""
-        self._note = note
+        self._send_event = send_event
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
         """Return the stored candidates if they were drawn for the prepared input with this digest."""
-        self._note(("resume", (context,)))
+        self._send_event(("resume", (context,)))
         return self.drawn if context == self.context else {}
 
     def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
         """Store a candidate, and the usage of the stage so far."""
-        self._note(("save_draw", (slot, draw, usage)))
+        self._send_event(("save_draw", (slot, draw, usage)))
 
     def discard_draws(self) -> None:
         """Delete all stored candidates, because the sampler rejected them."""
-        self._note(("discard_draws", ()))
+        self._send_event(("discard_draws", ()))
 
     def announce(self, requests: int) -> None:
         """Record that up to `requests` more requests may follow, for example another wave of draws."""
-        self._note(("announce", (requests,)))
+        self._send_event(("announce", (requests,)))
 
     def record_lost_request(self) -> None:
         """Record that a failed request may still have been answered and billed."""
-        self._note(("record_lost_request", ()))
+        self._send_event(("record_lost_request", ()))
 
     async def flush(self) -> None:
         """Do nothing, because a round trip to the driver before every request would take too long."""
 
 
-def _ignore(event: Event) -> None:
+def _ignore_event(event: Event) -> None:
     """Ignore an event, as a journal that is not connected does."""
     del event
 
@@ -126,7 +126,7 @@ class Worker:
         try:
             while left:
                 batch = [await events.get()]
-                await asyncio.sleep(_LINGER)
+                await asyncio.sleep(_BATCH_SECONDS)
                 while not events.empty():
                     batch.append(events.get_nowait())
                 left -= sum(isinstance(event, Outcome) for _, event in batch)
