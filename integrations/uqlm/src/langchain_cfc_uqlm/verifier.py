@@ -25,13 +25,13 @@ Scorer: TypeAlias = BlackBoxUQ | LLMPanel
 # A panel's aggregates of its judges' scores.
 AGGREGATES = ("avg", "min", "max", "median")
 # With `use_best`, these scorers replace the response by another sample before they score it.
-_EXCHANGING = frozenset({"semantic_negentropy", "semantic_sets_confidence"})
+_REPLACING_SCORERS = frozenset({"semantic_negentropy", "semantic_sets_confidence"})
 # Settings that change the scores of a black-box scorer.
 _SETTINGS = ("nli_model_name", "sentence_transformer", "max_length")
 # Tolerance for means of single-precision numbers, which may leave [0, 1] by rounding.
 _ROUNDING = 1e-6
 # A scorer keeps intermediate results in its attributes, and shares its models with other scorers.
-_ONE_AT_A_TIME = threading.Lock()
+_SCORER_LOCK = threading.Lock()
 
 
 class ScorerVerifier(BaseVerifier):
@@ -56,7 +56,7 @@ class ScorerVerifier(BaseVerifier):
         texts = [candidate.text for candidate in given["candidates"]]
         if not isinstance(self.scorer, LLMPanel):
             data = yield from self._call.invoke_one(texts, config)
-            return [1.0 - one for one in self._read(data, self.key, len(texts))]
+            return [1.0 - one for one in self._read_confidences(data, self.key, len(texts))]
         if not isinstance(given["prompt"], str):
             msg = f"the prompt is a {type(given['prompt']).__name__}; a panel of uqlm judges answers to texts"
             raise VerifierError(msg)
@@ -64,8 +64,8 @@ class ScorerVerifier(BaseVerifier):
         data = yield from self._call.invoke_one((given["prompt"], distinct), config)
         # The panel drops scores of judges that it could not parse, so that the others would decide.
         for number in range(len(self.scorer.judges)):
-            self._read(data, f"judge_{number + 1}", len(distinct))
-        scores = dict(zip(distinct, self._read(data, self.key, len(distinct)), strict=True))
+            self._read_confidences(data, f"judge_{number + 1}", len(distinct))
+        scores = dict(zip(distinct, self._read_confidences(data, self.key, len(distinct)), strict=True))
         return [1.0 - scores[text] for text in texts]
 
     def _compare(self, texts: list[str]) -> Mapping[str, Any]:
@@ -75,7 +75,7 @@ class ScorerVerifier(BaseVerifier):
             )
             raise VerifierError(msg)
         others = [[*texts[:slot], *texts[slot + 1 :]] for slot in range(len(texts))]
-        with _ONE_AT_A_TIME:
+        with _SCORER_LOCK:
             result = self.scorer.score(
                 responses=list(texts), sampled_responses=others, show_progress_bars=False
             )
@@ -96,7 +96,7 @@ class ScorerVerifier(BaseVerifier):
         data: Mapping[str, Any] = result.data
         return data
 
-    def _read(self, data: Mapping[str, Any], key: str, n: int) -> list[float]:
+    def _read_confidences(self, data: Mapping[str, Any], key: str, n: int) -> list[float]:
         """Return n confidences, clipped to [0, 1]; raise a VerifierError for other values."""
         found: Sequence[Any] = data[key]
         values = [to_python_scalar(one) for one in found]
@@ -141,7 +141,7 @@ def from_scorer(scorer: Scorer, key: str | None = None) -> ScorerVerifier:
     elif isinstance(scorer, BlackBoxUQ):
         known = list(scorer.scorers)
         chosen = key or (known[0] if len(known) == 1 else "")
-        if scorer.use_best and _EXCHANGING & set(known):
+        if scorer.use_best and _REPLACING_SCORERS & set(known):
             msg = "with use_best=True uqlm scores responses other than the drawn ones: set it to False"
             raise InputError(msg)
     else:
