@@ -322,8 +322,11 @@ class Call:
             hold_permits = not isinstance(self._target, FlowRunnable)
             return unwrap_outcomes((yield call_each(run, arun, values, hold_permits=hold_permits)))
 
-    def invoke_cheaply(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
-        """Like `invoke_each`, but call a plain function sequentially, which is cheaper than using threads."""
+    def invoke_in_turn(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
+        """Like `invoke_each`, but call a plain function for one value after the other, not in threads of their own.
+
+        For functions that take less time than starting a thread does, such as answer extractors.
+        """
         if isinstance(self._target, Runnable) or inspect.iscoroutinefunction(self._target):
             return (yield from self.invoke_each(values, config))
         with self._convert_errors():

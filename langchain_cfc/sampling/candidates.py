@@ -170,7 +170,7 @@ class Description:
         known = {} if known is None else known
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
-            answers = yield from self._extract.invoke_cheaply(new, add_tags(config, "cfc:answer"))
+            answers = yield from self._extract.invoke_in_turn(new, add_tags(config, "cfc:answer"))
             for text, answer in zip(new, answers, strict=True):
                 known[text] = _check_answer(texts.index(text), answer)
         return [known[text] for text in texts]

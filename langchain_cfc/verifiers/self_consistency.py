@@ -175,7 +175,7 @@ def extract_answers(
     extractor: Call, texts: list[str], config: RunnableConfig, failure: type[CFCError]
 ) -> Steps[list[str]]:
     """Return the answer of each text; raise `failure` unless all of them are texts."""
-    answers = yield from extractor.invoke_cheaply(texts, config)
+    answers = yield from extractor.invoke_in_turn(texts, config)
     for answer in answers:
         if not isinstance(answer, str):
             msg = f"an answer is a {type(answer).__name__}; expected text, empty if there is no answer"

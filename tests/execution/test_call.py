@@ -93,11 +93,11 @@ def ainvoke_each(call: Call, values: Sequence[Any]) -> list[Any]:
 
 
 def invoke_all(call: Call, values: Sequence[Any]) -> list[Any]:
-    return run_flow(call.invoke_cheaply(values, CONFIG))
+    return run_flow(call.invoke_in_turn(values, CONFIG))
 
 
 def ainvoke_all(call: Call, values: Sequence[Any]) -> list[Any]:
-    return asyncio.run(arun_flow(call.invoke_cheaply(values, CONFIG)))
+    return asyncio.run(arun_flow(call.invoke_in_turn(values, CONFIG)))
 
 
 both_ways = pytest.mark.parametrize("run", [invoke_one, ainvoke_one])
