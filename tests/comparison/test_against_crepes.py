@@ -77,7 +77,7 @@ def from_above(success_scores: FloatArray, rank: int) -> float:
 
 
 @mostly_long("kind", ["continuous", "tied", "capped"], quick=1)
-def test_the_marginal_threshold_is_that_of_crepes(kind: str) -> None:
+def test_marginal_threshold_equals_that_of_crepes(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     seen: Counter[str] = Counter()
     for size in (*range(1, 42), 59, 79, 99, 100, 199, 299, 399):
@@ -107,7 +107,7 @@ def test_the_marginal_threshold_is_that_of_crepes(kind: str) -> None:
         assert seen["round-off that shows"] == seen["round-off"]
 
 
-def test_a_level_out_of_reach_is_out_of_reach_for_both() -> None:
+def test_level_out_of_reach_is_infinite_for_crepes_too() -> None:
     scores = np.arange(8) / 10
     with pytest.warns(UserWarning, match="calibration examples is too small"):
         make_regressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
@@ -116,7 +116,7 @@ def test_a_level_out_of_reach_is_out_of_reach_for_both() -> None:
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.15", "0.25", "0.30", "0.33", "0.50"])
-def test_group_thresholds_are_those_of_mondrian_categories(alpha: str) -> None:
+def test_group_thresholds_equal_mondrian_categories_of_crepes(alpha: str) -> None:
     rng = np.random.default_rng(int(alpha[2:]))
     infinite = unlike = 0
     for number in range(12):

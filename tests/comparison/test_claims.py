@@ -62,7 +62,7 @@ def keep_above(threshold: float) -> list[float]:
     return [one for one in NEW if one > threshold]
 
 
-def test_back_off_for_all_answers_alike_by_hand() -> None:
+def test_back_off_for_claims_equals_a_calculation_by_hand() -> None:
     # Ten answers, of which two have no mistake: 0, 0, .1, ..., .8. Of rank ceil(11 * 0.7) = 8 is 0.6.
     assert list_kept(make_split(), "back-off", "0.3") == [keep_above(0.6)] * TESTED
     # One mistake may be left: 0, 0, .05, ..., .75; of rank 8 is 0.55.
@@ -71,13 +71,13 @@ def test_back_off_for_all_answers_alike_by_hand() -> None:
     assert list_kept(make_split(), "back-off", "0.05") == [[]] * TESTED
 
 
-def test_conditional_thresholds_by_hand() -> None:
+def test_conditional_claims_thresholds_equal_a_calculation_by_hand() -> None:
     # Four answers in each topic, 5 * 0.7 = 3.5: ours has the fourth smallest mistake of the topic.
     expected = [keep_above(MISTAKES["ab"[row % 2]][3]) for row in range(TESTED)]
     assert list_kept(make_split(), "conditional", "0.3") == expected
 
 
-def test_randomised_conditional_thresholds_by_hand() -> None:
+def test_randomised_claims_thresholds_equal_a_calculation_by_hand() -> None:
     # Between the third and the fourth: a claim there is kept if (1 + U) / 5 <= 0.3, that is, U <= 1 / 2.
     split = make_split()
     low = split.uniforms < 0.5
@@ -86,7 +86,7 @@ def test_randomised_conditional_thresholds_by_hand() -> None:
     assert list_kept(split, "conditional-back-off", "0.3") == expected
 
 
-def test_one_threshold_for_all_is_the_marginal_rule_of_calibration() -> None:
+def test_marginal_claims_method_equals_calibrate_and_evaluate() -> None:
     records = make_answers(np.random.default_rng(1), 400)
     table = tabulate(records, claims=True)
     rows = np.arange(400)
@@ -103,7 +103,7 @@ def test_one_threshold_for_all_is_the_marginal_rule_of_calibration() -> None:
     assert figures["unsupported_kept"].tolist() == pytest.approx([served.claims.unsupported_kept] * 2)
 
 
-def test_no_method_keeps_padding() -> None:
+def test_claims_methods_never_keep_padding() -> None:
     table = tabulate(make_answers(np.random.default_rng(2), 200), claims=True)
     rows = np.arange(200)
     split = Split(Pool(table), rows[:40], rows[40:120], rows[120:], "hat(mean_score, 3)", "claims(0)")
@@ -115,7 +115,7 @@ def test_no_method_keeps_padding() -> None:
         assert not (accepted & ~split.test_candidates.is_drawn).any()
 
 
-def test_the_report_over_splits() -> None:
+def test_compare_claims_reports_figures_and_groups() -> None:
     records = make_answers(np.random.default_rng(3), 300)
     found = compare(
         records, alpha=0.2, unit="claims", at_most=1, features="group(tier)", groups="group(tier)", splits=4
@@ -132,7 +132,7 @@ def test_the_report_over_splits() -> None:
     assert found.model_dump(mode="json")["unit"] == "claims"
 
 
-def test_a_combination_of_verifiers() -> None:
+def test_compare_claims_accepts_a_combination_of_verifiers() -> None:
     rng = np.random.default_rng(4)
     records = [
         one.model_copy(
@@ -160,12 +160,14 @@ def test_a_combination_of_verifiers() -> None:
         ({"at_most": 1}, "it counts unsupported claims"),
     ],
 )
-def test_what_does_not_suit_claims_is_refused(options: dict[str, object], problem: str) -> None:
+def test_compare_claims_refuses_options_for_answers(options: dict[str, object], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         compare(make_answers(np.random.default_rng(5), 60), **{"alpha": 0.2, "splits": 1, **options})  # type: ignore[arg-type]
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compare_claims_command_prints_table_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "records.jsonl"
     write_records(path, make_answers(np.random.default_rng(6), 200), Provenance(n=1, unit="claims"))

@@ -48,7 +48,9 @@ def report() -> ComparisonReport:
     ],
     quick=2,
 )
-def test_one_split_is_what_evaluate_finds(features: str, set_rule: str, combine: list[str] | None) -> None:
+def test_compare_with_one_split_equals_evaluate(
+    features: str, set_rule: str, combine: list[str] | None
+) -> None:
     labelled = raw_facts() if combine else facts()
     found = compare(
         shuffle(labelled, 1),
@@ -108,7 +110,7 @@ def test_one_split_is_what_evaluate_finds(features: str, set_rule: str, combine:
 
 
 @pytest.mark.long
-def test_the_report_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
+def test_compare_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
     labelled = world(1, 240)
     settings: dict[str, Any] = {"alpha": ("0.2", "0.4"), "features": "group(topic) + mean_score", "splits": 2}
     first = compare(labelled, **settings)
@@ -125,7 +127,7 @@ def test_the_report_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
     assert compare(labelled, seed="0", **settings) == first
 
 
-def test_order_matters_to_no_method_even_where_scores_tie() -> None:
+def test_compare_does_not_depend_on_order_even_with_ties() -> None:
     labelled = world(2, 200, 3, decimals=1)
     first, other = (
         compare(one, alpha="0.3", methods=EVERY, features="group(topic)", splits=repetitions(4, share=0.5))
@@ -134,7 +136,7 @@ def test_order_matters_to_no_method_even_where_scores_tie() -> None:
     assert differences(first.model_dump(), other.model_dump()) == []
 
 
-def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
+def test_compare_uses_one_prompt_of_each_cluster() -> None:
     rng = np.random.default_rng(3)
     names = [None if rng.random() < 0.3 else f"c{rng.integers(0, 50)}" for _ in range(240)]
     labelled = world(3, 240, clusters=names)
@@ -155,7 +157,7 @@ def test_of_a_cluster_one_takes_part_and_none_straddles() -> None:
     assert not any("left out" in note for note in alone.notes)
 
 
-def test_parts_are_disjoint_and_everybody_has_a_part() -> None:
+def test_comparison_plan_parts_are_disjoint_and_complete() -> None:
     comparison = Comparison.from_labelled(world(4, 300), protocol(["marginal"], test=0.3, fit=0.4))
     tested = np.zeros(300)
     for number in range(40):
@@ -169,7 +171,7 @@ def test_parts_are_disjoint_and_everybody_has_a_part() -> None:
     assert tested.std() > 1.0
 
 
-def test_fewer_candidates_are_the_first_slots() -> None:
+def test_compare_n_uses_the_first_slots() -> None:
     labelled = world(5, 200, 5)
     some = compare(labelled, n=2, alpha="0.4", splits=1)
     assert some.n_candidates == 2
@@ -177,7 +179,7 @@ def test_fewer_candidates_are_the_first_slots() -> None:
     assert some != compare(labelled, alpha="0.4", splits=1)
 
 
-def test_progress_is_told_of_all_splits() -> None:
+def test_compare_reports_progress_for_every_split() -> None:
     seen: list[int] = []
     compare(world(6), alpha="0.3", methods=["marginal"], splits=7, progress=count_progress(seen))
     assert seen == [7] * 7
@@ -186,7 +188,7 @@ def test_progress_is_told_of_all_splits() -> None:
 # The report ------------------------------------------------------------------------------------------------
 
 
-def test_the_report_is_plain_data_without_anything_undefined(report: ComparisonReport) -> None:
+def test_comparison_report_is_json_with_finite_numbers(report: ComparisonReport) -> None:
     text = report.model_dump_json()
     assert ComparisonReport.model_validate_json(text) == report
     assert ComparisonReport.model_validate_json(text).model_dump_json() == text
@@ -200,7 +202,7 @@ def test_the_report_is_plain_data_without_anything_undefined(report: ComparisonR
     assert all(math.isfinite(one) for one in found)
 
 
-def test_the_report_has_the_shape_that_evaluate_has(report: ComparisonReport) -> None:
+def test_comparison_report_has_the_fields_of_evaluate(report: ComparisonReport) -> None:
     data = report.model_dump()
     assert {
         "alpha",
@@ -235,7 +237,7 @@ def test_the_report_has_the_shape_that_evaluate_has(report: ComparisonReport) ->
     ]
 
 
-def test_what_holds_between_figures(report: ComparisonReport) -> None:
+def test_comparison_figures_are_consistent_with_each_other(report: ComparisonReport) -> None:
     for level in report.sweep:
         for name, method in level.methods.items():
             mean = {figure: one.mean for figure, one in method.figures.items()}
@@ -261,7 +263,7 @@ def test_what_holds_between_figures(report: ComparisonReport) -> None:
             assert stricter.methods[name].coverage >= laxer.methods[name].coverage - 1e-12
 
 
-def test_the_lead_is_the_strictest_level_well_within_reach() -> None:
+def test_compare_leads_with_the_strictest_level_within_reach() -> None:
     for seed, hopeless in (
         (7, (0.0, 0.0, 0.0)),
         (8, (0.0, 0.1, 0.2)),
@@ -289,7 +291,7 @@ def test_the_lead_is_the_strictest_level_well_within_reach() -> None:
         assert bool(note) == bool(out)
 
 
-def test_what_the_prompts_are_like() -> None:
+def test_comparison_data_describe_the_prompts() -> None:
     labelled = world(11, 150, 4, decimals=1)
     data = compare(labelled, alpha="0.3", methods=["marginal"], splits=1).data
     scores, correct = labelled.draws.scores, labelled.correct
@@ -316,7 +318,7 @@ def test_what_the_prompts_are_like() -> None:
     assert data.risk.wrong == pytest.approx([wrong[lowest <= step].mean() for step in steps])
 
 
-def test_a_long_risk_curve_is_thinned_and_ends_with_everybody() -> None:
+def test_comparison_risk_curve_is_thinned_to_100_points() -> None:
     data = compare(world(12, 400, 2), alpha="0.3", methods=["marginal"], splits=2).data
     assert len(data.risk.answered) == len(data.risk.wrong) == 100
     assert data.risk.answered[0] == 1 / 400
@@ -331,7 +333,7 @@ def with_labels(labelled: LabelledBatch, correct: BoolArray) -> LabelledBatch:
     return replace(labelled, correct=correct)
 
 
-def test_records_without_a_wrong_or_without_a_correct_candidate() -> None:
+def test_compare_accepts_records_with_one_label_only() -> None:
     labelled = world(13)
     everything = compare(with_labels(labelled, np.ones((200, 4), np.bool_)), alpha="0.3", splits=1)
     assert everything.data.auroc is None
@@ -349,7 +351,7 @@ def test_records_without_a_wrong_or_without_a_correct_candidate() -> None:
         assert ComparisonReport.model_validate_json(one.model_dump_json()) == one
 
 
-def test_equal_scores() -> None:
+def test_compare_accepts_equal_scores_for_group_features() -> None:
     labelled = world(14)
     alike = replace(labelled, draws=replace(labelled.draws, scores=np.full((200, 4), 0.5)))
     with pytest.raises(FeatureError, match=r"has only one bin: mean score is 0\.5"):
@@ -364,7 +366,7 @@ def test_equal_scores() -> None:
     assert set(blind.methods["marginal"].gaps) == {"group(topic)", "group(even)"}
 
 
-def test_one_candidate_a_prompt() -> None:
+def test_compare_accepts_one_candidate_per_prompt() -> None:
     found = compare(world(15, n=1, hopeless=(0.3, 0.3, 0.3)), alpha=("0.2", "0.5"), splits=1)
     assert found.n_candidates == 1
     assert found.methods["TopK"].mean_set_size == 1.0
@@ -387,14 +389,14 @@ def partly_extracted() -> list[PromptRecord]:
         {"methods": ["marginal", "learned:unique(rank)"]},
     ],
 )
-def test_answers_that_cannot_be_told_apart_are_refused_where_they_matter(settings: dict[str, Any]) -> None:
+def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dict[str, Any]) -> None:
     compare(records_of(world(16)), alpha="0.3", splits=1, **settings)
     with pytest.raises(InputError, match="only some candidates have an extracted `answer`"):
         compare(partly_extracted(), alpha="0.3", splits=1, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"set_rule": "unique"}, {"methods": ["conditional:unique"]}])
-def test_an_answer_that_is_right_and_wrong_is_refused(settings: dict[str, Any]) -> None:
+def test_compare_refuses_an_answer_labelled_right_and_wrong(settings: dict[str, Any]) -> None:
     labelled = world(17)
     codes = np.zeros_like(labelled.correct, dtype=np.int64)
     torn = replace(labelled, draws=replace(labelled.draws, answer_codes=codes))
@@ -439,7 +441,7 @@ def test_an_answer_that_is_right_and_wrong_is_refused(settings: dict[str, Any]) 
         ({"combine": ["judge"]}, "no raw outputs of 'judge'"),
     ],
 )
-def test_what_cannot_be_used_is_refused_in_one_sentence(changes: dict[str, Any], message: str) -> None:
+def test_compare_refuses_invalid_arguments_before_measuring(changes: dict[str, Any], message: str) -> None:
     seen: list[int] = []
     settings: dict[str, Any] = {"splits": 2, "progress": count_progress(seen)} | changes
     with pytest.raises(InputError, match=message):
@@ -448,7 +450,7 @@ def test_what_cannot_be_used_is_refused_in_one_sentence(changes: dict[str, Any],
 
 
 @pytest.mark.parametrize("name", ["features", "groups"])
-def test_errors_name_the_record(name: str) -> None:
+def test_compare_errors_name_the_record(name: str) -> None:
     labelled = world(18)
     metadata = [dict(one) for one in labelled.draws.metadata]
     del metadata[9]["topic"]
@@ -459,13 +461,13 @@ def test_errors_name_the_record(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_too_few_prompts_are_refused_with_what_to_do(size: int) -> None:
+def test_compare_refuses_too_few_prompts_and_says_what_to_do(size: int) -> None:
     for features, groups in (("1", "group(topic)"), ("hat(mean_score, 5)", "bins(mean_score, 5)")):
         with pytest.raises(CFCError, match=r"more|at least two different values|take another"):
             compare(world(19, size), features=features, groups=groups, splits=5, alpha="0.3")
 
 
-def test_no_record_and_records_without_labels_are_refused(tmp_path: Path) -> None:
+def test_compare_refuses_no_records_and_missing_labels(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no records"):
         compare([])
     path = tmp_path / "records.jsonl"
@@ -478,7 +480,7 @@ def test_no_record_and_records_without_labels_are_refused(tmp_path: Path) -> Non
         compare(read_records(path))
 
 
-def test_where_nothing_is_fitted_a_split_without_prompts_to_fit_on_will_do() -> None:
+def test_compare_accepts_an_empty_fit_split_if_nothing_is_fitted() -> None:
     # Of 20 prompts 2 are to fit on; in a split there are none with probability (9 / 10)^20 = 12 %.
     some = world(20, 20)
     settings: dict[str, Any] = {"features": "1", "groups": "group(topic)", "splits": 25}
@@ -544,7 +546,7 @@ def alarm(pools: list[ComparisonReport], method: str, place: int, group: int | N
 
 
 @pytest.mark.long
-def test_ours_keep_their_promise_and_the_paper_s_do_not(pools: list[ComparisonReport]) -> None:
+def test_our_methods_keep_their_promise_and_those_of_the_paper_do_not(pools: list[ComparisonReport]) -> None:
     for place in range(2):
         assert not alarm(pools, "marginal", place, None)
         for group in (None, 0, 1, 2):
@@ -567,7 +569,7 @@ def test_ours_keep_their_promise_and_the_paper_s_do_not(pools: list[ComparisonRe
 
 
 @pytest.mark.long
-def test_what_the_paper_s_convention_covers_where_an_eighth_is_hopeless(
+def test_paper_convention_covers_less_if_an_eighth_is_hopeless(
     pools: list[ComparisonReport],
 ) -> None:
     # A topic of which a share h is hopeless is covered with probability min(0.9, 1 - h), but for up to

@@ -14,7 +14,7 @@ from langchain_cfc.records import tabulate
 RULE = "lead(3, at_most=10)"
 
 
-def test_all_methods_stop_by_the_rule() -> None:
+def test_compare_with_a_draw_rule_stops_every_method() -> None:
     records = load_recording()
     found = compare(records, alpha=0.2, draws=RULE, splits=1, features="1")
     mean = compare(records, alpha=0.2, draws="fixed(10)", splits=1, features="1")
@@ -35,7 +35,7 @@ def test_all_methods_stop_by_the_rule() -> None:
     )
 
 
-def test_a_rule_of_all_draws_changes_nothing() -> None:
+def test_compare_with_fixed_draws_of_all_changes_nothing() -> None:
     table = tabulate(load_recording())
     provenance = load_recording().provenance
     options: dict[str, Any] = {
@@ -56,6 +56,6 @@ def test_a_rule_of_all_draws_changes_nothing() -> None:
         ({"combine": ["a", "b"]}, "draws cannot be used with combine"),
     ],
 )
-def test_what_does_not_go_together(options: dict[str, Any], words: str) -> None:
+def test_compare_refuses_draws_with_n_or_combine(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         compare(load_recording(), draws=RULE, splits=1, **options)

@@ -22,7 +22,7 @@ def described(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     return precompute_statistics(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
 
 
-def test_means_of_groups_by_hand() -> None:
+def test_groups_compute_means_by_hand() -> None:
     member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
     groups = Groups("group(g)", ("a", "b", "c"), ("a", "b", "c"), member)
     assert groups.sizes.tolist() == [2.0, 1.0, 0.0]
@@ -37,7 +37,7 @@ def test_means_of_groups_by_hand() -> None:
 @pytest.mark.parametrize(
     "text", ["bins(mean_score, 5)", "bins(entropy, 3)", "group(topic)", "hard(entropy, max_score, 0.8)"]
 )
-def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
+def test_make_groups_divides_prompts_as_the_features_do(text: str) -> None:
     draws = precompute_statistics(world(1, 300).draws)
     some = draws.take(np.arange(0, 300, 3))
     groups = make_groups(text, some, draws)
@@ -52,7 +52,7 @@ def test_groups_divide_prompts_as_the_features_do(text: str) -> None:
         assert not np.array_equal(other.member, groups.member)
 
 
-def test_words_for_people() -> None:
+def test_make_groups_words_are_readable() -> None:
     draws = precompute_statistics(world(2, 100).draws)
     assert make_groups("bins(mean_score, 3)", draws, draws).words == tuple(
         f"mean score: {place} of 3" for place in (1, 2, 3)
@@ -73,7 +73,7 @@ def test_words_for_people() -> None:
         "bins(mean_score, 2) + group(topic)",
     ],
 )
-def test_what_is_no_division_is_refused(text: str) -> None:
+def test_make_groups_refuses_terms_that_do_not_divide_prompts(text: str) -> None:
     draws = world(3, 60).draws
     with pytest.raises(InputError, match="groups must be one term that splits prompts") as caught:
         make_groups(text, draws, draws)
@@ -82,7 +82,7 @@ def test_what_is_no_division_is_refused(text: str) -> None:
         compare(world(3, 60), groups=text, splits=1, methods=["marginal"])
 
 
-def test_hard_is_cut_on_development_prompts_and_bins_on_all() -> None:
+def test_hard_groups_are_cut_on_development_prompts_and_bins_on_all() -> None:
     labelled = world(4, 300)
     for text in ("hard(max_score, 0.8)", "bins(max_score, 3)"):
         comparison = Comparison.from_labelled(labelled, protocol(["marginal"], groups=text))
@@ -103,7 +103,7 @@ def test_hard_is_cut_on_development_prompts_and_bins_on_all() -> None:
 # Properties ------------------------------------------------------------------------------------------------
 
 
-def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
+def test_property_groups_are_bins_of_statistics_and_categories() -> None:
     draws = precompute_statistics(world(5, 300).draws)
     texts = [groups.text for groups in make_property_groups(draws)]
     assert texts == [f"bins({name}, 5)" for name in STATISTICS if f"bins({name}, 5)" in texts] + [
@@ -138,7 +138,7 @@ def test_properties_are_bins_of_every_statistic_and_the_categories() -> None:
         "true",
     ],
 )
-def test_keys_and_categories_of_any_kind(key: str) -> None:
+def test_property_groups_accept_any_key_and_category(key: str) -> None:
     values = ['with "quotes"', "schön", "a, b)", "", "日本", "true"]
     draws = described([{key: value} for value in values * 3])
     (groups,) = make_property_groups(draws)
@@ -148,7 +148,7 @@ def test_keys_and_categories_of_any_kind(key: str) -> None:
     assert np.array_equal(again.member, groups.member)
 
 
-def test_booleans_and_whole_numbers_are_categories_and_quantities_are_not() -> None:
+def test_property_groups_use_booleans_and_whole_numbers_only() -> None:
     draws = described([{"flag": row % 2 == 0, "level": row % 3, "price": row / 7} for row in range(30)])
     found = {groups.text: groups for groups in make_property_groups(draws)}
     assert set(found) == {"group(flag)", "group(level)"}
@@ -156,7 +156,7 @@ def test_booleans_and_whole_numbers_are_categories_and_quantities_are_not() -> N
     assert found["group(level)"].sizes.tolist() == [10.0, 10.0, 10.0]
 
 
-def test_one_and_true_are_two_categories() -> None:
+def test_property_groups_keep_one_and_true_apart() -> None:
     kinds: list[Scalar] = [1, True, "1"]
     draws = described([{"k": kinds[row % 3]} for row in range(12)])
     (groups,) = make_property_groups(draws)
@@ -165,7 +165,7 @@ def test_one_and_true_are_two_categories() -> None:
     assert [groups.text for groups in make_property_groups(draws)] == ["group(k)"]
 
 
-def test_what_not_all_prompts_have_is_no_property() -> None:
+def test_property_groups_omit_metadata_missing_from_some_prompts() -> None:
     both: list[dict[str, Scalar]] = [{"a": str(row % 2), "b": str(row % 2)} for row in range(10)]
     assert len(make_property_groups(described(both))) == 2
     for row in (0, 4, 9):
@@ -176,19 +176,19 @@ def test_what_not_all_prompts_have_is_no_property() -> None:
     assert make_property_groups(precompute_statistics(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
 
 
-def test_constants_and_names_are_no_property() -> None:
+def test_property_groups_omit_constants_and_unique_names() -> None:
     for count, shown in ((1, False), (2, True), (MAX_CATEGORIES, True), (MAX_CATEGORIES + 1, False)):
         draws = described([{"k": f"c{row % count}"} for row in range(2 * count)])
         assert bool(make_property_groups(draws)) == shown
 
 
-def test_a_category_that_is_unknown_is_refused() -> None:
+def test_make_groups_refuses_an_unknown_category() -> None:
     draws = described([{"k": str(row % 3)} for row in range(9)])
     with pytest.raises(FeatureError, match="which group\\(k\\) did not see"):
         make_groups("group(k)", draws.take(np.array([0, 1, 3, 4])), draws)
 
 
-def test_the_worst_group_of_a_property_is_the_worst_over_all_splits() -> None:
+def test_gap_names_the_worst_group_over_all_splits() -> None:
     labelled = world(6, 400, 4, hopeless=(0.0, 0.2, 0.6))
     report = compare(labelled, alpha="0.3", methods=["ICP", "back-off"], groups="group(topic)", splits=6)
     for method in report.methods.values():

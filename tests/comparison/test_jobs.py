@@ -27,7 +27,7 @@ THREADS = "OPENBLAS_NUM_THREADS"
 
 
 @mostly_long(("splits", "jobs"), [(5, 2), (5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
-def test_results_come_in_order_whatever_the_number_of_processes(splits: int, jobs: int) -> None:
+def test_measure_splits_keeps_order_for_any_number_of_jobs(splits: int, jobs: int) -> None:
     seen: list[int] = []
     assert measure_splits(squared, splits, jobs, count_progress(seen)) == [
         squared(number) for number in range(splits)
@@ -36,7 +36,7 @@ def test_results_come_in_order_whatever_the_number_of_processes(splits: int, job
 
 
 @pytest.mark.long
-def test_processes_are_told_of_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     found = measure_splits(threads, 8, 2)
     assert [number for number, _, _ in found] == list(range(8))
@@ -47,7 +47,7 @@ def test_processes_are_told_of_their_threads(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("before", [None, "2", ""])
-def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_threads_restores_the_environment(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if before is None:
         monkeypatch.delenv(THREADS, raising=False)
     else:
@@ -66,7 +66,7 @@ def test_what_this_process_was_told_stays(before: str | None, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_splits_raises_the_original_error(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
         measure_splits(failing, 6, jobs)
@@ -76,7 +76,7 @@ def test_an_error_comes_out_as_what_it_is(jobs: int, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.long
-def test_every_number_of_processes_gives_the_same_report() -> None:
+def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
     labelled = raw_facts().take(np.arange(0, 1200, 3))
 
     def report(jobs: int, combine: list[str] | None) -> ComparisonReport:
@@ -98,7 +98,7 @@ def test_every_number_of_processes_gives_the_same_report() -> None:
     assert reports[0] != reports[2]  # the control
 
 
-def test_a_category_that_a_fit_split_lacks_is_told_of_by_every_process() -> None:
+def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
     labelled = world(1, 400)
     metadata = [dict(one) for one in labelled.draws.metadata]
     metadata[7]["topic"] = "rare"
@@ -134,7 +134,7 @@ if __name__ == "__main__":
 @pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
 @pytest.mark.long
 @pytest.mark.parametrize("whom", ["all", "the first"])
-def test_an_interrupt_leaves_no_process(whom: str, tmp_path: Path) -> None:
+def test_interrupted_measure_splits_leaves_no_process(whom: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(root=str(Path(__file__).parents[2])), encoding="utf-8")
     process = subprocess.Popen(
@@ -183,6 +183,6 @@ def members(session: int) -> list[int]:
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 2.5])
-def test_what_is_no_number_of_processes_is_refused(jobs: object) -> None:
+def test_compare_refuses_an_invalid_number_of_jobs(jobs: object) -> None:
     with pytest.raises(CFCError, match="jobs"):
         compare(world(1), methods=["marginal"], splits=2, jobs=jobs)  # type: ignore[arg-type]

@@ -113,7 +113,7 @@ QUICK = ("mean_score^2", "bins(max_score, 5)")
         for j, set_rule in enumerate(["all", "best_prefix", "unique(rank)"])
     ],
 )
-def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule: str) -> None:
+def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, set_rule: str) -> None:
     labelled = facts()
     alphas = ("0.25", "0.4")
     comparison = Comparison.from_labelled(labelled, protocol(["ours"], features=features, set_rule=set_rule))
@@ -129,7 +129,7 @@ def test_ours_on_the_recording_are_calibrate_and_decide(features: str, set_rule:
 
 
 @pytest.mark.long
-def test_ours_on_random_prompts_are_calibrate_and_decide() -> None:
+def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
     rng = np.random.default_rng(1)
     flagged = answered = 0
     for number in range(40):
@@ -208,7 +208,7 @@ def slack(size: int) -> Fraction:
 
 
 @mostly_long("decimals", [1, 9], quick=1)
-def test_the_papers_methods_by_hand(decimals: int) -> None:
+def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
     rng = np.random.default_rng(decimals)
     everything = ours_differs = cut_short = 0
     worlds = repetitions(60, share=0.4)
@@ -258,7 +258,7 @@ def test_the_papers_methods_by_hand(decimals: int) -> None:
     assert ours_differs > worlds * 5 / 6
 
 
-def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_interval() -> None:
+def test_learnt_cp_is_the_quantile_of_development_prompts() -> None:
     # Of N success scores the fit of a constant is the value of rank ceil(N tau) where N tau is not whole; the
     # conformal rank is the next one here.
     for number in range(20):
@@ -271,7 +271,7 @@ def test_learnt_is_the_quantile_of_all_development_prompts_cut_to_the_unit_inter
         assert not made.sets.not_certifiable.any()
 
 
-def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
+def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
     split = parts(world(1, 60), range(10), range(10, 40), range(40, 60))
     strict = get_method("CFC-PAC")
     assert isinstance(strict, ThresholdMethod)
@@ -294,7 +294,7 @@ def test_the_slack_is_the_square_root_of_log_ten_ninths_over_n() -> None:
     assert not made.sets.accepted.any()
 
 
-def test_truncation_changes_sets_and_no_threshold() -> None:
+def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
     comparison = Comparison.from_labelled(facts(), protocol(["paper"]))
     split = split_of(comparison, 0)
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
@@ -342,7 +342,7 @@ def chosen_k(split: Split, grid: list[int], tau: Fraction, *, reaching: bool) ->
 
 
 @pytest.mark.parametrize("reaching", [True, False])
-def test_top_k_by_hand(reaching: bool) -> None:
+def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
     rng = np.random.default_rng(5)
     seen, unreachable = set(), 0
     worlds = repetitions(120, share=0.4)
@@ -390,7 +390,7 @@ def size_of(places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, .
     return int(made.sets.accepted.sum())
 
 
-def test_both_readings_of_top_k() -> None:
+def test_top_k_nearest_and_reaching_readings_differ() -> None:
     # Coverage 0.5, 0.7, 0.9, 0.9 of 10 prompts with K = 1, 2, 3, 4.
     places = [1] * 5 + [2] * 2 + [3] * 2 + [0]
     assert size_of(places, "0.25", reaching=True) == 3
@@ -412,7 +412,7 @@ def test_both_readings_of_top_k() -> None:
         ([1, 2, 2, 3], "0.5", 1),  # 1/4 and 3/4, exact in binary
     ],
 )
-def test_of_two_equally_near_k_the_smaller_one_is_taken(places: list[int], alpha: str, expected: int) -> None:
+def test_top_k_takes_the_smaller_of_two_equally_near_k(places: list[int], alpha: str, expected: int) -> None:
     assert size_of(places, alpha, reaching=False) == expected
 
 
@@ -420,7 +420,7 @@ def test_of_two_equally_near_k_the_smaller_one_is_taken(places: list[int], alpha
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_labels_of_test_prompts_change_nothing(name: str) -> None:
+def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
     labelled = world(8, 240, 5, decimals=2)
     rows = range(40), range(40, 160), range(160, 240)
     correct = labelled.correct.copy()
@@ -444,7 +444,7 @@ def test_labels_of_test_prompts_change_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
+def test_methods_decide_each_test_prompt_as_if_alone(name: str) -> None:
     labelled = world(9, 200, 4)
     features = "hat(mean_score, 4) + group(topic)"
     together = get_method(name).make(
@@ -458,7 +458,7 @@ def test_a_test_prompt_is_answered_as_if_alone(name: str) -> None:
         assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
 
 
-def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
+def test_our_methods_ignore_fit_labels_and_paper_methods_use_them() -> None:
     # Labels of the fit split: ours does not look at them, the paper calibrates on them.
     labelled = world(10, 200, 4)
     correct = labelled.correct.copy()
@@ -476,7 +476,7 @@ def test_ours_never_fits_on_calibration_prompts_and_the_paper_does() -> None:
 # Those from elsewhere --------------------------------------------------------------------------------------
 
 
-def test_back_off_is_its_rule_on_all_development_prompts() -> None:
+def test_back_off_method_uses_all_development_prompts() -> None:
     labelled = world(11, 200, 4)
     split = parts(labelled, range(40), range(40, 150), range(150, 200))
     rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
@@ -494,7 +494,7 @@ def orders_of(labelled: LabelledBatch) -> list[IntArray]:
     return [np.arange(len(labelled)), np.stack([easy, hard], axis=1).ravel()]
 
 
-def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
+def test_sampling_method_divides_prompts_independently_of_order() -> None:
     # With rows in turn easy and hard, rows 0, 2, 4, ... would order configurations by easy prompts alone.
     labelled = world(12, 400, 4)
     shares = []
@@ -519,7 +519,7 @@ def test_sampling_halves_its_prompts_without_regard_to_their_order() -> None:
 # Names -----------------------------------------------------------------------------------------------------
 
 
-def test_families_and_names() -> None:
+def test_get_methods_expands_families_and_names() -> None:
     assert [one.name for one in get_methods(["ours"])] == list(OUR_DEFAULT_METHODS)
     assert [one.family for one in get_methods(["ours", "paper", "outside"])] == ["ours"] * 6 + [
         "paper"
@@ -550,12 +550,12 @@ def test_families_and_names() -> None:
         ([replace(get_method("CFC"), words="other"), "CFC"], "two methods are called 'CFC'"),
     ],
 )
-def test_what_is_no_method_is_refused(names: list[str | Method], message: str) -> None:
+def test_get_methods_refuses_unknown_or_duplicate_names(names: list[str | Method], message: str) -> None:
     with pytest.raises(InputError, match=message):
         get_methods(names)
 
 
-def test_a_name_alone_is_not_read_letter_by_letter() -> None:
+def test_get_methods_accepts_a_single_name() -> None:
     assert get_methods("ours") == get_methods(["ours"])
     with pytest.raises(InputError, match="unknown method 'magic'"):
         get_methods("magic")
@@ -563,7 +563,7 @@ def test_a_name_alone_is_not_read_letter_by_letter() -> None:
         get_methods([None])  # type: ignore[list-item]
 
 
-def test_scores_alone_suffice_where_answers_play_no_role() -> None:
+def test_methods_accept_draws_without_answers() -> None:
     full = world(13, 200)
     scores_only = replace(full, draws=CandidateBatch(full.draws.scores, None, None, full.draws.metadata))
     for name in EVERY:

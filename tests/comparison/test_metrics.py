@@ -113,7 +113,7 @@ def same(found: FloatArray, expected: list[float]) -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_every_figure_by_its_definition(answers: bool) -> None:
+def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> None:
     rng = np.random.default_rng(1)
     seen: dict[str, set[float]] = {name: set() for name in OF_A_SPLIT}
     for number in range(60):
@@ -150,7 +150,7 @@ def test_every_figure_by_its_definition(answers: bool) -> None:
         assert any(math.isnan(one) for one in seen[name])
 
 
-def test_figures_by_hand() -> None:
+def test_compute_figures_equals_a_calculation_by_hand() -> None:
     draws = CandidateBatch.of(
         [[0.2, 0.1, 0.3], [0.5, 0.5, 0.9], [0.1, 0.2, 0.3], [0.4, 0.4, 0.4]],
         [["x", "y", "x"], ["x", "y", "z"], ["x", "x", "x"], ["x", "y", "y"]],
@@ -192,7 +192,7 @@ def test_figures_by_hand() -> None:
     same(by_group["threshold"][0], [0.55, 0.5, NAN])  # cut to 1 and to 0
 
 
-def test_a_method_without_thresholds_has_none_in_any_group_and_spoils_no_other() -> None:
+def test_group_thresholds_are_missing_for_a_method_without_thresholds() -> None:
     labelled = world(2, 30, 2)
     nothing = np.zeros((30, 2), np.bool_)
     flagged = np.zeros(30, np.bool_)
@@ -208,7 +208,7 @@ def test_a_method_without_thresholds_has_none_in_any_group_and_spoils_no_other()
     same(found[1], [0.5, 0.5])
 
 
-def test_strata_of_set_size() -> None:
+def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
     # Sets of 1, 2, 3-4, 5-8, 9-16, 17-32 and more; each size alone, with 20 prompts and with 19.
     n = 40
     draws = CandidateBatch(np.full((20, n), 0.5), None, None, ({},) * 20)
@@ -244,7 +244,7 @@ def test_strata_of_set_size() -> None:
         same(stratified(accepted, correct), [1.0 if together else NAN])
 
 
-def test_a_rule_that_covers_by_huge_sets_is_seen_by_strata() -> None:
+def test_size_stratified_kept_promise_reveals_coverage_by_huge_sets() -> None:
     # Half of the prompts get everything, half a useless single candidate: 50 % on average, 0 % in a stratum.
     draws = CandidateBatch(np.full((100, 8), 0.5), None, None, ({},) * 100)
     accepted = np.ones((100, 8), np.bool_)
@@ -282,7 +282,7 @@ def worst_plainly(bins: IntArray, first: BoolArray, kept: BoolArray) -> float:
     return NAN if best is None else best[1]
 
 
-def test_the_worst_slab_by_trying_all() -> None:
+def test_slabs_find_worst_equals_a_search_over_all_slabs() -> None:
     rng = np.random.default_rng(3)
     undefined, worlds = 0, repetitions(40, share=0.4)
     for number in range(worlds):
@@ -312,7 +312,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
     return Slabs(bins, rng.random(6000) < 0.5), kept, inside
 
 
-def test_a_planted_slab_is_found() -> None:
+def test_slabs_find_worst_finds_a_planted_slab() -> None:
     slabs, kept, inside = planted(4, 0.9, hole=True)
     (found,) = slabs.find_worst(kept[np.newaxis])
     # The three upper bins of the mean hold a little less than the hole, so that a slab with nothing kept is
@@ -323,7 +323,7 @@ def test_a_planted_slab_is_found() -> None:
     assert not kept[inside].any()
 
 
-def test_without_a_hole_the_worst_slab_is_near_the_target() -> None:
+def test_slabs_find_worst_is_near_the_target_without_a_hole() -> None:
     # Given the slab, found on the first half, the other half's prompts in it keep the promise independently
     # with probability tau: their number is binomial. The slab is found again by plain loops, to count them.
     # Two sides and 3 worlds: an alarm with probability 1e-6 at most. On the half that it was found on the
@@ -362,7 +362,7 @@ def worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, B
     return float(best), slab
 
 
-def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
+def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
     draws = precompute_statistics(world(8, 1000, 5).draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
@@ -382,7 +382,7 @@ def test_bins_hold_like_numbers_of_prompts_and_follow_the_statistic() -> None:
     assert compute_slab_bins(precompute_statistics(flat)) is None
 
 
-def test_scores_at_the_edge_of_numbers_have_no_direction_of_their_own() -> None:
+def test_slab_bins_accept_scores_whose_squares_underflow() -> None:
     scores = np.zeros((30, 2))
     scores[::3] = 1e-200  # whose square is nothing
     bins = compute_slab_bins(precompute_statistics(CandidateBatch(scores, None, None, ({},) * 30)))

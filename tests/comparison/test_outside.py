@@ -77,7 +77,7 @@ def make_fixed_rule(accept: float, stop: float) -> SamplingRule:
         ([0.5, 0.1, 0.4], [0, 0, 2], 0.4, 0.2, ([1], 2)),
     ],
 )
-def test_drawing_by_hand(
+def test_sampling_rule_draws_as_calculated_by_hand(
     scores: list[float], codes: list[int], accept: float, stop: float, expected: tuple[list[int], int]
 ) -> None:
     rule = make_fixed_rule(accept, stop)
@@ -87,7 +87,7 @@ def test_drawing_by_hand(
     assert found.flagged.tolist() == [False]
 
 
-def test_without_answers_nothing_is_a_repeat() -> None:
+def test_sampling_rule_without_answers_counts_no_repeats() -> None:
     found = make_fixed_rule(1.0, 0.2).make_sets(np.array([[0.5, 0.1, 0.4]]), None, "0.5")
     assert (found.accepted.tolist(), found.draws.tolist()) == ([[True, True, False]], [2])
 
@@ -146,7 +146,7 @@ def learnt_plainly(
 
 @pytest.mark.long
 @pytest.mark.parametrize("by_answer", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_learns_and_draws_what_plain_loops_do(by_answer: bool) -> None:
+def test_sampling_rule_learns_and_draws_like_plain_loops(by_answer: bool) -> None:
     rng = np.random.default_rng(1 + by_answer)
     chosen = set()
     for number in range(70):
@@ -176,7 +176,7 @@ def test_learns_and_draws_what_plain_loops_do(by_answer: bool) -> None:
     assert len(chosen) > 20  # The cases are not all alike.
 
 
-def test_every_configuration_is_counted_as_plain_loops_count_it() -> None:
+def test_sampling_rule_counts_configurations_like_plain_loops() -> None:
     rng = np.random.default_rng(9)
     for _ in range(10):
         scores, correct, codes = prompts = candidates(rng, 40, 5)
@@ -189,7 +189,7 @@ def test_every_configuration_is_counted_as_plain_loops_count_it() -> None:
                 assert (40 - covered[first, column], kept[first, column]) == (missed, total)
 
 
-def test_cuts_are_quantiles_of_the_ordering_half() -> None:
+def test_sampling_rule_cuts_are_quantiles_of_the_ordering_half() -> None:
     scores, correct, codes = candidates(np.random.default_rng(3), 300, 4, decimals=9)
     rule = SamplingRule.learn(scores, correct, codes, delta="0.1")
     ordering = np.sort(scores[::2].ravel())
@@ -213,7 +213,7 @@ def test_cuts_are_quantiles_of_the_ordering_half() -> None:
     )
 
 
-def test_too_few_prompts_certify_nothing() -> None:
+def test_sampling_rule_certifies_nothing_on_too_few_prompts() -> None:
     # Without a miss, 0.9^m <= 0.05 from m = 29 testing prompts on.
     for size, passes in ((56, False), (57, False), (58, True)):
         rule = SamplingRule.learn(np.zeros((size, 2)), np.ones((size, 2), np.bool_), None, delta="0.05")
@@ -223,7 +223,7 @@ def test_too_few_prompts_certify_nothing() -> None:
         assert found.accepted.tolist() == [[passes, False]] * 3
 
 
-def test_levels_out_of_reach_are_flagged() -> None:
+def test_sampling_rule_flags_levels_out_of_reach() -> None:
     correct = np.ones((400, 1), np.bool_)
     correct[: 400 // 4] = False
     rule = SamplingRule.learn(np.full((400, 1), 0.5), correct, None, delta="0.05")
@@ -233,7 +233,7 @@ def test_levels_out_of_reach_are_flagged() -> None:
 # Sampling until confident: the promise --------------------------------------------------------------------
 
 
-def test_how_often_a_bad_configuration_passes_is_the_binomial_tail() -> None:
+def test_sampling_rule_passes_a_bad_configuration_by_the_binomial_tail() -> None:
     # One candidate, one score: there is one configuration, which misses each prompt with probability alpha
     # (and no more, which is the worst case of "more than alpha"). It passes if and only if at most c of the
     # m testing prompts are missed, c the largest count with P(Bin(m, alpha) <= c) <= delta.
@@ -260,7 +260,7 @@ def test_how_often_a_bad_configuration_passes_is_the_binomial_tail() -> None:
     assert not follows(plainly)
 
 
-def test_coverage_is_too_low_for_few_calibration_sets() -> None:
+def test_sampling_rule_coverage_is_rarely_too_low() -> None:
     # Prompts of finitely many kinds, so that the coverage of a configuration is a finite sum. Failures of
     # independent repetitions have probability at most delta each; 1e-6 is the exact binomial tail.
     world = World((0.9, 0.75, 0.6, 0.45), told=1.8)
@@ -308,7 +308,7 @@ def only(rule: SamplingRule, place: int) -> SamplingRule:
 # Back-off: the rule itself --------------------------------------------------------------------------------
 
 
-def test_back_off_by_hand() -> None:
+def test_back_off_rule_equals_a_calculation_by_hand() -> None:
     # Smallest wrong scores: 0.5, 0.3, none, 0.2.
     scores = np.array([[0.1, 0.5], [0.3, 0.4], [0.4, 0.6], [0.2, 0.2]])
     correct = np.array([[True, False], [False, True], [True, True], [True, False]])
@@ -325,13 +325,13 @@ def test_back_off_by_hand() -> None:
     assert rule.make_sets(new, "0.8").tolist() == [[True, True]] * 3
 
 
-def test_ten_times_seven_tenths_is_seven() -> None:
+def test_back_off_rule_reads_decimal_levels_exactly() -> None:
     # In floats 10 * (1 - 0.3) is 7, but (1 - 0.9) * 10 is less than 1.
     rule = BackOffRule.learn((np.arange(1, 10) / 10)[:, np.newaxis], np.zeros((9, 1), np.bool_))
     assert [rule.compute_threshold(alpha) for alpha in (0.1, 0.3, 0.7, 0.9)] == [0.1, 0.3, 0.7, 0.9]
 
 
-def test_back_off_keeps_what_plain_loops_keep() -> None:
+def test_back_off_rule_keeps_what_plain_loops_keep() -> None:
     rng = np.random.default_rng(6)
     for _ in range(repetitions(60, share=0.3)):
         n = int(rng.integers(1, 5))
@@ -401,14 +401,14 @@ def all_correct(
 
 
 @pytest.mark.parametrize("alpha", [Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(3, 5)])
-def test_everything_kept_is_correct_as_often_as_promised_ties_included(alpha: Fraction) -> None:
+def test_back_off_rule_keeps_its_promise_with_ties(alpha: Fraction) -> None:
     # No estimate: all 4^4 calibration sets. k = floor(5 alpha).
     for world in worlds():
         assert all_correct(world, 4, alpha, kept_by_cut) >= 1 - alpha
         assert all_correct(world, 4, alpha, kept_at_ties) < 1 - alpha
 
 
-def test_a_rank_one_higher_breaks_the_promise() -> None:
+def test_back_off_rule_one_rank_higher_breaks_the_promise() -> None:
     # As good as no ties: 3 calibration prompts of 12 kinds. With 4 alpha = k without remainder the promise is
     # used up but for ties.
     steps = np.arange(1, 13)[:, np.newaxis] / 16
@@ -418,7 +418,7 @@ def test_a_rank_one_higher_breaks_the_promise() -> None:
         assert all_correct(world, 3, alpha, kept_one_rank_higher) < 1 - alpha
 
 
-def test_with_continuous_scores_the_number_of_correct_sets_is_beta_binomial() -> None:
+def test_back_off_rule_errors_follow_the_beta_binomial_law() -> None:
     # Given its calibration prompts, a set holds a wrong candidate with a probability that is
     # Beta(k, N + 1 - k), so that of m test prompts of one split a Beta-binomial number does. Totals over
     # splits are tested on both sides, with half of the false alarms each. Every prompt has a wrong candidate,
@@ -439,7 +439,7 @@ def test_with_continuous_scores_the_number_of_correct_sets_is_beta_binomial() ->
     assert chances[kept_one_rank_higher] < FALSE_ALARM / 2
 
 
-def test_the_two_promises_are_duals() -> None:
+def test_sampling_and_back_off_keep_opposite_promises() -> None:
     # Back-off keeps its promise where it returns nothing; sampling keeps its own where it returns much that
     # is wrong. Shares of 2,000 prompts are off by more than `off` with probability 1e-6 (Hoeffding 1963).
     scores, correct, codes = candidates(np.random.default_rng(8), 4000, 5, decimals=9)
@@ -458,12 +458,12 @@ def test_the_two_promises_are_duals() -> None:
     assert share(kept) + 2 * off < share(sampled)
 
 
-def test_too_few_calibration_prompts_are_refused() -> None:
+def test_sampling_rule_refuses_a_single_calibration_prompt() -> None:
     with pytest.raises(InputError, match=r"at least 2 calibration prompts.*got 1"):
         SamplingRule.learn(np.full((1, 2), 0.5), np.ones((1, 2), np.bool_), None, delta="0.1")
 
 
-def test_no_prompt_is_no_problem() -> None:
+def test_sampling_and_back_off_rules_accept_no_prompts() -> None:
     scores, correct, codes = np.full((4, 2), 0.5), np.ones((4, 2), np.bool_), np.array([[0, 0], [0, 1]] * 2)
     found = SamplingRule.learn(scores, correct, codes, delta="0.1").make_sets(scores[:0], codes[:0], "0.1")
     assert found.accepted.shape == (0, 2)

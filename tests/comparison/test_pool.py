@@ -17,7 +17,7 @@ MAPS = ("1", "mean_score^2", "hat(entropy, 4)", "bins(max_score, 3) + group(topi
 
 
 @pytest.mark.parametrize("decimals", [1, 9])
-def test_what_splits_share_is_what_each_would_make(decimals: int) -> None:
+def test_pool_equals_direct_features_levels_and_success_scores(decimals: int) -> None:
     labelled = world(1, decimals=decimals)
     measured, plain = Pool(labelled), Pool(labelled, measure=False)
     assert set(measured.draws.precomputed) == set(STATISTICS)
@@ -41,7 +41,7 @@ def test_what_splits_share_is_what_each_would_make(decimals: int) -> None:
                     )
 
 
-def test_success_scores_by_hand() -> None:
+def test_pool_success_scores_equal_a_calculation_by_hand() -> None:
     labelled = LabelledBatch.of(
         ["a", "b", "c"],
         [[0.5, 0.25, 0.75], [0.1, 0.2, 0.3], [0.25, 0.25, 0.0]],
@@ -57,7 +57,7 @@ def test_success_scores_by_hand() -> None:
     assert pool.attainable.tolist() == [True, False, True]
 
 
-def test_a_map_sees_the_rows_that_it_is_fitted_on_and_no_others() -> None:
+def test_pool_fits_a_map_on_the_given_rows_only() -> None:
     labelled = world(3)
     some = np.arange(0, 200, 2)
     changed = np.array(labelled.draws.scores)
@@ -74,7 +74,7 @@ def test_a_map_sees_the_rows_that_it_is_fitted_on_and_no_others() -> None:
         assert not np.array_equal(before, after)
 
 
-def test_errors_name_the_record() -> None:
+def test_pool_errors_name_the_record() -> None:
     labelled = world(4)
     rows = np.array([row for row, one in enumerate(labelled.draws.metadata) if one["topic"] != "law"])
     stranger = next(row for row, one in enumerate(labelled.draws.metadata) if one["topic"] == "law")
@@ -82,7 +82,7 @@ def test_errors_name_the_record() -> None:
         Pool(labelled).compute_features("group(topic)", rows)
 
 
-def test_a_split_makes_things_once() -> None:
+def test_split_computes_and_caches_its_parts() -> None:
     split = parts(world(5), range(40), range(41, 100), [*range(120, 200), 40])
     assert split.development.tolist() == [*range(40), *range(41, 100)]
     assert split.get_rows("development") is split.development

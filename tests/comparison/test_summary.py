@@ -25,7 +25,7 @@ FALSE_ALARM = 1e-6
 # The interval ----------------------------------------------------------------------------------------------
 
 
-def test_the_corrected_interval_by_hand() -> None:
+def test_compute_spread_interval_equals_a_calculation_by_hand() -> None:
     # s^2 = 4/3 of 0, 2, 2, 0; Student's 0.975-quantile with 3 degrees of freedom is 3.182446305284263.
     found = compute_spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
     assert found is not None
@@ -34,7 +34,7 @@ def test_the_corrected_interval_by_hand() -> None:
     assert found.interval == pytest.approx((1.0 - half, 1.0 + half), abs=1e-12)
 
 
-def test_without_overlap_it_is_students() -> None:
+def test_compute_spread_without_overlap_is_students_interval() -> None:
     rng = np.random.default_rng(1)
     for count in (2, 3, 10, 100):
         values = rng.normal(size=count)
@@ -52,14 +52,14 @@ def test_without_overlap_it_is_students() -> None:
         assert ratio == pytest.approx(math.sqrt(1.0 + count), rel=1e-9)
 
 
-def test_splits_that_do_not_define_a_figure_are_left_out() -> None:
+def test_compute_spread_omits_undefined_splits() -> None:
     with_gaps = compute_spread(np.array([NAN, 0.0, 2.0, NAN, 2.0, 0.0]), 0.25)
     assert with_gaps == compute_spread(np.array([0.0, 2.0, 2.0, 0.0]), 0.25)
     assert compute_spread(np.array([NAN, NAN]), 1.0) is None
     assert compute_spread(np.array([]), 1.0) is None
 
 
-def test_one_split_knows_nothing_of_its_spread() -> None:
+def test_compute_spread_of_one_split_has_no_narrow_interval() -> None:
     # An interval of no width would say that the figure is known for sure.
     for values in ([0.25], [NAN, 0.25]):
         found = compute_spread(np.array(values), 1.0)
@@ -104,7 +104,7 @@ def naive(one: Spread) -> tuple[float, float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("test_fraction", [0.5, 0.3])
-def test_intervals_hold_the_truth_as_often_as_they_say(test_fraction: float) -> None:
+def test_intervals_contain_the_truth_as_often_as_stated(test_fraction: float) -> None:
     rng = np.random.default_rng(7)
     found: dict[str, list[Spread]] = {}
     for number in range(POOLS):
@@ -194,7 +194,7 @@ def summary() -> Summary:
     return Summary(SPLITS_MEASURED, METHODS, ("0.1", "0.2"), GROUPS, (GROUPS, LEVELS), 7, 1.0)
 
 
-def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
+def test_summary_levels_are_means_over_splits() -> None:
     levels = summary().build_levels()
     assert [(one.alpha, one.target_coverage, one.n_candidates) for one in levels] == [
         (0.1, 0.9, 7),
@@ -238,7 +238,7 @@ def test_each_number_is_the_mean_over_splits_of_its_own_run() -> None:
     assert {0.0, 1.0} & set(first.coverage_ci)  # cut
 
 
-def test_gaps_are_of_the_group_that_is_worst_on_average() -> None:
+def test_summary_gaps_are_of_the_group_worst_on_average() -> None:
     for place, (level, tau) in enumerate(zip(summary().build_levels(), (0.9, 0.8), strict=True)):
         for number, method in enumerate(level.methods.values()):
             kept = np.array([one.properties[2 * number + place] for one in SPLITS_MEASURED])
@@ -253,13 +253,13 @@ def test_gaps_are_of_the_group_that_is_worst_on_average() -> None:
                 assert gap.shortfall.mean == pytest.approx(tau - min(means), abs=1e-12)
 
 
-def test_a_property_without_any_prompt_is_left_out() -> None:
+def test_summary_omits_a_property_without_prompts() -> None:
     nothing = [replace(one, properties=np.full((4, 5), NAN)) for one in SPLITS_MEASURED]
     levels = replace(summary(), measured=nothing).build_levels()
     assert all(method.gaps == {} for level in levels for method in level.methods.values())
 
 
-def test_attainable_coverage_predicted_and_observed() -> None:
+def test_summary_reports_predicted_and_observed_attainable_coverage() -> None:
     found = summary().build_attainable()
     # In the second group it is not known, nor in the third.
     assert [one.words for one in found] == ["all prompts", "a"]
@@ -269,7 +269,7 @@ def test_attainable_coverage_predicted_and_observed() -> None:
     assert found[1].seen == compute_spread(np.full(4, 0.5), 1.0)
 
 
-def test_nothing_undefined_gets_out() -> None:
+def test_summary_levels_contain_finite_numbers_only() -> None:
     data = [level.model_dump() for level in summary().build_levels()]
     found = numbers_in(data)
     assert len(found) > 200

@@ -47,7 +47,7 @@ def test_polynomial_columns_are_powers_clipped_to_the_fitted_range() -> None:
     assert columns.tolist() == [[0.5, 0.25, 0.125], [-1.0, 1.0, -1.0], [2.0, 4.0, 8.0]]
 
 
-def test_powers_are_repeated_products() -> None:
+def test_polynomial_powers_are_repeated_products() -> None:
     # `np.power` may round differently in vector code, where a prompt stands among many.
     values = np.random.default_rng(0).random(500).tolist()
     columns = Polynomial(X, 5).fit(with_x(values)).transform(with_x(values))
@@ -71,11 +71,11 @@ def test_polynomial_refuses_powers_that_floats_cannot_tell_apart(values: list[fl
 
 
 @pytest.mark.parametrize(("values", "degree"), [([1000.0, 2000.0], 4), ([0.0, 1.0], 10), ([0.3, 0.6], 3)])
-def test_polynomial_takes_ordinary_ranges(values: list[float], degree: int) -> None:
+def test_polynomial_accepts_ordinary_ranges(values: list[float], degree: int) -> None:
     assert Polynomial(X, degree).fit(with_x(values)).learned == tuple(values)
 
 
-def test_bernstein_coefficients_by_hand() -> None:
+def test_bernstein_coefficients_equal_a_calculation_by_hand() -> None:
     # On [0, 2] with u = T / 2: (1 - u)^2 = 1 - T + T^2 / 4, 2 u (1 - u) = T - T^2 / 2, u^2 = T^2 / 4.
     assert compute_bernstein_coefficients(0.0, 2.0, 2) == [
         [1, -1, Fraction(1, 4)],
@@ -105,7 +105,7 @@ def test_bins_of_distinct_values_differ_in_size_by_at_most_one(factor: int, coun
 
 @settings(derandomize=True)
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=30), st.integers(2, 12))
-def test_no_bin_is_empty_on_the_fit_split(values: list[int], count: int) -> None:
+def test_bins_are_never_empty_on_the_fit_split(values: list[int], count: int) -> None:
     draws = with_x(values)
     try:
         term = Bins(X, count).fit(draws)
@@ -118,13 +118,13 @@ def test_no_bin_is_empty_on_the_fit_split(values: list[int], count: int) -> None
     assert 2 <= len(term.names) <= count
 
 
-def test_tied_cut_offs_are_merged() -> None:
+def test_bins_merge_tied_cut_offs() -> None:
     term = Bins(X, 5).fit(with_x([0, 0, 0, 0, 1, 1, 1, 1, 1, 2]))
     assert term.learned == (1.0,)
     assert term.names == ("bins(meta(x), 5)[0]", "bins(meta(x), 5)[1]")
 
 
-def test_hat_by_hand() -> None:
+def test_hat_columns_equal_a_calculation_by_hand() -> None:
     term = Hat(X, 3).fit(with_x([4.0, 0.0, 1.0]))
     assert term.learned == (0.0, 1.0, 4.0)
     columns = term.transform(with_x([0.0, 0.25, 1.0, 2.5, 4.0, -7.0, 70.0]))
@@ -182,7 +182,7 @@ def test_group_keeps_types_apart_and_in_order() -> None:
     assert term.transform(with_x(values)).argmax(axis=1).tolist() == [6, 3, 1, 4, 5, 0, 2, 8, 6, 7, 9]
 
 
-def test_group_refuses_what_it_does_not_know() -> None:
+def test_group_refuses_unknown_missing_and_invalid_categories() -> None:
     term = Group("x").fit(with_x(["b", "a", 1]))
     with pytest.raises(
         FeatureError, match=r"x of prompt 1 is 'c'.* knows 1, 'a', 'b'.*merge rare.*calibrate"
@@ -221,7 +221,7 @@ def direct_hard(fit: CandidateBatch, new: CandidateBatch, fraction: float) -> Fl
     st.booleans(),
     st.sampled_from(["0.925", "0.5", "0.8", "0.99"]),
 )
-def test_hard_agrees_with_ranks_computed_directly(seed: int, size: int, ties: bool, fraction: str) -> None:
+def test_hard_equals_ranks_computed_directly(seed: int, size: int, ties: bool, fraction: str) -> None:
     rng = np.random.default_rng(seed)
     x, y = rng.integers(0, 6, (2, size)).astype(float) if ties else rng.normal(size=(2, size))
     fit = with_xy(x.tolist(), y.tolist())
@@ -237,7 +237,7 @@ def test_hard_agrees_with_ranks_computed_directly(seed: int, size: int, ties: bo
 
 @settings(derandomize=True, max_examples=repetitions(100, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
-def test_hard_agrees_on_new_prompts_where_the_quantile_is_an_order_statistic(seed: int, tens: int) -> None:
+def test_hard_equals_ranks_computed_directly_on_new_prompts(seed: int, tens: int) -> None:
     # (N - 1) q is whole, so nothing is interpolated, and no rank of a new prompt can fall into a gap.
     size = 10 * tens + 1
     rng = np.random.default_rng(seed)
@@ -247,7 +247,7 @@ def test_hard_agrees_on_new_prompts_where_the_quantile_is_an_order_statistic(see
     assert columns[:, 1].tolist() == direct_hard(fit, new, 0.9).astype(float).tolist()
 
 
-def test_hard_by_hand() -> None:
+def test_hard_cuts_equal_a_calculation_by_hand() -> None:
     # Ranks of x are 1..5, of y 5..1; their maxima sorted are 3, 4, 4, 5, 5, and place 4 * 0.75 holds 5.
     fit = with_xy([10, 20, 30, 40, 50], [5, 4, 3, 2, 1])
     term = Hard((X, Y), "0.75").fit(fit)
@@ -261,7 +261,7 @@ def test_hard_by_hand() -> None:
     ]
 
 
-def test_hard_uses_the_fraction_as_a_decimal() -> None:
+def test_hard_reads_the_fraction_as_a_decimal() -> None:
     # With q in binary, (N - 1) q could land just above a whole number and the place be one too far.
     # 100 * 0.07 is 7.000000000000001.
     draws = with_x(range(101))
@@ -279,7 +279,7 @@ TERMS = [
 
 
 @pytest.mark.parametrize("text", TERMS)
-def test_terms_share_one_shape(text: str) -> None:
+def test_terms_fit_transform_and_serialise(text: str) -> None:
     (term,) = parse_terms(text)
     assert not term.fitted
     fitted = term.fit(make_draws(1))
@@ -320,7 +320,7 @@ def test_terms_share_one_shape(text: str) -> None:
         ("hard(entropy, max_score, 0.9)", [0.5, float("inf")]),
     ],
 )
-def test_values_that_cannot_have_been_learned_are_refused(text: str, values: Any) -> None:
+def test_terms_refuse_invalid_learned_values(text: str, values: Any) -> None:
     term: Term[Any] = parse_terms(text)[0]
     with pytest.raises(FeatureError):
         term.from_data({term.learns: values})

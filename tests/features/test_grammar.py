@@ -60,7 +60,7 @@ def term_texts(draw: st.DrawFn) -> str:
         ),
     ],
 )
-def test_text_becomes_terms(text: str, terms: tuple[object, ...]) -> None:
+def test_parse_terms_accepts_every_term(text: str, terms: tuple[object, ...]) -> None:
     assert parse_terms(text) == terms
 
 
@@ -75,13 +75,13 @@ def test_text_becomes_terms(text: str, terms: tuple[object, ...]) -> None:
         ("mean_score+1", "mean_score + 1"),
     ],
 )
-def test_canonical_text(written: str, canonical: str) -> None:
+def test_feature_map_text_is_canonical(written: str, canonical: str) -> None:
     assert FeatureMap.parse(written).text == canonical
 
 
 @settings(derandomize=True)
 @given(st.lists(term_texts(), min_size=1, max_size=4, unique_by=lambda text: text.split("^")[0]))
-def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
+def test_canonical_feature_text_parses_to_the_same_map(texts: list[str]) -> None:
     try:
         features = FeatureMap.parse("+".join(texts))
     except FeatureError as error:
@@ -94,7 +94,7 @@ def test_canonical_text_parses_to_the_same_map(texts: list[str]) -> None:
 
 @settings(derandomize=True, max_examples=repetitions(500, share=0.3))
 @given(st.text(alphabet='1059.+^(),"\\ \nbinshatgroupmeta_scorehdlüé'))
-def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
+def test_feature_map_parses_any_text_or_names_the_place(text: str) -> None:
     try:
         FeatureMap.parse(text)
     except FeatureError as error:
@@ -134,7 +134,7 @@ def test_any_text_parses_or_is_refused_with_a_place(text: str) -> None:
         ("mean_score +\n\tmin_scor", 15, ["'min_scor'"]),
     ],
 )
-def test_errors_point_at_the_place(text: str, character: int, parts: list[str]) -> None:
+def test_parse_terms_errors_point_at_the_place(text: str, character: int, parts: list[str]) -> None:
     with pytest.raises(FeatureError) as caught:
         parse_terms(text)
     message = str(caught.value)
@@ -147,12 +147,12 @@ def test_errors_point_at_the_place(text: str, character: int, parts: list[str]) 
         assert part in message
 
 
-def test_text_must_be_text() -> None:
+def test_parse_terms_refuses_what_is_not_a_string() -> None:
     with pytest.raises(FeatureError, match="must be a string"):
         parse_terms(5)  # type: ignore[arg-type]
 
 
-def test_written_grammar_lists_every_statistic() -> None:
+def test_documented_grammar_lists_every_statistic() -> None:
     assert parser.__doc__ is not None
     names = parser.__doc__.split("name      =")[1].split(";")[0]
     assert {name.strip(' "\n') for name in names.split("|")} == set(STATISTICS)

@@ -49,14 +49,14 @@ seeds = st.integers(0, 2**32 - 1)
         ("hard(entropy, 0.5)", ["hard(entropy, 0.5)=easy", "hard(entropy, 0.5)=hard"]),
     ],
 )
-def test_an_intercept_comes_first_exactly_when_no_term_sums_to_one(text: str, names: list[str]) -> None:
+def test_feature_map_has_an_intercept_unless_a_term_sums_to_one(text: str, names: list[str]) -> None:
     features = FeatureMap.parse(text).fit(make_draws(0))
     assert list(features.names) == names
     assert features.dimension == len(names)
     assert features.transform(make_draws(1)).shape == (40, len(names))
 
 
-def test_the_papers_quadratic_map() -> None:
+def test_feature_map_of_degree_two_is_that_of_the_paper() -> None:
     # [1, T, T^2], with T clipped to [0.25, 0.75].
     features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25, 0.25], [0.5, 1.0]]))
     columns = features.transform(CandidateBatch.of([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
@@ -65,7 +65,7 @@ def test_the_papers_quadratic_map() -> None:
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_the_constant_is_in_the_span(text: str, seed: int) -> None:
+def test_feature_map_span_contains_the_constant(text: str, seed: int) -> None:
     columns = FeatureMap.parse(text).fit(make_draws(seed)).transform(make_draws(seed + 1, 200))
     solution = np.linalg.lstsq(columns, np.ones(200), rcond=None)[0]
     np.testing.assert_allclose(columns @ solution, 1.0, rtol=0, atol=1e-9)
@@ -73,7 +73,7 @@ def test_the_constant_is_in_the_span(text: str, seed: int) -> None:
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_data_round_trip_is_exact_to_the_last_bit(text: str, seed: int) -> None:
+def test_feature_map_survives_json_to_the_last_bit(text: str, seed: int) -> None:
     features = FeatureMap.parse(text).fit(make_draws(seed))
     again = FeatureMap.from_data(json.loads(json.dumps(features.to_data(), allow_nan=False)))
     assert again == features
@@ -86,7 +86,7 @@ def test_data_round_trip_is_exact_to_the_last_bit(text: str, seed: int) -> None:
 
 @settings(derandomize=True, max_examples=repetitions(30, share=0.3))
 @given(maps, seeds, st.sampled_from([1, 7, 50]))
-def test_a_prompt_alone_has_the_same_features_as_in_a_batch(text: str, seed: int, n: int) -> None:
+def test_feature_map_of_a_prompt_is_the_same_alone_and_in_a_batch(text: str, seed: int, n: int) -> None:
     # Fitted on the very prompts that are transformed, so that many of them sit on cut-offs and knots.
     batch = make_draws(seed, 300, n)
     features = FeatureMap.parse(text)
@@ -103,13 +103,13 @@ def test_a_prompt_alone_has_the_same_features_as_in_a_batch(text: str, seed: int
         assert alone.tobytes() == columns[row].tobytes()
 
 
-def test_no_prompts_have_no_features() -> None:
+def test_feature_map_of_no_prompts_has_no_rows() -> None:
     features = FeatureMap.parse(" + ".join(TERMS)).fit(make_draws(3))
     empty = make_draws(3).take(np.array([], dtype=np.int64))
     assert features.transform(empty).shape == (0, features.dimension)
 
 
-def test_fitting_returns_a_new_map() -> None:
+def test_feature_map_fit_returns_a_new_map() -> None:
     features = FeatureMap.parse("mean_score")
     fitted = features.fit(make_draws(4))
     assert (features.fitted, fitted.fitted) == (False, True)
@@ -119,7 +119,7 @@ def test_fitting_returns_a_new_map() -> None:
         fitted.terms = ()  # type: ignore[misc]
 
 
-def test_the_constant_map_learns_nothing() -> None:
+def test_constant_feature_map_needs_no_fit() -> None:
     features = FeatureMap.parse("1")
     assert features.fitted
     assert not features.needs_fit
@@ -129,7 +129,7 @@ def test_the_constant_map_learns_nothing() -> None:
     assert FeatureMap.from_data(features.to_data()) == features
 
 
-def test_unfitted_maps_are_refused() -> None:
+def test_unfitted_feature_map_is_refused() -> None:
     features = FeatureMap.parse("1 + bins(mean_score, 3)")
     assert features.needs_fit
     uses: list[Callable[[], object]] = [
@@ -145,12 +145,12 @@ def test_unfitted_maps_are_refused() -> None:
 
 
 @pytest.mark.parametrize("text", TERMS[1:])
-def test_fitting_on_no_prompts_is_refused(text: str) -> None:
+def test_feature_map_fit_refuses_no_prompts(text: str) -> None:
     with pytest.raises(FeatureError, match="cannot be fitted on 0 prompts"):
         FeatureMap.parse(text).fit(make_draws(7).take(np.array([], dtype=np.int64)))
 
 
-def test_what_a_map_reads() -> None:
+def test_feature_map_names_metadata_and_answers_it_reads() -> None:
     features = FeatureMap.parse("hat(meta(year), 3) + group(topic) + meta(year) + hard(meta(b), entropy, .9)")
     assert features.metadata_keys == ("year", "topic", "b")
     assert features.needs_answers
@@ -182,19 +182,19 @@ def test_what_a_map_reads() -> None:
         {"text": "mean_score", "terms": [{"range": [0.0, float("inf")]}]},
     ],
 )
-def test_data_that_is_no_fitted_map_is_refused(data: Any) -> None:
+def test_feature_map_from_data_refuses_invalid_data(data: Any) -> None:
     with pytest.raises(FeatureError):
         FeatureMap.from_data(data)
 
 
-def test_whole_numbers_in_data_are_numbers() -> None:
+def test_feature_map_from_data_accepts_whole_numbers() -> None:
     # Other writers of JSON shorten 1.0 to 1.
     features = FeatureMap.from_data({"text": "mean_score", "terms": [{"range": [0, 1]}]})
     assert features.to_data() == {"text": "mean_score", "terms": [{"range": [0.0, 1.0]}]}
     assert features.transform(CandidateBatch.of([[0.5]])).tolist() == [[1.0, 0.5]]
 
 
-def test_unknown_categories_are_zeros_in_all_columns_of_their_term() -> None:
+def test_feature_map_gives_unknown_categories_zero_columns() -> None:
     known = CandidateBatch.of([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
     fitted = FeatureMap.parse("group(a) + mean_score + group(b)").fit(known)
     asked = CandidateBatch.of(

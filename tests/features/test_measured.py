@@ -33,7 +33,7 @@ def fitted_on(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("n", [1, 6])
-def test_features_are_the_same_to_the_last_bit(text: str, n: int) -> None:
+def test_precomputed_statistics_give_the_same_features_to_the_bit(text: str, n: int) -> None:
     for seed in range(4):
         draws = make_draws(seed, 60, n)
         known = precompute_statistics(draws)
@@ -48,7 +48,7 @@ def test_features_are_the_same_to_the_last_bit(text: str, n: int) -> None:
         assert np.array_equal(plain.transform(draws.take(rows)), fitted.transform(known.take(rows)))
 
 
-def test_what_is_measured() -> None:
+def test_precompute_statistics_measures_every_possible_statistic() -> None:
     scores = [[0.5, 0.25], [0.0, 1.0]]
     assert set(precompute_statistics(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).precomputed) == set(
         STATISTICS
@@ -64,7 +64,7 @@ def test_what_is_measured() -> None:
     assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]
 
 
-def test_metadata_of_the_name_of_a_statistic_is_no_statistic() -> None:
+def test_metadata_named_like_a_statistic_is_not_that_statistic() -> None:
     draws = make_draws(1, 10, 3)
     described = precompute_statistics(
         replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10)))
@@ -73,7 +73,7 @@ def test_metadata_of_the_name_of_a_statistic_is_no_statistic() -> None:
     assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
 
 
-def test_shared_statistics_are_read_only() -> None:
+def test_precomputed_statistics_are_read_only() -> None:
     known = precompute_statistics(make_draws(2, 10, 3))
     for name in STATISTICS:
         with pytest.raises(ValueError, match="read-only"):
@@ -81,7 +81,7 @@ def test_shared_statistics_are_read_only() -> None:
 
 
 @pytest.mark.parametrize("rows", [[], [3], [5, 0, 5], list(range(9, -1, -1))])
-def test_taking_rows_takes_what_was_measured(rows: list[int]) -> None:
+def test_take_keeps_the_precomputed_statistics_of_its_rows(rows: list[int]) -> None:
     known = precompute_statistics(make_draws(3, 10, 4))
     taken = known.take(np.array(rows, dtype=np.int64))
     assert set(taken.precomputed) == set(STATISTICS)
@@ -100,7 +100,7 @@ def label_all_correct(draws: CandidateBatch) -> LabelledBatch:
     )
 
 
-def test_other_candidates_are_not_what_was_measured() -> None:
+def test_precomputed_statistics_are_dropped_for_other_candidates() -> None:
     known = precompute_statistics(make_draws(4, 10, 4))
     assert not CandidateBatch.concatenate([known, known]).precomputed
     fewer = label_all_correct(known).keep_first_candidates(2).draws
@@ -110,20 +110,20 @@ def test_other_candidates_are_not_what_was_measured() -> None:
     assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
 
 
-def test_other_scores_are_not_what_was_measured() -> None:
+def test_precomputed_statistics_are_dropped_for_other_scores() -> None:
     known = precompute_statistics(make_draws(5, 10, 4))
     other = with_scores(label_all_correct(known), known.scores / 2).draws
     assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
     assert np.array_equal(Statistic("entropy").values(other), known.precomputed["entropy"])
 
 
-def test_measuring_again_measures_again() -> None:
+def test_precompute_statistics_measures_again_after_a_change() -> None:
     known = precompute_statistics(make_draws(6, 10, 4))
     halved = precompute_statistics(replace(known, scores=known.scores / 2))
     assert np.array_equal(halved.precomputed["max_score"], (known.scores / 2).max(axis=1))
 
 
-def test_answers_of_unknown_length_have_the_other_statistics() -> None:
+def test_precompute_statistics_works_without_lengths() -> None:
     draws = CandidateBatch.of([[0.5, 0.25]], [["a", "b"]])
     known = precompute_statistics(replace(draws, lengths=None)).precomputed
     assert known["entropy"].tolist() == precompute_statistics(draws).precomputed["entropy"].tolist()

@@ -16,23 +16,23 @@ def name_all(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("text", ["hat(mean_score, 5)", "bins(mean_score, 5)", "mean_score^4"])
-def test_five_groups_go_from_very_easy_to_very_hard(text: str) -> None:
+def test_name_group_goes_from_very_easy_to_very_hard(text: str) -> None:
     assert name_all(text) == ["all prompts", *(f"{one} questions" for one in DIFFICULTIES)]
 
 
-def test_a_statistic_that_falls_with_difficulty_turns_the_names_around() -> None:
+def test_name_group_reverses_names_of_a_falling_statistic() -> None:
     named = name_all("bins(top_share, 2)")
     assert named[1:] == ["hard questions (by top share)", "easy questions (by top share)"]
 
 
-def test_topics_go_by_name_and_more_than_five_groups_by_numbers() -> None:
+def test_name_group_names_topics_and_numbers_more_than_five_groups() -> None:
     assert "topic: capital" in name_all("group(topic)")
     named = name_all("hat(mean_score, 7)")
     assert len(set(named)) == 8
     assert all("mean score near" in one for one in named[1:])
 
 
-def test_groups_that_ties_leave_keep_their_order() -> None:
+def test_name_group_keeps_the_order_of_merged_groups() -> None:
     places = [
         DIFFICULTIES.index(one.split(" questions")[0]) for one in name_all("hat(distinct_answers, 5)")[1:]
     ]
@@ -40,7 +40,7 @@ def test_groups_that_ties_leave_keep_their_order() -> None:
     assert (places[0], places[-1]) == (0, len(DIFFICULTIES) - 1)
 
 
-def test_a_question_counts_as_what_its_features_say() -> None:
+def test_place_question_follows_the_features() -> None:
     assert place_question(
         {"hat(mean_score, 3)[0]": 0.0, "hat(mean_score, 3)[1]": 0.1, "hat(mean_score, 3)[2]": 0.9}
     ) == ("very hard")

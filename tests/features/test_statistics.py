@@ -50,7 +50,7 @@ EXAMPLE = CandidateBatch.of(
         ("std_length", [math.sqrt(0.6875), 0.0]),
     ],
 )
-def test_hand_computed(name: str, expected: list[float]) -> None:
+def test_statistics_equal_a_calculation_by_hand(name: str, expected: list[float]) -> None:
     values = Statistic(name).values(EXAMPLE)
     assert values.dtype == np.float64
     np.testing.assert_allclose(values, expected, rtol=0, atol=1e-15)
@@ -58,8 +58,8 @@ def test_hand_computed(name: str, expected: list[float]) -> None:
     assert not np.signbit(values).any()
 
 
-def test_every_statistic_is_hand_computed() -> None:
-    names = test_hand_computed.pytestmark[0].args[1]  # type: ignore[attr-defined]
+def test_every_statistic_has_a_calculation_by_hand() -> None:
+    names = test_statistics_equal_a_calculation_by_hand.pytestmark[0].args[1]  # type: ignore[attr-defined]
     assert {name for name, _ in names} == set(STATISTICS)
 
 
@@ -68,7 +68,7 @@ def test_score_gap_is_between_the_two_smallest() -> None:
     assert gaps.tolist() == [0.25, 1.0]
 
 
-def test_a_single_candidate() -> None:
+def test_statistics_of_a_single_candidate() -> None:
     draws = CandidateBatch.of([[0.3]], [["four"]])
     values = {name: Statistic(name).values(draws)[0] for name in STATISTICS}
     assert values == {
@@ -89,7 +89,7 @@ def test_a_single_candidate() -> None:
 
 
 @pytest.mark.parametrize("n", [3, 7, 10, 49])
-def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
+def test_equal_scores_have_their_exact_mean_and_no_deviation(n: int) -> None:
     # 0.1 + 0.1 + 0.1 is not 0.3: without care, such prompts would differ in the last bit.
     draws = CandidateBatch.of([[0.1] * n, [0.7] * n])
     assert Statistic("mean_score").values(draws).tolist() == [0.1, 0.7]
@@ -102,7 +102,7 @@ def test_equal_scores_have_exactly_their_mean_and_no_deviation(n: int) -> None:
     st.sampled_from([1, 2, 7, 8, 9, 16, 50, 130]),
     st.sampled_from([1, 3, 64, 3000]),
 )
-def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(seed: int, n: int, size: int) -> None:
+def test_statistics_are_the_same_to_the_bit_alone_and_in_a_batch(seed: int, n: int, size: int) -> None:
     batch = make_draws(seed, size, n)
     assert batch.answer_codes is not None
     assert batch.lengths is not None
@@ -128,7 +128,7 @@ def test_one_prompt_alone_gives_the_same_bits_as_in_a_batch(seed: int, n: int, s
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_sums_run_from_left_to_right(order: Literal["C", "F"]) -> None:
+def test_total_adds_from_left_to_right(order: Literal["C", "F"]) -> None:
     # `np.sum` adds in blocks, whose borders it may move; most of these rows would then end in other bits.
     rows = np.random.default_rng(0).random((500, 37)).copy(order=order)
     assert _compute_sum(rows).tolist() == [reduce(add, row) for row in rows.tolist()]
@@ -136,7 +136,7 @@ def test_sums_run_from_left_to_right(order: Literal["C", "F"]) -> None:
 
 @settings(derandomize=True, max_examples=repetitions(50, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
+def test_statistics_do_not_depend_on_the_order_of_candidates(seed: int, n: int) -> None:
     rng = np.random.default_rng(seed)
     scores = rng.random(n).tolist()
     answers = ["abc"[k] * int(k) for k in rng.integers(0, 3, n)]
@@ -149,7 +149,7 @@ def test_the_order_of_the_candidates_does_not_matter(seed: int, n: int) -> None:
 
 @settings(derandomize=True, max_examples=repetitions(50, share=0.3))
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60))
-def test_agrees_with_numpy_within_rounding_and_keeps_its_range(seed: int, n: int) -> None:
+def test_statistics_agree_with_numpy_and_stay_in_range(seed: int, n: int) -> None:
     draws = make_draws(seed, 30, n)
     assert draws.lengths is not None
     values = {name: Statistic(name).values(draws) for name in STATISTICS}
@@ -170,7 +170,7 @@ def test_agrees_with_numpy_within_rounding_and_keeps_its_range(seed: int, n: int
     assert (values["top_share"] <= 1).all()
 
 
-def test_metadata_numbers() -> None:
+def test_meta_statistic_reads_metadata_numbers() -> None:
     draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1999}, {"year": 0.5}])
     assert Statistic("meta", "year").values(draws).tolist() == [1999.0, 0.5]
 
@@ -178,13 +178,13 @@ def test_metadata_numbers() -> None:
 @pytest.mark.parametrize(
     "value", [True, "7", math.nan, math.inf, -math.inf, 10**400, 1e101], ids=lambda value: str(value)[:8]
 )
-def test_metadata_that_is_no_finite_number_is_refused(value: Scalar) -> None:
+def test_meta_statistic_refuses_values_that_are_not_finite_numbers(value: Scalar) -> None:
     draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"year": value}])
     with pytest.raises(FeatureError, match=r"'year' of prompt 1 .* finite number.* group\(year\)"):
         Statistic("meta", "year").values(draws)
 
 
-def test_missing_metadata_is_refused() -> None:
+def test_meta_statistic_refuses_missing_metadata() -> None:
     draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
     with pytest.raises(FeatureError, match=r"prompt 1 has no metadata 'year'.* month, day"):
         Statistic("meta", "year").values(draws)
@@ -193,13 +193,13 @@ def test_missing_metadata_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ANSWER_STATISTICS))
-def test_missing_answers_are_refused(name: str) -> None:
+def test_answer_statistics_refuse_missing_answers(name: str) -> None:
     statistic = Statistic(name)
     assert statistic.needs_answers
     with pytest.raises(FeatureError, match=r"need the candidates' answers.*mean_score, min_score"):
         statistic.values(CandidateBatch.of([[0.0, 1.0]]))
 
 
-def test_scores_and_metadata_need_no_answers() -> None:
+def test_score_and_meta_statistics_need_no_answers() -> None:
     assert not any(Statistic(name).needs_answers for name in SCORE_STATISTICS)
     assert not Statistic("meta", "entropy").needs_answers

@@ -76,7 +76,9 @@ def values_of(statistic: str, draws: CandidateBatch) -> FloatArray:
 
 @settings(derandomize=True)
 @given(maps, seeds, st.sampled_from([0.1, 1.0, 30.0]))
-def test_weights_are_the_functions_they_say_and_never_negative(text: str, seed: int, spread: float) -> None:
+def test_guaranteed_weights_are_their_stated_functions_and_not_negative(
+    text: str, seed: int, spread: float
+) -> None:
     features = FeatureMap.parse(text).fit(wide_draws(seed, 60, 1.0))
     draws = wide_draws(seed + 1, 80, spread)
     columns = features.transform(draws)
@@ -89,7 +91,7 @@ def test_weights_are_the_functions_they_say_and_never_negative(text: str, seed: 
 
 @settings(derandomize=True)
 @given(maps, seeds)
-def test_each_weight_has_prompts_on_the_fit_split(text: str, seed: int) -> None:
+def test_guaranteed_weights_are_positive_for_some_fitted_prompt(text: str, seed: int) -> None:
     # A function that is zero everywhere would be a promise about nobody.
     fit = wide_draws(seed, 60, 1.0)
     features = FeatureMap.parse(text).fit(fit)
@@ -97,7 +99,7 @@ def test_each_weight_has_prompts_on_the_fit_split(text: str, seed: int) -> None:
         assert weight.values(features.transform(fit)).max() > 0.1, weight.name
 
 
-def test_without_clipping_a_bernstein_polynomial_turns_negative() -> None:
+def test_bernstein_polynomial_without_clipping_turns_negative() -> None:
     # The reason for clipping: on [0.25, 0.75], 2 u (1 - u) at T = 1 is 2 * 1.5 * (-0.5).
     features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25], [0.75]]))
     middle = features.guaranteed_weights()[2]
@@ -107,14 +109,14 @@ def test_without_clipping_a_bernstein_polynomial_turns_negative() -> None:
     )
 
 
-def test_the_constant_comes_first_and_once() -> None:
+def test_constant_weight_comes_first_and_once() -> None:
     for text in ("1", "1 + group(topic)", "mean_score", "hat(mean_score, 3) + mean_score"):
         weights = FeatureMap.parse(text).fit(make_draws(1)).guaranteed_weights()
         assert (weights[0].name, weights[0].kind, weights[0].words) == ("1", "constant", "all prompts")
         assert [weight.kind for weight in weights].count("constant") == 1
 
 
-def test_partition_coefficients_by_hand() -> None:
+def test_guaranteed_weight_coefficients_equal_a_calculation_by_hand() -> None:
     fit = CandidateBatch.of([[0.2], [0.4], [0.6], [0.8]])
     features = FeatureMap.parse("mean_score + bins(mean_score, 2)").fit(fit)
     assert [weight.coefficients for weight in features.guaranteed_weights()] == [
@@ -127,7 +129,7 @@ def test_partition_coefficients_by_hand() -> None:
     ]
 
 
-def test_words_and_names() -> None:
+def test_guaranteed_weight_names_and_words() -> None:
     draws = CandidateBatch.of(
         [[0.1, 0.3], [0.2, 0.6], [0.5, 0.9]],
         [["a", "b"], ["a", "a"], ["ab", "c"]],
@@ -170,7 +172,7 @@ def test_words_and_names() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 3)])
-def test_features_of_another_map_are_refused(shape: tuple[int, ...]) -> None:
+def test_guaranteed_weight_refuses_features_of_another_map(shape: tuple[int, ...]) -> None:
     weight = GuaranteedWeight("w", "indicator", "prompts", (0.0, 1.0, 0.0))
     with pytest.raises(FeatureError, match=r"w takes \(N, 3\) features"):
         weight.values(np.zeros(shape))

@@ -51,7 +51,7 @@ def kept_rarely(second: CalibrationArtifact, hard: BoolArray, rng: np.random.Gen
     return bool(stats.binom.cdf(kept, hard.size, TAU) <= FALSE_ALARM)
 
 
-def test_calibrated_on_what_the_first_leaves_the_second_keeps_its_promise() -> None:
+def test_escalation_chain_calibrated_on_escalated_prompts_keeps_its_promise() -> None:
     rng = np.random.default_rng(0)
     first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
     second = calibrate_table(draw_prompts(rng, escalated(first, rng)))
@@ -60,7 +60,7 @@ def test_calibrated_on_what_the_first_leaves_the_second_keeps_its_promise() -> N
     assert not kept_rarely(second, asked, rng)
 
 
-def test_calibrated_on_all_prompts_it_does_not() -> None:
+def test_escalation_chain_calibrated_on_all_prompts_breaks_its_promise() -> None:
     """The negative control: of 2,000 prompts 0.5 are kept, beyond the tail at 0.6 with all but certainty."""
     rng = np.random.default_rng(0)
     first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))

@@ -64,13 +64,13 @@ def fit(features: str, seed: int) -> FeatureMap:
     "features",
     [pytest.param(one, marks=pytest.mark.long) if one in LONG_MAPS else one for one in MAPS],
 )
-def test_the_promise_holds_for_any_bag_of_answers(features: str, k: int) -> None:
+def test_claims_promise_holds_for_any_bag_of_answers(features: str, k: int) -> None:
     for decimals in (None, 1):
         bag = make_answers(np.random.default_rng(k), SIZE, decimals=decimals)
         assert min(sums(bag, fit(features, 99), k).values()) >= -ROUND_OFF
 
 
-def test_stated_levels_are_kept() -> None:
+def test_claims_promise_holds_at_adaptive_stated_levels() -> None:
     bag = make_answers(np.random.default_rng(5), SIZE)
     fitted = calibrate(
         make_answers(np.random.default_rng(6), 300),
@@ -110,13 +110,15 @@ def read_padding(rule: Claims, labelled: LabelledBatch, cap: float) -> FloatArra
 
 
 @mostly_long("change", [leave_one_more, take_any_claim, read_padding], quick=1)
-def test_other_success_scores_break_it(change: Change, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_promise_breaks_under_other_success_scores(
+    change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
     monkeypatch.setattr(Claims, "_success_scores", change)
     assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -SIZE / 20
 
 
-def test_one_threshold_breaks_it_for_hard_answers() -> None:
+def test_claims_promise_breaks_for_hard_answers_under_one_threshold() -> None:
     bag = make_answers(np.random.default_rng(3), SIZE)
     hard = "group(tier)=hard"
     features = fit("group(tier)", 99)

@@ -95,7 +95,7 @@ def fitted_on_calibration_prompts(records: list[PromptRecord]) -> CalibrationArt
 
 
 @pytest.mark.long
-def test_covered_prompts_follow_their_law_and_not_if_calibration_prompts_made_the_combination() -> None:
+def test_combination_coverage_follows_its_law_if_fitted_on_a_fit_split() -> None:
     rng = np.random.default_rng(1)
     sound = forbidden = 0
     sizes, forbidden_sizes = [], []

@@ -76,7 +76,7 @@ SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 
 @pytest.mark.long
-def test_marginal_coverage_given_the_calibration_set_follows_its_beta_law() -> None:
+def test_confident_marginal_coverage_follows_its_beta_law() -> None:
     rng = np.random.default_rng(1)
     rank = confident_rank(SIZE, compute_tau(ALPHA), DELTA)
     law = stats.beta(rank, SIZE + 1 - rank)
@@ -137,7 +137,7 @@ def members(table: LabelledBatch, name: str) -> LabelledBatch:
 
 
 @pytest.mark.long
-def test_all_groups_keep_their_promise_at_once() -> None:
+def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
     rng = np.random.default_rng(2)
     features = FeatureMap.parse("group(tier)").fit(prompts(rng, 200).draws)
     delta = "0.2"
@@ -187,7 +187,7 @@ def test_all_groups_keep_their_promise_at_once() -> None:
 
 
 @pytest.mark.long
-def test_ties_and_hopeless_prompts_only_help_the_groups(world: World) -> None:
+def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: World) -> None:
     # Where scores tie, and where there is no correct candidate, kept promises only become more frequent;
     # 41 failures in 150 repetitions would refute delta.
     rng = np.random.default_rng(3)
@@ -243,7 +243,7 @@ def after_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationAr
 
 
 @pytest.mark.long
-def test_tested_levels_keep_the_promise_for_the_artifact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tested_levels_keep_the_promise_with_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
     features = FeatureMap.parse(SOFT).fit(prompts(rng, 200).draws)
     tried, controls = repetitions(120), repetitions(130)
@@ -297,7 +297,7 @@ CERTIFIED = "hat(mean_score, 10) + group(tier)"
 
 
 @pytest.mark.long
-def test_all_bounds_of_a_certificate_hold_together(world: World) -> None:
+def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> None:
     rng = np.random.default_rng(6)
     features = FeatureMap.parse(CERTIFIED).fit(world.everything.draws)
     tried = repetitions(300)
@@ -343,7 +343,7 @@ def test_all_bounds_of_a_certificate_hold_together(world: World) -> None:
 
 
 @pytest.mark.long
-def test_the_truth_that_bounds_are_held_against_is_what_prompts_show(world: World) -> None:
+def test_exact_coverage_sums_agree_with_sampled_prompts(world: World) -> None:
     # The two sums that stand for the truth, against 100,000 prompts drawn at random: each count is binomial.
     rng = np.random.default_rng(7)
     made = calibrate(

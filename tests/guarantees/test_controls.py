@@ -69,7 +69,7 @@ def copy_first_candidate(table: LabelledBatch) -> LabelledBatch:
 
 
 @pytest.mark.long
-def test_one_candidate_n_times_and_fewer_than_were_calibrated_break_the_promise() -> None:
+def test_repeated_or_fewer_candidates_break_the_promise() -> None:
     rng = np.random.default_rng(1)
     features = fit_map("hat(mean_score, 3)", rng)
     own, from_cache, fewer = [], [], []
@@ -97,7 +97,7 @@ def test_one_candidate_n_times_and_fewer_than_were_calibrated_break_the_promise(
     assert log_wealth([one["1"] for one in fewer], 1.0 - TAU) > ALARM
 
 
-def test_so_a_model_that_caches_does_not_while_it_draws() -> None:
+def test_drawing_from_a_model_ignores_its_cache() -> None:
     rng = np.random.default_rng(2)
     artifact = calibrate(prompts(rng, 60), alpha=ALPHA, features="1")
     (record,) = records_of(prompts(rng, 1))
@@ -150,7 +150,7 @@ def doubtful(rng: np.random.Generator, size: int) -> LabelledBatch:
         (doubtful, "hat(mean_score, 5) + std_score"),
     ],
 )
-def test_plain_comparisons_break_the_promise_where_thresholds_equal_a_level_or_the_cap(
+def test_plain_float_comparisons_break_the_promise_at_a_level_or_the_cap(
     sampled: Callable[[np.random.Generator, int], LabelledBatch],
     features: str,
     *,
@@ -182,7 +182,7 @@ LEVELS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5")
 
 
 @pytest.mark.long
-def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise() -> None:
+def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     # The loosest level at which there is an answer at all, and the strictest where there is none. Of prompts
     # that end at a level, 1 - alpha should be covered: E 1{level chosen} (kept - tau) >= 0, which holds for
     # levels chosen by lot. A gain is at most alpha; at 0.05 the bets resolve 0.006.
@@ -214,7 +214,7 @@ def test_a_level_chosen_after_seeing_the_answer_breaks_the_promise() -> None:
 
 
 @pytest.mark.long
-def test_a_penalised_constant_breaks_the_promise_over_all_prompts() -> None:
+def test_penalised_constant_breaks_the_marginal_promise() -> None:
     rng = np.random.default_rng(6)
     features = fit_map("mean_score^2", rng)
     found: dict[Any, list[float]] = {"slopes": [], "all": []}

@@ -112,14 +112,14 @@ def count_failures(
 # Each of 300 repetitions fails with probability at most delta = 0.1. From 58 failures on (0.19) they refute
 # it, a sixth of them, in the quick tier, from 18 on.
 @mostly_long("name", SCALES, quick=2)
-def test_a_certified_cut_seldom_exceeds_its_rate(name: str, artifact: CalibrationArtifact) -> None:
+def test_certified_cut_rarely_exceeds_its_wrong_answer_rate(name: str, artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(sorted(SCALES).index(name))
     tried = repetitions(300, share=1 / 6)
     failures, _ = count_failures(SCALES[name], artifact, rng, tried)
     assert not too_often(failures, tried, float(DELTA))
 
 
-def test_most_cuts_are_found_where_answers_are_good(artifact: CalibrationArtifact) -> None:
+def test_certified_cuts_are_found_where_answers_are_good(artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(1)
     good = make_scale([0.5], [0.01, 0.4], 500)
     tried = repetitions(40, share=0.3)
@@ -153,7 +153,7 @@ def select_good(ranking: Any, rate: Fraction, _: float, *, every: bool = False) 
     ("function", "select"),
     [pytest.param("_run_tests", select_passing, marks=pytest.mark.long), ("_find_passing", select_good)],
 )
-def test_cuts_chosen_without_a_sequence_exceed_their_rate(
+def test_cuts_chosen_without_a_test_sequence_exceed_their_rate(
     artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch, function: str, select: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(cuts, function, select)
@@ -163,7 +163,7 @@ def test_cuts_chosen_without_a_sequence_exceed_their_rate(
 
 
 @pytest.mark.long
-def test_bounds_of_the_curve_hold_together(artifact: CalibrationArtifact) -> None:
+def test_all_bounds_of_the_trade_off_curve_hold_together(artifact: CalibrationArtifact) -> None:
     rng = np.random.default_rng(3)
     tried, failures = repetitions(300), 0
     scale = make_scale([0.3, 0.6], [0.02, 0.1, 0.5], 60)

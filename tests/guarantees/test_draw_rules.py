@@ -71,19 +71,19 @@ def measure(
 @pytest.mark.parametrize(
     "features", [*(pytest.param(one, marks=pytest.mark.long) for one in MAPS[:-1]), MAPS[-1]]
 )
-def test_the_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> None:
+def test_draw_rule_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> None:
     found = measure(make_bag(MAPS.index(features)), features, draws, SEPARATE)
     assert min(found.values()) >= -ROUND_OFF
 
 
 @mostly_long("draws", [RULES[1], RULES[4], RULES[5]], quick=1)
-def test_it_holds_for_scores_by_agreement(draws: str) -> None:
+def test_draw_rule_promise_holds_for_agreement_scores(draws: str) -> None:
     found = measure(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
     assert min(found.values()) >= -ROUND_OFF
 
 
 @mostly_long("set_rule", ["best_prefix", "unique(rank)", "at_least_one"], quick=1)
-def test_it_holds_for_every_set_rule(set_rule: str) -> None:
+def test_draw_rule_promise_holds_for_every_set_rule(set_rule: str) -> None:
     found = measure(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
     assert min(found.values()) >= -ROUND_OFF
 
@@ -114,7 +114,7 @@ def with_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__:
     ],
     quick=1,
 )
-def test_what_serving_cannot_do_breaks_it(
+def test_draw_rule_promise_breaks_if_calibration_stops_by_other_information(
     shorten: Shorten, draws: str, votes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lowest() -> float:

@@ -110,7 +110,7 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
     assert not zero([one["1"] for one in found[False]], 0.5, 0.5, log_wealth)
 
 
-def test_every_prompt_that_is_served_has_a_random_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     artifact = reload_artifact(
         calibrate(prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True)
@@ -201,7 +201,7 @@ NEAR = 0.006
 
 
 @pytest.mark.long
-def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says() -> None:
+def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
     rng = np.random.default_rng(4)
     features = fit_map(SOFT, rng)
     weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
@@ -249,7 +249,7 @@ def test_a_ridge_keeps_coverage_exact_overall_and_costs_about_what_it_says() -> 
 # prompts like those it was calibrated on. At 300 repetitions 0.014 is resolved.
 @pytest.mark.long
 @pytest.mark.parametrize("features", ["1", pytest.param("hat(min_score, 3)", marks=pytest.mark.long)])
-def test_weighted_calibration_keeps_the_promise_where_it_is_served(features: str) -> None:
+def test_shift_weights_keep_the_promise_where_prompts_are_served(features: str) -> None:
     rng = np.random.default_rng(5)
     feature_map = fit_map(features, rng)
     weighted, unweighted, unshifted = [], [], []
@@ -287,7 +287,7 @@ def choose_labelled(rng: np.random.Generator, size: int) -> LabelledBatch:
 
 @pytest.mark.long
 @pytest.mark.parametrize("features", ["1", "hat(min_score, 3)"])
-def test_labels_chosen_unequally_keep_the_promise_by_their_weights(features: str) -> None:
+def test_labelling_weights_keep_the_promise_for_all_prompts(features: str) -> None:
     rng = np.random.default_rng(6)
     feature_map = fit_map(features, rng)
     weighted, marginal, unweighted = [], [], []

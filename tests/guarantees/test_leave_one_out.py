@@ -97,7 +97,7 @@ def sums(
 
 @mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(best_prefix)"], quick=1)
 @EACH_MAP
-def test_the_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) -> None:
+def test_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) -> None:
     rng = np.random.default_rng(FEATURES.index(features))
     for decimals in (None, 1):
         fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40, decimals=decimals)).draws)
@@ -107,7 +107,7 @@ def test_the_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) 
 
 
 @EACH_MAP
-def test_the_promise_costs_no_more_than_the_features_do(features: str) -> None:
+def test_promise_exceeds_tau_by_at_most_the_number_of_features(features: str) -> None:
     # Continuous success scores below the cap, which the features do not determine: at most d lie on the fit.
     rng = np.random.default_rng(10)
     fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40)).draws)
@@ -118,7 +118,7 @@ def test_the_promise_costs_no_more_than_the_features_do(features: str) -> None:
 @pytest.mark.parametrize(
     "features", ["hat(mean_score, 4)", pytest.param(FEATURES[4], marks=pytest.mark.long)]
 )
-def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
+def test_adaptive_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
     rng = np.random.default_rng(12)
     fitted = calibrate(
         make_prompts(rng, 300, n=2), alpha="0.1", adaptive_alpha=True, features=features, fit_fraction=0.6
@@ -142,14 +142,14 @@ def test_stated_coverages_are_kept_in_any_bag_of_prompts(features: str) -> None:
 @pytest.mark.parametrize(
     "level", [pytest.param("0.1", marks=pytest.mark.long), "0.2", pytest.param("0.4", marks=pytest.mark.long)]
 )
-def test_each_of_several_levels_keeps_its_own_promise(level: str) -> None:
+def test_each_of_several_levels_keeps_its_promise_in_any_bag(level: str) -> None:
     rng = np.random.default_rng(11)
     fitted = FeatureMap.parse("mean_score^2").fit(tabulate(make_prompts(rng, 40)).draws)
     found = sums(make_prompts(rng, SIZE), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
     assert min(found.values()) >= -ROUND_OFF
 
 
-def test_the_other_rules_break_the_same_promise() -> None:
+def test_marginal_and_learned_rules_break_the_conditional_promise() -> None:
     # What is asserted above is not true of just any rule: one threshold for all misses hard prompts, and
     # plain quantile regression, which forgets the test prompt, misses too many of all.
     rng = np.random.default_rng(12)

@@ -95,7 +95,7 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord], *, margi
 
 @pytest.mark.long
 @pytest.mark.parametrize("threshold_rule", ["marginal", "conditional"])
-def test_covered_prompts_follow_the_beta_binomial_law(threshold_rule: Any) -> None:
+def test_marginal_coverage_follows_the_beta_binomial_law(threshold_rule: Any) -> None:
     rng = np.random.default_rng(1)
     counts, too_low = [], []
     for _ in range(REPETITIONS):
@@ -115,7 +115,7 @@ def test_covered_prompts_follow_the_beta_binomial_law(threshold_rule: Any) -> No
 
 
 @pytest.mark.long
-def test_covered_prompts_of_each_group_follow_the_beta_binomial_law() -> None:
+def test_group_coverage_follows_the_beta_binomial_law() -> None:
     rng = np.random.default_rng(2)
     tiers = ("easy", "hard")
     groups = FeatureMap.parse("group(tier)").fit(tabulate(make_prompts(rng, 40)).draws)
@@ -169,7 +169,7 @@ def rounds(
         ("bins(meta(difficulty), 3)", "best_prefix"),
     ],
 )
-def test_the_promise_holds_under_every_guaranteed_weighting(features: str, set_rule: str) -> None:
+def test_promise_holds_under_every_guaranteed_weighting(features: str, set_rule: str) -> None:
     own, marginal = [], []
     options = {"features": features, "set_rule": set_rule, "fit_fraction": 0.35}
     for found, artifact, test in rounds(3, (90, 20), **options):
@@ -182,7 +182,7 @@ def test_the_promise_holds_under_every_guaranteed_weighting(features: str, set_r
 
 
 @pytest.mark.long
-def test_the_promise_is_not_bought_by_large_sets() -> None:
+def test_promise_is_not_kept_by_needlessly_large_sets() -> None:
     # For continuous success scores, E (kept - tau) <= d / (N + 1): the fit passes through d of the prompts. A
     # flag is the threshold above every success score, so flags are within that bound. With Z = d / (N + 1) -
     # (kept - tau) <= d / (N + 1) + tau the resolution at R = 300 is x = 0.05.
@@ -203,7 +203,7 @@ def test_the_promise_is_not_bought_by_large_sets() -> None:
 
 
 @pytest.mark.long
-def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated() -> None:
+def test_truncated_set_keeps_the_promise_only_if_calibrated_as_truncated() -> None:
     rng = np.random.default_rng(5)
     own, borrowed = [], []
     for _ in range(ROUNDS):
@@ -222,7 +222,7 @@ def test_a_truncated_set_keeps_the_promise_only_if_it_is_calibrated_as_truncated
 
 
 @pytest.mark.long
-def test_the_learned_rule_loses_with_many_features_and_few_prompts() -> None:
+def test_learned_rule_breaks_the_promise_with_many_features() -> None:
     rng = np.random.default_rng(6)
     rules: tuple[Any, ...] = ("conditional", "learned")
     found: dict[str, list[dict[str, float]]] = {rule: [] for rule in rules}
@@ -243,7 +243,7 @@ def test_the_learned_rule_loses_with_many_features_and_few_prompts() -> None:
 
 
 @pytest.mark.long
-def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
+def test_success_score_of_one_for_hopeless_prompts_breaks_the_promise() -> None:
     # Two candidates: 0.30 of the hard prompts have no correct one, more than alpha. With S = 1 for them the
     # threshold settles at 1, all is accepted and called covered; with the cap they are flagged.
     rng = np.random.default_rng(7)
@@ -285,7 +285,7 @@ def certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
 
 
 @pytest.mark.long
-def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise() -> None:
+def test_map_fitted_on_calibration_prompts_breaks_the_promise() -> None:
     # Ten bins of four prompts each, cut at their own success scores. A new prompt falls into one of the gaps
     # between these with equal probability, and of the four gaps of an inner bin only the three below its
     # largest score are covered: 0.75, where the rank ceil(5 tau) of four scores was meant to give 0.8.
@@ -304,7 +304,7 @@ def test_a_map_fitted_on_the_calibration_prompts_breaks_the_promise() -> None:
 
 
 @pytest.mark.long
-def test_of_several_levels_each_keeps_its_own_promise() -> None:
+def test_each_of_several_levels_keeps_its_own_promise() -> None:
     # The served threshold of a level is the maximum over it and all larger alphas: no smaller than its own.
     levels = ("0.1", "0.2", "0.4")
     rng = np.random.default_rng(9)

@@ -28,7 +28,7 @@ JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (Fal
 
 
 @mostly_long(("right", "biased"), JUDGES, quick=2)
-def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) -> None:
+def test_people_certificates_are_false_less_often_than_delta(right: float, *, biased: bool) -> None:
     _, certified = count_labels(
         World(BELOW, right, biased),
         TARGET,
@@ -41,7 +41,7 @@ def test_false_certificates_are_rarer_than_delta(right: float, *, biased: bool) 
 
 
 @mostly_long("share", [0.02, 0.5], quick=1)
-def test_so_they_are_whatever_share_people_label(share: float) -> None:
+def test_people_certificates_are_valid_for_every_labelled_share(share: float) -> None:
     world = World(BELOW, 0.9, biased=True)
     _, certified = count_labels(
         world, TARGET, sequences=SEQUENCES, prompts=PROMPTS, share=share, seed=int(100 * share)
@@ -50,7 +50,7 @@ def test_so_they_are_whatever_share_people_label(share: float) -> None:
 
 
 @pytest.mark.parametrize("labels", ["judge as people", "easy ones only"])
-def test_labels_that_are_not_people_s_or_no_random_sample_are_caught(labels: str) -> None:
+def test_biased_or_copied_labels_break_people_certificates(labels: str) -> None:
     world = World(BELOW, 0.8, biased=True)
     _, certified = count_labels(
         world,
@@ -69,9 +69,7 @@ def test_labels_that_are_not_people_s_or_no_random_sample_are_caught(labels: str
 @pytest.mark.parametrize(
     "rate", [pytest.param(0.8, marks=pytest.mark.long), pytest.param(0.85)], ids=lambda rate: f"true {rate}"
 )
-def test_a_judge_that_is_right_nine_times_in_ten_saves_two_labels_in_five(
-    rate: float, *, biased: bool
-) -> None:
+def test_good_judge_saves_two_of_five_labels_by_people(rate: float, *, biased: bool) -> None:
     """Mean numbers of labels of 400 sequences: standard errors are 3 %, the allowance five of the ratio's."""
     world = World(rate, 0.9, biased)
     both, _ = count_labels(world, TARGET, sequences=400, prompts=12_000, seed=1)
@@ -81,14 +79,14 @@ def test_a_judge_that_is_right_nine_times_in_ten_saves_two_labels_in_five(
 
 
 @pytest.mark.long
-def test_a_judge_that_guesses_costs_little() -> None:
+def test_guessing_judge_costs_few_extra_labels() -> None:
     guessed, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=8_000, seed=1)
     people, _ = count_labels(World(0.85, 0.5), TARGET, sequences=200, prompts=2_000, labels="people", seed=2)
     assert guessed.mean() <= 1.3 * people.mean()
 
 
 @pytest.mark.long
-def test_certificates_of_frozen_artifacts_are_false_as_rarely() -> None:
+def test_people_certificates_of_artifacts_are_false_less_often_than_delta() -> None:
     """The same law through records, decisions and the sample, for a target just above the truth."""
     artifact = calibrate(judge(prompts(0, 600), 2), alpha="0.2", features="1")
     kept = compute_outcomes(artifact, tabulate(prompts(1, 40_000)), "0.2").kept

@@ -102,9 +102,7 @@ def accepts(drawn: IntArray, rate: float, delta: float) -> IntArray:
         ),
     ],
 )
-def test_samples_without_replacement_fail_no_more_often_than_independent_ones(
-    rate: str, delta: float
-) -> None:
+def test_binomial_tests_hold_for_samples_without_replacement(rate: str, delta: float) -> None:
     # The test that is meant is the library's.
     for size in (60, 100, 345):
         count = int(accepts(np.array([size]), float(rate), delta)[0])
@@ -367,7 +365,7 @@ def best_looking(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     [pytest.param(RATE, False, marks=pytest.mark.long), ("0.2", True)],
     ids=["over all prompts", "in groups"],
 )
-def test_the_certified_wrong_answer_rate_is_seldom_exceeded_over_splits(
+def test_certified_wrong_rate_is_rarely_exceeded_over_splits(
     recording: Recording, rate: str, by_group: bool
 ) -> None:
     features = recording.feature_map(recording.groups)
@@ -428,7 +426,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "way",
     [pytest.param(way, marks=() if way == "bot" else pytest.mark.long) for way in WAYS],
 )
-def test_what_is_served_is_what_was_counted(recording: Recording, way: str) -> None:
+def test_served_results_equal_the_counted_decisions(recording: Recording, way: str) -> None:
     options = {**WAYS[way], "features": WAYS[way]["features"].format(groups=recording.groups)}
     if way != "bot":
         options["alpha"] = recording.alpha

@@ -105,7 +105,7 @@ def splits(recording: Recording) -> list[Split]:
 # prompts is spoken of. So the splits may be bet against like independent repetitions; at 100 of them
 # x = 0.053 is resolved under each weighting.
 @pytest.mark.long
-def test_the_promise_holds_over_random_splits_under_every_guaranteed_weighting(
+def test_promise_holds_over_splits_under_every_guaranteed_weighting(
     recording: Recording, splits: list[Split]
 ) -> None:
     names = list(splits[0].calibrated)
@@ -133,7 +133,7 @@ def test_the_promise_holds_over_random_splits_under_every_guaranteed_weighting(
 
 @pytest.mark.long
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
-def test_on_hard_prompts_the_marginal_rule_breaks_its_word_by_tens_of_points(splits: list[Split]) -> None:
+def test_marginal_rule_keeps_under_half_of_hard_recorded_prompts(splits: list[Split]) -> None:
     # No law, but what the recording shows: the reason for conditional thresholds.
     kept = {
         method: np.mean([split.kept(method)[HARD] for split in splits])
@@ -145,7 +145,7 @@ def test_on_hard_prompts_the_marginal_rule_breaks_its_word_by_tens_of_points(spl
 
 @pytest.mark.long
 @pytest.mark.parametrize("recording", [SHIPPED], indirect=True, ids=NAMES[:1])
-def test_the_promise_holds_exactly_when_each_prompt_is_left_out_in_turn(recording: Recording) -> None:
+def test_promise_holds_exactly_in_leave_one_out_on_the_recording(recording: Recording) -> None:
     # See test_leave_one_out.py: a sum that cannot be negative, whatever the prompts are.
     features = FeatureMap.parse(f"{SOFT} + {recording.groups}").fit(tabulate(recording.records[:400]).draws)
     bag = recording.records[400:550]
@@ -353,7 +353,7 @@ def without_ties(recording: Recording) -> LabelledBatch:
 
 @pytest.mark.long
 @mostly_long("rule", RULES, quick=1)
-def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
+def test_group_coverage_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, without_ties(recording), rule)
     assert follow(rounds, "kept")
     failures, chances = short_of(rounds, compute_tau(recording.alpha))
@@ -372,7 +372,7 @@ def test_what_groups_keep_follows_the_law_of_the_split(recording: Recording, rul
 
 @pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
-def test_ties_and_hopeless_prompts_only_add_to_what_groups_keep(recording: Recording, rule: str) -> None:
+def test_ties_and_hopeless_prompts_only_raise_group_coverage(recording: Recording, rule: str) -> None:
     rounds = counts_of_splits(recording, recording.pool, rule)
     assert not_below(rounds, "kept")
     failures, chances = short_of(rounds, compute_tau(recording.alpha))

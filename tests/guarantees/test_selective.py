@@ -111,7 +111,7 @@ def certified(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("rate", "least"), [("0.3", 0.02), ("0.5", 0.5)])
-def test_the_certified_wrong_answer_rate_is_seldom_exceeded(rate: str, least: float, world: World) -> None:
+def test_certified_wrong_rate_is_rarely_exceeded(rate: str, least: float, world: World) -> None:
     rng = np.random.default_rng(1)
     features = FeatureMap.parse(FEATURES).fit(world.everything.draws)
     tried, failures, answering, sets_failed = repetitions(150), 0, 0, 0
@@ -138,7 +138,7 @@ def test_the_certified_wrong_answer_rate_is_seldom_exceeded(rate: str, least: fl
 
 
 @pytest.mark.long
-def test_policies_that_look_good_and_those_tested_where_they_were_tuned_are_not(
+def test_untested_and_in_sample_policies_exceed_the_wrong_rate(
     world: World,
 ) -> None:
     # The controls of the test above: no sequence of tests, and the same tests, exact p-values and all, on the
@@ -187,7 +187,7 @@ def best_looking_exceeds(
 # failures refute it. With the share of wrong answers itself in place of its p-value, as a control, some group
 # fails far more often.
 @pytest.mark.long
-def test_the_certified_rate_is_seldom_exceeded_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certified_wrong_rate_is_rarely_exceeded_in_any_group(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     tiers = World((0.55, 0.5, 0.5, 0.45), told=1.2)
     features = FeatureMap.parse("group(tier)").fit(tiers.everything.draws)
@@ -242,7 +242,7 @@ def kept_share(artifact: CalibrationArtifact) -> float:
 
 
 @pytest.mark.long
-def test_the_promise_about_sets_survives_a_policy_with_confidence_only() -> None:
+def test_set_promise_survives_a_policy_only_with_confidence() -> None:
     rng = np.random.default_rng(3)
     tried = repetitions(800)
     before, where_found, after = [], [], []

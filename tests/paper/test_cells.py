@@ -43,7 +43,7 @@ def around(mean: float, sd: float, seeds: int = 200) -> list[float]:
     return [mean - sd, mean + sd] * (seeds // 2)
 
 
-def test_the_fields_that_others_rely_on_come_first() -> None:
+def test_cell_json_starts_with_the_documented_fields() -> None:
     cell = compare_cell(a_cell(), around(90.0, 0.4))
     data = json.loads(cell.model_dump_json())
     assert list(data)[: len(FIELDS)] == FIELDS
@@ -53,7 +53,7 @@ def test_the_fields_that_others_rely_on_come_first() -> None:
     assert Cell.model_validate(data) == cell
 
 
-def test_z_can_be_recomputed_from_the_cell() -> None:
+def test_cell_z_can_be_recomputed_from_the_cell() -> None:
     cell = compare_cell(a_cell(), around(90.0, 0.4))
     scale = math.sqrt(cell.reproduced_sd**2 * (1 / 5 + 1 / cell.seeds) + cell.unit**2 / 12)
     assert (cell.reproduced, cell.reproduced_sd) == pytest.approx((90.0, 0.4))
@@ -62,7 +62,7 @@ def test_z_can_be_recomputed_from_the_cell() -> None:
     assert compare_cell(a_cell("89.7"), around(90.0, 0.4)).z == pytest.approx(-cell.z)
 
 
-def test_z_of_the_same_law_is_as_wide_as_it_should_be() -> None:
+def test_cell_z_of_the_same_law_has_students_spread() -> None:
     """Five seeds, rounded for print, against ten of the same normal law, 4,000 times over.
 
     But for the rounding z sqrt(9 / 10) is then Student's with 9 degrees of freedom, for its scale holds the
@@ -92,7 +92,7 @@ def as_many_below(values: Sequence[float], limit: float, seeds: int) -> bool:
     ("printed", "reproduced", "z"),
     [("16.00", 16.0, 0.0), ("16.00", 16.005, -math.sqrt(3)), ("8.00", 10.0, -2.0 / (0.01 / math.sqrt(12)))],
 )
-def test_where_nothing_varies_the_rounding_is_the_scale(printed: str, reproduced: float, z: float) -> None:
+def test_cell_z_uses_the_rounding_if_nothing_varies(printed: str, reproduced: float, z: float) -> None:
     cell = compare_cell(a_cell(printed, "0.00"), [reproduced] * 3)
     assert cell.z == pytest.approx(z)
     assert cell.in_band is (abs(z) < 2)
@@ -101,7 +101,7 @@ def test_where_nothing_varies_the_rounding_is_the_scale(printed: str, reproduced
 @pytest.mark.parametrize(
     ("reproduced", "inside"), [(89.75, True), (89.74, False), (90.85, True), (90.86, False), (90.3, True)]
 )
-def test_the_band_is_the_printed_spread_and_the_rounding_of_the_mean(reproduced: float, inside: bool) -> None:
+def test_cell_band_is_the_printed_spread_and_rounding(reproduced: float, inside: bool) -> None:
     # 90.3 +- 0.5, so from 89.8 - 0.05 to 90.8 + 0.05.
     assert compare_cell(a_cell(), around(reproduced, 0.0)).in_band is inside
 
@@ -116,7 +116,7 @@ def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
     return found
 
 
-def test_a_table_that_is_met_passes() -> None:
+def test_count_agreement_passes_a_table_met_exactly() -> None:
     main, ablation = (count_agreement(reproduced(table)) for table in ("synthetic", "synthetic_ablation"))
     assert (main.cells, main.in_band, main.beyond, main.far_beyond, main.passes) == (120, 120, 0, 0, True)
     assert (ablation.cells, ablation.in_band, ablation.passes) == (36, 36, True)
@@ -139,14 +139,16 @@ def test_a_table_that_is_met_passes() -> None:
         ([2.5] * 8, (0, 0), True),
     ],
 )
-def test_distances_decide(off: list[float], counts: tuple[int, int], passes: bool) -> None:
+def test_count_agreement_decides_by_distances(
+    off: list[float], counts: tuple[int, int], passes: bool
+) -> None:
     found = count_agreement(reproduced("synthetic", off))
     assert ((found.beyond, found.far_beyond), found.passes) == (counts, passes)
     assert found.words.endswith(" Reached." if passes else " Not reached.")
 
 
 @pytest.mark.parametrize(("table", "fewest"), [("synthetic", 105), ("synthetic_ablation", 33)])
-def test_the_number_in_band_decides(table: str, fewest: int) -> None:
+def test_count_agreement_decides_by_the_number_in_band(table: str, fewest: int) -> None:
     cells = reproduced(table)
 
     def with_inside(number: int) -> list[Cell]:
@@ -156,13 +158,13 @@ def test_the_number_in_band_decides(table: str, fewest: int) -> None:
     assert not count_agreement(with_inside(fewest - 1)).passes
 
 
-def test_the_ablation_is_held_to_its_band_only() -> None:
+def test_count_agreement_holds_the_ablation_to_its_band_only() -> None:
     found = count_agreement(reproduced("synthetic_ablation", [4.0]))
     assert (found.beyond, found.far_beyond) == (1, 1)
     assert found.passes == (found.in_band >= 33)
 
 
-def test_a_table_without_some_cells_never_passes() -> None:
+def test_count_agreement_fails_an_incomplete_table() -> None:
     cells = reproduced("synthetic")
     assert not count_agreement(cells[:-1]).passes
     assert count_agreement(cells[:-1]).words.endswith("Not reached.")

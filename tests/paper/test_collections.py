@@ -72,7 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_dry_run_reads_the_dataset_and_makes_every_part(name: str, folder: Path) -> None:
+def test_collect_dry_run_reads_each_paper_dataset_and_makes_its_parts(name: str, folder: Path) -> None:
     ran = run("collect", "--config", folder / f"{name}.toml", "--dry-run", "--json")
     assert ran.code == 0, ran.err
     n, model, verifier, labeler = PARTS[name]
@@ -87,7 +87,7 @@ def test_a_dry_run_reads_the_dataset_and_makes_every_part(name: str, folder: Pat
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_dataset_in_another_form_is_refused(name: str, folder: Path) -> None:
+def test_collect_refuses_a_dataset_with_other_columns(name: str, folder: Path) -> None:
     (folder / "other.jsonl").write_text(json.dumps({"text": "?", "answer": 1}) + "\n")
     ran = run(
         "collect",
@@ -101,7 +101,7 @@ def test_a_dataset_in_another_form_is_refused(name: str, folder: Path) -> None:
     assert "no column" in ran.err
 
 
-def test_the_examples_of_each_dataset(folder: Path) -> None:
+def test_read_examples_of_each_paper_dataset(folder: Path) -> None:
     examples = {
         name: next(iter(read_config(folder / f"{name}.toml").source.read_examples())) for name in ROWS
     }
@@ -125,7 +125,7 @@ def extracted(parts: Components, texts: list[str]) -> list[str]:
     return [parts.answer(text) for text in texts]
 
 
-def test_labels_of_gsm8k_and_triviaqa(folder: Path) -> None:
+def test_labels_of_gsm8k_and_triviaqa_answers(folder: Path) -> None:
     maths, trivia = (
         read_config(folder / f"{name}.toml").create_components() for name in ("gsm8k", "triviaqa")
     )
@@ -141,19 +141,19 @@ def own_parts() -> ModuleType:
     return load_module(EXAMPLE / "paper_parts.py", "paper_parts_of_the_example")
 
 
-def test_the_judge_of_captions_is_asked_once_per_caption_and_believed(own_parts: ModuleType) -> None:
+def test_caption_labels_asks_the_judge_once_per_caption(own_parts: ModuleType) -> None:
     labeler = own_parts.caption_labels(FakeListChatModel(responses=["Yes.", " no"]))
     captions = ROWS["flickr8k"]["captions"]
     assert sorted(labels(labeler, captions, ["A child on stairs.", "A dog."])) == [False, True]
 
 
-def test_a_judge_that_says_neither_is_an_error(own_parts: ModuleType) -> None:
+def test_caption_labels_refuses_an_unclear_judgement(own_parts: ModuleType) -> None:
     labeler = own_parts.caption_labels(FakeListChatModel(responses=["Perhaps"]))
     with pytest.raises(LabelerError, match="expected Yes or No"):
         labels(labeler, ["A child ."], ["A dog."])
 
 
-def test_the_judge_sees_references_and_caption_and_no_image(own_parts: ModuleType) -> None:
+def test_caption_judge_prompt_contains_references_and_no_image(own_parts: ModuleType) -> None:
     asked = own_parts.JUDGE.invoke(
         {"prompt": ROWS["flickr8k"]["messages"], "reference": ["A child ."], "candidate": "A dog."}
     ).to_string()

@@ -30,7 +30,7 @@ def label(draws: CandidateBatch, correct: list[list[bool]]) -> LabelledBatch:
     return LabelledBatch(draws, np.array(correct), ids, (None,) * len(draws), draws.n)
 
 
-def test_every_setting_of_the_paper_has_its_name_and_cells() -> None:
+def test_settings_cover_every_published_feature_map() -> None:
     for name, study in STUDIES.items():
         words = {SETTINGS[one].words for one in (study.setting, *study.ablated)}
         published = {cell.features for cell in published_cells(name)}
@@ -38,7 +38,7 @@ def test_every_setting_of_the_paper_has_its_name_and_cells() -> None:
         assert words == published - {None}
 
 
-def test_the_hard_group_by_hand() -> None:
+def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
     """Twenty prompts: entropy is highest in prompt 0, then 1, then tied; the largest score rises with i.
 
     Ranks, which tied prompts share, are 20, 19 and 18 eighteen times for entropy, and i + 1 for the score.
@@ -59,7 +59,7 @@ def test_the_hard_group_by_hand() -> None:
     assert fitted.transform(new)[:, 1].tolist() == [1.0, 1.0, 0.0]
 
 
-def test_quadratic_bases_of_the_first_candidates_by_hand() -> None:
+def test_quadratic_settings_equal_a_calculation_by_hand() -> None:
     scores = [[0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], [0.2, 0.4, 0.6, 0.8, 1.0, 0.0, 0.0]]
     labelled = label(CandidateBatch.of(scores), [[True] * 7] * 2)
     means = {
@@ -75,7 +75,7 @@ def test_quadratic_bases_of_the_first_candidates_by_hand() -> None:
         assert found[:, -2:] == pytest.approx(np.array([[one, one**2], [other, other**2]])), name
 
 
-def test_topk_of_distinct_answers_by_hand() -> None:
+def test_top_k_of_distinct_answers_equals_a_calculation_by_hand() -> None:
     """Prompt 0 says one answer four times, prompt 1 gives four; so two answers are 1 and 2, not 2 and 2."""
     draws = CandidateBatch.of(
         [[0.3, 0.1, 0.2, 0.4], [0.4, 0.3, 0.2, 0.1]], answers=[["a"] * 4, ["a", "b", "c", "d"]]
@@ -92,7 +92,7 @@ def test_topk_of_distinct_answers_by_hand() -> None:
     assert sizes == {False: [2, 2], True: [1, 2]}
 
 
-def test_counting_changes_sizes_and_topk_and_nothing_else(table: LabelledBatch) -> None:
+def test_reproduce_study_count_changes_only_sizes_and_top_k(table: LabelledBatch) -> None:
     drawn, distinct = (
         reproduce_study("triviaqa", table, alpha=["0.2"], splits=1, count=count)
         for count in ("drawn", "distinct")
@@ -104,7 +104,7 @@ def test_counting_changes_sizes_and_topk_and_nothing_else(table: LabelledBatch) 
     assert [one.count for one in (drawn, distinct)] == ["drawn", "distinct"]
 
 
-def test_the_papers_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch) -> None:
+def test_paper_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch) -> None:
     """Its sets hold fewer than two at every level, here too if distinct answers are counted; draws do not."""
     found = reproduce_study("triviaqa", table, alpha=["0.2", "0.3"], splits=1)
     last = {
@@ -116,7 +116,7 @@ def test_the_papers_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch
     assert last["drawn"].here == (0, 2)
 
 
-def test_bins_of_the_test_prompts_are_of_equal_frequency_in_each_split(table: LabelledBatch) -> None:
+def test_compare_group_on_test_makes_bins_of_equal_size(table: LabelledBatch) -> None:
     found = {
         group_on: compare(table, alpha="0.3", methods="marginal", splits=1, group_on=group_on)
         for group_on in ("all", "test")
@@ -126,7 +126,7 @@ def test_bins_of_the_test_prompts_are_of_equal_frequency_in_each_split(table: La
     assert max(sizes["all"]) - min(sizes["all"]) > 1
 
 
-def test_a_setting_by_name_and_its_budget(table: LabelledBatch) -> None:
+def test_reproduce_study_uses_a_named_setting(table: LabelledBatch) -> None:
     found = reproduce_study("triviaqa", table, alpha=["0.3"], splits=1, setting="entropy-linear")
     assert found.comparison.features == "entropy"
     assert [one.name for one in found.ablations] == ["entropy-linear", "max-loss-linear"]
@@ -134,7 +134,7 @@ def test_a_setting_by_name_and_its_budget(table: LabelledBatch) -> None:
         reproduce_study("triviaqa", table, setting="entropy")
 
 
-def test_a_budget_of_twenty_uses_no_more(table: LabelledBatch) -> None:
+def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) -> None:
     some = table.take(np.arange(300))
     codes = some.draws.answer_codes
     assert codes is not None
@@ -146,18 +146,18 @@ def test_a_budget_of_twenty_uses_no_more(table: LabelledBatch) -> None:
     assert found.comparison.n_candidates == 20
 
 
-def test_distinct_answers_need_answers() -> None:
+def test_reproduce_study_distinct_needs_answers() -> None:
     draws = CandidateBatch.of([[0.1, 0.2]] * 4)
     with pytest.raises(InputError, match="distinct answers cannot be counted"):
         reproduce_study("flickr8k", label(draws, [[True, False]] * 4), count="distinct")
 
 
-def test_the_paper_methods_differ_in_topk_only() -> None:
+def test_paper_methods_for_distinct_answers_differ_in_top_k_only() -> None:
     pairs = zip(list_paper_methods(), list_paper_methods(distinct=True), strict=True)
     assert [one.name for one, other in pairs if one != other] == ["TopK", "TopK-reaching"]
 
 
-def test_the_command_takes_all_three_conventions() -> None:
+def test_paper_command_accepts_count_group_on_and_setting() -> None:
     options = ("--count", "distinct", "--group-on", "test", "--setting", "mean-loss-quadratic-first-5")
     ran = run("paper", "gsm8k", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1", *options)
     assert ran.code == 0, ran.err

@@ -50,7 +50,7 @@ def named(world: EfficiencyWorld) -> str:
 
 
 @pytest.mark.parametrize("world", CONTINUOUS, ids=named)
-def test_the_closed_forms_fit_together(world: EfficiencyWorld) -> None:
+def test_efficiency_world_closed_forms_are_consistent(world: EfficiencyWorld) -> None:
     """F inverts its inverse, C is G at it, and the slope is the difference quotient of C."""
     quantile = world.compute_quantile(U, T, 20)
     reach = world.compute_coverage(np.ones_like(T), T, 20)
@@ -73,7 +73,7 @@ def far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> boo
 
 @pytest.mark.parametrize("world", ALL, ids=named)
 @pytest.mark.parametrize("difficulty", [0.0, 0.7])
-def test_draws_follow_the_closed_forms(world: EfficiencyWorld, difficulty: float) -> None:
+def test_efficiency_world_draws_follow_the_closed_forms(world: EfficiencyWorld, difficulty: float) -> None:
     n, t = 8, np.full(30_000, difficulty)
     scores, correct = world.draw_scores(t, n, np.random.default_rng(3))
     at = np.array(difficulty)
@@ -91,7 +91,7 @@ def test_draws_follow_the_closed_forms(world: EfficiencyWorld, difficulty: float
 
 
 @pytest.mark.parametrize("world", ALL, ids=named)
-def test_midpoint_sums_keep_their_bound(world: EfficiencyWorld) -> None:
+def test_efficiency_midpoint_sums_keep_their_bound(world: EfficiencyWorld) -> None:
     """On a coarse grid, held against one of 2^16 nodes; the variation of G on it is below its bound."""
     coarse, fine, level = make_nodes(64), make_nodes(), np.array(0.15)
     sums = [world.compute_share(level, t, 20).mean() for t in (coarse, fine)]
@@ -101,14 +101,14 @@ def test_midpoint_sums_keep_their_bound(world: EfficiencyWorld) -> None:
 
 
 @pytest.mark.parametrize("coverage", [0.5, 0.8])
-def test_the_marginal_threshold_covers_what_it_should(coverage: float) -> None:
+def test_find_marginal_threshold_has_the_requested_coverage(coverage: float) -> None:
     for world in CONTINUOUS:
         one = np.array(find_marginal_threshold(world, coverage, 50))
         assert world.compute_coverage(one, make_nodes(), 50).mean() == pytest.approx(coverage, abs=1e-9)
 
 
 @pytest.mark.parametrize(("world", "breaks"), [*((one, "") for one in WORLDS), *BROKEN_WORLDS], ids=str)
-def test_worlds_break_what_they_say_and_nothing_else(world: EfficiencyWorld, breaks: str) -> None:
+def test_broken_worlds_break_exactly_the_stated_assumptions(world: EfficiencyWorld, breaks: str) -> None:
     assert "".join(number for number, holds in check_assumptions(world, 50).items() if not holds) == breaks
 
 
@@ -121,7 +121,7 @@ def test_quantiles_rise_with_difficulty_where_coverage_falls() -> None:
     assert not all(falling.values())
 
 
-def test_costs_that_fall_for_every_coverage_leave_no_room() -> None:
+def test_costs_cannot_fall_with_difficulty_at_every_coverage() -> None:
     """dC/du integrates to one over (0, 1) whatever the skill, so its order in t turns over somewhere."""
     worlds = [EfficiencyWorld("a", "", skill=(k, k), one_correct=True) for k in (1.5, 3.0, 6.0)]
     u, at = make_nodes(4096), np.array(0.5)
@@ -135,7 +135,7 @@ def test_costs_that_fall_for_every_coverage_leave_no_room() -> None:
     assert (falling["4"], rising["4"]) == (False, False)
 
 
-def test_the_inequality_holds_strictly_where_all_assumptions_do() -> None:
+def test_oracle_efficiency_is_strict_under_all_assumptions() -> None:
     for world in WORLDS:
         for alpha in ALPHAS[: repetitions(len(ALPHAS), share=1 / 3)]:
             found = compare_rules(world, alpha)
@@ -144,7 +144,7 @@ def test_the_inequality_holds_strictly_where_all_assumptions_do() -> None:
             assert found.curvature == pytest.approx(found.marginal - found.oracle)
 
 
-def test_what_becomes_of_it_where_one_is_broken() -> None:
+def test_oracle_efficiency_fails_in_worlds_with_a_broken_assumption() -> None:
     found = {world.name: compare_rules(world) for world, _ in BROKEN_WORLDS}
     # (1) is needed for strictness only: the thresholds differ almost everywhere, and the sizes do not.
     assert found["gap"].holds is None
@@ -162,7 +162,7 @@ def test_what_becomes_of_it_where_one_is_broken() -> None:
     assert found["mirrored"].marginal == pytest.approx(found["rarer"].marginal)
 
 
-def test_the_analysis_predicts_which_of_the_papers_sets_are_smaller() -> None:
+def test_efficiency_analysis_predicts_the_sizes_of_the_paper() -> None:
     """Its table is met within the spread that it prints, though no number was fitted to CFC.
 
     At alpha = 0.1 and 0.15 the target is out of reach of the hardest prompts, where S = 1 without a correct
@@ -183,7 +183,7 @@ def test_the_analysis_predicts_which_of_the_papers_sets_are_smaller() -> None:
         assert found.holds is False
 
 
-def test_an_oracle_that_knows_more_than_the_difficulty_breaks_the_proposition() -> None:
+def test_oracle_knowing_more_than_difficulty_breaks_the_proposition() -> None:
     report = analyse_efficiency(200, repetitions=2, worlds=WORLDS[:1], candidates=(2,), sizes=(100, 200))
     hidden = report.checks[-1]
     assert hidden.world == "hidden"
@@ -208,7 +208,7 @@ def limit(cells: int) -> float:
 
 
 @pytest.mark.long
-def test_simulated_sizes_are_those_of_the_integral(small: EfficiencyReport) -> None:
+def test_simulated_sizes_agree_with_the_integral(small: EfficiencyReport) -> None:
     assert len(small.cells) == 2 * 8 * 3
     assert max(abs(cell.z) for cell in small.cells) < limit(len(small.cells))
     for cell in small.cells:
@@ -228,7 +228,7 @@ def test_simulated_sizes_are_those_of_the_integral(small: EfficiencyReport) -> N
 
 
 @pytest.mark.long
-def test_the_learned_rule_approaches_the_oracle_as_quantile_regressions_do(small: EfficiencyReport) -> None:
+def test_learned_rule_approaches_the_oracle_at_the_root_rate(small: EfficiencyReport) -> None:
     """Slopes of -1/2 within five standard errors and 0.1 for the sets that are not asymptotic.
 
     The control, one threshold for all, stays where it is in a world in which it costs 12 % more.
@@ -242,7 +242,7 @@ def test_the_learned_rule_approaches_the_oracle_as_quantile_regressions_do(small
 
 
 @pytest.mark.long
-def test_every_cell_is_within_three_standard_errors_and_sizes_within_one_percent() -> None:
+def test_analyse_efficiency_passes_in_full_for_any_number_of_jobs() -> None:
     report = analyse_efficiency(jobs=2)
     assert len(report.cells) == 216
     assert report.within == 216
@@ -251,7 +251,7 @@ def test_every_cell_is_within_three_standard_errors_and_sizes_within_one_percent
 
 
 @pytest.mark.long
-def test_other_seeds_do_not_leave_what_chance_allows() -> None:
+def test_analyse_efficiency_holds_for_other_seeds() -> None:
     for seed in range(2, 8):
         report = analyse_efficiency(repetitions=2, sizes=(100, 200), seed=seed, jobs=2)
         assert max(abs(cell.z) for cell in report.cells) < limit(6 * len(report.cells))
@@ -267,18 +267,18 @@ def test_other_seeds_do_not_leave_what_chance_allows() -> None:
         ({"seed": -1}, "seed must be a whole number, at least 0"),
     ],
 )
-def test_too_small_numbers_are_refused(change: dict[str, int], message: str) -> None:
+def test_analyse_efficiency_refuses_too_small_numbers(change: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         analyse_efficiency(**{"prompts": 100, **change})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("change", [{"chance": (0.0, 0.5)}, {"scale": (0.5, 1.5)}, {"skill": (-1.0, 1.0)}])
-def test_what_is_no_world_is_refused(change: dict[str, tuple[float, float]]) -> None:
+def test_efficiency_world_refuses_invalid_parameters(change: dict[str, tuple[float, float]]) -> None:
     with pytest.raises(InputError, match=f"{next(iter(change))} is .*; expected numbers above 0"):
         replace(RARER_WORLD, **change)  # type: ignore[arg-type]
 
 
-def test_the_command_prints_every_table() -> None:
+def test_paper_efficiency_command_prints_every_table() -> None:
     options = ("--prompts", "500", "--repetitions", "2", "--jobs", "1")
     ran = run("paper", "efficiency", *options)
     assert ran.code in {0, 1}, ran.err
@@ -289,7 +289,7 @@ def test_the_command_prints_every_table() -> None:
 
 
 @pytest.mark.long
-def test_the_command_prints_every_cell_as_json() -> None:
+def test_paper_efficiency_command_prints_every_cell_as_json() -> None:
     ran = run("paper", "efficiency", RECORDING, "--prompts", "500", "--repetitions", "2", "--json")
     assert EfficiencyReport.model_validate(ran.data).recording is not None
     assert len(ran.data["cells"]) == 216

@@ -37,7 +37,7 @@ def draw_records(world: EfficiencyWorld, prompts: int, n: int, seed: int = 0) ->
     return LabelledBatch(draws, correct, tuple(map(str, range(prompts))), (None,) * prompts, n)
 
 
-def test_curves_by_hand() -> None:
+def test_curves_estimate_equals_a_calculation_by_hand() -> None:
     """Four prompts with two answers each; the second row weighs the first prompt twice and drops the last."""
     success = np.array([0.2, 0.4, 0.6, CAP])
     levels = np.array([[0.2, 0.5], [0.3, 0.4], [0.6, np.inf], [0.1, 0.9]])
@@ -54,7 +54,7 @@ def test_curves_by_hand() -> None:
     assert curves.compute_cost(0.8)[0] == 7 / 4
 
 
-def test_the_difference_is_the_price_of_coverage(recorded: RecordedEfficiency) -> None:
+def test_saved_size_is_the_price_of_the_coverage_difference(recorded: RecordedEfficiency) -> None:
     total = 0.0
     for group in recorded.groups:
         apart = group.marginal_coverage.value - group.oracle_coverage.value
@@ -63,7 +63,7 @@ def test_the_difference_is_the_price_of_coverage(recorded: RecordedEfficiency) -
     assert recorded.saved.value == pytest.approx(total)
 
 
-def test_on_the_shipped_recording_the_conditional_sets_are_larger(recorded: RecordedEfficiency) -> None:
+def test_conditional_sets_are_larger_on_the_shipped_recording(recorded: RecordedEfficiency) -> None:
     """Because coverage gets dearer with difficulty, which the fourth assumption excludes."""
     assert recorded.saved.interval[1] < 0.0
     prices = [group.price for group in recorded.groups]
@@ -82,7 +82,7 @@ def test_on_the_shipped_recording_the_conditional_sets_are_larger(recorded: Reco
 @mostly_long(
     ("world", "larger"), [(RARER_WORLD, True), (WORLDS[2], False)], ids=["rarer", "all correct"], quick=1
 )
-def test_worlds_are_recognised_by_their_records(world: EfficiencyWorld, larger: bool) -> None:
+def test_analyse_recording_recognises_worlds_by_their_records(world: EfficiencyWorld, larger: bool) -> None:
     """What is saved has the sign of the integral, in the world that breaks (4) and in one that does not.
 
     Groups of a fifth of all difficulties are coarser than the oracle, so the size of the difference is not
@@ -98,7 +98,7 @@ def test_worlds_are_recognised_by_their_records(world: EfficiencyWorld, larger: 
     assert violated == ({"4"} if larger else set())
 
 
-def test_inequalities_are_judged_together() -> None:
+def test_count_inequalities_judges_all_of_them_together() -> None:
     """Of 300 families of 20 true equalities, about 5 % may have any that is shown or violated.
 
     The number is binomial with a chance of at most 0.07, which allows for the quantile of 400 resamples: more
@@ -115,11 +115,11 @@ def test_inequalities_are_judged_together() -> None:
     assert all(count_inequalities(theta + 8.0)["shown"] >= 10 for theta in families)
 
 
-def test_what_no_resample_changes_decides_nothing() -> None:
+def test_count_inequalities_decides_nothing_without_variation() -> None:
     assert count_inequalities(np.full((3, 50), -1.0)) == {"inequalities": 3, "shown": 0, "violated": 0}
 
 
-def test_groups_of_few_prompts_are_refused() -> None:
+def test_analyse_recording_refuses_groups_of_few_prompts() -> None:
     with pytest.raises(InputError, match="prompts; use fewer groups, each of at least 20"):
         analyse_recording(
             draw_records(WORLDS[0], 75, 5), groups=DIFFICULTY, features="meta(difficulty)", splits=2

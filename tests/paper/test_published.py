@@ -47,12 +47,12 @@ def key(cell: PublishedCell) -> Key:
     return cell.method, cell.alpha, cell.metric, cell.n_calibration, cell.n_candidates, cell.features
 
 
-def test_every_table_is_there() -> None:
+def test_published_tables_are_the_expected_ones() -> None:
     assert set(published_tables()) == set(SHAPES)
 
 
 @pytest.mark.parametrize("table", SHAPES)
-def test_a_table_is_complete_and_nothing_stands_twice(table: str) -> None:
+def test_published_table_is_complete_without_duplicates(table: str) -> None:
     cells = published_cells(table)
     methods, levels, metrics = ({getattr(c, name) for c in cells} for name in ("method", "alpha", "metric"))
     assert (len(cells), len(methods), len(levels), len(metrics)) == SHAPES[table]
@@ -64,14 +64,14 @@ def test_a_table_is_complete_and_nothing_stands_twice(table: str) -> None:
     assert {cell.dataset for cell in cells} == {table.partition("_")[0]}
 
 
-def test_cells_stand_where_the_paper_has_them() -> None:
+def test_published_cells_are_in_their_places() -> None:
     for (table, *where), printed in CORNERS.items():
         [cell] = [c for c in published_cells(table) if [c.method, c.alpha, c.metric] == where]
         assert (cell.mean, cell.sd) == printed
 
 
 @pytest.mark.parametrize("table", SHAPES)
-def test_numbers_are_possible(table: str) -> None:
+def test_published_numbers_are_possible(table: str) -> None:
     for cell in published_cells(table):
         assert cell.alpha == format_alpha(cell.alpha)
         assert cell.sd is None or len(cell.sd.partition(".")[2]) == len(cell.mean.partition(".")[2])
@@ -86,7 +86,7 @@ def test_numbers_are_possible(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_excerpt")])
-def test_the_main_text_repeats_the_appendix(table: str) -> None:
+def test_published_excerpts_repeat_the_appendix(table: str) -> None:
     whole = {key(cell): cell for cell in published_cells(table.removesuffix("_excerpt"))}
     differing = []
     for cell in published_cells(table):
@@ -101,7 +101,7 @@ def test_the_main_text_repeats_the_appendix(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_ablation")])
-def test_ablations_agree_with_the_sweep_where_they_share_a_setting(table: str) -> None:
+def test_published_ablations_agree_with_the_sweep(table: str) -> None:
     sweep = {key(cell): cell for cell in published_cells(table.removesuffix("_ablation"))}
     shared = 0
     for cell in published_cells(table):
@@ -113,7 +113,7 @@ def test_ablations_agree_with_the_sweep_where_they_share_a_setting(table: str) -
     assert shared == {"synthetic_ablation": 4, "gsm8k_ablation": 21}.get(table, 6)
 
 
-def test_the_last_digit_is_known() -> None:
+def test_published_cells_know_their_last_digit() -> None:
     units = {table: {cell.unit for cell in published_cells(table)} for table in ("synthetic", "gsm8k")}
     assert units == {"synthetic": {0.1, 0.01}, "gsm8k": {0.01}}
     [cell] = [
@@ -122,7 +122,7 @@ def test_the_last_digit_is_known() -> None:
     assert (cell.mean, cell.value, cell.spread, cell.unit) == ("1.75", 1.75, 0.0, 0.01)
 
 
-def test_gsm8k_shares_are_counts_of_five_times_660_prompts() -> None:
+def test_published_gsm8k_shares_are_multiples_of_one_in_3300() -> None:
     """That the digits were carried over: a mean over five seeds of k / 660 has few values with two decimals.
 
     About one number in three with two decimals is one, so that a wrong digit would mostly be seen; and 659
@@ -139,6 +139,6 @@ def _is_share(percent: str, size: int) -> bool:
     return abs(nearest - share) <= Decimal("0.00005")
 
 
-def test_an_unknown_table_is_named() -> None:
+def test_published_cells_names_an_unknown_table() -> None:
     with pytest.raises(InputError, match="no table 'flickr30k'; expected one of synthetic, "):
         published_cells("flickr30k")

@@ -19,7 +19,7 @@ def table() -> list[dict[str, str]]:
     return rows
 
 
-def test_code_and_tests_that_are_named_exist(table: list[dict[str, str]]) -> None:
+def test_paper_statements_name_existing_code_and_tests(table: list[dict[str, str]]) -> None:
     for statement, code, test, verdict in map(dict.values, table):
         assert not code or (REPOSITORY / "langchain_cfc" / code).is_file(), statement
         assert bool(code) == bool(test), statement
@@ -30,7 +30,7 @@ def test_code_and_tests_that_are_named_exist(table: list[dict[str, str]]) -> Non
             assert name in {one.name for one in ast.walk(tree) if isinstance(one, ast.FunctionDef)}, test
 
 
-def test_every_kind_of_verdict_and_every_numbered_statement_is_there(table: list[dict[str, str]]) -> None:
+def test_paper_statements_cover_every_verdict_and_numbered_statement(table: list[dict[str, str]]) -> None:
     verdicts = [row["verdict"] for row in table]
     for kind in VERDICTS:
         assert any(verdict.startswith(kind) for verdict in verdicts), kind
@@ -51,7 +51,7 @@ def test_every_kind_of_verdict_and_every_numbered_statement_is_there(table: list
         )
 
 
-def test_the_page_holds_the_table(table: list[dict[str, str]]) -> None:
+def test_reproduction_page_contains_the_table_of_statements(table: list[dict[str, str]]) -> None:
     page = (REPOSITORY / "docs" / "reproduction.md").read_text(encoding="utf-8")
     for row in table:
         assert f"| {row['statement']} |" in page

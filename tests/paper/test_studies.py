@@ -30,7 +30,7 @@ def trivia(table: LabelledBatch) -> StudyReport:
     return reproduce_study("triviaqa", table, alpha=LEVELS, splits=2)
 
 
-def test_every_published_table_has_its_study() -> None:
+def test_studies_cover_every_published_table() -> None:
     for name, study in STUDIES.items():
         cells = published_cells(name)
         assert tuple(dict.fromkeys(cell.alpha for cell in cells)) == study.alphas
@@ -38,7 +38,7 @@ def test_every_published_table_has_its_study() -> None:
         assert ablated == {study.ablated_alpha}
 
 
-def test_the_protocol_is_the_papers(trivia: StudyReport) -> None:
+def test_reproduce_study_follows_the_protocol_of_the_paper(trivia: StudyReport) -> None:
     comparison = trivia.comparison
     assert comparison.features == comparison.groups == "hard(entropy, max_score, 0.925)"
     assert [group.words for group in comparison.methods["ICP"].groups] == ["easy prompts", "hard prompts"]
@@ -48,20 +48,20 @@ def test_the_protocol_is_the_papers(trivia: StudyReport) -> None:
     assert [one.features for one in trivia.ablations] == [comparison.features, "entropy", "max_score"]
 
 
-def test_hard_prompts_are_about_as_many_as_the_paper_says(trivia: StudyReport) -> None:
+def test_reproduce_study_has_about_as_many_hard_prompts_as_the_paper(trivia: StudyReport) -> None:
     easy, hard = trivia.comparison.methods["ICP"].groups
     # The top 7.5 % of the larger of two ranks, and whoever is tied with them.
     assert hard.n / (easy.n + hard.n) >= 0.075
 
 
-def test_budgets_are_cut_to_what_was_recorded(table: LabelledBatch) -> None:
+def test_reproduce_study_cuts_budgets_to_what_was_recorded(table: LabelledBatch) -> None:
     found = reproduce_study("gsm8k", table, alpha=LEVELS, splits=1)
     assert [one.n_candidates for one in found.ablations] == [5, 10]
     assert found.comparison.n_candidates == 5
     assert any("The ablation with 20 candidates uses the 10" in note for note in found.notes)
 
 
-def test_too_few_candidates_are_refused(table: LabelledBatch) -> None:
+def test_reproduce_study_refuses_too_few_candidates(table: LabelledBatch) -> None:
     with pytest.raises(InputError, match="needs 5 candidates a prompt, and 4 are recorded"):
         reproduce_study("gsm8k", table.keep_first_candidates(4))
 
@@ -76,7 +76,7 @@ def test_patterns_are_counted_at_levels_within_reach_only(name: StudyName, trivi
     assert {pattern.here for pattern in _find_patterns(published_cells(name), out)} == {(0, 0)}
 
 
-def test_patterns_are_what_the_tables_say(trivia: StudyReport) -> None:
+def test_patterns_equal_those_of_the_published_tables(trivia: StudyReport) -> None:
     by_statement = {pattern.statement: pattern for pattern in trivia.patterns}
     cut = by_statement["cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)"]
     published = {
@@ -92,7 +92,7 @@ def test_patterns_are_what_the_tables_say(trivia: StudyReport) -> None:
     assert cut.here == (here, 2)
 
 
-def test_a_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> None:
+def test_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> None:
     """Handed the coverage of CFC-FULL, CFC no longer falls below it."""
     swapped = []
     for level in trivia.comparison.sweep:
@@ -105,7 +105,7 @@ def test_a_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> Non
     assert found["cutting sets makes them smaller (CFC below CFC-FULL; by construction)"].here == (0, 2)
 
 
-def test_out_of_reach_is_said(table: LabelledBatch) -> None:
+def test_reproduce_study_notes_levels_out_of_reach(table: LabelledBatch) -> None:
     hopeless = LabelledBatch(
         table.draws, table.correct & (np.arange(len(table)) % 2 == 0)[:, None], table.ids, table.clusters
     )
@@ -113,7 +113,7 @@ def test_out_of_reach_is_said(table: LabelledBatch) -> None:
     assert any("None of these levels is within reach" in note for note in found.notes)
 
 
-def test_the_command_shows_tables_patterns_and_ablations() -> None:
+def test_paper_command_prints_tables_patterns_and_ablations() -> None:
     ran = run("paper", "triviaqa", RECORDING, "--alpha", "0.3", "--splits", "1", "--jobs", "1")
     assert ran.code == 0, ran.err
     said = " ".join(ran.out.split())

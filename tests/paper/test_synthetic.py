@@ -82,7 +82,7 @@ def far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> boo
     return bool(off > math.sqrt(math.log(2 / FALSE_ALARM) / (2 * size)))
 
 
-def test_what_a_draw_holds(drawn: LabelledBatch) -> None:
+def test_synthetic_world_draw_is_reproducible_and_complete(drawn: LabelledBatch) -> None:
     assert drawn.draws.scores.shape == drawn.correct.shape == (PROMPTS, N)
     assert drawn.ids[0] == "0"
     assert drawn.ids[-1] == str(PROMPTS - 1)
@@ -110,7 +110,7 @@ def rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     return True
 
 
-def test_candidates_are_correct_as_often_as_difficulty_says(drawn: LabelledBatch) -> None:
+def test_synthetic_candidates_are_correct_as_often_as_stated(drawn: LabelledBatch) -> None:
     assert rates_fit(WORLD, drawn)
     for other in OTHER_RATES:
         assert not rates_fit(other, drawn)
@@ -124,7 +124,7 @@ def shapes_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     return not any(far_from(uniform[part], lambda v: v) for part in (hard < 0.5, hard >= 0.5))
 
 
-def test_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
+def test_synthetic_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
     assert shapes_fit(WORLD, drawn)
     for other in OTHER_SHAPES:
         assert not shapes_fit(other, drawn)
@@ -134,7 +134,7 @@ def test_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.4, 1.0])
-def test_the_success_score_given_difficulty(hard: float) -> None:
+def test_synthetic_success_score_given_difficulty_follows_its_law(hard: float) -> None:
     """The closed form, on draws of a world that has this one difficulty only."""
     at, elsewhere = np.array(hard), np.array(abs(hard - 0.3))
     there = SyntheticWorld(float(WORLD.chance(at)), 0.0, float(WORLD.exponent(at)), 0.0)
@@ -151,7 +151,7 @@ def over_all(world: ClosedForms) -> Callable[[FloatArray], FloatArray]:
     return lambda threshold: world.coverage(threshold, N)
 
 
-def test_the_success_score_over_all_prompts(drawn: LabelledBatch) -> None:
+def test_synthetic_success_score_over_all_prompts_follows_its_law(drawn: LabelledBatch) -> None:
     found = success(drawn)
     covered = int(np.isfinite(found).sum())
     assert not far_from(found, over_all(WORLD))
@@ -161,7 +161,7 @@ def test_the_success_score_over_all_prompts(drawn: LabelledBatch) -> None:
     assert improbable(covered, PROMPTS, replace(WORLD, rate=0.045).attainable(N))
 
 
-def test_a_number_of_the_default_world() -> None:
+def test_synthetic_attainable_coverage_of_the_default_world() -> None:
     assert WORLD.attainable(50) == pytest.approx(0.9878, abs=5e-5)
 
 
@@ -176,18 +176,18 @@ def test_a_number_of_the_default_world() -> None:
         ({"shape": math.inf}, "shape is inf"),
     ],
 )
-def test_what_is_no_world_is_refused(change: dict[str, float], message: str) -> None:
+def test_synthetic_world_refuses_invalid_parameters(change: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
         replace(WORLD, **change)
 
 
 @pytest.mark.parametrize(("prompts", "n"), [(0, 5), (5, 0)])
-def test_nothing_to_draw_is_refused(prompts: int, n: int) -> None:
+def test_synthetic_world_refuses_to_draw_nothing(prompts: int, n: int) -> None:
     with pytest.raises(InputError, match=f"got {prompts} prompts and n = {n}"):
         WORLD.draw(prompts, n, np.random.default_rng(0))
 
 
-def test_the_ablations_draws_take_a_fraction_of_a_second() -> None:
+def test_synthetic_draws_take_less_than_half_a_second() -> None:
     """20,000 prompts x 150 candidates: about 0.03 to 0.08 s where this was written.
 
     The best of five, against a limit that a loop over candidates in Python would miss by far.

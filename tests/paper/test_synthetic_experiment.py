@@ -84,7 +84,7 @@ def of(measured: SplitResult, method: str, alpha: str, levels: tuple[str, ...] =
 
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.3"])
-def test_a_seed_is_what_plain_arithmetic_gives(
+def test_measure_seed_equals_plain_arithmetic(
     alpha: str, one_seed: dict[tuple[int, int], SplitResult]
 ) -> None:
     hand, tau, found = ByHand(*MAIN_SETTING), 1 - float(alpha), one_seed[MAIN_SETTING]
@@ -95,7 +95,7 @@ def test_a_seed_is_what_plain_arithmetic_gives(
     assert of(found, "ICP", alpha) == pytest.approx(hand.figures(np.full(10_000, one)), abs=1e-12)
 
 
-def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) -> None:
+def test_synthetic_top_k_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) -> None:
     hand = ByHand(*MAIN_SETTING)
     ordered = np.take_along_axis(hand.right, np.argsort(hand.v, axis=1), axis=1)
     for alpha in ALPHAS:
@@ -106,7 +106,7 @@ def test_topk_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) 
         assert ecr == pytest.approx(ordered[hand.test, :nearest].any(axis=1).mean())
 
 
-def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
+def test_synthetic_learnt_cp_equals_a_linear_programme(
     one_seed: dict[tuple[int, int], SplitResult],
 ) -> None:
     hand, tau = ByHand(*MAIN_SETTING), 0.8
@@ -129,7 +129,7 @@ def test_learnt_cp_is_the_quantile_regression_that_a_solver_finds(
     assert found == pytest.approx(hand.figures(thresholds), abs=2e-3)
 
 
-def test_the_ablation_uses_the_first_prompts_and_candidates(
+def test_synthetic_ablation_uses_the_first_prompts_and_candidates(
     one_seed: dict[tuple[int, int], SplitResult],
 ) -> None:
     for size, budget in ((2000, 150), (5000, 100)):
@@ -143,7 +143,7 @@ def test_the_ablation_uses_the_first_prompts_and_candidates(
 
 
 @pytest.mark.long
-def test_its_cell_at_full_size_repeats_the_main_table(report: SyntheticReport) -> None:
+def test_synthetic_ablation_at_full_size_repeats_the_main_table(report: SyntheticReport) -> None:
     for metric in ("ECR", "APSS"):
         main, ablation = (
             next(
@@ -158,7 +158,7 @@ def test_its_cell_at_full_size_repeats_the_main_table(report: SyntheticReport) -
 
 
 @pytest.mark.long
-def test_the_fitted_world_reproduces_the_tables_and_another_does_not(report: SyntheticReport) -> None:
+def test_reproduce_synthetic_matches_the_paper_only_for_the_fitted_world(report: SyntheticReport) -> None:
     counts = {one.table: one.in_band for one in report.agreement}
     assert counts["main"] >= 105
     assert counts["ablation"] >= 33
@@ -177,17 +177,17 @@ def test_two_hundred_seeds_reach_every_target() -> None:
 
 
 @pytest.mark.long
-def test_processes_change_nothing() -> None:
+def test_reproduce_synthetic_is_the_same_for_any_number_of_jobs() -> None:
     assert reproduce_synthetic(2, jobs=2) == reproduce_synthetic(2, jobs=1)
 
 
-def test_a_single_seed_has_no_spread() -> None:
+def test_reproduce_synthetic_refuses_a_single_seed() -> None:
     with pytest.raises(InputError, match="at least two seeds"):
         reproduce_synthetic(1)
 
 
 @pytest.mark.long
-def test_the_command_prints_every_cell() -> None:
+def test_paper_synthetic_command_prints_every_cell_as_json() -> None:
     ran = run("paper", "synthetic", "--seeds", "2", "--jobs", "1", "--json")
     assert ran.code in {0, 1}
     cells = ran.data["cells"]
@@ -200,7 +200,7 @@ def test_the_command_prints_every_cell() -> None:
     json.loads(ran.out)
 
 
-def test_the_command_says_what_was_fitted_and_what_predicted() -> None:
+def test_paper_synthetic_command_states_fitted_and_predicted_cells() -> None:
     ran = run("paper", "synthetic", "--seeds", "2", "--jobs", "1", "--alpha", "0.45")
     said = " ".join(ran.out.split())
     assert "Fitted: four numbers of the generator" in said

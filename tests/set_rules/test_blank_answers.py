@@ -41,7 +41,7 @@ REFUSALS = (
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("blank", BLANK)
-def test_the_level_of_a_blank_answer_is_infinite_under_every_rule(rule: str, blank: str) -> None:
+def test_set_rule_levels_of_blank_answers_are_infinite(rule: str, blank: str) -> None:
     scores = [[0.1, 0.3, 0.2], [0.1, 0.2, 0.3]]
     answers = [[blank, "lima", "quito"], [blank, blank, blank]]
     levels = parse_set_rule(rule).levels(CandidateBatch.of(scores, answers))
@@ -54,7 +54,7 @@ def test_the_level_of_a_blank_answer_is_infinite_under_every_rule(rule: str, bla
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_success_score_is_that_of_the_set_which_is_returned(rule: str) -> None:
+def test_success_score_ignores_blank_candidates_labelled_correct(rule: str) -> None:
     """A blank candidate that is labelled correct cannot be served, so that it does not count as covered."""
     draws = CandidateBatch.of([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
     labelled = LabelledBatch(draws, np.array([[True, True], [True, False]]), ("a", "b"), (None, None), 2)
@@ -63,7 +63,7 @@ def test_the_success_score_is_that_of_the_set_which_is_returned(rule: str) -> No
     assert success[1] == 2.0
 
 
-def test_without_texts_nothing_is_blank() -> None:
+def test_draws_without_texts_have_no_blank_answers() -> None:
     assert CandidateBatch.of([[0.1]]).blank is None
     assert parse_set_rule("all").levels(CandidateBatch.of([[0.1]])).tolist() == [[0.1]]
 
@@ -81,7 +81,7 @@ RECORDS = [record(number, (BLANK[number % len(BLANK)], "lima", "quito")) for num
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
-def test_every_reader_of_records_finds_the_same_blanks(tmp_path: Path, suffix: str) -> None:
+def test_readers_of_records_find_the_same_blank_answers(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"records.{suffix}"
     write_records(path, RECORDS)
     expected = tabulate(RECORDS).draws
@@ -106,7 +106,7 @@ def chain_of(generator: Any, **settings: Any) -> CFCRunnable:
 
 @pytest.mark.parametrize("never_empty", [True, False])
 @pytest.mark.parametrize("rule", RULES)
-def test_offline_and_online_decide_alike_and_show_no_blank(rule: str, never_empty: bool) -> None:
+def test_decide_and_chain_agree_and_never_accept_a_blank_answer(rule: str, never_empty: bool) -> None:
     for texts in (("", "lima", "quito"), (" \n", " ", "lima"), ("", " ", "\t"), ("quito", "", "quito")):
         chain = chain_of(ScriptedModel(texts=texts), set_rule=rule, never_empty=never_empty)
         result = chain.invoke("question")
@@ -131,7 +131,7 @@ def test_offline_and_online_decide_alike_and_show_no_blank(rule: str, never_empt
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessage) -> None:
+def test_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessage) -> None:
     drawn = make_candidate(0, refusal)
     # What `collect` records of it is this text.
     assert (drawn.text, drawn.data, drawn.message) == ("", None, refusal)
@@ -144,12 +144,12 @@ def test_a_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMes
     assert "cannot" not in json.dumps(refused.invoke("question").model_dump(mode="json")["answers"])
 
 
-def test_a_candidate_that_only_calls_tools_is_not_blank() -> None:
+def test_candidate_that_only_calls_tools_is_not_blank() -> None:
     call: Any = {"name": "search", "args": {}, "id": "1", "type": "tool_call"}
     assert make_candidate(0, AIMessage("", tool_calls=[call])).text.strip()
 
 
-def test_what_an_extractor_finds_no_answer_in_is_blank() -> None:
+def test_empty_extracted_answer_is_blank() -> None:
     with_answers = [
         one.model_copy(
             update={
@@ -178,7 +178,7 @@ def test_what_an_extractor_finds_no_answer_in_is_blank() -> None:
         assert CFCRunnable(**settings).guarantee.binding == "unverified"
 
 
-def test_coverage_holds_where_the_verifier_likes_blanks() -> None:
+def test_coverage_holds_if_the_verifier_prefers_blank_answers() -> None:
     """The promise by its own law: split conformal on the rule's success score, over many prompts.
 
     The verifier gives blanks the best scores. Covered means that a set holds a correct answer that is not

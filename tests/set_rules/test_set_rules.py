@@ -44,7 +44,7 @@ def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
 @mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
 @given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
-def test_sets_are_nested_in_the_threshold(
+def test_set_rule_sets_are_nested_in_the_threshold(
     rule: str, labelled: LabelledBatch, low: float, high: float
 ) -> None:
     levels = parse_set_rule(rule).levels(labelled.draws)
@@ -59,7 +59,7 @@ def test_sets_are_nested_in_the_threshold(
 @mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
 @given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
-def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
+def test_set_covers_exactly_if_the_success_score_is_reached(
     rule: str, labelled: LabelledBatch, threshold: float
 ) -> None:
     set_rule = parse_set_rule(rule)
@@ -70,7 +70,7 @@ def test_a_correct_candidate_is_accepted_iff_the_success_score_is_reached(
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: LabelledBatch) -> None:
+def test_unique_returns_each_distinct_answer_once(labelled: LabelledBatch) -> None:
     codes = labelled.draws.answer_codes
     assert codes is not None
     for base in ("all", "best_prefix", "rank"):
@@ -84,7 +84,7 @@ def test_unique_returns_each_distinct_answer_of_its_base_once(labelled: Labelled
             assert set(entries) == set(codes[row][every[row]])
 
 
-def test_levels_by_hand() -> None:
+def test_set_rule_levels_equal_a_calculation_by_hand() -> None:
     draws = CandidateBatch.of([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
     inf = np.inf
     expected = {
@@ -103,7 +103,7 @@ def test_levels_by_hand() -> None:
         assert parse_set_rule(rule).levels(draws).tolist() == [levels], rule
 
 
-def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() -> None:
+def test_success_score_without_a_correct_candidate_is_the_cap() -> None:
     labelled = LabelledBatch(
         CandidateBatch.of([[0.4, 1.0], [0.4, 1.0]]),
         np.array([[False, False], [False, True]]),
@@ -113,14 +113,14 @@ def test_success_score_is_the_cap_without_a_correct_candidate_and_never_one() ->
     assert parse_set_rule("all").success_scores(labelled, CAP).tolist() == [2.0, 1.0]
 
 
-def test_a_correct_candidate_behind_the_best_prefix_does_not_count() -> None:
+def test_best_prefix_does_not_count_later_correct_candidates() -> None:
     labelled = LabelledBatch(CandidateBatch.of([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,))
     assert parse_set_rule("best_prefix").success_scores(labelled, CAP).tolist() == [CAP]
 
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: LabelledBatch) -> None:
+def test_at_least_one_adds_only_the_best_candidate(labelled: LabelledBatch) -> None:
     scores, rows = labelled.draws.scores, np.arange(len(labelled))
     best = scores.argmin(axis=1)
     for base in BASES:
@@ -136,7 +136,7 @@ def test_at_least_one_adds_the_best_candidate_and_nothing_else(labelled: Labelle
         assert success[~right].tolist() == plain.success_scores(labelled, CAP)[~right].tolist()
 
 
-def test_contradicting_labels_of_one_answer_are_refused_by_unique_only() -> None:
+def test_unique_refuses_contradicting_labels_of_one_answer() -> None:
     labelled = LabelledBatch(
         CandidateBatch.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
     )
@@ -165,14 +165,14 @@ UNKNOWN = [
 
 
 @pytest.mark.parametrize("text", UNKNOWN)
-def test_unknown_names_are_refused_with_what_is_known(text: str) -> None:
+def test_parse_set_rule_refuses_unknown_names_and_lists_known_ones(text: str) -> None:
     with pytest.raises(InputError, match=r"known are all, best_prefix, rank, at_least_one\(\.\.\.\)"):
         parse_set_rule(text)
 
 
 @settings(derandomize=True)
 @given(labelled=prompts())
-def test_at_least_one_and_unique_may_be_put_in_either_order(labelled: LabelledBatch) -> None:
+def test_at_least_one_and_unique_may_be_nested_in_either_order(labelled: LabelledBatch) -> None:
     for base in BASES:
         plain = parse_set_rule(base)
         written, other = Unique(AtLeastOne(plain)), AtLeastOne(Unique(plain))
@@ -181,7 +181,7 @@ def test_at_least_one_and_unique_may_be_put_in_either_order(labelled: LabelledBa
             assert parse_set_rule(text).text == written.text
 
 
-def test_text_round_trips_and_bare_unique_means_unique_all() -> None:
+def test_parse_set_rule_round_trips_and_expands_bare_names() -> None:
     assert [parse_set_rule(rule).text for rule in RULES] == RULES
     assert parse_set_rule("unique").text == "unique(all)"
     assert parse_set_rule("at_least_one").text == "at_least_one(all)"
@@ -208,7 +208,7 @@ def measure_coverage(
 SLACK = 5 * 0.0231
 
 
-def test_comparisons_include_what_round_off_would_drop() -> None:
+def test_select_candidates_includes_levels_within_round_off() -> None:
     """A feature map that holds the score itself makes thresholds equal a candidate's level, up to round-off.
 
     Nearly every best candidate is correct, so the exact threshold is min_score itself for most prompts. The
@@ -226,7 +226,7 @@ def test_comparisons_include_what_round_off_would_drop() -> None:
     assert plain < 0.8 - SLACK
 
 
-def test_comparisons_on_a_grid_of_tenths_lose_nothing() -> None:
+def test_select_candidates_loses_nothing_on_a_grid_of_tenths() -> None:
     """Scores such as 3 * 0.1 and 0.3 differ in the last bit; features computed from them differ likewise."""
     rng = np.random.default_rng(6)
     scores = rng.integers(1, 10, (1200, 4)) * 0.1

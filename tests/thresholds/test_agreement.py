@@ -95,7 +95,9 @@ def report(found: dict[str, float], record: Callable[[str, object], None]) -> fl
 
 
 @pytest.mark.long
-def test_thresholds_agree(record_property: Callable[[str, object], None]) -> None:
+def test_conditional_threshold_agrees_with_highs_over_up_to_20_features(
+    record_property: Callable[[str, object], None],
+) -> None:
     thousands = repetitions(10, share=0.1)
 
     def every() -> Iterator[Case]:
@@ -110,7 +112,7 @@ def test_thresholds_agree(record_property: Callable[[str, object], None]) -> Non
 
 
 @pytest.mark.long
-def test_the_comparison_notices_a_threshold_that_is_a_little_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_agreement_with_highs_notices_thresholds_shifted_by_1e_8(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
     honest = Fit.compute_values
 

@@ -64,7 +64,9 @@ def same(together: Thresholds, alone: list[Thresholds]) -> bool:
 @pytest.mark.parametrize("window", [pytest.param(None, marks=pytest.mark.long), 30])
 @pytest.mark.parametrize("ridge", [pytest.param(0.0, marks=pytest.mark.long), 1e-3])
 @mostly_long("weighted", [False, True], quick=1)
-def test_many_are_answered_as_each_alone(ridge: float, weighted: bool, window: int | None) -> None:
+def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
+    ridge: float, weighted: bool, window: int | None
+) -> None:
     flagged = finite = 0
     for world, alpha in worlds():
         rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(
@@ -86,7 +88,7 @@ def test_many_are_answered_as_each_alone(ridge: float, weighted: bool, window: i
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
-def test_randomised_ones_too(ridge: float) -> None:
+def test_randomised_solve_in_a_batch_equals_solve_for_each_prompt_alone(ridge: float) -> None:
     kinds: dict[str, int] = {"up": 0, "down": 0, "finite": 0}
     for world, alpha in worlds():
         rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=None).fit(world.features, world.scores)
@@ -119,7 +121,9 @@ def without(rule: ConditionalThreshold, asked: FloatArray, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_short_cut_changes_nothing_and_saves_fits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_capped_short_cut_changes_no_threshold_and_saves_fits(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     searches: list[bytes] = []
     solve = PlainWindows._solve
 
@@ -158,7 +162,7 @@ def test_the_short_cut_changes_nothing_and_saves_fits(kind: str, monkeypatch: py
         assert max(saved.values()) > 1
 
 
-def test_a_fit_below_the_cap_is_not_taken_for_one_on_it() -> None:
+def test_capped_short_cut_does_not_apply_to_a_fit_below_the_cap() -> None:
     # Success scores are 0.5 but for one prompt in ten, whose target is out of reach at no group.
     features = np.eye(2)[np.arange(100) % 2]
     scores = np.where(np.arange(100) < 10, CAP, 0.5)
@@ -178,7 +182,7 @@ def test_a_fit_below_the_cap_is_not_taken_for_one_on_it() -> None:
     assert rule.solve(np.ones((3, 1))).values.tolist() == [np.inf] * 3
 
 
-def test_no_prompt_is_no_problem() -> None:
+def test_solve_of_no_prompts_returns_no_thresholds() -> None:
     rule = ConditionalThreshold("0.2", CAP, window=None).fit(np.ones((9, 1)), np.full(9, CAP))
     assert rule.solve(np.empty((0, 1))).values.shape == (0,)
     assert rule.solve(np.empty((0, 1)), weights=[], uniforms=[]).values.shape == (0,)

@@ -31,7 +31,7 @@ def objective(features: FloatArray, scores: FloatArray, phi: FloatArray, beta: F
     return float(np.maximum(TAU * residuals, (TAU - 1) * residuals).sum() - TAU * phi @ beta)
 
 
-def test_features_that_are_no_numbers_are_named() -> None:
+def test_conditional_threshold_refuses_features_that_are_not_numbers() -> None:
     rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.linspace(0.0, 1.0, 20))
     for asked in (rule.certificate, rule.threshold, rule.solve):
         with pytest.raises(InputError, match=r"^features must be an array of numbers: "):
@@ -39,7 +39,7 @@ def test_features_that_are_no_numbers_are_named() -> None:
 
 
 @pytest.mark.parametrize("window", [64, 1024, None])
-def test_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> None:
+def test_certificate_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> None:
     rng = np.random.default_rng(1)
     size = 5_000
     features = np.stack([np.ones(size), rng.random(size), rng.normal(size=size)], axis=1)
@@ -59,7 +59,7 @@ def test_objectives_agree_and_are_those_of_the_full_data(window: int | None) -> 
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_every_finite_threshold_of_every_kind_has_one(kind: str) -> None:
+def test_certificate_exists_for_every_finite_threshold(kind: str) -> None:
     for case in cases(kind, 5):
         rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores)
         for phi in case.queries:
@@ -72,7 +72,7 @@ def test_every_finite_threshold_of_every_kind_has_one(kind: str) -> None:
                 assert rule.threshold(phi) == np.inf
 
 
-def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
+def test_certificate_of_a_vertex_that_is_not_optimal_has_a_gap() -> None:
     """The negative control: another prompt's vertex, and the right one with a side changed."""
     rng = np.random.default_rng(2)
     features = np.stack([np.ones(200), rng.random(200)], axis=1)
@@ -95,7 +95,7 @@ def test_a_vertex_that_is_not_optimal_is_given_away_by_its_gap() -> None:
     assert not proves(certified(right, Vertex(right.vertex.basis, flipped)), 200)
 
 
-def test_where_there_is_no_threshold_there_is_no_certificate() -> None:
+def test_certificate_is_refused_or_none_without_a_threshold() -> None:
     rng = np.random.default_rng(3)
     features = np.stack([np.ones(3_000), rng.normal(size=3_000)], axis=1)
     rule = ConditionalThreshold("0.1", window=64)
@@ -109,7 +109,7 @@ def test_where_there_is_no_threshold_there_is_no_certificate() -> None:
     assert ConditionalThreshold("0.1").fit([[1.0, 0.0]] * 20, [0.5] * 20).certificate([0.0, 1.0]) is None
 
 
-def test_columns_of_a_certificate_are_the_independent_ones() -> None:
+def test_certificate_columns_are_the_independent_ones() -> None:
     features = np.repeat(np.eye(2), 30, axis=0) @ np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
     certificate = ConditionalThreshold("0.5").fit(features, np.linspace(0, 1, 60)).certificate(features[0])
     assert certificate is not None

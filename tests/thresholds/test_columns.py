@@ -12,7 +12,7 @@ from .cases import KINDS, cases
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_rank_agrees_with_singular_values(kind: str) -> None:
+def test_columns_rank_agrees_with_singular_values(kind: str) -> None:
     for case in cases(kind, 20):
         units = np.abs(case.features).max(axis=0)
         rank = np.linalg.matrix_rank(case.features / np.where(units > 0.0, units, 1.0), tol=1e-10)
@@ -20,7 +20,7 @@ def test_rank_agrees_with_singular_values(kind: str) -> None:
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_every_calibration_row_lies_in_its_row_space(kind: str) -> None:
+def test_columns_row_space_contains_every_calibration_row(kind: str) -> None:
     for case in cases(kind, 20):
         assert Columns.choose(case.features)[0].reduce(case.features)[1].all()
 
@@ -29,7 +29,7 @@ def random_rows(*shape: int, seed: int = 0) -> FloatArray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
-def test_combinations_of_rows_lie_inside_and_nothing_else_does() -> None:
+def test_columns_row_space_contains_only_combinations_of_rows() -> None:
     span, other = random_rows(3, 6), random_rows(40, 6, seed=1)
     columns = Columns.choose(random_rows(30, 3, seed=2) @ span)[0]
     inside = random_rows(40, 3, seed=3) @ span
@@ -41,7 +41,7 @@ def test_combinations_of_rows_lie_inside_and_nothing_else_does() -> None:
     assert not columns.reduce(inside + 1e-6 * other)[1].any()
 
 
-def test_kept_columns_keep_every_digit() -> None:
+def test_columns_reduce_keeps_every_digit() -> None:
     for case in cases("badly_scaled", 20):
         columns = Columns.choose(case.features)[0]
         reduced, _ = columns.reduce(case.features)
@@ -50,26 +50,26 @@ def test_kept_columns_keep_every_digit() -> None:
         assert (np.abs(reduced).max(axis=0) > 0.5 - 1e-12).all()
 
 
-def test_units_do_not_decide_what_is_dependent() -> None:
+def test_columns_rank_does_not_depend_on_units() -> None:
     rows = random_rows(20, 4)
     rows = np.hstack([rows, rows[:, :1] + rows[:, 1:2]])
     for units in (np.ones(5), 10.0 ** np.array([-150.0, 0.0, 120.0, 3.0, -7.0])):
         assert len(Columns.choose(rows * units)[0].kept) == 4
 
 
-def test_a_column_of_zeros_is_dropped_and_prompts_that_need_it_lie_outside() -> None:
+def test_columns_drop_a_column_of_zeros() -> None:
     columns = Columns.choose(np.array([[1.0, 0.0], [1.0, 0.0]]))[0]
     assert columns.kept.tolist() == [0]
     assert columns.reduce(np.array([[1.0, 0.0], [1.0, 1e-3]]))[1].tolist() == [True, False]
 
 
-def test_zero_features_span_zero_only() -> None:
+def test_columns_of_zero_features_span_only_zero() -> None:
     columns = Columns.choose(np.zeros((3, 2)))[0]
     assert columns.kept.tolist() == []
     assert columns.reduce(np.array([[0.0, 0.0], [0.0, 1.0]]))[1].tolist() == [True, False]
 
 
-def test_nearly_dependent_columns_stay_if_they_differ_by_more_than_round_off() -> None:
+def test_columns_keep_nearly_dependent_columns_above_round_off() -> None:
     rows = random_rows(50, 2)
     for difference, rank in ((1e-6, 2), (1e-12, 1)):
         near = np.stack([rows[:, 0], rows[:, 0] + difference * rows[:, 1]], axis=1)

@@ -43,14 +43,14 @@ def assert_same(found: FloatArray, expected: FloatArray, tolerance: float, cap: 
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_agrees_with_the_dual_linear_programme(kind: str) -> None:
+def test_conditional_threshold_agrees_with_the_dual_linear_programme(kind: str) -> None:
     for case in cases(kind, 45):
         expected = [dual_threshold(case.features, case.scores, case.alpha, phi) for phi in case.queries]
         assert_same(solved(case).values, np.array(expected), AGREEMENT, case.cap)
 
 
 @mostly_long("kind", KINDS, quick=4)
-def test_score_and_augmented_fit_cross_at_the_threshold(kind: str) -> None:
+def test_score_and_augmented_fit_cross_at_the_conditional_threshold(kind: str) -> None:
     # The definition, sup{s : s <= g(s)}: the sign of s - g(s) flips there. Where nothing is certified it has
     # not flipped at the cap. Below the threshold g(s) may equal s, which the solver returns to 1e-10; above
     # it the difference is the step at least.
@@ -65,7 +65,7 @@ def test_score_and_augmented_fit_cross_at_the_threshold(kind: str) -> None:
 
 
 @mostly_long("kind", KINDS, quick=3)
-def test_agrees_with_bisection_of_the_definition(kind: str) -> None:
+def test_conditional_threshold_agrees_with_bisection_of_its_definition(kind: str) -> None:
     for case in cases(kind, 1):
         expected = [
             defined_threshold(
@@ -92,7 +92,7 @@ def tiny_case(rng: np.random.Generator) -> Case:
     return Case(features, scores, np.vstack([features[rng.integers(size)], fresh]), ALPHAS[rng.integers(7)])
 
 
-def test_agrees_with_rational_enumeration_within_its_own_error_bound() -> None:
+def test_conditional_threshold_agrees_with_rational_enumeration() -> None:
     rng = np.random.default_rng(20240501)
     counts = {"finite": 0, "infinite": 0}
     for _ in range(repetitions(300, share=0.12)):
@@ -125,7 +125,7 @@ def decimal_case(rng: np.random.Generator) -> Case:
     )
 
 
-def test_round_off_of_decimal_inputs_does_not_choose_the_face() -> None:
+def test_conditional_threshold_of_decimals_ignores_their_round_off() -> None:
     # Where minimisers are not unique for the decimals, floats that stand for them make one of them the only
     # one, by chance. What is wanted is the threshold of the decimals. The rational answer for the floats
     # differs now and then.
@@ -149,7 +149,7 @@ def test_round_off_of_decimal_inputs_does_not_choose_the_face() -> None:
 @pytest.mark.parametrize(
     "kind", ["continuous", "tied", "atoms", "lattice", "hopeless_prompts", "score_among_features"]
 )
-def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) -> None:
+def test_conditional_vertex_is_proven_optimal_in_rational_arithmetic(kind: str) -> None:
     # The vertex comes from the solver, the proof does not: signs of residuals, box and face rule are checked
     # without rounding, and the value that follows lies within the error bound of the float.
     proven = 0
@@ -172,13 +172,13 @@ def test_the_vertex_found_is_proven_optimal_in_rational_arithmetic(kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["nearly_tied_partitions", "scores_on_a_polynomial"])
-def test_a_vertex_is_proven_however_near_the_ties(kind: str) -> None:
+def test_conditional_vertex_is_proven_however_near_the_ties(kind: str) -> None:
     # About one such case in fifty once ended in a `ThresholdError`.
     for case in cases(kind, 150):
         assert (solved(case).errors < 1e-9).all()
 
 
-def test_a_prompt_like_one_the_fit_goes_through_gets_its_score_within_the_error_bound() -> None:
+def test_conditional_threshold_at_a_prompt_on_the_fit_is_its_score() -> None:
     seen = 0
     for case in cases("continuous", 40):
         rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores - 0.5)
@@ -193,7 +193,7 @@ PERCENTS = [f"{k / 100}" for k in range(1, 100)]
 
 
 @pytest.mark.long
-def test_a_constant_feature_gives_the_order_statistic_to_the_bit() -> None:
+def test_conditional_threshold_of_a_constant_is_the_order_statistic() -> None:
     # Every N in 1 ... 60 (in the quick tier every fifth) at every alpha in 0.01 ... 0.99. For constants that
     # have no exact inverse the last bit may differ.
     rng = np.random.default_rng(1)
@@ -213,7 +213,7 @@ def test_a_constant_feature_gives_the_order_statistic_to_the_bit() -> None:
 
 
 @mostly_long("constant_too", [False, True], quick=1)
-def test_disjoint_groups_give_order_statistics_to_the_bit(*, constant_too: bool) -> None:
+def test_conditional_threshold_of_disjoint_groups_is_the_order_statistic(*, constant_too: bool) -> None:
     # Six groups at a time go through all sizes 1 ... 60, in the quick tier every third one. A constant beside
     # the indicators adds nothing to their span; to save time that variant sees a third of the levels, and the
     # quick tests a ninth.
@@ -230,7 +230,7 @@ def test_disjoint_groups_give_order_statistics_to_the_bit(*, constant_too: bool)
             assert found.tolist() == [order_statistic(scores[codes == group], alpha) for group in range(6)]
 
 
-def test_scores_equal_but_for_their_last_bit_give_an_order_statistic_within_the_error_bound() -> None:
+def test_conditional_threshold_of_nearly_equal_scores_is_within_its_error() -> None:
     # 3 * 0.1 and 0.3 count as tied: either may be returned, and the bound covers the difference.
     rng = np.random.default_rng(12)
     for size in range(1, 60, 1 if LONG else 3):
@@ -241,7 +241,7 @@ def test_scores_equal_but_for_their_last_bit_give_an_order_statistic_within_the_
         assert found.values[0] == expected or abs(found.values[0] - expected) <= found.errors[0] < 1e-14
 
 
-def test_a_constant_or_a_group_reaching_its_own_cap_is_infinite() -> None:
+def test_conditional_threshold_that_reaches_its_own_cap_is_infinite() -> None:
     scores = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.5]
     rule = ConditionalThreshold("0.1", cap=1.5).fit(np.ones((9, 1)), scores)
     assert rule.threshold([1.0]) == math.inf
@@ -249,7 +249,7 @@ def test_a_constant_or_a_group_reaching_its_own_cap_is_infinite() -> None:
     assert higher_cap.threshold([1.0]) == 1.5
 
 
-def test_a_threshold_that_is_exactly_the_cap_is_infinite_whatever_the_rounding() -> None:
+def test_conditional_threshold_exactly_at_the_cap_is_infinite() -> None:
     # With an intercept and hopeless prompts only, beta = (cap, 0, ...) fits all: every threshold is the cap
     # or unbounded.
     below, rng = 0, np.random.default_rng(0)
@@ -267,7 +267,7 @@ def mixed(m: FloatArray) -> FloatArray:
     return np.asarray(np.stack([np.ones(len(m)), m], axis=1) @ np.array([[0.3, 0.7], [0.1, -0.9]]))
 
 
-def test_a_threshold_that_is_exactly_a_score_reaches_it_within_the_error_bound() -> None:
+def test_conditional_threshold_exactly_at_a_score_is_within_its_error() -> None:
     # The feature is the smallest score and most success scores equal it, so the fit is s = m. A plain
     # comparison fails by round-off now and then, in a basis in which the coefficients are not 0 and 1.
     rng = np.random.default_rng(3)
@@ -287,7 +287,7 @@ SHAPES = ["continuous", "tied", "lattice", "hopeless_prompts", "overlapping_part
 
 
 @mostly_long("kind", SHAPES, quick=3)
-def test_the_order_of_calibration_prompts_does_not_matter(kind: str) -> None:
+def test_conditional_threshold_does_not_depend_on_the_order_of_prompts(kind: str) -> None:
     rng = np.random.default_rng(4)
     for case in cases(kind, 20):
         order = rng.permutation(len(case.scores))
@@ -296,7 +296,7 @@ def test_the_order_of_calibration_prompts_does_not_matter(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless_prompts", "hat_functions", "extreme_alpha"])
-def test_scores_in_other_units_give_the_threshold_in_those_units(kind: str) -> None:
+def test_conditional_threshold_scales_and_shifts_with_the_scores(kind: str) -> None:
     # S -> a S + b with a > 0 and the constant in the span: threshold and cap go the same way.
     for case in cases(kind, 20):
         a, b = 3.7, 0.45
@@ -305,7 +305,7 @@ def test_scores_in_other_units_give_the_threshold_in_those_units(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "lattice", "duplicate_columns"])
-def test_adding_a_combination_of_features_to_the_scores_adds_it_to_the_threshold(kind: str) -> None:
+def test_conditional_threshold_moves_with_a_combination_of_features(kind: str) -> None:
     rng = np.random.default_rng(5)
     for case in cases(kind, 20):
         gamma = rng.normal(size=case.features.shape[1])
@@ -315,7 +315,7 @@ def test_adding_a_combination_of_features_to_the_scores_adds_it_to_the_threshold
 
 
 @mostly_long("kind", SHAPES, quick=3)
-def test_another_basis_of_the_same_span_gives_the_same_threshold(kind: str) -> None:
+def test_conditional_threshold_does_not_depend_on_the_basis(kind: str) -> None:
     rng = np.random.default_rng(6)
     for case in cases(kind, 20):
         d = case.features.shape[1]
@@ -325,7 +325,7 @@ def test_another_basis_of_the_same_span_gives_the_same_threshold(kind: str) -> N
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_a_prompt_gets_the_same_threshold_alone_and_in_any_batch(kind: str) -> None:
+def test_conditional_threshold_is_the_same_alone_and_in_any_batch(kind: str) -> None:
     for case in cases(kind, 5):
         rule = ConditionalThreshold(case.alpha, cap=case.cap).fit(case.features, case.scores)
         alone = [rule.threshold(phi) for phi in case.queries]
@@ -334,7 +334,7 @@ def test_a_prompt_gets_the_same_threshold_alone_and_in_any_batch(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["groups", "whole_rank", "group_without_points"])
-def test_groups_never_get_a_lower_threshold_at_a_higher_level(kind: str) -> None:
+def test_conditional_threshold_of_groups_never_rises_with_alpha(kind: str) -> None:
     for case in cases(kind, 10):
         rules = (
             ConditionalThreshold(alpha).fit(case.features, case.scores)
@@ -344,7 +344,7 @@ def test_groups_never_get_a_lower_threshold_at_a_higher_level(kind: str) -> None
         assert (values[1:] <= values[:-1]).all()
 
 
-def test_linear_classes_may_cross_so_monotony_is_a_law_of_groups_only() -> None:
+def test_conditional_threshold_of_linear_classes_may_rise_with_alpha() -> None:
     crossings = 0
     for case in cases("continuous", 30):
         rules = (ConditionalThreshold(alpha).fit(case.features, case.scores) for alpha in PERCENTS[::7])
@@ -353,14 +353,14 @@ def test_linear_classes_may_cross_so_monotony_is_a_law_of_groups_only() -> None:
     assert crossings > 0
 
 
-def test_nothing_is_certified_outside_the_row_space_or_for_a_group_without_points() -> None:
+def test_conditional_threshold_is_infinite_outside_the_row_space() -> None:
     for case in cases("outside_row_space", 20):
         assert np.isinf(solved(case).values).all()
     for case in cases("group_without_points", 20):
         assert solved(case).values[-1] == math.inf
 
 
-def test_a_prompt_without_features_has_threshold_zero() -> None:
+def test_conditional_threshold_of_zero_features_is_zero() -> None:
     # phi' beta = 0 for every beta, so s <= g(s) says s <= 0.
     for case in cases("zero_phi", 20):
         assert solved(case).values.tolist() == [0.0]
@@ -368,6 +368,6 @@ def test_a_prompt_without_features_has_threshold_zero() -> None:
     assert nothing.thresholds([[0.0, 0.0], [0.0, 1.0]]).tolist() == [0.0, math.inf]
 
 
-def test_a_threshold_may_be_negative_and_is_not_clipped() -> None:
+def test_conditional_threshold_may_be_negative() -> None:
     rule = ConditionalThreshold("0.5").fit([[1.0, t] for t in (0.0, 0.5, 1.0)], [0.0, 0.5, 1.0])
     assert rule.threshold([1.0, -0.25]) == pytest.approx(-0.25, abs=1e-12)

@@ -63,13 +63,13 @@ def beta_rank(size: int, tau: float, delta: float) -> int:
 
 
 @pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
-def test_ranks_at_one_tenth(size: int, rank: int) -> None:
+def test_confident_rank_at_one_tenth_equals_published_numbers(size: int, rank: int) -> None:
     assert confident_rank(size, compute_tau(0.1), 0.1) == rank == beta_rank(size, 0.9, 0.1)
 
 
 @pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
 @mostly_long("delta", ["0.000000000001", "0.01", "0.05", "0.1", "0.37", "0.5", "0.9"], quick=3)
-def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
+def test_confident_rank_equals_exact_arithmetic(alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), Fraction(delta)
     for size in range(36):
         least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
@@ -78,7 +78,7 @@ def test_ranks_are_those_of_exact_arithmetic(alpha: str, delta: str) -> None:
 
 @settings(derandomize=True)
 @given(size=st.integers(0, 90), alpha=levels, delta=levels, groups=st.integers(1, 7))
-def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
+def test_confident_rank_of_a_divided_delta_equals_exact_arithmetic(
     size: int, alpha: str, delta: str, groups: int
 ) -> None:
     tau, share = compute_tau(alpha), Fraction(delta) / groups
@@ -92,7 +92,7 @@ def test_ranks_of_divided_deltas_are_those_of_exact_arithmetic(
     alpha=levels | st.sampled_from(["0.000001", "0.999999", "0.000000000001"]),
     delta=levels | st.sampled_from(["0.000000000001", "0.00001", "0.999999999999"]),
 )
-def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -> None:
+def test_confident_rank_of_any_size_agrees_with_scipy(size: int, alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), float(delta)
     rank = confident_rank(size, tau, delta)
     ordinary = conformal_rank(size, tau)
@@ -106,7 +106,7 @@ def test_ranks_of_any_size_agree_with_scipy(size: int, alpha: str, delta: str) -
 
 @settings(derandomize=True)
 @given(size=st.integers(1, 10**5), alpha=levels, delta=levels)
-def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delta: str) -> None:
+def test_confident_rank_is_within_the_hoeffding_bound(size: int, alpha: str, delta: str) -> None:
     # P(Bin(N, tau) >= N tau + x) <= exp(-2 x^2 / N) (Hoeffding), so that the smallest rank is not above it.
     tau = compute_tau(alpha)
     excess = math.sqrt(size / 2 * math.log(1 / float(delta)))
@@ -115,14 +115,16 @@ def test_confidence_costs_about_the_root_of_the_size(size: int, alpha: str, delt
 
 @settings(derandomize=True)
 @given(size=st.integers(0, 3000), alpha=levels, deltas=st.tuples(levels, levels))
-def test_more_confidence_takes_a_larger_rank(size: int, alpha: str, deltas: tuple[str, str]) -> None:
+def test_confident_rank_grows_with_confidence_and_size(
+    size: int, alpha: str, deltas: tuple[str, str]
+) -> None:
     tau = compute_tau(alpha)
     small, large = sorted(deltas, key=float)
     assert confident_rank(size, tau, small) >= confident_rank(size, tau, large)
     assert confident_rank(size + 1, tau, small) >= confident_rank(size, tau, small)
 
 
-def test_tails_are_as_accurate_as_they_say() -> None:
+def test_binomial_tails_are_within_their_stated_round_off() -> None:
     # Against whole numbers: P(Bin(N, 9/10) >= k) 10^N is a sum of binomial coefficients times powers of nine.
     size, delta = 3000, Fraction(1, 10**6)
     first, tails = _binomial_tails(size, Fraction(9, 10), delta)
@@ -140,21 +142,21 @@ def test_tails_are_as_accurate_as_they_say() -> None:
     assert exact[first + len(tails) - 1] < delta < exact[first]
 
 
-def test_a_tail_that_equals_delta_counts_as_above_it() -> None:
+def test_confident_rank_counts_a_tail_equal_to_delta_as_above_it() -> None:
     # P(Bin(3, 1/2) = 3) is 1/8 to the bit, and round-off errs towards the larger rank.
     assert exact_rank(3, Fraction(1, 2), Fraction(1, 8)) == 3
     assert confident_rank(3, Fraction(1, 2), "0.125") == 4
     assert confident_rank(3, Fraction(1, 2), "0.12500001") == 3
 
 
-def test_the_promise_on_average_is_kept_for_a_large_delta_too() -> None:
+def test_confident_rank_is_never_below_the_conformal_rank() -> None:
     # 0.91^9 = 0.428: Beta(9, 1) lies above its own mean of 0.9, and above 0.91, more often than not.
     tau = compute_tau("0.09")
     assert beta_rank(9, 0.91, 0.43) == 9
     assert confident_rank(9, tau, "0.43") == conformal_rank(9, tau) == 10
 
 
-def test_a_delta_below_one_over_e_never_falls_below_the_ordinary_rank() -> None:
+def test_confident_rank_exceeds_the_mean_for_delta_below_one_over_e() -> None:
     # A rank k below (N + 1) tau has P(Beta < tau) >= P(Beta <= k / (N + 1)), its mean: at least 1 / e.
     least = 1.0
     for size in range(1, 300):
@@ -163,7 +165,7 @@ def test_a_delta_below_one_over_e_never_falls_below_the_ordinary_rank() -> None:
     assert 1 / math.e < least < 1 / math.e + 1e-3
 
 
-def test_delta_is_a_decimal_strictly_between_zero_and_one() -> None:
+def test_delta_must_be_a_decimal_strictly_between_zero_and_one() -> None:
     assert format_delta(0.10) == format_delta("0.100") == format_delta(Decimal("0.1")) == "0.1"
     wrong: list[Level] = [0, 1, 0.0, -0.1, 1.5, "nan", "inf", "a tenth", True]
     for delta in wrong:
@@ -191,7 +193,7 @@ def rarely_below(failed: npt.NDArray[np.bool_], delta: float, rate: float) -> bo
     return bool(stats.binom.sf(int(failed.sum()) - 1, len(failed), delta) > rate)
 
 
-def test_ties_only_raise_what_is_kept() -> None:
+def test_confident_coverage_with_ties_is_at_least_that_of_the_beta_law() -> None:
     # Seven success scores, and a cap for one prompt in ten. An infinite threshold flags every prompt, which
     # keeps the promise.
     rng = np.random.default_rng(2)
@@ -216,7 +218,7 @@ def test_ties_only_raise_what_is_kept() -> None:
     assert stats.ks_1samp(strictly, law.cdf, alternative="greater").statistic > bound
 
 
-def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
+def test_success_score_of_one_for_hopeless_prompts_breaks_confidence() -> None:
     # A quarter of the prompts has no correct candidate, more than alpha: all thresholds but few are infinite.
     # With S = 1 for them the threshold is finite, and no set of theirs holds a correct answer.
     rng = np.random.default_rng(3)
@@ -233,7 +235,7 @@ def test_hopeless_prompts_called_covered_at_one_break_the_promise() -> None:
     assert not rarely_below(np.array(at_one) < tau, 0.1, FALSE_ALARM)
 
 
-def test_exchangeable_prompts_are_not_enough() -> None:
+def test_confidence_does_not_hold_for_exchangeable_dependent_prompts() -> None:
     # All 201 ways to leave one of 201 prompts out are equally likely: exchangeable, and without chance. The
     # 200 left decide whether the other is covered, and of these ways more than delta fail.
     size, delta, tau = 200, Fraction(1, 100), compute_tau("0.1")
@@ -255,7 +257,7 @@ def test_exchangeable_prompts_are_not_enough() -> None:
     alpha=levels,
     delta=levels,
 )
-def test_a_group_has_its_order_statistic_with_ties_atoms_at_the_cap_and_no_prompts(
+def test_grouped_threshold_is_the_order_statistic_of_its_group(
     prompts: list[tuple[int, int]], alpha: str, delta: str
 ) -> None:
     # Five groups, of which the last is always empty; scores in tenths, those from 1.1 on are the cap.
@@ -276,7 +278,7 @@ def test_a_group_has_its_order_statistic_with_ties_atoms_at_the_cap_and_no_promp
     prompts=st.lists(st.tuples(st.integers(0, 2), st.floats(-1.0, 2.0)), min_size=1, max_size=60),
     delta=levels,
 )
-def test_a_grouped_state_read_back_gives_bit_identical_thresholds(
+def test_grouped_threshold_restored_from_its_state_is_bit_identical(
     prompts: list[tuple[int, float]], delta: str
 ) -> None:
     member, scores = [group for group, _ in prompts], [score for _, score in prompts]
@@ -290,7 +292,7 @@ def test_a_grouped_state_read_back_gives_bit_identical_thresholds(
     assert restored.dimension == fitted.dimension == 3
 
 
-def test_one_group_is_the_marginal_rule() -> None:
+def test_grouped_threshold_of_one_group_equals_the_marginal_rule() -> None:
     rng = np.random.default_rng(4)
     for size in (1, 5, 22, 60, 333):
         ones, scores = np.ones((size, 1)), rng.integers(0, 20, size) / 10
@@ -301,7 +303,7 @@ def test_one_group_is_the_marginal_rule() -> None:
         assert grouped.threshold([1.0]) == marginal.threshold([1.0])
 
 
-def test_a_group_is_never_below_the_conditional_threshold() -> None:
+def test_grouped_threshold_is_never_below_the_conditional_one() -> None:
     # Whose rank is the ordinary one, in every group.
     rng = np.random.default_rng(5)
     member, scores = rng.integers(0, 3, 300), rng.random(300)
@@ -312,7 +314,7 @@ def test_a_group_is_never_below_the_conditional_threshold() -> None:
     assert (grouped > conditional).all()
 
 
-def test_a_marginal_state_is_the_same_with_and_without_delta() -> None:
+def test_marginal_state_does_not_depend_on_delta() -> None:
     scores = np.arange(1, 61) / 100
     plain, confident = MarginalThreshold("0.2"), MarginalThreshold("0.2", delta="0.1")
     fitted = confident.fit(np.ones((60, 2)), scores)
@@ -324,7 +326,7 @@ def test_a_marginal_state_is_the_same_with_and_without_delta() -> None:
     assert confident.fit(np.ones((9, 1)), scores[:9]).state_data()["quantile"].shape == (0,)
 
 
-def test_delta_is_part_of_a_rule() -> None:
+def test_threshold_rules_with_different_delta_are_not_equal() -> None:
     assert MarginalThreshold(0.1, delta=0.10) == MarginalThreshold("0.1", delta="0.100")
     assert MarginalThreshold(0.1, delta=0.1) != MarginalThreshold(0.1)
     assert GroupedThreshold(0.1, delta=0.1) == GroupedThreshold(0.1, delta="0.10")
@@ -334,7 +336,7 @@ def test_delta_is_part_of_a_rule() -> None:
 @pytest.mark.parametrize(
     "row", [[0.0, 0.0], [1.0, 1.0], [0.5, 0.5], [2.0, 0.0], [1.0, -1.0], [1.0, 1e-9], [1.0 - 1e-9, 0.0]]
 )
-def test_a_prompt_in_no_group_or_in_several_is_refused_at_fit_and_has_no_threshold(row: list[float]) -> None:
+def test_grouped_threshold_refuses_prompts_in_no_group_or_in_several(row: list[float]) -> None:
     features = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
     scores = np.arange(40) / 40
     rule = GroupedThreshold("0.2", delta="0.2")
@@ -345,7 +347,7 @@ def test_a_prompt_in_no_group_or_in_several_is_refused_at_fit_and_has_no_thresho
     assert found[1] < 1.0
 
 
-def test_a_grouped_rule_refuses_what_every_rule_refuses() -> None:
+def test_grouped_threshold_refuses_invalid_data() -> None:
     rule = GroupedThreshold("0.5", cap=1.5, delta="0.5")
     for ask in (lambda: rule.threshold([1.0, 0.0]), lambda: rule.dimension, rule.state_data):
         with pytest.raises(NotFittedError, match=r"\.fit\("):
@@ -373,12 +375,12 @@ def test_a_grouped_rule_refuses_what_every_rule_refuses() -> None:
         {"quantiles": np.array([0.5]), "dimension": np.array([1.0])},
     ],
 )
-def test_an_impossible_state_of_a_grouped_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+def test_grouped_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     with pytest.raises(InputError):
         GroupedThreshold("0.5", cap=1.5, delta="0.5").restore(wrong)
 
 
-def test_a_grouped_rule_keeps_no_array_of_others() -> None:
+def test_grouped_threshold_copies_the_arrays_of_its_state() -> None:
     rule = GroupedThreshold("0.5", delta="0.4")
     given_state = {"quantiles": np.array([0.5, 0.7])}
     restored = rule.restore(given_state)

@@ -29,12 +29,12 @@ def sloped(size: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
     return np.stack([np.ones(size), t], axis=1), 0.5 * t + 0.5 * rng.random(size)
 
 
-def test_ties() -> None:
+def test_edge_case_ties() -> None:
     assert constant([0.3] * 12 + [0.7] * 7).threshold([1.0]) == 0.7
     assert constant([0.3] * 18 + [0.7]).threshold([1.0]) == 0.3
 
 
-def test_atoms() -> None:
+def test_edge_case_atoms() -> None:
     # Rank ceil(20 * 0.9) = 18 of 19: within the atom at 0.5, at its first and at its last score, beyond it.
     for low, atom in ((10, 9), (17, 1), (0, 18)):
         scores = [0.1] * low + [0.5] * atom + [0.9] * (19 - low - atom)
@@ -42,7 +42,7 @@ def test_atoms() -> None:
     assert constant([0.1] * 9 + [0.5] * 8 + [0.9] * 2).threshold([1.0]) == 0.9
 
 
-def test_whole_rank() -> None:
+def test_edge_case_rank_that_is_a_whole_number() -> None:
     # (9 + 1) * 0.9 = 9 exactly: the maximum, not infinity. And 10 * (1 - 0.3) = 7, whatever floats say of it.
     scores = [k / 10 for k in range(1, 10)]
     assert constant(scores).threshold([1.0]) == 0.9
@@ -50,7 +50,7 @@ def test_whole_rank() -> None:
     assert constant(scores[:8]).threshold([1.0]) == math.inf
 
 
-def test_fewer_prompts_than_features() -> None:
+def test_edge_case_fewer_prompts_than_features() -> None:
     features = np.array([[1.0, 0.2, 0.7], [1.0, 0.9, 0.1]])
     rule = ConditionalThreshold("0.6").fit(features, [0.3, 0.8])
     assert rule.threshold([0.0, 0.0, 0.0]) == 0.0
@@ -59,7 +59,7 @@ def test_fewer_prompts_than_features() -> None:
     assert rule.threshold(features[0] / 3) == pytest.approx(0.1, abs=1e-15)
 
 
-def test_rank_deficiency() -> None:
+def test_edge_case_rank_deficient_features() -> None:
     # The groups of two partitions, each of which sums to the constant.
     rng = np.random.default_rng(1)
     first, second = rng.integers(0, 2, 200), rng.integers(0, 3, 200)
@@ -71,7 +71,7 @@ def test_rank_deficiency() -> None:
     np.testing.assert_allclose(redundant, plain, atol=1e-12)
 
 
-def test_duplicate_columns() -> None:
+def test_edge_case_duplicate_columns() -> None:
     features, scores = sloped(100)
     doubled = np.hstack([features, features[:, 1:], -3.0 * features[:, 1:]])
     once = ConditionalThreshold("0.2").fit(features, scores).thresholds(features[:20])
@@ -80,7 +80,7 @@ def test_duplicate_columns() -> None:
     )
 
 
-def test_badly_scaled_columns() -> None:
+def test_edge_case_badly_scaled_columns() -> None:
     features, scores = sloped(100)
     units = np.array([2.0**40, 2.0**-40])  # powers of two change no digit
     once = ConditionalThreshold("0.2").fit(features, scores).thresholds(features[:20])
@@ -91,19 +91,19 @@ def test_badly_scaled_columns() -> None:
     np.testing.assert_allclose(scaled, once, atol=1e-12)
 
 
-def test_phi_zero() -> None:
+def test_edge_case_zero_features() -> None:
     # Every linear function is zero there.
     features, scores = sloped(100)
     assert ConditionalThreshold("0.2").fit(features, scores).threshold([0.0, 0.0]) == 0.0
 
 
-def test_phi_outside_the_row_space() -> None:
+def test_edge_case_features_outside_the_row_space() -> None:
     rule = ConditionalThreshold("0.2").fit(np.eye(3)[[0, 0, 0, 0, 0, 1, 1, 1, 1, 1]], np.linspace(0.1, 1, 10))
     assert rule.threshold([0.0, 0.0, 1.0]) == math.inf
     assert rule.threshold([1.0, 0.0, 0.0]) == 0.5
 
 
-def test_high_leverage() -> None:
+def test_edge_case_high_leverage() -> None:
     # A prompt far out on the slope pulls the fit to itself: finite near the data, infinite beyond some point.
     features, scores = sloped(60)
     rule = ConditionalThreshold("0.1", cap=1e3).fit(features, scores)
@@ -114,7 +114,7 @@ def test_high_leverage() -> None:
     assert found[-1] == math.inf
 
 
-def test_unbounded() -> None:
+def test_edge_case_unbounded_regression() -> None:
     # Eight scores cannot bound a rank of 9; nor can a group of three one of 3.6.
     assert constant([0.1] * 8).threshold([1.0]) == math.inf
     groups = np.eye(2)[[0] * 30 + [1] * 3]
@@ -124,13 +124,13 @@ def test_unbounded() -> None:
 
 
 @pytest.mark.parametrize("cap", [1.0 + 1e-6, 1.5, 2.0])
-def test_all_prompts_hopeless(cap: float) -> None:
+def test_edge_case_all_prompts_hopeless(cap: float) -> None:
     features, _ = sloped(50)
     rule = ConditionalThreshold("0.3", cap=cap).fit(features, np.full(50, cap))
     assert rule.thresholds(features).tolist() == [math.inf] * 50
 
 
-def test_cap_sensitivity() -> None:
+def test_edge_case_different_caps() -> None:
     # In groups a cap only marks ranks as out of reach: finite thresholds are the same under each. Along a
     # slope hopeless prompts pull the fit, a huge cap far more than a small one.
     rng = np.random.default_rng(2)
@@ -148,7 +148,7 @@ def test_cap_sensitivity() -> None:
 
 
 @pytest.mark.parametrize("cap", [1.1, 1.0 + 1e-9, 2.0])
-def test_a_threshold_exactly_at_the_cap(cap: float) -> None:
+def test_edge_case_threshold_exactly_at_the_cap(cap: float) -> None:
     # The fit runs through hopeless prompts only: its exact value is the cap, its float may fall below.
     rng = np.random.default_rng(4)
     t = rng.random(40)
@@ -161,7 +161,7 @@ def test_a_threshold_exactly_at_the_cap(cap: float) -> None:
     assert np.isinf(found.values[at_cap]).all()
 
 
-def test_a_threshold_exactly_at_a_candidates_level() -> None:
+def test_edge_case_threshold_exactly_at_a_candidate_score() -> None:
     # Scores on a line: the threshold of every prompt on it is its score, and the candidate must be let in.
     t = np.linspace(0.0, 1.0, 41)
     features = np.stack([0.3 + 0.1 * t, 0.7 - 0.9 * t], axis=1)
@@ -172,7 +172,7 @@ def test_a_threshold_exactly_at_a_candidates_level() -> None:
     assert found.errors.max() < 1e-12
 
 
-def test_more_equal_rows_than_a_window_holds() -> None:
+def test_edge_case_more_equal_rows_than_the_window() -> None:
     # 30,000 prompts of nine kinds in a window of 16: equal ones are one row with a weight.
     rng = np.random.default_rng(5)
     group, scores = rng.integers(0, 3, 30_000), rng.choice([0.2, 0.5, 0.8], 30_000, p=[0.5, 0.3, 0.2])
@@ -182,7 +182,7 @@ def test_more_equal_rows_than_a_window_holds() -> None:
         assert rule.threshold(np.eye(3)[one]) == order_statistic(scores[group == one], "0.1")
 
 
-def test_more_rows_on_the_fit_than_a_window_holds() -> None:
+def test_edge_case_more_rows_on_the_fit_than_the_window() -> None:
     # 95 of 100 prompts lie on s = m, no two of them equal: all of them are kept, and nothing is refused.
     rng = np.random.default_rng(6)
     m = rng.random(20_000)
@@ -204,15 +204,15 @@ def assert_order_statistics_and_highs(alphas: tuple[str, ...], along_a_slope: st
     assert found == pytest.approx(expected, abs=1e-7)
 
 
-def test_alpha_near_zero() -> None:
+def test_edge_case_alpha_near_zero() -> None:
     assert_order_statistics_and_highs(("0.001", "0.0009", "0.0000001"), "0.001")
 
 
-def test_alpha_near_one() -> None:
+def test_edge_case_alpha_near_one() -> None:
     assert_order_statistics_and_highs(("0.999", "0.9999", "0.9999999"), "0.999")
 
 
-def test_one_calibration_prompt() -> None:
+def test_edge_case_one_calibration_prompt() -> None:
     features, scores = np.array([[1.0, 3.0]]), np.array([0.4])
     for alpha in ("0.4", "0.5", "0.6"):
         rule = ConditionalThreshold(alpha).fit(features, scores)

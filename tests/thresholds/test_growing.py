@@ -65,7 +65,7 @@ def assert_optimal(rows: Rows, fit: BaseFit, tau: Fraction) -> None:
 
 @mostly_long("kind", KINDS, quick=3)
 @pytest.mark.parametrize("size", [FIRST_SAMPLE_SIZE, FIRST_SAMPLE_SIZE + 1, 7_000, 50_000])
-def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
+def test_fit_base_regression_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
     rows = kind(np.random.default_rng(size), size)
     fit = fit_base_regression(rows, TAU)
     assert_optimal(rows, fit, TAU)
@@ -75,7 +75,7 @@ def test_a_grown_fit_is_optimal_over_all_rows(kind: Kind, size: int) -> None:
 
 
 @mostly_long("kind", KINDS, quick=3)
-def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
+def test_fit_base_regression_is_exact_with_a_too_narrow_band(
     kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = kind(np.random.default_rng(1), 7_000)
@@ -87,7 +87,7 @@ def test_a_band_that_is_far_too_narrow_costs_rounds_and_not_exactness(
 
 
 @mostly_long("kind", KINDS, quick=3)
-def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None:
+def test_threshold_does_not_depend_on_the_start_of_the_search(kind: Kind) -> None:
     rows = kind(np.random.default_rng(2), 3_000)
     rule = ConditionalThreshold("0.1").fit(rows.features, rows.scores)
     plain = QuantileSimplex(rows, TAU)
@@ -98,7 +98,7 @@ def test_thresholds_do_not_depend_on_where_the_search_starts(kind: Kind) -> None
         assert rule.threshold(phi) == pytest.approx(expected, abs=1e-12)
 
 
-def test_beyond_the_first_subsample_groups_are_still_order_statistics_to_the_bit() -> None:
+def test_threshold_of_groups_beyond_the_first_subsample_is_exact() -> None:
     rows = grouped(np.random.default_rng(3), 9_001)
     rule = ConditionalThreshold("0.1").fit(rows.features, rows.scores)
     for group in range(4):
@@ -106,7 +106,7 @@ def test_beyond_the_first_subsample_groups_are_still_order_statistics_to_the_bit
         assert rule.threshold(np.eye(4)[group]) == order_statistic(scores, "0.1")
 
 
-def test_at_a_level_that_few_rows_reach_the_base_fit_is_found_all_the_same() -> None:
+def test_fit_base_regression_is_optimal_at_a_level_few_rows_reach() -> None:
     """At 1 - 1/10000 a subsample of 2,000 rows has no row above the fit, nor have 3,000 rows in all."""
     tau = Fraction(9999, 10_000)
     for size in (3_000, 12_000):

@@ -38,7 +38,7 @@ def test_nearly_dependent_features_give_the_threshold_of_their_span(exponent: in
 
 
 @mostly_long("seed", [2, 3, 5], quick=1)
-def test_coefficients_that_are_zero_but_for_round_off_are_no_obstacle(seed: int) -> None:
+def test_coefficients_that_are_zero_but_for_round_off_are_solved(seed: int) -> None:
     """Two hat bases that both add up to one, and a graded judge: the fit lies on score 0 for most prompts.
 
     Seen: "nearly dependent" for each of these seeds. Round-off of 1e-17 in coefficients that should be
@@ -61,7 +61,7 @@ def test_coefficients_that_are_zero_but_for_round_off_are_no_obstacle(seed: int)
 
 
 @pytest.mark.parametrize(("size", "members"), [(5_000, 1), (5_000, 3), (100_000, 50)])
-def test_a_group_that_a_subsample_misses_is_no_obstacle(size: int, members: int) -> None:
+def test_group_missing_from_the_subsample_gets_its_order_statistic(size: int, members: int) -> None:
     for seed in range(repetitions(6, share=1 / 3)):
         rng = np.random.default_rng(seed)
         codes = rng.integers(0, 3, size)
@@ -74,7 +74,7 @@ def test_a_group_that_a_subsample_misses_is_no_obstacle(size: int, members: int)
             assert found[group] == (own[rank - 1] if rank <= len(own) else np.inf)
 
 
-def test_prompts_that_share_an_answer_have_bounds_of_their_own() -> None:
+def test_prompts_that_share_an_answer_have_their_own_bounds() -> None:
     scores = np.random.default_rng(0).random(5_000)
     rule = ConditionalThreshold("0.1", window=16).fit(np.ones((5_000, 1)), scores)
     for order in ([0, 1], [1, 0]):
@@ -87,7 +87,7 @@ def test_prompts_that_share_an_answer_have_bounds_of_their_own() -> None:
 
 
 @pytest.mark.long
-def test_what_was_fitted_can_be_restored_however_dependent() -> None:
+def test_nearly_dependent_state_can_be_restored() -> None:
     for seed in range(200):
         rng = np.random.default_rng(seed)
         features = np.column_stack([np.ones(5), rng.normal(size=5), np.zeros(5)])
@@ -97,7 +97,7 @@ def test_what_was_fitted_can_be_restored_however_dependent() -> None:
         assert restored.thresholds(features).tolist() == rule.thresholds(features).tolist()
 
 
-def test_writing_into_a_state_changes_no_rule() -> None:
+def test_changing_a_state_does_not_change_the_rule() -> None:
     features = np.stack([np.ones(50), np.linspace(0, 1, 50)], axis=1)
     rule = ConditionalThreshold("0.2").fit(features, np.linspace(0, 1, 50) ** 2)
     before = rule.thresholds(features[:5]).tolist()
@@ -107,7 +107,7 @@ def test_writing_into_a_state_changes_no_rule() -> None:
 
 
 @pytest.mark.parametrize("root", [np.ones((2, 2)), np.array([[1.0, 0.0], [1.0, 1.0]]), np.zeros((2, 2))])
-def test_a_metric_that_is_none_is_refused(root: FloatArray) -> None:
+def test_restore_refuses_a_root_that_is_not_a_metric(root: FloatArray) -> None:
     rule = ConditionalThreshold("0.2").fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9]], [0.1, 0.2, 0.3])
     with pytest.raises(InputError, match="'root'"):
         rule.restore({**rule.state_data(), "root": root})
@@ -115,7 +115,7 @@ def test_a_metric_that_is_none_is_refused(root: FloatArray) -> None:
 
 @pytest.mark.parametrize("ridge", [0.0, 0.1])
 @pytest.mark.parametrize("size", [1e155, -1e200, 1e308])
-def test_numbers_whose_products_overflow_are_refused(size: float, ridge: float) -> None:
+def test_fit_refuses_numbers_whose_products_overflow(size: float, ridge: float) -> None:
     features = np.stack([np.ones(50), np.linspace(0, 1, 50)], axis=1)
     rule = ConditionalThreshold("0.2", ridge=ridge)
     with pytest.raises(InputError, match="1e\\+150"):
@@ -127,7 +127,7 @@ def test_numbers_whose_products_overflow_are_refused(size: float, ridge: float) 
 
 
 @pytest.mark.parametrize("unit", [1e-170, 1e-100, 1e100])
-def test_a_ridge_on_slopes_does_not_care_for_units_however_extreme(unit: float) -> None:
+def test_ridge_on_slopes_does_not_depend_on_extreme_units(unit: float) -> None:
     rng = np.random.default_rng(1)
     features = np.stack([np.ones(50), rng.random(50)], axis=1)
     scores, rule = rng.random(50), ConditionalThreshold("0.2", ridge=0.1)

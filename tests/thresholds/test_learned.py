@@ -21,7 +21,7 @@ def fitted(case: Case) -> LearnedThreshold:
 
 
 @mostly_long("kind", KINDS, quick=6)
-def test_attains_the_optimum_of_the_linear_programme(kind: str) -> None:
+def test_learned_threshold_attains_the_smallest_pinball_loss(kind: str) -> None:
     for case in cases(kind, 15):
         tau = float(1 - Fraction(case.alpha))
         residuals = case.scores - fitted(case).thresholds(case.features)
@@ -30,7 +30,7 @@ def test_attains_the_optimum_of_the_linear_programme(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "atoms", "hopeless_prompts", "polynomials"])
-def test_with_an_intercept_the_share_below_the_fit_brackets_tau(kind: str) -> None:
+def test_learned_threshold_with_an_intercept_has_tau_of_scores_below(kind: str) -> None:
     # Zero in the subgradient of the intercept: #below <= N tau <= #below + #on.
     for case in cases(kind, 15):
         found = fitted(case).solve(case.features)
@@ -39,7 +39,7 @@ def test_with_an_intercept_the_share_below_the_fit_brackets_tau(kind: str) -> No
         assert np.sum(case.scores <= found.values + found.errors) >= reach
 
 
-def test_interpolates_as_many_points_as_there_are_features() -> None:
+def test_learned_threshold_interpolates_as_many_points_as_features() -> None:
     features = np.random.default_rng(0).normal(size=(4, 4))
     scores = np.array([0.1, 0.9, 0.4, 0.6])
     found = LearnedThreshold("0.1").fit(features, scores).solve(features)
@@ -47,7 +47,7 @@ def test_interpolates_as_many_points_as_there_are_features() -> None:
     assert found.errors.max() < 1e-11
 
 
-def test_a_prompt_alone_gets_what_it_gets_among_others() -> None:
+def test_learned_threshold_is_the_same_alone_and_in_a_batch() -> None:
     [case] = cases("continuous", 1)
     rule = fitted(case)
     many = rule.solve(case.features)
@@ -56,18 +56,18 @@ def test_a_prompt_alone_gets_what_it_gets_among_others() -> None:
         assert (alone.values[0], alone.errors[0]) == (value, error)
 
 
-def test_nothing_is_known_outside_the_row_space() -> None:
+def test_learned_threshold_is_infinite_outside_the_row_space() -> None:
     for case in cases("outside_row_space", 10):
         assert np.isinf(fitted(case).thresholds(case.queries)).all()
     for case in cases("group_without_points", 10):
         assert fitted(case).threshold(case.queries[-1]) == math.inf
 
 
-def test_a_fit_at_the_cap_certifies_nothing() -> None:
+def test_learned_threshold_at_the_cap_is_infinite() -> None:
     rule = LearnedThreshold("0.1", cap=1.5).fit([[1.0], [1.0], [1.0]], [1.5, 1.5, 1.5])
     assert rule.threshold([1.0]) == math.inf
 
 
-def test_features_of_zeros_are_fitted_by_zero() -> None:
+def test_learned_threshold_of_zero_features_is_zero() -> None:
     rule = LearnedThreshold("0.1").fit(np.zeros((3, 2)), [0.1, 0.2, 0.3])
     assert rule.thresholds([[0.0, 0.0], [1.0, 0.0]]).tolist() == [0.0, math.inf]

@@ -25,7 +25,7 @@ from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_
         ("0.999", "0.999"),
     ],
 )
-def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) -> None:
+def test_format_alpha_reads_alpha_as_the_decimal_it_is_written_as(alpha: Level, text: str) -> None:
     assert format_alpha(alpha) == text
     assert format_alpha(text) == text
     assert compute_tau(alpha) == 1 - Fraction(text)
@@ -44,12 +44,12 @@ def test_alpha_is_read_as_the_decimal_it_is_written_as(alpha: Level, text: str) 
         (1 - 1e-12, "0.999999999999"),
     ],
 )
-def test_a_float_means_the_nearest_decimal_of_twelve_digits(alpha: float, text: str) -> None:
+def test_format_alpha_rounds_a_float_to_twelve_decimals(alpha: float, text: str) -> None:
     assert format_alpha(alpha) == text
     assert compute_tau(alpha) == 1 - Fraction(text)
 
 
-def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
+def test_conformal_rank_of_a_computed_level_is_that_of_its_decimal() -> None:
     for size in range(201):
         assert conformal_rank(size, compute_tau(1 - 0.8)) == conformal_rank(size, compute_tau("0.2"))
     assert conformal_rank(9, compute_tau(1 - 0.8)) == 8
@@ -71,7 +71,7 @@ def test_ranks_of_a_computed_level_are_those_of_its_decimal() -> None:
         "1e-999999999",
     ],
 )
-def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
+def test_format_alpha_refuses_more_than_twelve_decimals(alpha: Level) -> None:
     with pytest.raises(InputError, match="at most 12 decimals"):
         format_alpha(alpha)
 
@@ -98,12 +98,12 @@ def test_more_decimals_than_anyone_means_are_refused(alpha: Level) -> None:
         float("nan"),
     ],
 )
-def test_alpha_outside_the_open_unit_interval_is_refused(alpha: Level) -> None:
+def test_format_alpha_refuses_alpha_outside_the_open_unit_interval(alpha: Level) -> None:
     with pytest.raises(InputError, match="strictly between 0 and 1"):
         format_alpha(alpha)
 
 
-def test_ranks_agree_with_whole_number_arithmetic() -> None:
+def test_conformal_rank_equals_whole_number_arithmetic() -> None:
     # ceil((N + 1)(100 - k) / 100) without a single fraction, for every alpha = k / 100.
     for k in range(1, 100):
         tau = compute_tau(f"{k / 100}")
@@ -111,7 +111,7 @@ def test_ranks_agree_with_whole_number_arithmetic() -> None:
             assert conformal_rank(size, tau) == -(-(size + 1) * (100 - k) // 100)
 
 
-def test_ranks_where_binary_floats_are_one_too_high() -> None:
+def test_conformal_rank_is_exact_where_floats_are_one_too_high() -> None:
     # 10 * (1 - 0.7) is 3.0000000000000004 in floats, and the float 0.3 lies just below three tenths.
     assert conformal_rank(9, compute_tau(0.7)) == 3
     assert conformal_rank(9, compute_tau(0.3)) == 7

@@ -57,7 +57,7 @@ def grid(sizes: tuple[int, ...]) -> Iterator[tuple[int, int, float | None, str]]
 
 
 @pytest.mark.parametrize(("knots", "atom"), [(3, None), (5, None), (5, 0.9)])
-def test_on_atoms(knots: int, atom: float | None) -> None:
+def test_no_prompt_on_atoms_is_refused_or_wrong(knots: int, atom: float | None) -> None:
     for alpha in ("0.1", "0.2"):
         sample = with_an_atom(np.random.default_rng(knots), 3_500, knots, atom)
         assert refused_and_wrong(sample, 3_000, alpha, 3) == (0, 0)
@@ -72,14 +72,14 @@ def test_none_of_200_000_prompts_on_atoms_is_refused() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("groups", [20, 50, 100, 200, 300])
-def test_no_prompt_of_many_groups_is_refused(groups: int) -> None:
+def test_no_prompt_in_many_groups_is_refused(groups: int) -> None:
     for size, alpha in itertools.product((5_000, 20_000, 100_000), ("0.05", "0.2")):
         sample = in_groups(np.random.default_rng([size, groups]), size + 2_000, groups)
         assert refused_and_wrong(sample, size, alpha, 0) == (0, 0), (size, alpha)
 
 
 @pytest.mark.long
-def test_5_000_thresholds_on_atoms_and_in_groups_are_those_of_highs() -> None:
+def test_thresholds_on_atoms_and_in_groups_agree_with_highs() -> None:
     for size, knots, atom, alpha in grid((1_000, 3_000)):
         sample = with_an_atom(np.random.default_rng([size, knots, 1]), size + 70, knots, atom)
         assert refused_and_wrong(sample, size, alpha, 70) == (0, 0), (size, knots, atom, alpha)

@@ -113,14 +113,14 @@ def compare(every: Iterator[Levelled]) -> dict[str, int]:
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_thresholds_agree_with_highs(kind: str) -> None:
+def test_thresholds_at_own_levels_agree_with_highs(kind: str) -> None:
     found = compare(levelled(kind, repetitions(400, share=0.0075)))
     assert found["apart"] == 0
     assert found["finite"] + found["infinite"] > found["refused"]
     assert found["arbitrated"] <= 0.02 * (found["finite"] + found["infinite"])
 
 
-def test_the_comparison_notices_the_level_of_a_neighbour() -> None:
+def test_comparison_of_own_levels_notices_the_level_of_a_neighbour() -> None:
     """The control: asked at the wrong level, or calibrated with two levels exchanged."""
     apart = 0
     for number, one in enumerate(levelled("continuous", 12)):
@@ -132,7 +132,7 @@ def test_the_comparison_notices_the_level_of_a_neighbour() -> None:
     assert apart > repetitions(12, share=0.25)
 
 
-def test_atoms_in_clusters_agree_with_highs() -> None:
+def test_thresholds_at_own_levels_on_atoms_agree_with_highs() -> None:
     rng = np.random.default_rng(5)
     offered = np.array([float(level) for level in LEVELS])
     size, t = 3000, rng.random(3008)
@@ -149,7 +149,7 @@ def test_atoms_in_clusters_agree_with_highs() -> None:
 
 
 @mostly_long("kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"], quick=2)
-def test_equal_levels_are_the_rule_of_that_level(kind: str) -> None:
+def test_equal_own_levels_equal_the_rule_of_that_level(kind: str) -> None:
     for one in levelled(kind, 6):
         case, exact = one.case, kind in {"groups", "overlapping_partitions"}
         for level in LEVELS:
@@ -165,7 +165,7 @@ def test_equal_levels_are_the_rule_of_that_level(kind: str) -> None:
             np.testing.assert_allclose(of_each, expected, atol=0.0 if exact else 1e-12, rtol=1e-12)
 
 
-def test_one_prompt_is_answered_as_many_are() -> None:
+def test_threshold_at_its_own_level_equals_solve_of_many() -> None:
     for one in levelled("atoms", 6):
         rule = one.fit()
         expected = rule.solve(one.case.queries, alphas=one.asked).values
@@ -173,7 +173,7 @@ def test_one_prompt_is_answered_as_many_are() -> None:
             assert rule.threshold(phi, alpha=float(alpha)) == value
 
 
-def test_a_weight_counts_like_repeated_prompts() -> None:
+def test_weight_at_own_levels_counts_like_repeated_prompts() -> None:
     rng = np.random.default_rng(3)
     for one in levelled("continuous", 6):
         case = one.case
@@ -190,7 +190,7 @@ def test_a_weight_counts_like_repeated_prompts() -> None:
 
 
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
-def test_a_certificate_proves_the_threshold(ridge: float) -> None:
+def test_certificate_proves_the_threshold_at_its_own_level(ridge: float) -> None:
     proven = 0
     for one in levelled("continuous", 8):
         rule = one.fit(window=64, ridge=ridge)
@@ -204,7 +204,7 @@ def test_a_certificate_proves_the_threshold(ridge: float) -> None:
     assert proven > 8
 
 
-def test_randomised_thresholds_agree_with_highs() -> None:
+def test_randomised_thresholds_at_own_levels_agree_with_highs() -> None:
     rng, finite = np.random.default_rng(11), 0
     for one in levelled("continuous", 12):
         uniforms = rng.random(len(one.asked))
@@ -217,7 +217,7 @@ def test_randomised_thresholds_agree_with_highs() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_window_gives_the_threshold_of_all_prompts(grouped: bool) -> None:
+def test_window_gives_the_threshold_of_all_prompts_at_own_levels(grouped: bool) -> None:
     rng = np.random.default_rng(6)
     offered = np.array([float(level) for level in LEVELS])
     size, t = 20_000, rng.random(20_300)
@@ -236,7 +236,7 @@ def test_a_window_gives_the_threshold_of_all_prompts(grouped: bool) -> None:
     np.testing.assert_allclose(found.values, expected.values, atol=AGREEMENT)
 
 
-def test_randomised_thresholds_lie_below_and_approach_the_default_ones() -> None:
+def test_randomised_thresholds_at_own_levels_approach_the_default_ones() -> None:
     for one in levelled("continuous", 6):
         rule, case = one.fit(), one.case
         levels = [
@@ -249,7 +249,7 @@ def test_randomised_thresholds_lie_below_and_approach_the_default_ones() -> None
         np.testing.assert_allclose(levels[-1], default, atol=AGREEMENT)
 
 
-def test_a_restored_rule_gives_the_same_bits() -> None:
+def test_restored_rule_with_own_levels_is_bit_identical() -> None:
     for one in levelled("atoms", repetitions(4, share=0.5)):
         for ridge in (0.0, 1e-2):
             rule = one.fit(window=16, ridge=ridge)
@@ -265,7 +265,7 @@ def test_a_restored_rule_gives_the_same_bits() -> None:
                 ConditionalThreshold("0.1", one.case.cap, ridge=ridge).restore(data)
 
 
-def test_a_level_that_is_not_offered_is_refused() -> None:
+def test_rule_with_own_levels_refuses_a_level_not_offered() -> None:
     rule = ConditionalThreshold("0.1", levels=LEVELS)
     features, scores = np.ones((20, 1)), np.linspace(0.0, 1.0, 20)
     fitted = rule.fit(features, scores)

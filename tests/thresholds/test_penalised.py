@@ -55,7 +55,7 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
     quick=2,
 )
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
-def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalised) -> None:
+def test_ridge_threshold_agrees_with_a_conic_solver(kind: str, penalised: Penalised) -> None:
     compared = 0
     for number, case in enumerate(cases(kind, 12)):
         ridge = (1e-3, 1e-2, 0.3)[number % 3]
@@ -76,7 +76,7 @@ def test_agrees_with_a_conic_solver_in_both_forms(kind: str, penalised: Penalise
 
 
 @mostly_long("kind", KINDS, quick=4)
-def test_every_kind_of_calibration_data_is_solved_and_certified(kind: str) -> None:
+def test_ridge_threshold_is_certified_for_every_kind_of_data(kind: str) -> None:
     for case in cases(kind, 4):
         for penalised in FORMS:
             rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=1e-2, penalised=penalised)
@@ -90,7 +90,7 @@ def test_every_kind_of_calibration_data_is_solved_and_certified(kind: str) -> No
                     assert certificate.balance <= 1e-12
 
 
-def test_for_a_constant_the_ridge_does_nothing_to_the_bit() -> None:
+def test_ridge_threshold_of_a_constant_is_the_order_statistic() -> None:
     rng = np.random.default_rng(1)
     for size in (5, 9, 19, 99, 2_500):
         scores = rng.integers(0, 101, size) / 100
@@ -99,7 +99,7 @@ def test_for_a_constant_the_ridge_does_nothing_to_the_bit() -> None:
             assert rule.threshold([1.0]) == order_statistic(scores, alpha)
 
 
-def test_a_small_ridge_is_near_no_ridge_and_a_large_one_near_one_quantile_for_all() -> None:
+def test_ridge_threshold_interpolates_between_no_ridge_and_one_quantile() -> None:
     rng = np.random.default_rng(2)
     t = rng.random(500)
     features = np.stack([np.ones(500), t, t**2], axis=1)
@@ -111,7 +111,7 @@ def test_a_small_ridge_is_near_no_ridge_and_a_large_one_near_one_quantile_for_al
     np.testing.assert_allclose(large, order_statistic(scores, "0.2"), atol=1e-3)
 
 
-def test_units_of_the_features_do_not_matter_unless_the_paper_says_so() -> None:
+def test_ridge_threshold_depends_on_units_only_if_all_is_penalised() -> None:
     rng = np.random.default_rng(3)
     features = np.stack([np.ones(200), rng.random(200), rng.normal(size=200)], axis=1)
     scores, units = rng.random(200), np.array([1.0, 1000.0, 0.01])
@@ -123,7 +123,7 @@ def test_units_of_the_features_do_not_matter_unless_the_paper_says_so() -> None:
 
 
 @pytest.mark.long
-def test_the_share_below_the_fit_stays_exact_where_the_constant_is_free() -> None:
+def test_ridge_on_slopes_keeps_marginal_coverage_exact() -> None:
     """Over all prompts coverage is exact with any ridge: the parts below still sum up to tau (N + 1)."""
     rng = np.random.default_rng(4)
     size, kept = 400, {"slopes": 0.0, "all": 0.0}
@@ -141,7 +141,7 @@ def test_the_share_below_the_fit_stays_exact_where_the_constant_is_free() -> Non
 
 
 @pytest.mark.parametrize("penalised", FORMS)
-def test_windows_give_the_threshold_of_the_full_data_or_none(penalised: Penalised) -> None:
+def test_ridge_window_gives_the_threshold_of_the_full_data_or_none(penalised: Penalised) -> None:
     rng = np.random.default_rng(5)
     t = rng.random(6_000)
     features = np.stack([np.ones(6_000), t, t**2, rng.normal(size=6_000)], axis=1)
@@ -158,7 +158,7 @@ def test_windows_give_the_threshold_of_the_full_data_or_none(penalised: Penalise
         np.testing.assert_allclose(found.values[known], expected.values[known], atol=1e-9)
 
 
-def test_far_prompts_are_refused() -> None:
+def test_ridge_threshold_refuses_prompts_far_from_the_data() -> None:
     rng = np.random.default_rng(6)
     features = np.stack([np.ones(5_000), rng.normal(size=5_000)], axis=1)
     rule = ConditionalThreshold("0.1", ridge=1e-6, window=64).fit(features, rng.random(5_000))
@@ -167,7 +167,7 @@ def test_far_prompts_are_refused() -> None:
 
 
 @pytest.mark.parametrize("penalised", FORMS)
-def test_a_state_read_back_gives_bit_identical_thresholds(penalised: Penalised) -> None:
+def test_ridge_state_restored_is_bit_identical(penalised: Penalised) -> None:
     for kind in ("continuous", "tied", "hat_functions", "duplicate_columns", "hopeless_prompts"):
         for case in cases(kind, repetitions(3, share=1 / 3)):
             rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=0.01, penalised=penalised)
@@ -194,7 +194,7 @@ def test_a_state_read_back_gives_bit_identical_thresholds(penalised: Penalised) 
         ("root", np.zeros((2, 2))),
     ],
 )
-def test_an_impossible_state_is_refused(name: str, array: FloatArray) -> None:
+def test_ridge_restore_refuses_an_invalid_state(name: str, array: FloatArray) -> None:
     rule = ConditionalThreshold("0.5", ridge=0.1)
     state = rule.fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9], [1.0, 0.3]], [0.1, 0.2, 0.3, 0.4]).state_data()
     rule.restore(state)
@@ -205,12 +205,12 @@ def test_an_impossible_state_is_refused(name: str, array: FloatArray) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"ridge": -1.0}, {"ridge": float("nan")}, {"penalised": "some"}])
-def test_impossible_settings_are_refused(settings: dict[str, Any]) -> None:
+def test_conditional_threshold_refuses_invalid_ridge_settings(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         ConditionalThreshold("0.1", **settings)
 
 
-def test_a_constant_is_recognised_in_the_span_and_nowhere_else() -> None:
+def test_spans_constant_recognises_a_constant_in_the_span_only() -> None:
     rng = np.random.default_rng(7)
     hats = np.stack([np.interp(rng.random(50), np.linspace(0, 1, 4), row) for row in np.eye(4)], axis=1)
     t = rng.random(50)
@@ -225,7 +225,7 @@ def test_a_constant_is_recognised_in_the_span_and_nowhere_else() -> None:
     assert (RidgeUnits.fit(hats, 0.5, "all").penalty > 0.0).all()
 
 
-def test_outside_the_span_of_the_calibration_features_nothing_is_certified() -> None:
+def test_ridge_threshold_is_infinite_outside_the_span() -> None:
     features = np.eye(3)[[0, 0, 0, 0, 1, 1, 1, 1]]
     rule = ConditionalThreshold("0.5", ridge=0.1).fit(features, np.linspace(0.1, 0.8, 8))
     assert rule.threshold([0.0, 0.0, 1.0]) == np.inf
@@ -233,7 +233,7 @@ def test_outside_the_span_of_the_calibration_features_nothing_is_certified() -> 
 
 
 @pytest.mark.parametrize("penalised", FORMS)
-def test_features_that_are_all_zero_have_threshold_zero(penalised: Penalised) -> None:
+def test_ridge_threshold_of_zero_features_is_zero(penalised: Penalised) -> None:
     rule = ConditionalThreshold("0.2", ridge=0.01, penalised=penalised).fit(np.zeros((6, 2)), np.ones(6) / 2)
     assert rule.thresholds([[0.0, 0.0]]).tolist() == [0.0]
     assert rule.threshold([1.0, 0.0]) == np.inf

@@ -80,7 +80,7 @@ def randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | 
 
 
 @mostly_long("kind", sorted(KINDS), quick=4)
-def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> None:
+def test_randomised_threshold_agrees_with_the_fixed_dual_programme(kind: str) -> None:
     rng = np.random.default_rng(len(kind))
     compared = 0
     for case in cases(kind, 8):
@@ -98,7 +98,7 @@ def test_agrees_with_the_dual_programme_at_a_fixed_dual_variable(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["continuous", "polynomials", "hat_functions", "heavy_tails"])
-def test_the_dual_variable_of_the_prompt_passes_u_at_the_threshold(kind: str) -> None:
+def test_dual_variable_of_the_prompt_passes_u_at_the_randomised_threshold(kind: str) -> None:
     """The definition itself: eta_s < U for scores below the threshold, and for none above."""
     rng, missed = np.random.default_rng(2), 0
     for case in cases(kind, 15):
@@ -125,7 +125,7 @@ def test_the_dual_variable_of_the_prompt_passes_u_at_the_threshold(kind: str) ->
     assert missed > repetitions(5, share=0.2)
 
 
-def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
+def test_randomised_threshold_in_groups_is_the_randomised_order_statistic() -> None:
     rng = np.random.default_rng(3)
     seen = set()
     for alpha in ("0.1", "0.25", "0.4", "0.5", "0.75", "0.8"):
@@ -147,7 +147,7 @@ def test_in_groups_it_is_the_randomised_order_statistic_to_the_bit() -> None:
     assert seen == {math.inf, -math.inf}
 
 
-def test_for_a_constant_the_ridge_does_nothing_to_it_to_the_bit() -> None:
+def test_randomised_ridge_of_a_constant_is_the_randomised_order_statistic() -> None:
     rng = np.random.default_rng(13)
     for alpha in ("0.1", "0.25", "0.4", "0.75"):
         for size in (1, 4, 5, 9, 30):
@@ -158,7 +158,7 @@ def test_for_a_constant_the_ridge_does_nothing_to_it_to_the_bit() -> None:
                 assert rule.threshold([1.0], uniform=float(uniform)) == expected
 
 
-def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
+def test_randomised_threshold_without_the_mirrored_rule_is_one_rank_off() -> None:
     """The negative control of the mirrored rule: as it is, the solver takes the other end of the face."""
     scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
     rule = ConditionalThreshold("0.75").fit(np.ones((5, 1)), scores)
@@ -178,7 +178,7 @@ def test_the_wrong_end_of_the_face_would_be_one_rank_off() -> None:
     "kind", ["continuous", "tied", "lattice", "hopeless_prompts", "groups", "high_leverage"], quick=3
 )
 @pytest.mark.parametrize("ridge", [0.0, 0.01])
-def test_thresholds_never_fall_in_u_and_end_at_the_default_one(kind: str, ridge: float) -> None:
+def test_randomised_threshold_never_falls_in_u_and_ends_at_the_default(kind: str, ridge: float) -> None:
     steps = repetitions(40, share=0.25)
     grid = np.array([1e-12, *np.arange(1, steps) / steps, 1.0 - 2.0**-53])
     for case in cases(kind, 10):
@@ -204,7 +204,7 @@ def with_a_penalty(features: FloatArray, scores: FloatArray, phi: FloatArray, pa
     return float(phi[1:] @ slopes.value + level.value)
 
 
-def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
+def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
     rng = np.random.default_rng(14)
     below_zero = others = 0
     tried = repetitions(30, share=0.4)
@@ -229,7 +229,7 @@ def test_with_a_ridge_it_agrees_with_a_conic_solver() -> None:
 
 @mostly_long("kind", LARGE, quick=3)
 @mostly_long("alpha", ["0.4", "0.1"], quick=1)
-def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
+def test_randomised_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha: str) -> None:
     rng = np.random.default_rng(4)
     features, scores = kind(rng, SIZE)
     queries = make_queries(kind, rng, features)[:: 1 if LONG else 6]
@@ -249,7 +249,7 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, alpha
 
 
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
-def test_windows_with_a_ridge_give_the_threshold_of_the_full_data_or_none(penalised: Any) -> None:
+def test_randomised_ridge_window_gives_the_threshold_of_the_full_data(penalised: Any) -> None:
     rng = np.random.default_rng(5)
     features, scores = LARGE[1](rng, SIZE)
     near = repetitions(40, share=0.4)
@@ -265,7 +265,7 @@ def test_windows_with_a_ridge_give_the_threshold_of_the_full_data_or_none(penali
         assert_same(found, expected)
 
 
-def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
+def test_half_of_a_negative_weight_gives_no_lower_bound() -> None:
     """What bounds the fit from below for a positive term, outside the region, lies above it here."""
     rng = np.random.default_rng(6)
     features, scores = LARGE[1](rng, SIZE)  # one prompt in 14 has no correct candidate
@@ -291,7 +291,7 @@ def test_half_of_a_negative_weight_bounds_nothing_from_below() -> None:
 
 
 @pytest.mark.long
-def test_no_bit_depends_on_what_was_asked_before_and_states_restore_all_of_it() -> None:
+def test_randomised_threshold_does_not_depend_on_earlier_calls() -> None:
     rng = np.random.default_rng(7)
     for kind in LARGE:
         features, scores = kind(rng, SIZE)
@@ -311,7 +311,7 @@ def test_no_bit_depends_on_what_was_asked_before_and_states_restore_all_of_it() 
         assert backwards.solve(queries).values.tobytes() == plain.values.tobytes()
 
 
-def test_weights_count_like_repeated_prompts() -> None:
+def test_randomised_weights_count_like_repeated_prompts() -> None:
     rng = np.random.default_rng(8)
     for kind in ("continuous", "tied", "groups", "lattice"):
         for case in cases(kind, 8):
@@ -326,7 +326,7 @@ def test_weights_count_like_repeated_prompts() -> None:
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_outside_the_span_all_or_nothing_is_kept_and_with_a_ridge_all() -> None:
+def test_randomised_threshold_outside_the_span_is_plus_or_minus_infinity() -> None:
     features = np.eye(3)[[0, 0, 0, 0, 1, 1, 1, 1]]
     plain = ConditionalThreshold("0.25").fit(features, np.linspace(0.1, 0.8, 8))
     uniforms = [0.1, 0.25, 0.3, 0.9]
@@ -340,7 +340,7 @@ def test_outside_the_span_all_or_nothing_is_kept_and_with_a_ridge_all() -> None:
 @pytest.mark.parametrize(
     "uniforms", [[0.5], [0.5, 0.0], [0.5, 1.0], [0.5, float("nan")], [[0.5, 0.5]], ["a", "b"]]
 )
-def test_impossible_uniforms_are_refused(uniforms: Any) -> None:
+def test_solve_refuses_invalid_uniforms(uniforms: Any) -> None:
     rule = ConditionalThreshold("0.5").fit(np.ones((4, 1)), [0.1, 0.2, 0.3, 0.4])
     with pytest.raises(InputError, match="uniforms"):
         rule.solve([[1.0], [1.0]], uniforms=uniforms)
@@ -411,7 +411,7 @@ def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, 
 
 @mostly_long("kind", CONTINUOUS, quick=2)
 @mostly_long("alpha", ["0.1", "0.35", "0.6"], quick=2)
-def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind: str, alpha: str) -> None:
+def test_randomised_coverage_is_exact_for_every_function_in_the_span(kind: str, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
     rng = np.random.default_rng(9)
     for _ in range(repetitions(2, share=0.5)):
@@ -422,7 +422,7 @@ def test_coverage_is_exact_for_every_function_in_the_span_whatever_its_sign(kind
         assert np.sum(kept < 1.0 - 1e-9) > 0
 
 
-def test_coverage_is_exact_under_weighted_exchangeability() -> None:
+def test_randomised_coverage_is_exact_under_weighted_exchangeability() -> None:
     rng = np.random.default_rng(10)
     for kind in CONTINUOUS[:: 1 if LONG else 3]:
         features, scores, _ = small(kind, rng)
@@ -433,7 +433,7 @@ def test_coverage_is_exact_under_weighted_exchangeability() -> None:
 
 
 @mostly_long("kind", CONTINUOUS, quick=1)
-def test_with_ties_the_target_lies_between_what_is_kept_with_and_without_them(kind: str) -> None:
+def test_randomised_coverage_with_ties_brackets_the_target(kind: str) -> None:
     rng, gained = np.random.default_rng(11), 0.0
     for alpha in ("0.1", "0.35", "0.6")[: repetitions(3, share=0.4)]:
         features, scores, functions = small(kind, rng)
@@ -507,23 +507,23 @@ OTHER_CASES = [(in_groups, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.
     ("world", "size", "alpha"),
     [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
 )
-def test_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: str) -> None:
+def test_randomised_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: str) -> None:
     assert not differs_from_tau(world, size, fresh, alpha)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("world", "size", "alpha"), [(quadratic, 8, "0.1"), *OTHER_CASES])
-def test_without_randomisation_coverage_is_visibly_above_tau(world: World, size: int, alpha: str) -> None:
+def test_coverage_without_randomisation_is_above_tau(world: World, size: int, alpha: str) -> None:
     assert differs_from_tau(world, size, never, alpha)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("world", [pytest.param(in_groups, marks=pytest.mark.long), quadratic])
-def test_a_uniform_that_is_always_one_half_is_caught(world: World) -> None:
+def test_uniform_that_is_always_one_half_breaks_exact_coverage(world: World) -> None:
     assert differs_from_tau(world, 8, half)
 
 
-def test_the_solver_for_negative_terms_is_built_only_where_it_is_asked() -> None:
+def test_solver_for_negative_terms_is_built_only_when_needed() -> None:
     rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.arange(20) / 20)
     rule.threshold([1.0])
     negative = rule.fitted.negative

@@ -116,7 +116,7 @@ def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]
 
 @mostly_long("kind", sorted(KINDS), quick=4)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
-def test_agrees_with_a_conic_solver(kind: str) -> None:
+def test_ridge_regression_agrees_with_a_conic_solver(kind: str) -> None:
     for problem in problems(kind, 8):
         solver = problem.solver()
         for phi in problem.queries[:3]:
@@ -137,7 +137,7 @@ def test_agrees_with_a_conic_solver(kind: str) -> None:
 
 
 @mostly_long("kind", sorted(KINDS), quick=4)
-def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
+def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) -> None:
     """Penalised coordinates are unique; given them, the others solve a linear programme."""
     for problem in problems(kind, 12, weighted=False):
         free = problem.penalty == 0.0
@@ -153,7 +153,7 @@ def test_of_several_minimisers_the_smallest_value_counts(kind: str) -> None:
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_optimality_conditions_hold_over_all_rows(kind: str) -> None:
+def test_ridge_regression_satisfies_optimality_conditions_over_all_rows(kind: str) -> None:
     # Scores that differ by about the solver's noise are the hardest: sides that are nearly right do not do.
     for problem in problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
         for phi, fit in problem.solved():
@@ -169,7 +169,9 @@ def test_optimality_conditions_hold_over_all_rows(kind: str) -> None:
         ("nearly_tied_partitions", 1e-7, 40),
     ],
 )
-def test_the_noise_that_breaks_ties_leaves_no_trace(kind: str, ridge: float, count: int) -> None:
+def test_ridge_regression_keeps_no_trace_of_noise_that_breaks_ties(
+    kind: str, ridge: float, count: int
+) -> None:
     for problem in problems(kind, count):
         penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
         penalty[-1] = float(not problem.rows.features[:, -1].any())
@@ -179,7 +181,7 @@ def test_the_noise_that_breaks_ties_leaves_no_trace(kind: str, ridge: float, cou
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_an_answer_that_is_a_little_off_fails_the_check(kind: str) -> None:
+def test_optimality_check_fails_for_a_slightly_wrong_answer(kind: str) -> None:
     checked = 0
     for problem in problems(kind, 10):
         for phi, fit in problem.solved():
@@ -208,7 +210,7 @@ def solved_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> 
 @mostly_long(
     "kind", ["continuous", "tied", "lattice", "groups", "hopeless_prompts", "high_leverage"], quick=3
 )
-def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
+def test_ridge_regression_states_are_proven_in_rational_arithmetic(kind: str) -> None:
     """From the rows on the fit and the sides alone: sides, box, and the value within its bound, exactly."""
     for problem in problems(kind, 12):
         x = [[Fraction(float(v)) for v in row] for row in problem.rows.features]
@@ -234,7 +236,7 @@ def test_states_prove_themselves_in_rational_arithmetic(kind: str) -> None:
             assert abs(Fraction(value) - exact) <= Fraction(bound)
 
 
-def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
+def test_ridge_regression_at_a_row_on_the_fit_returns_its_score() -> None:
     for problem in problems("continuous", 40):
         for _, fit in problem.solved():
             for row in fit.vertex.basis:
@@ -242,7 +244,7 @@ def test_a_prompt_like_a_row_on_the_fit_gets_its_score_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("kind", ["groups", "whole_rank", "group_without_points"])
-def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
+def test_ridge_regression_of_unpenalised_groups_is_the_order_statistic(kind: str) -> None:
     for case in cases(kind, 40):
         met = case.features.any(axis=0)
         features, noise = case.features[:, met], np.zeros((len(case.scores), 1))
@@ -256,7 +258,7 @@ def test_unpenalised_groups_are_order_statistics_to_the_bit(kind: str) -> None:
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_answers_do_not_depend_on_the_start(kind: str) -> None:
+def test_ridge_regression_does_not_depend_on_the_start(kind: str) -> None:
     rng = np.random.default_rng(0)
     for problem in problems(kind, 8):
         plain = list(problem.solved())
@@ -272,7 +274,7 @@ def test_answers_do_not_depend_on_the_start(kind: str) -> None:
                     assert fit.compute_value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
-def test_asking_leaves_no_trace() -> None:
+def test_ridge_regression_does_not_depend_on_earlier_calls() -> None:
     for problem in problems("tied", 20):
         solver = problem.solver()
         first = [solver.minimise(phi) for phi in problem.queries]
@@ -284,7 +286,7 @@ def test_asking_leaves_no_trace() -> None:
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
+def test_ridge_regression_weight_counts_like_repeated_rows(kind: str) -> None:
     rng = np.random.default_rng(1)
     for problem in problems(kind, 8, weighted=False):
         times = rng.integers(1, 4, len(problem.rows))
@@ -302,7 +304,7 @@ def test_a_weight_counts_like_repeated_rows(kind: str) -> None:
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
-def test_rows_may_take_part_by_their_sums(kind: str) -> None:
+def test_ridge_regression_accepts_rows_summed_into_a_rest(kind: str) -> None:
     rng = np.random.default_rng(2)
     for problem in problems(kind, 8):
         for phi, whole in problem.solved():
@@ -339,7 +341,7 @@ RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless", "sorted", "weighted"])
 @mostly_long(("size", "first"), [(1_500, 2_000), (3_000, 50), (9_000, 2_000), (20_000, 100)], quick=2)
-def test_the_grown_fit_is_the_direct_one(
+def test_fit_penalised_base_equals_the_direct_fit(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", first)
@@ -354,7 +356,7 @@ def test_the_grown_fit_is_the_direct_one(
         np.testing.assert_array_equal(grown.vertex.below, direct.vertex.below)
 
 
-def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
+def test_fit_penalised_base_finds_a_group_too_rare_for_a_subsample() -> None:
     rows, ridge = large(np.random.default_rng(5), "continuous", 20_000), np.append(RIDGE, 0.0)
     for member in range(0, 20_000, 4_000 if LONG else 10_000):
         alone = (np.arange(20_000) == member)[:, None]
@@ -365,7 +367,9 @@ def test_a_group_too_rare_for_a_subsample_is_no_obstacle() -> None:
         np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
 
 
-def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_penalised_base_accepts_a_subsample_too_small_for_the_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", 50)
     rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
     grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
@@ -374,7 +378,7 @@ def test_a_subsample_too_small_for_the_level_is_no_obstacle(monkeypatch: pytest.
     np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
 
 
-def test_a_penalty_bounds_what_is_unbounded_without() -> None:
+def test_ridge_regression_is_bounded_by_a_penalty() -> None:
     rows = Rows.with_unit_weights(np.ones((3, 1)), np.array([0.2, 0.4, 0.6]))
     without = RidgeRegression(rows, Fraction(9, 10), np.zeros(1)).minimise(np.ones(1))
     assert isinstance(without, Unbounded)
@@ -385,7 +389,7 @@ def test_a_penalty_bounds_what_is_unbounded_without() -> None:
     assert fit.compute_value(np.ones(1))[0] == pytest.approx((0.9 * 4 - 3) / 0.1)
 
 
-def test_dependent_columns_need_a_penalty() -> None:
+def test_ridge_regression_refuses_dependent_columns_without_a_penalty() -> None:
     rows = Rows.with_unit_weights(np.ones((5, 2)), np.linspace(0.1, 0.9, 5))
     with pytest.raises(ThresholdError, match="nearly dependent"):
         RidgeRegression(rows, Fraction(1, 2), np.zeros(2))

@@ -40,7 +40,7 @@ FUNCTIONS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 
 # Units of a ridge.
 
 
-def test_units_from_the_calibration_features_are_those_by_default_to_the_bit() -> None:
+def test_units_of_calibration_features_are_the_default_units() -> None:
     features, scores = curved(np.random.default_rng(1), 300)
     for penalised in ("slopes", "all"):
         rule = ConditionalThreshold("0.1", ridge=0.1, penalised=penalised)
@@ -49,7 +49,7 @@ def test_units_from_the_calibration_features_are_those_by_default_to_the_bit() -
             assert array.tobytes() == given.state_data()[name].tobytes()
 
 
-def test_the_units_are_the_mean_and_spread_of_the_other_prompts() -> None:
+def test_units_are_mean_and_spread_of_the_prompts_given() -> None:
     """Standardised by hand with the other prompts' numbers; the penalties make up for powers of two."""
     rng = np.random.default_rng(2)
     (features, scores), (others, _) = curved(rng, 200), curved(rng, 50)
@@ -66,7 +66,7 @@ def test_the_units_are_the_mean_and_spread_of_the_other_prompts() -> None:
     assert restored.thresholds(features).tolist() == rule.thresholds(features).tolist()
 
 
-def test_a_column_that_does_not_vary_where_units_come_from_is_left_out_and_the_constant_stays_one() -> None:
+def test_units_omit_columns_that_do_not_vary_and_keep_the_constant() -> None:
     rng = np.random.default_rng(3)
     codes = rng.integers(0, 3, 300)
     features, scores = np.eye(3)[codes], rng.random(300)
@@ -84,7 +84,7 @@ def test_a_column_that_does_not_vary_where_units_come_from_is_left_out_and_the_c
     assert min(np.abs(slacks[:3])) > 1e-6
 
 
-def test_a_weighting_that_needs_a_column_left_out_has_no_slack() -> None:
+def test_ridge_slack_refuses_a_weighting_of_a_column_left_out() -> None:
     features, scores = curved(np.random.default_rng(3), 300)
     others = features[:40] * np.array([1.0, 1.0, 0.0])
     rule = ConditionalThreshold("0.1", ridge=0.1).fit(features, scores, units_of=others)
@@ -93,7 +93,7 @@ def test_a_weighting_that_needs_a_column_left_out_has_no_slack() -> None:
         rule.ridge_slack(FUNCTIONS[3], features)
 
 
-def test_a_constant_of_the_calibration_prompts_alone_is_refused() -> None:
+def test_units_refuse_a_constant_of_the_calibration_prompts_alone() -> None:
     rng = np.random.default_rng(4)
     features, scores = np.eye(2)[rng.integers(0, 2, 50)], rng.random(50)
     others = np.vstack([features, np.zeros((5, 2))])  # some are in no group
@@ -116,13 +116,13 @@ def test_a_constant_of_the_calibration_prompts_alone_is_refused() -> None:
 @pytest.mark.parametrize(
     "units_of", [[[1.0]], [1.0, 2.0], np.empty((0, 2)), [[1.0, float("nan")]], [[1.0, 1e200]], [["a", "b"]]]
 )
-def test_impossible_units_are_refused(units_of: Any) -> None:
+def test_fit_refuses_invalid_units_of(units_of: Any) -> None:
     for ridge in (0.0, 0.1):
         with pytest.raises(InputError, match="units_of"):
             ConditionalThreshold("0.5", ridge=ridge).fit(np.eye(2), [0.1, 0.2], units_of=units_of)
 
 
-def test_units_that_overflow_are_refused() -> None:
+def test_units_refuse_numbers_that_overflow() -> None:
     features = np.array([[1.0, 0.0], [1.0, 1e140], [1.0, 2e140]])
     others = np.array([[1.0, 0.0], [1.0, 1e-140], [1.0, 2e-140]])
     with pytest.raises(InputError, match="floating point"):
@@ -139,7 +139,7 @@ def imbalance(kept: FloatArray, features: FloatArray, alpha: str) -> FloatArray:
 
 @mostly_long("alpha", ["0.1", "0.4"], quick=1)
 @pytest.mark.parametrize("penalised", ["slopes", "all"])
-def test_the_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, alpha: str) -> None:
+def test_ridge_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, alpha: str) -> None:
     """sum_i f_i (P(kept i) - tau) = -(N + 1) lambda gamma' beta, each of N + 1 prompts being the new one.
 
     The fit to all, penalised by (N + 1) lambda, is the base fit of a rule with lambda (N + 1) / (N + 2),
@@ -165,7 +165,7 @@ def test_the_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, alph
     assert moved >= 2  # there is a slack to see
 
 
-def test_units_from_the_calibration_features_are_not_quite_exact() -> None:
+def test_ridge_slack_with_units_of_calibration_features_is_not_exact() -> None:
     """Why others are asked for: leaving prompts out in turn changes such units, and the identity fails."""
     rng = np.random.default_rng(6)
     features, scores = curved(rng, 14)
@@ -175,7 +175,7 @@ def test_units_from_the_calibration_features_are_not_quite_exact() -> None:
     assert abs(imbalance(own, features, "0.4")[0]) > 1e-6
 
 
-def test_the_slack_counts_weights_like_repeated_prompts() -> None:
+def test_ridge_slack_counts_weights_like_repeated_prompts() -> None:
     rng = np.random.default_rng(7)
     (features, scores), (others, _) = curved(rng, 60), curved(rng, 30)
     times = rng.integers(1, 4, 60)
@@ -188,7 +188,7 @@ def test_the_slack_counts_weights_like_repeated_prompts() -> None:
         assert weighted.ridge_slack(coefficients, features, times) == pytest.approx(expected, abs=1e-9)
 
 
-def test_where_there_is_nothing_to_weigh_and_no_ridge_the_slack_is_zero() -> None:
+def test_ridge_slack_is_zero_without_a_ridge_or_a_weighting() -> None:
     rng = np.random.default_rng(8)
     features, scores = curved(rng, 60)
     assert ConditionalThreshold("0.1").fit(features, scores).ridge_slack(FUNCTIONS[1], features) == 0.0
@@ -204,7 +204,7 @@ def test_where_there_is_nothing_to_weigh_and_no_ridge_the_slack_is_zero() -> Non
     ("coefficients", "match"),
     [([1.0, 0.0], "coefficients"), ([1.0, -2.0, 0.0], "negative"), ([np.nan] * 3, "fin")],
 )
-def test_impossible_weightings_are_refused(coefficients: list[float], match: str) -> None:
+def test_ridge_slack_refuses_invalid_weightings(coefficients: list[float], match: str) -> None:
     features, scores = curved(np.random.default_rng(9), 60)
     for ridge in (0.0, 0.1):
         rule = ConditionalThreshold("0.1", ridge=ridge).fit(features, scores)
@@ -289,13 +289,13 @@ def contradicts(gains: FloatArray, above: float = 0.0) -> list[bool]:
 
 
 @pytest.mark.long
-def test_randomised_coverage_falls_short_of_tau_by_the_slack() -> None:
+def test_randomised_coverage_is_below_tau_by_the_ridge_slack() -> None:
     gaps, slacks = rounds("slopes", randomised=True)
     assert not any(contradicts(gaps + slacks))
 
 
 @pytest.mark.long
-def test_coverage_falls_short_of_tau_by_the_slack_and_at_most_d_of_n_less() -> None:
+def test_coverage_is_below_tau_by_the_ridge_slack_and_at_most_d_of_n() -> None:
     """Where the prompt is on the fit, as one of d in N + 1 is at most, kept - tau exceeds -eta, by 1 at most.
 
     For f = 1, which has no slack, that is the law tau <= P(kept) <= tau + d / (N + 1).
@@ -306,14 +306,14 @@ def test_coverage_falls_short_of_tau_by_the_slack_and_at_most_d_of_n_less() -> N
 
 
 @pytest.mark.long
-def test_no_slack_and_one_of_the_wrong_sign_are_caught() -> None:
+def test_missing_slack_and_slack_of_the_wrong_sign_are_noticed() -> None:
     gaps, slacks = rounds("slopes", randomised=True)
     assert contradicts(gaps)[1:3] == [True, True]
     assert contradicts(gaps - slacks)[1:3] == [True, True]
 
 
 @pytest.mark.long
-def test_the_form_that_penalises_the_constant_loses_coverage_over_all_prompts() -> None:
+def test_penalised_constant_loses_marginal_coverage() -> None:
     """The negative control of the free constant; the slack says by how much (no bias is derived for it)."""
     gaps, slacks = rounds("all", randomised=False)
     assert contradicts(gaps, above=3 / (SIZE + 1))[0]

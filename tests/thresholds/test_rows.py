@@ -29,7 +29,7 @@ def counted(rows: Rows) -> dict[tuple[float, ...], float]:
 
 
 @pytest.mark.parametrize("chunk", [16, 100, 1 << 16])
-def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_equal_sums_the_weights_of_equal_rows(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MERGE_SIZE", chunk)
     rows = draw_rows(500)
     merged = rows.merge_equal()
@@ -40,7 +40,7 @@ def test_equal_rows_become_one_with_their_weights(chunk: int, monkeypatch: pytes
     assert order == first
 
 
-def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_equal_survives_hash_collisions(monkeypatch: pytest.MonkeyPatch) -> None:
     # Factors of zero give every row the same hash.
     monkeypatch.setattr(module, "HASH_TWO", np.uint64(0))
     monkeypatch.setattr(module, "HASH_ONE", np.uint64(0))
@@ -48,7 +48,7 @@ def test_a_hash_that_joins_different_rows_is_noticed(monkeypatch: pytest.MonkeyP
     assert counted(rows.merge_equal()) == counted(rows)
 
 
-def test_a_sample_tells_whether_rows_repeat() -> None:
+def test_is_repetitive_tells_whether_rows_repeat() -> None:
     rng = np.random.default_rng(1)
     assert draw_rows(20_000).is_repetitive
     assert not Rows.with_unit_weights(rng.random((20_000, 2)), rng.random(20_000)).is_repetitive
@@ -56,7 +56,7 @@ def test_a_sample_tells_whether_rows_repeat() -> None:
 
 
 @pytest.mark.parametrize("block", [7, 8192])
-def test_sums_are_those_of_the_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_sums_equal_sums_over_the_rows(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK_SIZE", block)
     rng = np.random.default_rng(2)
     weights, targets = rng.uniform(0.5, 2.0, 100), rng.uniform(0.1, 3.0, 100)

@@ -32,22 +32,20 @@ every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 
 @every_rule
 @pytest.mark.parametrize("cap", [1.0, 0.5, -2.0, math.nan, math.inf])
-def test_a_cap_that_is_not_a_finite_number_above_one_is_refused(
-    rule: type[ThresholdRule[Any]], cap: float
-) -> None:
+def test_threshold_rule_refuses_an_invalid_cap(rule: type[ThresholdRule[Any]], cap: float) -> None:
     with pytest.raises(InputError, match="cap"):
         rule(0.1, cap=cap)
 
 
 @every_rule
 @pytest.mark.parametrize("alpha", [0, 1, "a tenth", math.nan, -0.1])
-def test_a_bad_alpha_is_refused(rule: type[ThresholdRule[Any]], alpha: float | str) -> None:
+def test_threshold_rule_refuses_invalid_alpha(rule: type[ThresholdRule[Any]], alpha: float | str) -> None:
     with pytest.raises(InputError, match="alpha"):
         rule(alpha)
 
 
 @every_rule
-def test_alpha_is_kept_as_decimal_text(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rule_keeps_alpha_as_decimal_text(rule: type[ThresholdRule[Any]]) -> None:
     assert rule(0.10).alpha == rule("0.100").alpha == "0.1"
     assert rule(0.1).tau == 0.9
 
@@ -72,7 +70,7 @@ def test_alpha_is_kept_as_decimal_text(rule: type[ThresholdRule[Any]]) -> None:
         ([["one"]], [0.1], "numbers"),
     ],
 )
-def test_calibration_data_that_cannot_be_used_is_refused(
+def test_threshold_rule_fit_refuses_invalid_calibration_data(
     rule: type[ThresholdRule[Any]], features: npt.ArrayLike, scores: npt.ArrayLike, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
@@ -80,7 +78,7 @@ def test_calibration_data_that_cannot_be_used_is_refused(
 
 
 @every_rule
-def test_a_score_at_the_cap_is_not_above_it(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rule_fit_accepts_a_score_at_the_cap(rule: type[ThresholdRule[Any]]) -> None:
     rule(0.5, cap=1.5).fit(FEATURES, np.where(SCORES == 0.4, 1.5, SCORES))
 
 
@@ -97,7 +95,7 @@ def test_a_score_at_the_cap_is_not_above_it(rule: type[ThresholdRule[Any]]) -> N
         [["one", "two"]],
     ],
 )
-def test_prompts_that_do_not_fit_the_calibration_data_are_refused(
+def test_threshold_rule_refuses_prompts_of_another_shape(
     rule: type[ThresholdRule[Any]], features: npt.ArrayLike
 ) -> None:
     fitted = rule(0.5).fit(FEATURES, SCORES)
@@ -106,7 +104,7 @@ def test_prompts_that_do_not_fit_the_calibration_data_are_refused(
 
 
 @every_rule
-def test_one_prompt_is_one_row(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rule_threshold_takes_one_row(rule: type[ThresholdRule[Any]]) -> None:
     fitted = rule(0.5).fit(FEATURES, SCORES)
     assert fitted.threshold(FEATURES[1]) == fitted.thresholds(FEATURES[1:2])[0]
     for several in (FEATURES, FEATURES[:1], 1.0):
@@ -115,12 +113,12 @@ def test_one_prompt_is_one_row(rule: type[ThresholdRule[Any]]) -> None:
 
 
 @every_rule
-def test_no_prompts_have_no_thresholds(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rule_of_no_prompts_returns_no_thresholds(rule: type[ThresholdRule[Any]]) -> None:
     assert rule(0.5).fit(FEATURES, SCORES).thresholds(np.empty((0, 2))).shape == (0,)
 
 
 @every_rule
-def test_an_unfitted_rule_says_what_to_do(rule: type[ThresholdRule[Any]]) -> None:
+def test_unfitted_threshold_rule_says_that_fit_is_needed(rule: type[ThresholdRule[Any]]) -> None:
     unfitted = rule(0.5)
     for ask in (
         lambda: unfitted.threshold([1.0, 0.5]),
@@ -134,7 +132,7 @@ def test_an_unfitted_rule_says_what_to_do(rule: type[ThresholdRule[Any]]) -> Non
 
 
 @every_rule
-def test_fitting_returns_a_copy_and_leaves_the_rule_as_it_was(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rule_fit_returns_a_copy(rule: type[ThresholdRule[Any]]) -> None:
     unfitted = rule(0.5, cap=1.5)
     first = unfitted.fit(FEATURES, SCORES)
     second = first.fit(FEATURES[:, :1], SCORES + 0.5)
@@ -147,7 +145,7 @@ def test_fitting_returns_a_copy_and_leaves_the_rule_as_it_was(rule: type[Thresho
 
 
 @every_rule
-def test_a_fitted_rule_does_not_see_later_changes_of_the_arrays(rule: type[ThresholdRule[Any]]) -> None:
+def test_fitted_threshold_rule_copies_its_arrays(rule: type[ThresholdRule[Any]]) -> None:
     features, scores = FEATURES.copy(), SCORES.copy()
     fitted = rule(0.5).fit(features, scores)
     features[:], scores[:] = 7.0, 0.0
@@ -157,7 +155,7 @@ def test_a_fitted_rule_does_not_see_later_changes_of_the_arrays(rule: type[Thres
 
 
 @every_rule
-def test_rules_compare_by_their_settings(rule: type[ThresholdRule[Any]]) -> None:
+def test_threshold_rules_compare_by_their_settings(rule: type[ThresholdRule[Any]]) -> None:
     assert rule(0.1) == rule("0.10")
     assert rule(0.1) != rule(0.2)
     fitted = rule(0.1).fit(FEATURES, SCORES)
@@ -169,7 +167,9 @@ def test_rules_compare_by_their_settings(rule: type[ThresholdRule[Any]]) -> None
 
 @every_rule
 @mostly_long("kind", KINDS, quick=6)
-def test_a_state_read_back_gives_bit_identical_thresholds(rule: type[ThresholdRule[Any]], kind: str) -> None:
+def test_threshold_rule_restored_from_its_state_is_bit_identical(
+    rule: type[ThresholdRule[Any]], kind: str
+) -> None:
     for case in cases(kind, 4):
         fitted = rule(case.alpha, cap=case.cap).fit(case.features, case.scores)
         data = {
@@ -189,7 +189,7 @@ def changed(data: Mapping[str, FloatArray], **changes: FloatArray | None) -> dic
 
 
 @every_rule
-def test_a_state_with_an_array_missing_unknown_misshapen_or_not_finite_is_refused(
+def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
     rule: type[ThresholdRule[Any]],
 ) -> None:
     unfitted = rule(0.5)
@@ -231,7 +231,7 @@ def test_a_state_with_an_array_missing_unknown_misshapen_or_not_finite_is_refuse
         {"mixture": np.ones((2, 1))},
     ],
 )
-def test_an_impossible_state_of_a_conditional_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+def test_conditional_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = ConditionalThreshold(0.5)
     with pytest.raises(InputError):
         rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
@@ -249,7 +249,7 @@ def test_an_impossible_state_of_a_conditional_threshold_is_refused(wrong: dict[s
         {"dimension": np.empty(0)},
     ],
 )
-def test_an_impossible_state_of_a_marginal_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+def test_marginal_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = MarginalThreshold(0.5)
     with pytest.raises(InputError):
         rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
@@ -273,13 +273,13 @@ def test_an_impossible_state_of_a_marginal_threshold_is_refused(wrong: dict[str,
         {"mixture": np.ones((1, 0))},
     ],
 )
-def test_an_impossible_state_of_a_learned_threshold_is_refused(wrong: dict[str, FloatArray]) -> None:
+def test_learned_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = LearnedThreshold(0.5)
     with pytest.raises(InputError):
         rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
 
 
-def test_thresholds_that_reach_the_cap_within_their_error_become_infinite() -> None:
+def test_apply_cap_makes_thresholds_within_error_of_the_cap_infinite() -> None:
     values = np.array([0.5, 1.5 - 1e-3, 1.5 - 1e-9, 1.5, 1.7, -4.0, np.inf, np.nan])
     errors = np.full(8, 1e-6)
     found = Thresholds.apply_cap(values, errors, 1.5)
@@ -287,7 +287,7 @@ def test_thresholds_that_reach_the_cap_within_their_error_become_infinite() -> N
     assert found.errors.tolist() == [1e-6, 1e-6, 0.0, 0.0, 0.0, 1e-6, 0.0, 0.0]
 
 
-def test_refusals_are_errors_of_the_package_and_value_errors() -> None:
+def test_threshold_rule_errors_are_package_and_value_errors() -> None:
     with pytest.raises(CFCError):
         ConditionalThreshold(2)
     with pytest.raises(ValueError, match="alpha"):

@@ -52,7 +52,7 @@ def test_whole_weights_count_like_repeated_prompts(kind: str) -> None:
 
 
 @mostly_long("kind", KINDS, quick=4)
-def test_the_unit_of_weights_does_not_matter(kind: str) -> None:
+def test_conditional_threshold_does_not_depend_on_the_unit_of_weights(kind: str) -> None:
     for case in cases(kind, 10):
         rule = ConditionalThreshold(case.alpha, cap=case.cap)
         plain = rule.fit(case.features, case.scores).solve(case.queries)
@@ -64,7 +64,7 @@ def test_the_unit_of_weights_does_not_matter(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["continuous", "hopeless_prompts", "high_leverage", "hat_functions"])
-def test_agrees_with_highs(kind: str) -> None:
+def test_weighted_conditional_threshold_agrees_with_highs(kind: str) -> None:
     rng = np.random.default_rng(2)
     for case in cases(kind, 20):
         weights, own = rng.uniform(0.2, 5.0, len(case.scores)), float(rng.uniform(0.2, 5.0))
@@ -78,7 +78,7 @@ def test_agrees_with_highs(kind: str) -> None:
                 assert value == pytest.approx(phi @ beta, rel=1e-7, abs=1e-7)
 
 
-def test_for_a_constant_it_is_the_weighted_quantile_to_the_bit() -> None:
+def test_weighted_threshold_of_a_constant_is_the_weighted_quantile() -> None:
     rng = np.random.default_rng(3)
     for size in (1, 5, 30, 300, 3_000):
         scores = rng.random(size) if size % 2 else rng.integers(0, 11, size) / 10
@@ -107,17 +107,17 @@ def kept_under_shift(*, weighted: bool) -> int:
     return kept
 
 
-def test_coverage_holds_under_a_known_covariate_shift() -> None:
+def test_weights_keep_coverage_under_a_known_covariate_shift() -> None:
     # Covered at least 9 of 10 times (weighted exchangeability), a binomial law; false alarms below 1e-6.
     assert stats.binomtest(kept_under_shift(weighted=True), TRIALS, 0.9, alternative="less").pvalue > 1e-6
 
 
-def test_without_weights_the_same_shift_breaks_it() -> None:
+def test_missing_weights_break_coverage_under_covariate_shift() -> None:
     """The negative control."""
     assert stats.binomtest(kept_under_shift(weighted=False), TRIALS, 0.9, alternative="less").pvalue < 1e-6
 
 
-def test_windows_keep_weighted_thresholds_exact() -> None:
+def test_weighted_window_gives_the_threshold_of_the_full_data() -> None:
     rng = np.random.default_rng(5)
     t = rng.random(6_000)
     features, scores = np.stack([np.ones(6_000), t, t**2], axis=1), 0.5 * t + 0.5 * rng.random(6_000)
@@ -134,7 +134,7 @@ def test_windows_keep_weighted_thresholds_exact() -> None:
 @pytest.mark.parametrize(
     "weights", [[1.0], [1.0, 0.0], [1.0, -1.0], [1.0, np.nan], [1.0, np.inf], ["a", "b"]]
 )
-def test_impossible_weights_are_refused(weights: list[Any]) -> None:
+def test_conditional_threshold_refuses_invalid_weights(weights: list[Any]) -> None:
     rule = ConditionalThreshold("0.5")
     with pytest.raises(InputError, match="weights"):
         rule.fit([[1.0], [1.0]], [0.1, 0.2], weights)
@@ -143,6 +143,6 @@ def test_impossible_weights_are_refused(weights: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_impossible_weight_of_a_prompt_is_refused(weight: float) -> None:
+def test_threshold_refuses_an_invalid_weight_of_a_prompt(weight: float) -> None:
     with pytest.raises(InputError, match="weights"):
         ConditionalThreshold("0.5").fit([[1.0], [1.0]], [0.1, 0.2]).threshold([1.0], weight=weight)

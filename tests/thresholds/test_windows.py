@@ -138,7 +138,7 @@ def assert_same(found: Thresholds, expected: Thresholds) -> None:
 
 @mostly_long("keep", [1, 64, 300, 1024], quick=2)
 @mostly_long("kind", KINDS, quick=3)
-def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
+def test_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: int) -> None:
     rng = np.random.default_rng(1)
     features, scores = kind(rng, SIZE)
     queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
@@ -149,7 +149,7 @@ def test_a_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep:
 
 
 @mostly_long("kind", KINDS, quick=4)
-def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
+def test_window_refuses_no_ordinary_prompt(kind: Kind) -> None:
     """Seen before: up to 66 % refused where scores have atoms, and groups of 100 refused as a whole."""
     rng = np.random.default_rng(2)
     features, scores = kind(rng, SIZE)
@@ -160,7 +160,7 @@ def test_no_ordinary_prompt_is_refused(kind: Kind) -> None:
 
 
 @mostly_long("kind", KINDS, quick=3)
-def test_full_data_agrees_with_the_dual_linear_programme(kind: Kind) -> None:
+def test_conditional_threshold_of_large_data_agrees_with_highs(kind: Kind) -> None:
     rng = np.random.default_rng(3)
     features, scores = kind(rng, SIZE)
     queries = kind(rng, repetitions(4, share=0.25))[0]
@@ -170,7 +170,7 @@ def test_full_data_agrees_with_the_dual_linear_programme(kind: Kind) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
 
 
-def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
+def test_window_without_its_radius_gives_wrong_thresholds() -> None:
     """The negative control: a window that believes itself is wrong where the certified one refuses."""
     rng = np.random.default_rng(4)
     features, scores = continuous(rng, SIZE)
@@ -191,7 +191,7 @@ def test_without_the_radius_far_prompts_would_get_wrong_thresholds() -> None:
     assert wrong > 30
 
 
-def test_what_is_outside_the_certified_region_is_a_typed_refusal() -> None:
+def test_thresholds_outside_the_certified_region_raise_a_typed_error() -> None:
     features, scores = continuous(np.random.default_rng(5), SIZE)
     rule = ConditionalThreshold("0.1", window=64).fit(features, scores)
     queries = np.vstack([features[:3], np.array([[1.0, 0.0, 0.0, 40.0]])])
@@ -207,13 +207,13 @@ def test_what_is_outside_the_certified_region_is_a_typed_refusal() -> None:
 
 
 @pytest.mark.parametrize("window", [0, -1, True])
-def test_an_impossible_window_is_refused(window: int) -> None:
+def test_conditional_threshold_refuses_an_invalid_window(window: int) -> None:
     with pytest.raises(InputError, match="window"):
         ConditionalThreshold("0.1", window=window)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in GROWING])
-def test_the_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
+def test_window_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
     def numbers(size: int) -> int:
         rule = ConditionalThreshold("0.1", window=200).fit(*kind(np.random.default_rng(6), size))
         return sum(array.size for array in rule.state_data().values())
@@ -221,7 +221,7 @@ def test_the_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
     assert numbers(20_000) <= 1.1 * numbers(2_000) + 250
 
 
-def test_a_group_that_jumps_to_the_cap_does_not_keep_every_group() -> None:
+def test_window_keeps_all_rows_only_of_the_group_at_the_cap() -> None:
     """One group whose own prompt moves its fit to the cap needs all of its rows, the others a few each."""
     rng = np.random.default_rng(18)
     group = np.repeat(np.arange(40), 500)
@@ -237,7 +237,7 @@ def test_a_group_that_jumps_to_the_cap_does_not_keep_every_group() -> None:
     assert np.isinf(rule.thresholds(np.eye(40))).tolist() == [group == 7 for group in range(40)]
 
 
-def test_the_full_data_can_be_kept() -> None:
+def test_window_none_keeps_the_full_data() -> None:
     features, scores = continuous(np.random.default_rng(7), SIZE)
     state = ConditionalThreshold("0.1", window=None).fit(features, scores).state_data()
     assert len(state["success_scores"]) == SIZE
@@ -245,7 +245,7 @@ def test_the_full_data_can_be_kept() -> None:
 
 
 @mostly_long("kind", KINDS, quick=4)
-def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> None:
+def test_window_threshold_does_not_depend_on_earlier_calls(kind: Kind) -> None:
     rng = np.random.default_rng(8)
     features, scores = kind(rng, SIZE)
     rule = ConditionalThreshold("0.1", window=300)
@@ -262,7 +262,7 @@ def test_no_bit_of_an_answer_depends_on_what_was_asked_before(kind: Kind) -> Non
             assert rule.restore(state).threshold(queries[row]) == together.values[row]
 
 
-def test_many_threads_get_the_answers_of_one() -> None:
+def test_concurrent_threads_get_the_thresholds_of_one() -> None:
     rng = np.random.default_rng(9)
     features, scores = continuous(rng, SIZE)
     rule = ConditionalThreshold("0.1").fit(features, scores)
@@ -283,7 +283,7 @@ def test_many_threads_get_the_answers_of_one() -> None:
     assert wrong == []
 
 
-def test_memory_is_bounded_and_a_full_one_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_cache_is_bounded_without_changing_thresholds(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(10)
     features, scores = continuous(rng, SIZE)
     queries = continuous(rng, 300)[0]
@@ -319,7 +319,7 @@ def test_no_row_changes_sides_within_its_distance() -> None:
     assert changed == 100
 
 
-def test_a_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
+def test_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
     rng = np.random.default_rng(12)
     codes = np.repeat(np.arange(3), [3_000, 2_000, 5])
     features, scores = np.eye(3)[codes], rng.random(len(codes))
@@ -330,7 +330,7 @@ def test_a_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
     assert solved.values[2] == np.inf
 
 
-def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would_end_it() -> None:
+def test_unbounded_descent_in_a_window_proves_nothing() -> None:
     rng = np.random.default_rng(13)
     features, scores = continuous(rng, SIZE)
     columns, root = Columns.choose(features)
@@ -345,7 +345,7 @@ def test_an_endless_descent_in_a_window_proves_nothing_where_left_out_rows_would
     assert isinstance(QuantileSimplex(rows, TAU).minimise(phi), Fit)
 
 
-def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_cap() -> None:
+def test_prompt_outside_the_region_is_infinite_if_half_its_weight_is() -> None:
     """The fit at the prompt never falls as its weight grows, so a bound at less than full weight suffices."""
     rng = np.random.default_rng(15)
     features, scores = continuous(rng, SIZE)
@@ -366,7 +366,7 @@ def test_a_prompt_outside_the_region_is_infinite_if_half_its_weight_reaches_the_
     assert settled > 40
 
 
-def test_equal_rows_are_kept_as_one_with_their_weight() -> None:
+def test_window_keeps_equal_rows_as_one_with_their_weight() -> None:
     rng = np.random.default_rng(14)
     features, scores = tied_rows(rng, 30_000)
     features = features[:, :2]
@@ -378,7 +378,7 @@ def test_equal_rows_are_kept_as_one_with_their_weight() -> None:
     assert ConditionalThreshold("0.1", window=300).fit(features, scores).state_data()["radius"].size == 0
 
 
-def test_a_window_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_that_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerical trouble in a small window is left to larger ones; if all fail, nothing is made up."""
     rng = np.random.default_rng(16)
     features, scores = continuous(rng, SIZE)
@@ -404,7 +404,7 @@ def test_a_window_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> 
         everything.threshold(queries[0])
 
 
-def test_a_search_from_a_shared_vertex_that_fails_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_from_a_shared_vertex_that_fails_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(17)
     features, scores = continuous(rng, SIZE)
     queries = continuous(rng, 100)[0]
