@@ -58,7 +58,7 @@ def forged_bot(bot: CalibrationArtifact) -> dict[str, Any]:
     return content_of(bot)
 
 
-def test_certificates_and_policies_come_back(
+def test_save_and_load_round_trip_certificates_and_policies(
     certified: CalibrationArtifact, bot: CalibrationArtifact, tmp_path: Path
 ) -> None:
     both = certify(bot, make_records(9, 120), alpha="0.3")
@@ -73,7 +73,7 @@ def test_certificates_and_policies_come_back(
     assert both.frozen_digest == bot.frozen_digest
 
 
-def test_without_any_of_it_the_content_is_that_of_before(
+def test_content_without_certificates_or_policy_has_no_new_fields(
     content: dict[str, Any], artifact: CalibrationArtifact
 ) -> None:
     assert not set(NEW) & set(content)
@@ -98,7 +98,9 @@ def test_without_any_of_it_the_content_is_that_of_before(
     ],
     ids=str,
 )
-def test_what_is_used_is_written_and_nothing_else(options: dict[str, Any], fields: set[str]) -> None:
+def test_save_writes_only_the_fields_of_options_that_are_used(
+    options: dict[str, Any], fields: set[str]
+) -> None:
     known = [
         one.model_copy(update={"metadata": {**one.metadata, "year": 1 + row % 5}})
         for row, one in enumerate(make_records(0, 300))
@@ -113,7 +115,9 @@ def test_what_is_used_is_written_and_nothing_else(options: dict[str, Any], field
             load_content({**content, name: default})
 
 
-def test_a_changed_number_of_a_certificate_is_refused(certified: CalibrationArtifact, tmp_path: Path) -> None:
+def test_load_refuses_a_changed_number_of_a_certificate(
+    certified: CalibrationArtifact, tmp_path: Path
+) -> None:
     certified.save(tmp_path / "artifact.json")
     data = (tmp_path / "artifact.json").read_bytes()
     before = f'"kept_at_least": {certified.certificates[0].shares[0].kept_at_least!r}'.encode()
@@ -123,7 +127,7 @@ def test_a_changed_number_of_a_certificate_is_refused(certified: CalibrationArti
         load_bytes(data.replace(before, b'"kept_at_least": 0.99'))
 
 
-def test_a_certificate_grafted_onto_another_artifact_is_refused(
+def test_load_refuses_certificates_of_another_artifact(
     forged: dict[str, Any], forged_bot: dict[str, Any]
 ) -> None:
     load_content(forged)
@@ -151,7 +155,7 @@ def test_a_certificate_grafted_onto_another_artifact_is_refused(
         (("cap",), 3.0),
     ],
 )
-def test_an_artifact_changed_below_its_certificate_is_refused(
+def test_load_refuses_a_certified_artifact_changed_afterwards(
     path: tuple[str, ...], value: Any, forged: dict[str, Any]
 ) -> None:
     value_at(forged, path[:-1])[path[-1]] = value
@@ -159,7 +163,7 @@ def test_an_artifact_changed_below_its_certificate_is_refused(
         load_content(forged)
 
 
-def test_two_certificates_of_one_level_are_refused(forged: dict[str, Any]) -> None:
+def test_load_refuses_two_certificates_of_one_level(forged: dict[str, Any]) -> None:
     first, second = forged["certificates"]
     for several in ([first, first], [first, {**second, "alpha": first["alpha"]}], [first, second, second]):
         with pytest.raises(ArtifactFormatError, match="or two are about one level"):
@@ -167,7 +171,7 @@ def test_two_certificates_of_one_level_are_refused(forged: dict[str, Any]) -> No
     assert len(load_content({**forged, "certificates": [second]}).certificates) == 1
 
 
-def test_a_certificate_of_a_level_not_held_is_refused(
+def test_load_refuses_a_certificate_of_a_level_not_held(
     forged: dict[str, Any], forged_bot: dict[str, Any]
 ) -> None:
     forged["certificates"][0]["alpha"] = "0.25"
@@ -178,7 +182,7 @@ def test_a_certificate_of_a_level_not_held_is_refused(
         load_content(forged_bot)
 
 
-def test_a_certificate_without_its_artifact_digest_is_refused(forged: dict[str, Any]) -> None:
+def test_load_refuses_a_certificate_without_artifact_digest(forged: dict[str, Any]) -> None:
     del forged["certificates"][0]["artifact_digest"]
     with pytest.raises(ArtifactFormatError, match="artifact_digest"):
         load_content(forged)
@@ -202,7 +206,7 @@ def test_a_certificate_without_its_artifact_digest_is_refused(forged: dict[str, 
         (("shares", 0, "coverage_at_least"), -0.1, None),
     ],
 )
-def test_an_impossible_certificate_is_refused(
+def test_load_refuses_an_invalid_certificate(
     path: tuple[str | int, ...], value: Any, message: str | None, forged: dict[str, Any]
 ) -> None:
     value_at(forged["certificates"][0], path[:-1])[path[-1]] = value
@@ -223,7 +227,7 @@ def test_an_impossible_certificate_is_refused(
         (("curve",), None),
     ],
 )
-def test_an_impossible_policy_is_refused(
+def test_load_refuses_an_invalid_policy(
     path: tuple[str, ...], value: Any, forged_bot: dict[str, Any]
 ) -> None:
     load_content(forged_bot)
@@ -232,7 +236,7 @@ def test_an_impossible_policy_is_refused(
         load_content(forged_bot)
 
 
-def test_what_only_the_conditional_rule_has_is_refused_elsewhere() -> None:
+def test_load_refuses_ridge_shift_and_randomised_for_other_rules() -> None:
     content = content_of(calibrate(make_records(0, 60), alpha="0.3", features="1", threshold_rule="marginal"))
     load_content(content)
     extras: dict[str, Any] = {
@@ -245,7 +249,7 @@ def test_what_only_the_conditional_rule_has_is_refused_elsewhere() -> None:
             load_content({**content, name: value})
 
 
-def test_grouped_thresholds_without_their_confidence_are_refused() -> None:
+def test_load_refuses_grouped_thresholds_without_confidence() -> None:
     artifact = calibrate(
         make_records(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
     )
@@ -262,7 +266,7 @@ def test_grouped_thresholds_without_their_confidence_are_refused() -> None:
     ("field", "value"),
     [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
 )
-def test_an_impossible_confidence_is_refused(field: str, value: Any, confident: CalibrationArtifact) -> None:
+def test_load_refuses_invalid_confidence(field: str, value: Any, confident: CalibrationArtifact) -> None:
     content = content_of(confident)
     assert load_content(content) == confident
     content["confidence"][field] = value
@@ -271,7 +275,7 @@ def test_an_impossible_confidence_is_refused(field: str, value: Any, confident: 
 
 
 @pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
-def test_an_effective_level_that_is_none_or_no_stricter_is_refused(
+def test_load_refuses_an_invalid_or_laxer_effective_alpha(
     effective: Any, stable: CalibrationArtifact
 ) -> None:
     content = content_of(stable)
@@ -281,7 +285,7 @@ def test_an_effective_level_that_is_none_or_no_stricter_is_refused(
         load_content(content)
 
 
-def test_a_shift_that_is_no_statistic_is_refused() -> None:
+def test_load_refuses_a_shift_that_is_not_a_statistic() -> None:
     content = content_of(calibrate(make_records(0, 60), alpha="0.5", features="1"))
     for text in ("nonsense", "meta(", "1", ""):
         with pytest.raises(ArtifactFormatError):

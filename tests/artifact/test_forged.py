@@ -440,7 +440,7 @@ FOUND: list[tuple[str, str, Forge]] = [
 
 
 @pytest.mark.parametrize(("words", "name", "forge"), FOUND)
-def test_each_check_finds_what_it_is_for(words: str, name: str, forge: Forge) -> None:
+def test_find_contradictions_reports_each_forged_statement(words: str, name: str, forge: Forge) -> None:
     content = copy.deepcopy(make(name))
     forge(content)
     with mock.patch.object(model, "find_contradictions", return_value=iter(())):
@@ -449,7 +449,7 @@ def test_each_check_finds_what_it_is_for(words: str, name: str, forge: Forge) ->
 
 
 @mostly_long("name", MAKERS, quick=5)
-def test_genuine_artifacts_load(name: str, tmp_path: Path) -> None:
+def test_load_accepts_genuine_artifacts_of_every_kind(name: str, tmp_path: Path) -> None:
     path = tmp_path / "genuine.json"
     path.write_bytes(seal(make(name)))
     artifact = CalibrationArtifact.load(path)
@@ -465,7 +465,7 @@ def test_genuine_artifacts_load(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "forge"), [case[1:] for case in FORGED], ids=[case[0] for case in FORGED])
-def test_a_forged_statement_is_refused(name: str, forge: Forge, tmp_path: Path) -> None:
+def test_load_refuses_a_forged_statement(name: str, forge: Forge, tmp_path: Path) -> None:
     content = copy.deepcopy(make(name))
     forge(content)
     assert content != make(name)
@@ -475,7 +475,7 @@ def test_a_forged_statement_is_refused(name: str, forge: Forge, tmp_path: Path) 
         CalibrationArtifact.load(path)
 
 
-def test_what_contradicts_is_said(tmp_path: Path) -> None:
+def test_load_names_the_contradiction_in_its_error(tmp_path: Path) -> None:
     content = json.loads(json.dumps(make("tiny")))
     unsettled(put("calibration", "size", value=9))(content)
     path = tmp_path / "forged.json"
@@ -489,7 +489,7 @@ def test_what_contradicts_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 120, 5000])
 @pytest.mark.parametrize("share", [1e-6, 0.05, 0.5, 0.999])
-def test_tails_are_those_of_scipy(size: int, share: float) -> None:
+def test_binomial_tails_equal_those_of_scipy(size: int, share: float) -> None:
     for count in sorted({0, 1, size // 3, size // 2, size - 1, size}):
         above, below = compute_upper_tail(count, size, share), compute_lower_tail(count, size, share)
         assert math.isclose(above, binom.sf(count - 1, size, share), rel_tol=1e-8, abs_tol=1e-300)

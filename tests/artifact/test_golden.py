@@ -26,7 +26,7 @@ GOLDEN = sorted(path for path in FOLDER.glob("*/*.json") if path.name != EXPECTE
 EVERY = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
 
-def test_the_files_of_this_release_show_all_of_the_format() -> None:
+def test_golden_files_of_this_release_cover_the_whole_format() -> None:
     own = [path for path in GOLDEN if path.parent.name == __version__]
     assert {path.stem for path in own} == set(MAKERS)
     contents = [json.loads(path.read_bytes())["content"] for path in own]
@@ -36,7 +36,7 @@ def test_the_files_of_this_release_show_all_of_the_format() -> None:
 
 
 @EVERY
-def test_a_golden_file_is_read_and_would_be_written_the_same(path: Path) -> None:
+def test_golden_file_loads_and_saves_to_the_same_bytes(path: Path) -> None:
     artifact = CalibrationArtifact.load(path)
     assert artifact.to_bytes() == path.read_bytes()
     assert artifact.library_version == path.parent.name
@@ -46,7 +46,7 @@ def test_a_golden_file_is_read_and_would_be_written_the_same(path: Path) -> None
 
 
 @EVERY
-def test_a_golden_file_decides_as_it_did(path: Path) -> None:
+def test_golden_file_gives_the_recorded_decisions(path: Path) -> None:
     artifact = CalibrationArtifact.load(path)
     found = decide_on_prompts(path.stem, artifact)
     expected = json.loads((path.parent / EXPECTED).read_text())[path.stem]
@@ -67,13 +67,13 @@ def make_validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(build_schema())
 
 
-def test_the_committed_schema_is_that_of_the_models() -> None:
+def test_committed_schema_equals_the_schema_of_the_models() -> None:
     jsonschema.Draft202012Validator.check_schema(build_schema())
     assert SCHEMA.read_text() == format_schema(), "run python docs/schema.py"
 
 
 @EVERY
-def test_a_golden_file_has_the_form_of_the_schema(path: Path) -> None:
+def test_golden_file_validates_against_the_schema(path: Path) -> None:
     make_validator().validate(json.loads(path.read_bytes()))
 
 
@@ -106,7 +106,7 @@ def change(*path: Any, value: Any) -> Callable[[Any], None]:
         change("content", "certificates", 0, "artifact_digest", value=None),
     ],
 )
-def test_another_form_is_not_that_of_the_schema(forge: Callable[[Any], None]) -> None:
+def test_schema_refuses_files_of_another_form(forge: Callable[[Any], None]) -> None:
     file = json.loads((FOLDER / "0.1.0" / "certified.json").read_bytes())
     make_validator().validate(file)
     forge(file)
@@ -117,7 +117,7 @@ def test_another_form_is_not_that_of_the_schema(forge: Callable[[Any], None]) ->
 # Files of later releases
 
 
-def test_what_a_later_release_wrote_is_refused_with_its_name(artifact: CalibrationArtifact) -> None:
+def test_load_names_the_later_release_that_wrote_the_file(artifact: CalibrationArtifact) -> None:
     later = {**content_of(artifact), "library_version": "0.9.1"}
     said = r"langchain-cfc 0\.9\.1 wrote it, and this is .*: use that release or a later one"
     # A format of another version, and a field that this release does not know.
@@ -131,7 +131,7 @@ def test_what_a_later_release_wrote_is_refused_with_its_name(artifact: Calibrati
 
 
 @pytest.mark.parametrize("release", ["\x1b[31mred", "1" * 100, 7, None, ["0.9"]])
-def test_a_name_that_is_no_release_is_not_repeated(release: Any, artifact: CalibrationArtifact) -> None:
+def test_load_does_not_repeat_an_invalid_release_name(release: Any, artifact: CalibrationArtifact) -> None:
     with pytest.raises(ArtifactFormatError) as refused:
         load_content({**content_of(artifact), "library_version": release}, version=3)
     assert str(refused.value).endswith(

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @mostly_long("seed", range(5), quick=1)
-def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int) -> None:
+def test_accepted_sets_are_nested_across_levels_though_thresholds_cross(seed: int) -> None:
     artifact = calibrate(
         make_records(seed, 60), alpha=LEVELS, features="mean_score^3 + group(topic)", allow_unattainable=True
     )
@@ -42,7 +42,7 @@ def test_sets_are_nested_across_levels_though_thresholds_cross(seed: int) -> Non
         np.testing.assert_array_equal(served[place].thresholds, np.max(raw[place:], axis=0))
 
 
-def test_the_level_may_be_left_out_only_where_there_is_one() -> None:
+def test_level_may_be_omitted_only_if_the_artifact_has_one() -> None:
     one = calibrate(make_records(0, 60), alpha=0.2, features="1")
     assert one.level() == one.level("0.20") == one.level(0.2) == "0.2"
     several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
@@ -57,7 +57,7 @@ def test_the_level_may_be_left_out_only_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.15, "0.25", "0.2000001"])
-def test_a_level_that_is_not_held_is_refused_with_those_that_are(
+def test_solve_refuses_a_level_not_held_and_lists_those_held(
     alpha: float | str, artifact: CalibrationArtifact
 ) -> None:
     features = np.zeros((1, artifact.feature_map.dimension))
@@ -66,11 +66,11 @@ def test_a_level_that_is_not_held_is_refused_with_those_that_are(
 
 
 @pytest.mark.parametrize("alpha", [0, 1, "x", float("nan"), True])
-def test_what_is_no_level_is_refused(alpha: float | str, artifact: CalibrationArtifact) -> None:
+def test_level_refuses_invalid_alpha(alpha: float | str, artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="strictly between 0 and 1"):
         artifact.level(alpha)
 
 
-def test_features_that_do_not_fit_are_refused(artifact: CalibrationArtifact) -> None:
+def test_solve_refuses_features_of_another_dimension(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="features"):
         artifact.solve(np.zeros((1, artifact.feature_map.dimension + 1)), "0.2")

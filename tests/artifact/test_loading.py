@@ -36,11 +36,11 @@ def is_refused(data: bytes) -> bool:
     return False
 
 
-def test_the_file_loads_untouched(small: bytes) -> None:
+def test_load_accepts_the_unchanged_file(small: bytes) -> None:
     assert not is_refused(small)
 
 
-def test_every_changed_byte_is_refused(small: bytes) -> None:
+def test_load_refuses_every_changed_byte(small: bytes) -> None:
     # One random change at every place, and at punctuation and digits each change of a single bit; the quick
     # tier takes every fifteenth place.
     rng = np.random.default_rng(0)
@@ -59,18 +59,18 @@ def test_every_changed_byte_is_refused(small: bytes) -> None:
     assert accepted == []
 
 
-def test_every_truncation_is_refused(small: bytes) -> None:
+def test_load_refuses_every_truncation(small: bytes) -> None:
     lengths = range(0, len(small), 1 if LONG else 21)
     assert [length for length in lengths if not is_refused(small[:length])] == []
 
 
 @pytest.mark.parametrize("addition", [b"\n", b" ", b"\0", b"{}", b"//"])
-def test_additions_are_refused(addition: bytes, small: bytes) -> None:
+def test_load_refuses_bytes_added_before_or_after(addition: bytes, small: bytes) -> None:
     assert is_refused(small + addition)
     assert is_refused(addition + small)
 
 
-def test_the_same_json_in_another_layout_is_refused(small: bytes) -> None:
+def test_load_refuses_the_same_json_in_another_layout(small: bytes) -> None:
     file = json.loads(small)
     with pytest.raises(ArtifactDigestError, match="changed or damaged"):
         load_bytes(json.dumps(file).encode())
@@ -79,13 +79,13 @@ def test_the_same_json_in_another_layout_is_refused(small: bytes) -> None:
         load_bytes((json.dumps(reordered, indent=1) + "\n").encode())
 
 
-def test_a_key_that_stands_twice_is_refused(small: bytes) -> None:
+def test_load_refuses_a_duplicate_key(small: bytes) -> None:
     assert small.count(b'"n": 4,') == 1
     with pytest.raises(ArtifactDigestError):
         load_bytes(small.replace(b'"n": 4,', b'"n": 5,\n  "n": 4,'))
 
 
-def test_a_missing_file_is_named_with_what_writes_one(tmp_path: Path) -> None:
+def test_load_names_a_missing_file_and_what_writes_one(tmp_path: Path) -> None:
     with pytest.raises(ArtifactFormatError, match=r"missing\.json: cannot be read .*artifact\.save"):
         CalibrationArtifact.load(tmp_path / "missing.json")
     with pytest.raises(ArtifactFormatError, match="cannot be read"):
@@ -97,7 +97,7 @@ def test_a_missing_file_is_named_with_what_writes_one(tmp_path: Path) -> None:
     [b"", b" ", b"no JSON", b"\xff\xfe", b"\x1f\x8b", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000],
     ids=["empty", "blank", "words", "utf-16", "gzip", "deep list", "deep object", "huge number"],
 )
-def test_what_is_not_json_is_refused(data: bytes) -> None:
+def test_load_refuses_bytes_that_are_not_json(data: bytes) -> None:
     with pytest.raises(ArtifactFormatError, match=r"forged\.json: not JSON"):
         load_bytes(data)
 
@@ -105,7 +105,7 @@ def test_what_is_not_json_is_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     "data", [b"[]", b"null", b"1", b'"langchain-cfc/artifact"', b"{}", b'{"version": 1}']
 )
-def test_json_that_is_no_artifact_is_refused(data: bytes) -> None:
+def test_load_refuses_json_that_is_not_an_artifact(data: bytes) -> None:
     with pytest.raises(ArtifactFormatError, match="not a calibration artifact"):
         load_bytes(data)
 
@@ -132,7 +132,7 @@ DIGEST = "does not match its digest"
         ({"surprise": 1}, ArtifactFormatError, "surprise"),
     ],
 )
-def test_another_envelope_is_refused(
+def test_load_refuses_an_invalid_envelope(
     envelope: dict[str, Any], error: type[ArtifactError], message: str | None, content: dict[str, Any]
 ) -> None:
     with pytest.raises(error, match=message):
@@ -174,7 +174,7 @@ def complete(complete_artifact: CalibrationArtifact) -> dict[str, Any]:
     return content_of(complete_artifact)
 
 
-def test_an_extra_field_anywhere_is_refused_by_name(complete: dict[str, Any]) -> None:
+def test_load_refuses_an_extra_field_anywhere_by_name(complete: dict[str, Any]) -> None:
     load_content(complete)
     # Fingerprints are the user's own, and the digests are named by parts; anything else is ours.
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
@@ -192,7 +192,7 @@ def test_an_extra_field_anywhere_is_refused_by_name(complete: dict[str, Any]) ->
             load_content(forged)
 
 
-def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
+def test_load_refuses_a_missing_field_anywhere(complete: dict[str, Any]) -> None:
     free = {("provenance", part) for part in ("generator", "verifier", "labeler", "answer")}
     free.add(("calibration", "digests"))
     # Who counts less watches less: an artifact of before counts nothing, and serves all the same.
@@ -254,7 +254,7 @@ def test_a_missing_field_anywhere_is_refused(complete: dict[str, Any]) -> None:
         (("created_at",), None, "created_at"),
     ],
 )
-def test_an_impossible_value_is_refused_by_its_field(
+def test_load_refuses_an_invalid_value_and_names_its_field(
     path: tuple[str | int, ...], value: object, message: str, *, complete: dict[str, Any]
 ) -> None:
     value_at(complete, path[:-1])[path[-1]] = value
@@ -265,14 +265,16 @@ def test_an_impossible_value_is_refused_by_its_field(
 @pytest.mark.parametrize(
     "alphas", [["0.3", "0.2"], ["0.2", "0.2"], ["0.20", "0.3"], ["0.2", "1"], ["0.2", "x"]]
 )
-def test_levels_out_of_order_or_form_are_refused(alphas: list[str], content: dict[str, Any]) -> None:
+def test_load_refuses_levels_out_of_order_or_not_canonical(
+    alphas: list[str], content: dict[str, Any]
+) -> None:
     for level, alpha in zip(content["levels"], alphas, strict=True):
         level["alpha"] = alpha
     with pytest.raises(ArtifactFormatError, match=r"alpha"):
         load_content(content)
 
 
-def test_a_state_for_another_number_of_features_is_refused(content: dict[str, Any]) -> None:
+def test_load_refuses_states_for_another_number_of_features(content: dict[str, Any]) -> None:
     content["features"] = calibrate(make_records(0, 60), alpha="0.2", features="mean_score").features
     with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a feature map of 2"):
         load_content(content)
@@ -300,15 +302,13 @@ def text_of(*numbers: float) -> str:
         ({"shape": [1], "float64": text_of(5.0)}, "not above the cap"),
     ],
 )
-def test_an_impossible_array_is_refused(
-    forged: dict[str, Any], message: str, content: dict[str, Any]
-) -> None:
+def test_load_refuses_an_invalid_array(forged: dict[str, Any], message: str, content: dict[str, Any]) -> None:
     content["arrays"][content["levels"][0]["marginal"]["quantile"]] = forged
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(content)
 
 
-def test_calibration_data_that_do_not_fit_each_other_are_refused(content: dict[str, Any]) -> None:
+def test_load_refuses_calibration_arrays_that_do_not_match(content: dict[str, Any]) -> None:
     name = content["levels"][0]["rule"]["success_scores"]
     scores = PackedArray(**content["arrays"][name]).unpack()
     for forged in (scores[:-1], scores[:0], np.full_like(scores, 9.0)):
@@ -326,7 +326,7 @@ COMBINATION: dict[str, Any] = {
 }
 
 
-def test_a_combination_is_part_of_the_content_where_there_is_one(content: dict[str, Any]) -> None:
+def test_combination_is_in_the_content_only_if_there_is_one(content: dict[str, Any]) -> None:
     # An artifact without one keeps the content, and so the digest, of those made before there were any.
     assert "combination" not in content
     without = load_content(content)
@@ -352,7 +352,7 @@ def test_a_combination_is_part_of_the_content_where_there_is_one(content: dict[s
         ({"surprise": 1}, r"combination\.surprise"),
     ],
 )
-def test_an_impossible_combination_is_refused(
+def test_load_refuses_an_invalid_combination(
     changes: dict[str, Any], message: str, content: dict[str, Any]
 ) -> None:
     content["combination"] = {**COMBINATION, **changes}
@@ -361,19 +361,19 @@ def test_an_impossible_combination_is_refused(
 
 
 @pytest.mark.parametrize("name", COMBINATION)
-def test_a_combination_that_lacks_a_field_is_refused(name: str, content: dict[str, Any]) -> None:
+def test_load_refuses_a_combination_with_a_missing_field(name: str, content: dict[str, Any]) -> None:
     content["combination"] = {key: value for key, value in COMBINATION.items() if key != name}
     with pytest.raises(ArtifactFormatError, match=rf"combination\.{name}"):
         load_content(content)
 
 
-def test_an_array_that_no_level_names_is_refused(content: dict[str, Any]) -> None:
+def test_load_refuses_an_array_that_no_level_uses(content: dict[str, Any]) -> None:
     content["arrays"]["smuggled"] = PackedArray.pack(np.zeros(1)).model_dump()
     with pytest.raises(ArtifactFormatError, match="'smuggled' belongs to no level"):
         load_content(content)
 
 
-def test_an_array_that_is_missing_is_named(content: dict[str, Any]) -> None:
+def test_load_names_a_missing_array(content: dict[str, Any]) -> None:
     name = content["levels"][0]["rule"]["features"]
     del content["arrays"][name]
     with pytest.raises(ArtifactFormatError, match=f"array '{name}' is missing"):
@@ -382,7 +382,7 @@ def test_an_array_that_is_missing_is_named(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 @pytest.mark.parametrize("field", ["cap", "attainable_coverage"])
-def test_numbers_that_are_none_are_refused(field: str, number: str, content: dict[str, Any]) -> None:
+def test_load_refuses_numbers_that_are_not_finite(field: str, number: str, content: dict[str, Any]) -> None:
     value_at(content, () if field == "cap" else ("calibration",))[field] = float(number)
     data = seal(content)
     if number == "1e999":
@@ -393,14 +393,14 @@ def test_numbers_that_are_none_are_refused(field: str, number: str, content: dic
     assert type(caught.value) in {ArtifactFormatError, ArtifactDigestError}
 
 
-def test_what_never_ends_is_refused_at_once(tmp_path: Path) -> None:
+def test_load_refuses_pipes_and_devices(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(ArtifactFormatError, match=r"cannot be read \(not a regular file"):
             CalibrationArtifact.load(path)
 
 
-def test_what_is_far_too_large_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_refuses_files_above_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("langchain_cfc.artifact.files.MAX_BYTES", 1 << 20)
     with (tmp_path / "large").open("wb") as file:
         file.truncate((1 << 20) + 1)

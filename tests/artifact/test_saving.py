@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.mark.parametrize("threshold_rule", ["conditional", "marginal", "learned"])
 @mostly_long("features", FEATURES, quick=2)
-def test_a_loaded_artifact_decides_to_the_bit_like_the_one_saved(
+def test_loaded_artifact_decides_to_the_bit_like_the_saved_one(
     features: str, threshold_rule: Any, tmp_path: Path
 ) -> None:
     artifact = calibrate(
@@ -66,13 +66,15 @@ def test_a_loaded_artifact_decides_to_the_bit_like_the_one_saved(
     assert all((len(np.unique(one.thresholds)) == 1) == constant for one in before.values())
 
 
-def test_saving_a_loaded_artifact_gives_the_same_bytes(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_saving_a_loaded_artifact_writes_the_same_bytes(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     artifact.save(tmp_path / "one.json")
     CalibrationArtifact.load(tmp_path / "one.json").save(str(tmp_path / "two.json"))
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
 
 
-def test_the_file_format_is_strict_json_with_a_digest(
+def test_saved_file_is_canonical_json_with_its_digest(
     artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
 ) -> None:
     artifact.save(tmp_path / "original.json")
@@ -81,14 +83,14 @@ def test_the_file_format_is_strict_json_with_a_digest(
     assert json.loads(seal(content))["digest"] == artifact.digest
 
 
-def test_the_digest_is_that_of_the_content(artifact: CalibrationArtifact) -> None:
+def test_digest_follows_the_content(artifact: CalibrationArtifact) -> None:
     assert artifact.model_copy(update={"created_at": "2000-01-01T00:00:00+00:00"}).digest != artifact.digest
     # A copy keeps nothing that was computed late from other content.
     assert artifact.model_copy().digest == artifact.digest
     assert artifact.model_copy(update={"set_rule": "rank"}).parsed_set_rule.text == "rank"
 
 
-def test_an_artifact_from_before_may_have_empty_sets_and_keeps_its_digest(
+def test_artifact_without_never_empty_loads_and_keeps_its_digest(
     artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
 ) -> None:
     assert artifact.never_empty
@@ -107,7 +109,7 @@ def test_an_artifact_from_before_may_have_empty_sets_and_keeps_its_digest(
     assert loaded.frozen_digest != artifact.frozen_digest
 
 
-def test_infinite_thresholds_are_not_in_the_file(tmp_path: Path) -> None:
+def test_saved_file_contains_no_infinite_thresholds(tmp_path: Path) -> None:
     # Three prompts cannot certify anything at alpha = 0.05, under either rule.
     artifact = calibrate(make_records(3, 3), alpha="0.05", features="1", allow_unattainable=True)
     draws = tabulate(make_records(4, 5)).draws
@@ -123,7 +125,7 @@ def test_infinite_thresholds_are_not_in_the_file(tmp_path: Path) -> None:
     assert np.isinf(decide(CalibrationArtifact.load(tmp_path / "artifact.json"), draws).thresholds).all()
 
 
-def test_the_file_holds_no_prompt_no_answer_and_no_id(tmp_path: Path) -> None:
+def test_saved_file_contains_no_prompt_answer_or_id(tmp_path: Path) -> None:
     records = make_records(5, 60)
     calibrate(
         records, alpha="0.2", features="mean_score + group(topic) + mean_length", test_fraction=0.2
@@ -147,7 +149,7 @@ def test_the_file_holds_no_prompt_no_answer_and_no_id(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
-def test_the_old_file_stays_whole_if_writing_fails(
+def test_save_keeps_the_old_file_if_writing_fails(
     step: str, artifact: CalibrationArtifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "artifact.json"
@@ -168,22 +170,22 @@ def test_the_old_file_stays_whole_if_writing_fails(
     assert CalibrationArtifact.load(path) == other
 
 
-def test_a_missing_folder_is_named(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_save_names_a_missing_folder(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         artifact.save(tmp_path / "nowhere" / "artifact.json")
 
 
-def test_an_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
+def test_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
     with pytest.raises(ValueError, match="frozen"):
         artifact.cap = 3.0
 
 
-def test_text_of_an_artifact_is_one_line(artifact: CalibrationArtifact) -> None:
+def test_artifact_text_is_one_line(artifact: CalibrationArtifact) -> None:
     assert str(artifact) == repr(artifact) == f"{artifact}"
     assert len(str(artifact)) < 120
 
 
-def test_no_text_or_id_of_a_prompt_is_stored_but_names_of_groups(tmp_path: Path) -> None:
+def test_saved_file_contains_no_secret_but_names_of_groups(tmp_path: Path) -> None:
     records = [
         PromptRecord(
             id=f"secret-id-{number}",

@@ -84,7 +84,7 @@ def load(path: Path, *keys: str | Path) -> CalibrationArtifact:
     return CalibrationArtifact.load(path, require_signature=keys)
 
 
-def test_a_signed_artifact_loads_by_file_text_and_any_of_several_keys(
+def test_require_signature_accepts_a_file_a_text_or_several_keys(
     path: Path, key: Key, other: Key, artifact: CalibrationArtifact
 ) -> None:
     sign(path, key)
@@ -98,7 +98,7 @@ def test_a_signed_artifact_loads_by_file_text_and_any_of_several_keys(
     assert CalibrationArtifact.load(path) == artifact
 
 
-def test_another_key_is_refused(path: Path, key: Key, other: Key) -> None:
+def test_require_signature_refuses_another_key(path: Path, key: Key, other: Key) -> None:
     sign(path, key)
     with pytest.raises(ArtifactSignatureError, match="by the required key"):
         load(path, other.public)
@@ -106,7 +106,7 @@ def test_another_key_is_refused(path: Path, key: Key, other: Key) -> None:
         load(path, other.public, other.line)
 
 
-def test_an_artifact_that_was_changed_since_is_refused(path: Path, key: Key) -> None:
+def test_require_signature_refuses_an_artifact_changed_after_signing(path: Path, key: Key) -> None:
     sign(path, key)
     # By careless hands, which the digest finds, too, and by a forger who computes all of it again.
     original = path.read_bytes()
@@ -123,7 +123,9 @@ def test_an_artifact_that_was_changed_since_is_refused(path: Path, key: Key) -> 
     assert len(load(path, key.public).certificates) == 2
 
 
-def test_a_signature_of_another_artifact_is_refused(path: Path, key: Key, tmp_path: Path) -> None:
+def test_require_signature_refuses_a_signature_of_another_artifact(
+    path: Path, key: Key, tmp_path: Path
+) -> None:
     signature = sign(path, key)
     renamed = tmp_path / "renamed.json"
     certify(CalibrationArtifact.load(path), make_records(9, 120)).save(renamed)
@@ -132,7 +134,7 @@ def test_a_signature_of_another_artifact_is_refused(path: Path, key: Key, tmp_pa
         load(renamed, key.public)
 
 
-def test_a_missing_signature_is_refused_with_what_writes_one(path: Path, key: Key) -> None:
+def test_require_signature_refuses_a_missing_signature(path: Path, key: Key) -> None:
     with pytest.raises(ArtifactSignatureError, match=r"\.sig does not exist; `langchain-cfc sign`"):
         load(path, key.public)
     path.with_name("artifact.json.sig").mkdir()
@@ -141,7 +143,7 @@ def test_a_missing_signature_is_refused_with_what_writes_one(path: Path, key: Ke
 
 
 @pytest.mark.parametrize("change", ["empty", "short", "long", "flipped", "text"])
-def test_a_malformed_signature_is_refused(path: Path, key: Key, change: str) -> None:
+def test_require_signature_refuses_a_malformed_signature(path: Path, key: Key, change: str) -> None:
     signature = sign(path, key)
     good = signature.read_bytes()
     bad = {
@@ -156,7 +158,7 @@ def test_a_malformed_signature_is_refused(path: Path, key: Key, change: str) -> 
         load(path, key.public)
 
 
-def test_every_flipped_bit_of_a_signature_is_refused(path: Path, tmp_path: Path) -> None:
+def test_require_signature_refuses_every_flipped_bit_of_a_signature(path: Path, tmp_path: Path) -> None:
     key = make_key(tmp_path, "one")
     signature = sign(path, key)
     good = signature.read_bytes()
@@ -168,7 +170,7 @@ def test_every_flipped_bit_of_a_signature_is_refused(path: Path, tmp_path: Path)
             load(path, key.line)
 
 
-def test_a_policy_without_keys_or_with_no_such_key_is_refused(path: Path, key: Key, tmp_path: Path) -> None:
+def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: Key, tmp_path: Path) -> None:
     sign(path, key)
     with pytest.raises(InputError, match="require_signature is empty"):
         load(path)
@@ -188,7 +190,9 @@ def test_a_policy_without_keys_or_with_no_such_key_is_refused(path: Path, key: K
         load(path, key.public, tmp_path / "none.pub")
 
 
-def test_a_key_may_have_a_password(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sign_command_reads_the_key_password_from_the_environment(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = make_key(tmp_path, "locked", password=b"secret")
     assert "Password was not given" in run("sign", path, "--key", key.private).err
     monkeypatch.setenv("LANGCHAIN_CFC_KEY_PASSWORD", "wrong")
@@ -199,7 +203,7 @@ def test_a_key_may_have_a_password(path: Path, tmp_path: Path, monkeypatch: pyte
     load(path, key.public)
 
 
-def test_what_does_not_load_is_not_signed(path: Path, key: Key) -> None:
+def test_sign_command_refuses_a_file_that_does_not_load(path: Path, key: Key) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     assert run("sign", path, "--key", key.private).code == 2
     assert not path.with_name("artifact.json.sig").exists()
@@ -207,7 +211,7 @@ def test_what_does_not_load_is_not_signed(path: Path, key: Key) -> None:
         CalibrationArtifact.load(path)
 
 
-def test_commands_require_signatures(path: Path, key: Key, other: Key) -> None:
+def test_inspect_and_ask_commands_require_signatures(path: Path, key: Key, other: Key) -> None:
     required = ("--require-signature", key.public)
     for command in (("inspect", path), ("ask", path, "What?", "--replay", "demo")):
         assert "does not exist" in run(*command, *required).err
@@ -218,7 +222,7 @@ def test_commands_require_signatures(path: Path, key: Key, other: Key) -> None:
     assert (ran.code, "not a signature" in ran.err) == (2, True)
 
 
-def test_without_the_extra_a_policy_fails_and_says_which(
+def test_require_signature_without_the_extra_names_the_extra(
     path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sign(path, key)
@@ -231,7 +235,7 @@ def test_without_the_extra_a_policy_fails_and_says_which(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_openssl_makes_and_checks_the_same_signatures(path: Path, tmp_path: Path) -> None:
+def test_openssl_makes_and_verifies_the_same_signatures(path: Path, tmp_path: Path) -> None:
     def openssl(*arguments: str | Path) -> int:
         return subprocess.run(["openssl", *map(str, arguments)], check=False, capture_output=True).returncode
 
@@ -248,7 +252,7 @@ def test_openssl_makes_and_checks_the_same_signatures(path: Path, tmp_path: Path
 
 
 @pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_keys_of_ssh_keygen_sign(path: Path, tmp_path: Path) -> None:
+def test_sign_command_accepts_keys_of_ssh_keygen(path: Path, tmp_path: Path) -> None:
     key = tmp_path / "id"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     assert run("sign", path, "--key", key).code == 0

@@ -59,14 +59,14 @@ def artifact() -> CalibrationArtifact:
     st.lists(st.floats(0.0, 1.0), min_size=1, max_size=5),
     st.sampled_from(["0.05", "0.1", "0.3", "0.4", "0.9"]),
 )
-def test_levels_are_read_back_from_the_columns(means: list[float], alpha: str) -> None:
+def test_adaptive_alpha_reads_levels_back_from_its_columns(means: list[float], alpha: str) -> None:
     draws = CandidateBatch.of([[mean] for mean in means])
     expected = [max(float(alpha), 0.1 if one < 0.4 else 0.3 if one < 0.6 else 0.5) for one in means]
     assert STEPS.read_alphas(STEPS.transform(draws), alpha).tolist() == expected
     assert set(expected) <= {float(level) for level in STEPS.list_levels(alpha)}
 
 
-def test_a_hard_prompt_is_stated_less(artifact: CalibrationArtifact) -> None:
+def test_adaptive_alpha_states_less_coverage_for_hard_prompts(artifact: CalibrationArtifact) -> None:
     adaptive = artifact.feature_map.adaptive_alpha
     assert adaptive is not None
     levels = [float(one) for one in adaptive.alphas]
@@ -77,7 +77,7 @@ def test_a_hard_prompt_is_stated_less(artifact: CalibrationArtifact) -> None:
     assert decisions.stated_alphas.tolist() == [levels[0], levels[-1]]
 
 
-def test_fewer_prompts_are_flagged_and_more_are_covered(artifact: CalibrationArtifact) -> None:
+def test_adaptive_alpha_flags_fewer_prompts_and_covers_more(artifact: CalibrationArtifact) -> None:
     test = draw_world(2, 2000)
     with pytest.warns(AttainabilityWarning, match="often be flagged"):
         fixed = calibrate(draw_world(1, 600), alpha="0.1", allow_unattainable=True)
@@ -96,7 +96,7 @@ def test_fewer_prompts_are_flagged_and_more_are_covered(artifact: CalibrationArt
     assert kept == pytest.approx(own.kept_promise)
 
 
-def test_an_evaluation_notices_that_stated_coverages_are_not_kept(artifact: CalibrationArtifact) -> None:
+def test_evaluate_contradicts_stated_coverages_that_are_not_kept(artifact: CalibrationArtifact) -> None:
     test = draw_world(3, 2000)
     assert evaluate(artifact, test).contradicted == []
     # Every third correct candidate of hard prompts is called wrong: less is kept there than is stated.
@@ -108,7 +108,7 @@ def test_an_evaluation_notices_that_stated_coverages_are_not_kept(artifact: Cali
     )
 
 
-def test_equal_levels_give_the_thresholds_of_the_fixed_level_to_the_bit() -> None:
+def test_adaptive_alpha_with_equal_levels_equals_the_fixed_level() -> None:
     records = make_records("easy", 60)
     adaptive = calibrate(records, alpha="0.25", adaptive_alpha=True, features="mean_score")
     assert adaptive.feature_map.adaptive_alpha == AdaptiveAlpha((), ("0.25",), ("0.25",), 0.0)
@@ -119,7 +119,7 @@ def test_equal_levels_give_the_thresholds_of_the_fixed_level_to_the_bit() -> Non
     assert ours.accepted.tolist() == theirs.accepted.tolist()
 
 
-def test_levels_come_from_the_fit_split_alone(artifact: CalibrationArtifact) -> None:
+def test_adaptive_alpha_is_fitted_on_the_fit_split_alone(artifact: CalibrationArtifact) -> None:
     world = draw_world(1, 600)
     rows = artifact.calibration.split.rows(world)
 
@@ -134,7 +134,7 @@ def test_levels_come_from_the_fit_split_alone(artifact: CalibrationArtifact) -> 
     assert fit_with_flipped_labels("fit") != artifact.feature_map.adaptive_alpha
 
 
-def test_it_is_saved_and_restored_to_the_bit(artifact: CalibrationArtifact) -> None:
+def test_adaptive_alpha_survives_saving_and_loading(artifact: CalibrationArtifact) -> None:
     again = reload_artifact(artifact)
     assert again.digest == artifact.digest
     draws = draw_world(4, 50).draws
@@ -142,7 +142,9 @@ def test_it_is_saved_and_restored_to_the_bit(artifact: CalibrationArtifact) -> N
     assert again.list_adaptive_coverages("0.1") == artifact.list_adaptive_coverages("0.1")
 
 
-def test_the_options_reproduce_it(artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_from_artifact_reproduces_adaptive_alpha(
+    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = CalibrationConfig.from_artifact(artifact)
     assert config.adaptive_alpha
     assert "--adaptive-alpha" in config.command(["r.jsonl"])
@@ -176,7 +178,7 @@ def change_levels(content: dict[str, Any], **changes: Any) -> None:
         {"more": 1},
     ],
 )
-def test_forged_levels_are_refused(
+def test_load_refuses_forged_adaptive_levels(
     artifact: CalibrationArtifact, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     path = tmp_path / "artifact.json"
@@ -196,22 +198,26 @@ def test_forged_levels_are_refused(
         ({"max_wrong_rate": "0.1"}, "needs alpha"),
     ],
 )
-def test_what_has_no_theorem_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_calibrate_refuses_adaptive_alpha_with_other_rules_and_options(
+    options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
         calibrate(draw_world(1, 100), adaptive_alpha=True, **options)
 
 
-def test_levels_that_came_with_a_map_are_named(artifact: CalibrationArtifact) -> None:
+def test_calibrate_refuses_an_adaptive_map_without_adaptive_alpha(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="adaptive_alpha must be true"):
         calibrate(draw_world(1, 100), alpha="0.1", features=artifact.feature_map)
 
 
-def test_where_nothing_is_correct_no_level_is_within_reach() -> None:
+def test_adaptive_alpha_is_unattainable_if_no_candidate_is_correct() -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.95 is out of reach"):
         calibrate(make_hopeless_records(size=60), alpha="0.1", adaptive_alpha=True, features="1")
 
 
-def test_a_guarantee_states_the_coverage_of_a_prompt(artifact: CalibrationArtifact) -> None:
+def test_guarantee_states_the_coverage_of_a_prompt_under_adaptive_alpha(
+    artifact: CalibrationArtifact,
+) -> None:
     stated = set(artifact.list_adaptive_coverages("0.1"))
     assert len(stated) > 2
     for alpha in artifact.list_stated_levels("0.1"):
@@ -231,7 +237,7 @@ def test_a_guarantee_states_the_coverage_of_a_prompt(artifact: CalibrationArtifa
         artifact.guarantee(stated_alpha="0.99")
 
 
-def test_served_through_the_runnable_and_as_a_message(invoke: Invoke) -> None:
+def test_chain_results_and_messages_state_the_coverage_of_the_prompt(invoke: Invoke) -> None:
     served = calibrate(make_records("easy", 39), alpha="0.25", adaptive_alpha=True, features=fit_steps())
     chain = make_chain(served)
     result = invoke(chain, "x")
@@ -256,7 +262,7 @@ def batch_of(result: Any) -> CandidateBatch:
     return CandidateBatch.of([[one.score for one in result.candidates]])
 
 
-def test_a_certificate_is_about_what_is_kept(artifact: CalibrationArtifact) -> None:
+def test_certify_reports_stated_coverage_of_adaptive_levels(artifact: CalibrationArtifact) -> None:
     certified = certify(artifact, draw_world(5, 400))
     share = certified.certificates[0].shares[0]
     assert share.stated is not None
@@ -267,14 +273,14 @@ def test_a_certificate_is_about_what_is_kept(artifact: CalibrationArtifact) -> N
     assert reload_artifact(certified).digest == certified.digest
 
 
-def test_other_solvers_confirm_thresholds_at_their_levels(artifact: CalibrationArtifact) -> None:
+def test_verify_confirms_adaptive_thresholds_with_other_solvers(artifact: CalibrationArtifact) -> None:
     pytest.importorskip("cvxpy")
     (found,) = verify(artifact, prompts=3)
     assert found.agrees
     assert found.prompts == 4
 
 
-def test_other_solvers_contradict_thresholds_of_other_levels(
+def test_verify_contradicts_adaptive_thresholds_of_other_levels(
     artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("cvxpy")
@@ -290,7 +296,7 @@ def test_other_solvers_contradict_thresholds_of_other_levels(
     assert found.contradicted > 0 or found.largest_difference > 1e-3
 
 
-def test_a_plot_shows_what_was_stated_and_kept(artifact: CalibrationArtifact) -> None:
+def test_plot_stated_coverage_shows_stated_and_kept(artifact: CalibrationArtifact) -> None:
     pytest.importorskip("matplotlib")
     method = evaluate(artifact, draw_world(6, 500)).methods["conditional"]
     ax = plot_stated_coverage(method)
@@ -302,7 +308,7 @@ def test_a_plot_shows_what_was_stated_and_kept(artifact: CalibrationArtifact) ->
         plot_stated_coverage(evaluate(artifact, draw_world(6, 500)).methods["marginal"])
 
 
-def test_randomised_thresholds_keep_what_is_stated_and_no_more() -> None:
+def test_randomised_adaptive_thresholds_keep_exactly_what_is_stated() -> None:
     # In expectation kept equals stated. Its standard deviation is at most 0.5 / sqrt(1600) over calibration
     # sets and 0.5 / sqrt(4000) over test prompts, 0.015 together: the tolerance is four of them.
     world = draw_world(7, 2000)
@@ -313,6 +319,6 @@ def test_randomised_thresholds_keep_what_is_stated_and_no_more() -> None:
     assert evaluate(plain, draw_world(8, 4000)).methods["conditional"].kept_promise > own.kept_promise
 
 
-def test_an_empty_fit_split_is_named() -> None:
+def test_calibrate_refuses_adaptive_alpha_with_an_empty_fit_split() -> None:
     with pytest.raises(CalibrationError, match=r"adaptive levels are fitted on .* fit split is empty"):
         calibrate(draw_world(1, 60), alpha="0.1", adaptive_alpha=True, features="1", fit_fraction=0.001)

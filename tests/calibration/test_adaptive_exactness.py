@@ -105,7 +105,7 @@ def read_ratios(draws: CandidateBatch) -> FloatArray:
 
 
 @mostly_long("kind", ["groups", "hats", "ties", "labelling weights", "shift"], quick=2)
-def test_calibrated_thresholds_agree_with_highs(kind: str) -> None:
+def test_adaptive_thresholds_agree_with_highs(kind: str) -> None:
     rng = np.random.default_rng(21)
     levels: set[float] = set()
     compared = finite = infinite = noticed = 0
@@ -150,7 +150,9 @@ def state_what_the_neighbour_had(known: LabelledBatch) -> FeatureMap:
 
 
 @pytest.mark.parametrize(("fitted_on", "broken"), [(draw_coins(32, 400), False), (draw_coins(31, 400), True)])
-def test_levels_must_not_be_fitted_on_calibration_prompts(fitted_on: LabelledBatch, broken: bool) -> None:
+def test_adaptive_levels_fitted_on_calibration_prompts_break_the_promise(
+    fitted_on: LabelledBatch, broken: bool
+) -> None:
     """However poor the levels are, they are kept if other prompts gave them, and need not be if these did.
 
     Where other prompts gave the levels, 0.3 of the calibration prompts that are stated 95 % have no correct
@@ -168,7 +170,7 @@ def test_levels_must_not_be_fitted_on_calibration_prompts(fitted_on: LabelledBat
     assert (gap < -0.2) if broken else (gap > -0.1)
 
 
-def test_a_level_must_not_be_chosen_after_the_answer() -> None:
+def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     """Whoever asks at 80 % and, where the set is empty, again at 90 %, is stated 90 % and kept a half.
 
     A candidate that is correct comes with a uniform score, so that sets at 80 % end near 0.8 and those at

@@ -31,13 +31,13 @@ def is_met(alpha: str, size: int, reached: int) -> bool:
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.5"])
-def test_a_target_is_attainable_exactly_where_the_rule_finds_a_threshold(alpha: str) -> None:
+def test_is_attainable_exactly_where_the_marginal_rule_is_finite(alpha: str) -> None:
     answers = {(size, reached): is_attainable(alpha, size, reached) for size, reached in cases(30)}
     assert answers == {(size, reached): is_met(alpha, size, reached) for size, reached in cases(30)}
     assert set(answers.values()) == {True, False}
 
 
-def test_the_smallest_alpha_is_met_and_four_decimals_below_it_is_not() -> None:
+def test_smallest_alpha_is_attainable_and_anything_below_is_not() -> None:
     for size, reached in cases(40):
         alpha = round(10_000 * compute_smallest_alpha(size, reached))
         if alpha < 10_000:
@@ -47,7 +47,7 @@ def test_the_smallest_alpha_is_met_and_four_decimals_below_it_is_not() -> None:
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.2", "0.3", "0.5"])
-def test_the_smallest_size_is_what_trying_every_size_finds(alpha: str) -> None:
+def test_smallest_size_equals_a_search_over_every_size(alpha: str) -> None:
     tau = 1 - Fraction(alpha)
     for size, reached in cases(25):
         share = Fraction(reached, size)
@@ -55,7 +55,7 @@ def test_the_smallest_size_is_what_trying_every_size_finds(alpha: str) -> None:
         assert compute_smallest_size(alpha, share) == (next(tried) if share > tau else None)
 
 
-def test_a_decimal_share_is_read_as_it_is_written() -> None:
+def test_smallest_size_reads_a_decimal_share_as_written() -> None:
     # As a binary number, 0.7 is a little less than seven tenths.
     assert compute_smallest_size("0.38", 0.7) == compute_smallest_size("0.38", Fraction(7, 10)) == 10
     assert compute_smallest_size("0.38", Fraction(0.7)) != 10
@@ -74,7 +74,7 @@ def some_hopeless(size: int, hopeless: int, topics: tuple[str, ...] = ("all",)) 
     ]
 
 
-def test_an_unattainable_target_is_refused_with_what_would_do() -> None:
+def test_calibrate_refuses_an_unattainable_target_and_says_what_would_do() -> None:
     # 17 of 20 can be covered. Smallest alpha: 1 - 17 / 21 = 0.19048. At alpha = 0.18 and this share (0.85):
     # the smallest size is the first N with ceil(0.82 (N + 1)) <= floor(0.85 N).
     tried = (
@@ -96,18 +96,18 @@ def test_an_unattainable_target_is_refused_with_what_would_do() -> None:
     )
 
 
-def test_where_no_number_of_prompts_would_do_the_error_says_so() -> None:
+def test_calibrate_says_if_no_number_of_prompts_is_enough() -> None:
     with pytest.raises(UnattainableTargetError, match="no number of prompts is enough"):
         calibrate(some_hopeless(20, 3), alpha="0.15", features="1")
 
 
-def test_the_strictest_of_several_levels_decides() -> None:
+def test_calibrate_refuses_by_the_strictest_of_several_levels() -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.1 is out of reach"):
         calibrate(some_hopeless(20, 3), alpha=["0.3", "0.1"], features="1")
 
 
 @pytest.mark.parametrize("rule", ["conditional", "marginal"])
-def test_an_unattainable_target_may_be_allowed_and_then_flags_everyone(rule: Any) -> None:
+def test_allow_unattainable_flags_every_prompt(rule: Any) -> None:
     artifact = calibrate(
         some_hopeless(20, 3), alpha="0.1", features="1", threshold_rule=rule, allow_unattainable=True
     )
@@ -129,7 +129,7 @@ def half_hopeless_group() -> list[PromptRecord]:
     ]
 
 
-def test_a_group_out_of_reach_is_named_in_a_warning() -> None:
+def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     with pytest.warns(AttainabilityWarning) as caught:
         artifact = calibrate(half_hopeless_group(), alpha="0.3", features="group(topic)")
     message = str(caught[0].message)
@@ -147,14 +147,14 @@ def test_a_group_out_of_reach_is_named_in_a_warning() -> None:
 
 
 @pytest.mark.parametrize("rule", ["marginal", "learned"])
-def test_a_rule_that_guarantees_nothing_for_groups_does_not_warn_of_them(rule: Any) -> None:
+def test_rules_without_group_guarantees_do_not_warn_of_groups(rule: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         artifact = calibrate(half_hopeless_group(), alpha="0.3", features="group(topic)", threshold_rule=rule)
     assert artifact.calibration.groups[2].smallest_alpha > 0.3
 
 
-def test_the_smallest_alpha_of_a_group_is_where_its_threshold_begins() -> None:
+def test_smallest_alpha_of_a_group_is_where_its_threshold_is_finite() -> None:
     artifact = calibrate(half_hopeless_group(), alpha="0.9", features="group(topic)")
     group = artifact.calibration.groups[2]
     b = next(row for row, one in enumerate(half_hopeless_group()) if one.metadata["topic"] == "b")
@@ -167,7 +167,7 @@ def test_the_smallest_alpha_of_a_group_is_where_its_threshold_begins() -> None:
         assert decide(near, draws).not_certifiable.tolist() == [flagged]
 
 
-def test_attainable_coverage_is_told_for_every_weighting() -> None:
+def test_calibration_facts_report_attainable_coverage_of_every_weighting() -> None:
     # With a map that was fitted before, all twelve prompts calibrate: topic `x` has 2 of 6 hopeless, `y` 1 of
     # 6.
     records = some_hopeless(12, 3, ("x", "y"))

@@ -38,7 +38,7 @@ def find_size_by_search(wrong: int, answered: int, rate: float, delta: float) ->
     return int(np.flatnonzero(~passes).max(initial=-1)) + 1 if passes[-1] else None
 
 
-def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
+def test_plan_bot_steps_equal_a_search_over_all_sizes() -> None:
     records = make_records(1, 240)
     plan = plan_bot(tabulate(records), max_wrong_rate="0.1", delta="0.2", test_fraction=0.25)
     ranked = sorted(records, key=lambda one: float(one.candidates[0].score or 0.0))
@@ -62,7 +62,7 @@ def test_every_step_is_what_a_search_over_all_sizes_finds() -> None:
     assert expected[0] < math.inf
 
 
-def test_a_plan_never_answers_a_part_of_those_that_tie() -> None:
+def test_plan_bot_keeps_prompts_with_equal_scores_together() -> None:
     # 30 of 100 have the smallest mean score, and 20 of 100 the largest.
     rows = np.arange(100)
     scores = np.select([rows < 30, rows < 80], [0.0, 0.4], 0.9)[::-1]
@@ -81,7 +81,7 @@ def test_a_plan_never_answers_a_part_of_those_that_tie() -> None:
 
 
 @pytest.mark.long
-def test_calibrations_of_the_planned_size_answer_about_the_planned_share() -> None:
+def test_plan_bot_size_answers_about_the_planned_share() -> None:
     """The median of 25 calibrations of the planned size answers the planned share, within 12 points.
 
     The wrong rate among the best share s of the prompts is max(0, s - 1/2)^2 / (2 s). With a quarter of the
@@ -108,7 +108,7 @@ def test_calibrations_of_the_planned_size_answer_about_the_planned_share() -> No
     assert find_median(step.prompts_needed // 4) < step.answered - 0.12
 
 
-def test_a_model_that_is_always_wrong_can_be_certified_nowhere() -> None:
+def test_plan_bot_says_that_an_always_wrong_model_is_not_possible() -> None:
     records = [
         one.model_copy(update={"candidates": (one.candidates[0].model_copy(update={"correct": False}),)})
         for one in make_records(3, 50)
@@ -118,14 +118,14 @@ def test_a_model_that_is_always_wrong_can_be_certified_nowhere() -> None:
     assert BotPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
-def test_one_prompt_of_each_cluster_counts() -> None:
+def test_plan_bot_counts_one_prompt_of_each_cluster() -> None:
     records = make_records(4, 60)
     clustered = [one.model_copy(update={"cluster": str(row // 3)}) for row, one in enumerate(records)]
     assert plan_bot(tabulate(records), max_wrong_rate="0.1").pilot_size == 60
     assert plan_bot(tabulate(clustered), max_wrong_rate="0.1").pilot_size == 20
 
 
-def test_of_blank_answers_none_is_given() -> None:
+def test_plan_bot_never_answers_with_blank_answers() -> None:
     records = make_records(5, 100)
     blank = [
         one.model_copy(update={"candidates": (Candidate(text=" ", score=0.0, correct=False),)})
@@ -141,7 +141,7 @@ def test_of_blank_answers_none_is_given() -> None:
         plan_bot(tabulate(blank), max_wrong_rate="0.1")
 
 
-def test_what_no_plan_can_be_made_from_is_refused() -> None:
+def test_plan_bot_refuses_an_empty_pilot_and_an_invalid_rate() -> None:
     empty = LabelledBatch(CandidateBatch.of(np.zeros((0, 1))), np.zeros((0, 1), dtype=bool), (), ())
     with pytest.raises(InputError, match="the pilot is empty"):
         plan_bot(empty, max_wrong_rate="0.1")

@@ -36,7 +36,7 @@ def without_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
 
 @pytest.mark.parametrize("size", [9, 19, 20, 99, 137])
 @pytest.mark.parametrize("alpha", ["0.1", "0.3", "0.5", "0.05"])
-def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str, size: int) -> None:
+def test_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str, size: int) -> None:
     # Among these are ranks that floats get wrong: 10 (1 - 0.7) is 3.0000000000000004.
     records = make_prompts(size, size, right=1.0)
     rank = math.ceil((size + 1) * (1 - Fraction(alpha)))
@@ -50,7 +50,7 @@ def test_the_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str,
         assert decide(artifact, draws, marginal=True).thresholds.tolist() == [expected] * 3
 
 
-def test_a_group_threshold_is_the_order_statistic_of_the_group() -> None:
+def test_group_threshold_is_the_order_statistic_of_the_group() -> None:
     records = make_prompts(0, 120)
     artifact = calibrate(records, alpha="0.2", features="group(topic)")
     part = artifact.calibration.split.part
@@ -75,7 +75,7 @@ def success_scores(artifact: CalibrationArtifact) -> FloatArray:
     return np.repeat(scores, weights.astype(np.int64)) if len(weights) else scores
 
 
-def test_prompts_without_a_correct_candidate_count_as_the_cap() -> None:
+def test_prompts_without_a_correct_candidate_have_the_cap_as_success_score() -> None:
     records = make_prompts(0, 40, n=1, right=0.5)
     for cap in (1.25, 2.0):
         artifact = calibrate(records, alpha="0.6", features="1", cap=cap)
@@ -87,7 +87,7 @@ def test_prompts_without_a_correct_candidate_count_as_the_cap() -> None:
         assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
 
 
-def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses() -> None:
+def test_window_keeps_what_the_calibration_prompts_need() -> None:
     records = make_prompts(0, 900, n=4)
     small = calibrate(records, alpha="0.3", features="mean_score", window=20)
     whole = calibrate(records, alpha="0.3", features="mean_score", window=None)
@@ -108,7 +108,7 @@ def test_the_artifact_keeps_what_its_own_prompts_need_and_says_what_it_refuses()
     assert np.isinf(far.values).tolist() == [False, True]
 
 
-def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified() -> None:
+def test_evaluate_counts_refused_prompts_apart_from_not_certifiable_ones() -> None:
     """An artifact that keeps too few prompts, as such were made before, reports that as such."""
     artifact = calibrate(make_prompts(0, 900, n=4), alpha="0.3", features="mean_score")
     fitted = ConditionalThreshold("0.3", window=None).restore(
@@ -129,7 +129,7 @@ def test_what_an_artifact_refuses_is_counted_apart_from_what_cannot_be_certified
     assert evaluate(artifact, fresh).methods["conditional"].refused_rate == 0.0
 
 
-def test_n_uses_the_first_slots() -> None:
+def test_calibrate_n_uses_the_first_slots() -> None:
     records = make_prompts(0, 80, n=6)
     first_two = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
     last_two = [r.model_copy(update={"candidates": r.candidates[-2:]}) for r in records]
@@ -151,13 +151,13 @@ def test_n_uses_the_first_slots() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0.2, "0.2", "0.20", Decimal("0.200"), [0.2], ("0.2", 0.2)])
-def test_a_level_may_be_written_in_many_ways(alpha: Any) -> None:
+def test_calibrate_reads_alpha_in_every_notation(alpha: Any) -> None:
     artifact = calibrate(make_prompts(0, 50), alpha=alpha, features="1")
     assert artifact.alphas == ("0.2",)
     assert without_date(artifact) == without_date(calibrate(make_prompts(0, 50), alpha="0.2", features="1"))
 
 
-def test_several_levels_are_held_in_ascending_order() -> None:
+def test_calibrate_holds_several_levels_in_ascending_order() -> None:
     artifact = calibrate(make_prompts(0, 50), alpha=[0.2, "0.10", Decimal("0.35"), 0.1], features="1")
     assert artifact.alphas == ("0.1", "0.2", "0.35")
     draws = tabulate(make_prompts(1, 1)).draws
@@ -167,12 +167,12 @@ def test_several_levels_are_held_in_ascending_order() -> None:
 
 
 @pytest.mark.parametrize("alpha", [0, 1, 1.5, -0.1, "much", "", float("nan"), True, [0.2, 2]])
-def test_what_is_no_level_is_refused(alpha: Any) -> None:
+def test_calibrate_refuses_invalid_alpha(alpha: Any) -> None:
     with pytest.raises(InputError, match="alpha must be a decimal number strictly between 0 and 1"):
         calibrate(make_prompts(0, 30), alpha=alpha)
 
 
-def test_no_level_at_all_is_refused() -> None:
+def test_calibrate_refuses_missing_alpha() -> None:
     with pytest.raises(InputError, match="at least one error level"):
         calibrate(make_prompts(0, 30), alpha=[])
     with pytest.raises(InputError, match="at least one error level"):
@@ -191,22 +191,24 @@ def test_no_level_at_all_is_refused() -> None:
         ({"cap": math.inf}, "cap must be a finite number above 1"),
     ],
 )
-def test_an_unknown_option_is_refused_with_those_known(options: dict[str, Any], message: str) -> None:
+def test_calibrate_refuses_an_unknown_option_value_and_lists_known_ones(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         calibrate(make_prompts(0, 30), alpha="0.2", **options)
 
 
-def test_feature_text_that_cannot_be_read_is_refused() -> None:
+def test_calibrate_refuses_unreadable_feature_text() -> None:
     with pytest.raises(FeatureError, match="did you mean 'mean_score'"):
         calibrate(make_prompts(0, 30), alpha="0.2", features="mean_scor")
 
 
-def test_no_records_are_refused() -> None:
+def test_calibrate_refuses_an_empty_list_of_records() -> None:
     with pytest.raises(RecordError, match="no records"):
         calibrate([], alpha="0.2")
 
 
-def test_one_answer_with_two_labels_is_refused_by_the_record_where_answers_count() -> None:
+def test_calibrate_refuses_two_labels_of_one_answer_under_unique() -> None:
     candidates = tuple(Candidate(text="same", score=0.5, correct=correct) for correct in (True, False))
     records = [PromptRecord(id=f"q{row}", input="?", candidates=candidates) for row in range(9)]
     with pytest.raises(InputError, match=r"record 'q\d': candidates 0 and 1 give the same answer"):
@@ -214,7 +216,7 @@ def test_one_answer_with_two_labels_is_refused_by_the_record_where_answers_count
     assert calibrate(records, alpha="0.2", features="1").set_rule == "all"
 
 
-def test_the_success_score_is_that_of_the_set_rule() -> None:
+def test_success_scores_are_those_of_the_set_rule() -> None:
     records = make_prompts(0, 80)
     for text in ("all", "best_prefix", "rank", "unique(rank)"):
         artifact = calibrate(
@@ -225,7 +227,7 @@ def test_the_success_score_is_that_of_the_set_rule() -> None:
         np.testing.assert_array_equal(np.sort(success_scores(artifact)), np.sort(expected))
 
 
-def test_records_bring_their_provenance_and_a_list_has_none(tmp_path: Path) -> None:
+def test_calibrate_takes_provenance_from_records_or_argument(tmp_path: Path) -> None:
     records = make_prompts(0, 50)
     header = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
     other = Provenance(n=4, generator={"id": "other"})
@@ -245,13 +247,13 @@ def test_records_bring_their_provenance_and_a_list_has_none(tmp_path: Path) -> N
     assert provenance(records, header) == header
 
 
-def test_an_iterator_does_as_well_as_a_list() -> None:
+def test_calibrate_accepts_an_iterator() -> None:
     records = make_prompts(0, 50)
     once = calibrate(iter(records), alpha="0.2", features="mean_score")
     assert without_date(once) == without_date(calibrate(records, alpha="0.2", features="mean_score"))
 
 
-def test_the_artifact_says_when_and_by_which_version_it_was_made() -> None:
+def test_artifact_states_time_and_library_version() -> None:
     artifact = calibrate(make_prompts(0, 30), alpha="0.2", features="1")
     assert artifact.library_version == __version__
     made = datetime.fromisoformat(artifact.created_at)
@@ -259,7 +261,7 @@ def test_the_artifact_says_when_and_by_which_version_it_was_made() -> None:
     assert abs(datetime.now(timezone.utc) - made) < timedelta(hours=1)
 
 
-def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
+def test_calibrate_takes_its_time_from_source_date_epoch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
@@ -274,7 +276,7 @@ def test_its_time_may_be_stated_for_files_that_are_to_be_made_again(
             calibrate(make_prompts(0, 30), alpha="0.2", features="1")
 
 
-def test_a_computed_level_calibrates_as_the_decimal_it_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrate_reads_a_computed_alpha_as_its_decimal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     records = make_prompts(0, 39)
     computed = calibrate(records, alpha=1 - 0.8, features="1", allow_unattainable=True)

@@ -78,7 +78,7 @@ def wald(found: Combination, raw: FloatArray) -> float:
     return float(off @ (x.T * (p * (1 - p))) @ x @ off)
 
 
-def test_known_coefficients_are_recovered() -> None:
+def test_fit_combination_recovers_known_coefficients() -> None:
     # Maximum likelihood: the form above is chi-squared with four degrees of freedom, up to terms that vanish
     # with the 20,000 candidates; ten such fits add up to forty. A false alarm has probability 1e-6.
     tried = repetitions(10, share=0.4)
@@ -94,7 +94,7 @@ def test_known_coefficients_are_recovered() -> None:
 
 
 @pytest.mark.parametrize("clusters", [1, 3])
-def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None:
+def test_fit_combination_reaches_the_optimum_of_clarabel(clusters: int) -> None:
     """The objective of the module's first lines, written again for Clarabel's interior points."""
     raw, correct = draw_outputs(0, 90)
     raw[:, :, 2] = raw[:, :, 0] + 0.01 * raw[:, :, 2]
@@ -119,7 +119,7 @@ def test_the_fit_is_the_optimum_that_another_solver_finds(clusters: int) -> None
     assert float(objective.value) > theirs + 1e-5
 
 
-def test_outputs_that_separate_right_from_wrong_leave_coefficients_finite() -> None:
+def test_fit_combination_stays_finite_if_outputs_separate_the_labels() -> None:
     raw, correct = draw_outputs(1, 50)
     correct = raw[..., 0] > 1.0
     found = fit_combination(NAMES, raw, prompts_of(correct))
@@ -128,7 +128,7 @@ def test_outputs_that_separate_right_from_wrong_leave_coefficients_finite() -> N
     assert scores[correct].max() < scores[~correct].min()
 
 
-def test_two_verifiers_that_say_the_same_share_their_weight() -> None:
+def test_fit_combination_shares_weight_between_identical_verifiers() -> None:
     raw, correct = draw_outputs(2, 200)
     raw[..., 1] = 10.0 * raw[..., 0]
     found = fit_combination(NAMES, raw, prompts_of(correct))
@@ -137,7 +137,7 @@ def test_two_verifiers_that_say_the_same_share_their_weight() -> None:
     assert 2 * found.coefficients[0] == pytest.approx(alone.coefficients[0], rel=0.02)
 
 
-def test_a_verifier_that_always_says_the_same_is_left_out_whatever_it_says_later() -> None:
+def test_fit_combination_ignores_a_constant_verifier() -> None:
     raw, correct = draw_outputs(3, 200)
     raw[..., 2] = 0.1  # whose mean over 1,000 candidates is not 0.1 in floats
     found = fit_combination(NAMES, raw, prompts_of(correct))
@@ -148,7 +148,7 @@ def test_a_verifier_that_always_says_the_same_is_left_out_whatever_it_says_later
     np.testing.assert_allclose(alone.coefficients, found.coefficients[:2], rtol=1e-9)
 
 
-def test_units_do_not_matter() -> None:
+def test_fit_combination_does_not_depend_on_units() -> None:
     raw, correct = draw_outputs(4, 200)
     found = fit_combination(NAMES, raw, prompts_of(correct))
     units = np.array([1e-9, -1e9, 1.0])
@@ -156,7 +156,7 @@ def test_units_do_not_matter() -> None:
     np.testing.assert_allclose(other.coefficients, np.array(found.coefficients) * [1, -1, 1], rtol=1e-6)
 
 
-def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
+def test_fit_combination_weighs_a_cluster_like_one_prompt() -> None:
     raw, correct = draw_outputs(5, 100)
     once = fit_combination(NAMES, raw, prompts_of(correct))
     # The first 20 prompts come ten times each.
@@ -168,7 +168,7 @@ def test_a_cluster_weighs_as_much_as_a_prompt_that_stands_alone() -> None:
     assert np.abs(np.subtract(alone.coefficients, once.coefficients)).max() > 0.05
 
 
-def test_outputs_that_cannot_be_standardised_are_named() -> None:
+def test_fit_combination_refuses_outputs_of_too_wide_a_range() -> None:
     raw, correct = draw_outputs(6, 20)
     raw[0, 0, 1], raw[0, 1, 1] = 1.7e308, -1.7e308
     with pytest.raises(InputError, match=r"'p_true' range from .* to .*, which is too wide"):
@@ -237,7 +237,7 @@ def of(artifact: CalibrationArtifact) -> Combination:
     return artifact.combination
 
 
-def test_the_whole_calibration_is_that_of_the_combined_scores() -> None:
+def test_calibrate_combine_equals_calibration_on_combined_scores() -> None:
     records = make_records(0, 300)
     artifact = combined_artifact(records, test_fraction=0.2)
     assert of(artifact).names == NAMES
@@ -250,7 +250,7 @@ def test_the_whole_calibration_is_that_of_the_combined_scores() -> None:
     assert recorded_scores.features != artifact.features
 
 
-def test_the_fit_split_alone_decides_the_combination() -> None:
+def test_combination_is_fitted_on_the_fit_split_alone() -> None:
     records = make_records(1, 200)
     artifact = combined_artifact(records)
     part = artifact.calibration.split.part
@@ -272,14 +272,14 @@ def test_the_fit_split_alone_decides_the_combination() -> None:
     assert of(combined_artifact(turned)) != of(artifact)
 
 
-def test_the_order_of_the_records_changes_no_bit() -> None:
+def test_combination_does_not_depend_on_the_order_of_records() -> None:
     records = make_records(2, 200)
     shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
     first, again = combined_artifact(records), combined_artifact(shuffled)
     assert without_date(again).digest == without_date(first).digest
 
 
-def test_a_map_without_fit_still_gets_a_part_to_fit_the_combination_on() -> None:
+def test_calibrate_combine_sets_a_fit_split_aside_for_a_constant_map() -> None:
     records = make_records(3, 300)
     artifact = combined_artifact(records, features="1")
     # Five standard deviations about a fifth.
@@ -287,7 +287,7 @@ def test_a_map_without_fit_still_gets_a_part_to_fit_the_combination_on() -> None
     assert calibrate(records, alpha="0.2", features="1").calibration.fit_size == 0
 
 
-def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> None:
+def test_calibrate_combine_accepts_a_fitted_map() -> None:
     records = make_records(4, 300)
     fitted = FeatureMap.parse("group(topic)").fit(tabulate(records[:50]).draws)
     artifact = combined_artifact(records, features=fitted, fit_fraction=0.3)
@@ -297,13 +297,13 @@ def test_a_map_that_came_fitted_leaves_the_fit_split_to_the_combination() -> Non
         combined_artifact(records, features=fitted, fit_fraction=0.3, combine=None)
 
 
-def test_fewer_candidates_are_the_first_slots() -> None:
+def test_calibrate_combine_with_n_uses_the_first_slots() -> None:
     records = make_records(5, 200)
     cut = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
     assert of(combined_artifact(records, n=2)) == of(combined_artifact(cut))
 
 
-def test_the_promise_says_that_the_score_is_a_combination() -> None:
+def test_guarantee_states_that_the_score_is_a_combination() -> None:
     records = make_records(6, 200)
     rests_on = combined_artifact(records).guarantee().assumptions
     assert any(
@@ -316,25 +316,25 @@ def test_the_promise_says_that_the_score_is_a_combination() -> None:
 
 
 @pytest.mark.parametrize("label", [True, False])
-def test_a_fit_split_of_one_kind_is_refused(label: bool) -> None:
+def test_calibrate_combine_refuses_a_fit_split_with_one_label(label: bool) -> None:
     records = [change_candidates(record, correct=label) for record in make_records(7, 60)]
     missing = "no wrong candidate" if label else "no correct candidate"
     with pytest.raises(CalibrationError, match=f"the fit split holds {missing}: raise fit_fraction"):
         combined_artifact(records, allow_unattainable=True)
 
 
-def test_a_combination_needs_a_fit_split() -> None:
+def test_calibrate_combine_refuses_an_empty_fit_split() -> None:
     with pytest.raises(CalibrationError, match="the fit split holds no prompt"):
         combined_artifact(make_records(7, 60), fit_fraction=0.0, features="1")
 
 
 @pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
-def test_names_that_do_not_tell_verifiers_apart_are_refused(combine: Any) -> None:
+def test_calibrate_combine_refuses_invalid_names(combine: Any) -> None:
     with pytest.raises(InputError, match="expected a list of distinct verifier names"):
         combined_artifact(make_records(8, 60), combine=combine)
 
 
-def test_a_missing_output_is_named_with_its_record_and_candidate() -> None:
+def test_calibrate_combine_names_record_and_candidate_of_a_missing_output() -> None:
     records = make_records(9, 300)
     third = records[280].candidates[2].model_copy(update={"scores": {"judge": 1.0, "length": 3.0}})
     candidates = (*records[280].candidates[:2], third, records[280].candidates[3])
@@ -353,7 +353,7 @@ def test_a_missing_output_is_named_with_its_record_and_candidate() -> None:
         combined_artifact(bare)
 
 
-def test_a_loaded_artifact_scores_to_the_bit_like_the_one_saved(tmp_path: Path) -> None:
+def test_loaded_artifact_combines_scores_to_the_bit_like_the_saved_one(tmp_path: Path) -> None:
     artifact, tests = combined_artifact(make_records(10, 200)), make_records(11, 300, prefix="new")
     artifact.save(tmp_path / "one.json")
     loaded = CalibrationArtifact.load(tmp_path / "one.json")
@@ -368,7 +368,7 @@ def test_a_loaded_artifact_scores_to_the_bit_like_the_one_saved(tmp_path: Path) 
 # Evaluation -----------------------------------------------------------------------------------------------
 
 
-def test_evaluation_scores_test_records_with_the_combination() -> None:
+def test_evaluate_scores_test_records_with_the_combination() -> None:
     artifact, tests = combined_artifact(make_records(12, 400)), make_records(13, 300, prefix="new")
     report = evaluate(artifact, tests)
     plain = artifact.model_copy(update={"combination": None})
@@ -380,7 +380,7 @@ def test_evaluation_scores_test_records_with_the_combination() -> None:
         evaluate(artifact, [change_candidates(record, scores=None) for record in tests])
 
 
-def test_the_part_held_out_is_evaluated_on_combined_scores_too() -> None:
+def test_evaluate_scores_the_held_out_part_with_the_combination() -> None:
     records = make_records(14, 400)
     artifact = combined_artifact(records, test_fraction=0.3)
     part = artifact.calibration.split.part
@@ -428,7 +428,7 @@ def held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> 
     return found
 
 
-def test_a_combination_tells_more_than_either_of_its_verifiers(facts: list[PromptRecord]) -> None:
+def test_combination_discriminates_better_than_either_verifier(facts: list[PromptRecord]) -> None:
     both, logprob, hint, noise = (
         held_out_auroc(facts, names)
         for names in (["sequence_logprob", "hint"], ["sequence_logprob"], ["hint"], ["noise"])
@@ -440,7 +440,7 @@ def test_a_combination_tells_more_than_either_of_its_verifiers(facts: list[Promp
     assert logprob.auroc == pytest.approx(held_out_auroc(facts, None).auroc, abs=1e-6)
 
 
-def test_a_verifier_that_points_the_other_way_is_turned_round(facts: list[PromptRecord]) -> None:
+def test_combination_reverses_a_verifier_that_points_the_other_way(facts: list[PromptRecord]) -> None:
     some = facts[: repetitions(len(facts), share=0.3)]
     as_it_is = held_out_auroc(some, ["hint"])
     turned = [
@@ -459,7 +459,7 @@ def test_a_verifier_that_points_the_other_way_is_turned_round(facts: list[Prompt
     )
 
 
-def test_a_missing_scipy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fit_logistic_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.optimize", None)
     with pytest.raises(
         MissingExtraError, match=r"logistic regression needs scipy, .* 'langchain-cfc\[calibrate\]'"

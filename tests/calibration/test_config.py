@@ -39,7 +39,7 @@ def config_of(**options: Any) -> CalibrationConfig:
     return config
 
 
-def test_calibrate_takes_the_fields_of_the_config_as_keyword_arguments() -> None:
+def test_calibrate_takes_the_fields_of_config_as_keyword_arguments() -> None:
     records, *options, provenance = inspect.signature(calibrate).parameters.values()
     assert (records.name, provenance.name, provenance.default) == ("records", "provenance", None)
     assert {one.name: one.default for one in options} == {
@@ -48,12 +48,12 @@ def test_calibrate_takes_the_fields_of_the_config_as_keyword_arguments() -> None
     assert {one.kind for one in (*options, provenance)} == {inspect.Parameter.KEYWORD_ONLY}
 
 
-def test_every_option_is_documented() -> None:
+def test_calibration_config_documents_every_option() -> None:
     documented = re.findall(r"^ {8}(\w+): ", CalibrationConfig.__doc__ or "", re.MULTILINE)
     assert documented == [one.name for one in fields(CalibrationConfig)]
 
 
-def test_a_command_says_what_differs_from_the_defaults_and_what_is_always_said() -> None:
+def test_config_command_states_options_that_differ_from_defaults() -> None:
     config = CalibrationConfig(alpha=["0.1", 0.2], window=None, never_empty=False)
     assert config.command(["r.jsonl"], "a.json") == (
         "langchain-cfc calibrate r.jsonl --out a.json --alpha 0.1 --alpha 0.2 "
@@ -61,7 +61,7 @@ def test_a_command_says_what_differs_from_the_defaults_and_what_is_always_said()
     )
 
 
-def test_the_command_has_the_options_and_defaults_of_the_config() -> None:
+def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
     renamed = {"stability_delta": "stability"}
     command = {
         renamed.get(name, name): parameter.default
@@ -108,7 +108,7 @@ def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[P
         ({"within_clusters": "all", "allow_unattainable": True}, None),
     ],
 )
-def test_the_config_of_an_artifact_makes_it_again(
+def test_config_from_artifact_reproduces_the_artifact(
     options: dict[str, Any], n: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
@@ -184,7 +184,7 @@ def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candida
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:
+def test_config_check_refuses_incompatible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         config_of(**options)
 
@@ -201,7 +201,7 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: 
         {"max_wrong_rate": "0.1", "randomised": True, "stability": STABLE},
     ],
 )
-def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
+def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> None:
     assert config_of(**options).alphas == ("0.3",)
 
 
@@ -214,18 +214,18 @@ def test_what_goes_together_is_not(options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_an_impossible_option_is_an_error_of_this_package(options: dict[str, Any]) -> None:
+def test_calibrate_refuses_invalid_ridge_options(options: dict[str, Any]) -> None:
     with pytest.raises(CFCError):
         calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", **options)
 
 
-def test_levels_may_be_left_out_for_a_policy_only() -> None:
+def test_config_alpha_may_be_omitted_only_for_a_policy() -> None:
     assert config_of(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
     assert config_of(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
 @pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
-def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -> None:
+def test_level_steps_are_valid_levels_up_to_the_level_in_equal_parts(alpha: str) -> None:
     steps = config_of().level_steps(alpha)
     numbers = [Decimal(step) for step in steps]
     assert steps[-1] == alpha
@@ -247,7 +247,7 @@ def test_steps_lead_up_to_the_level_in_equal_parts_that_are_levels(alpha: str) -
         ({"threshold_rule": "grouped", "confident": True}, GroupedThreshold, "0.05"),
     ],
 )
-def test_confidence_reaches_the_rules_that_have_a_law(
+def test_config_confident_sets_delta_of_marginal_and_grouped_rules(
     options: dict[str, Any], kind: type, delta: str | None
 ) -> None:
     config = config_of(**options)
@@ -257,13 +257,13 @@ def test_confidence_reaches_the_rules_that_have_a_law(
     assert not config.tests_levels
 
 
-def test_confidence_of_the_conditional_rule_is_tested() -> None:
+def test_config_confident_tests_levels_of_the_conditional_rule() -> None:
     assert config_of(confident=True).tests_levels
     assert isinstance(config_of(confident=True).make_rule("0.3"), ConditionalThreshold)
     assert not config_of().tests_levels
 
 
-def test_the_third_split_takes_its_share_only_where_it_is_needed() -> None:
+def test_certification_split_is_made_only_where_needed() -> None:
     records = make_prompts(0, 400)
     shares = {
         (): 0.0,
@@ -280,12 +280,12 @@ def test_the_third_split_takes_its_share_only_where_it_is_needed() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, math.nan])
-def test_a_share_out_of_range_is_refused(fraction: float) -> None:
+def test_calibrate_refuses_certification_fraction_out_of_range(fraction: float) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
         calibrate(make_prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
 
 
-def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic() -> None:
+def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> None:
     records = make_prompts(0, 400)
     stability = PaperStability.from_constant(0.5)
     artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", stability=stability)
@@ -311,7 +311,7 @@ def test_the_papers_slack_makes_levels_stricter_and_stays_a_heuristic() -> None:
         assert plain.guarantee().heuristics == ()
 
 
-def test_where_the_slack_leaves_nothing_every_prompt_is_flagged() -> None:
+def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
     stability = PaperStability.from_constant(10.0)
     artifact = calibrate(
         make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability
@@ -333,7 +333,9 @@ def test_where_the_slack_leaves_nothing_every_prompt_is_flagged() -> None:
 @pytest.mark.parametrize(
     ("penalised", "kind", "names"), [("slopes", "marginal", ["1"]), ("all", "heuristic", [])]
 )
-def test_a_ridge_promises_less_and_says_what_it_costs(penalised: Any, kind: str, names: list[str]) -> None:
+def test_ridge_weakens_the_guarantee_and_states_estimated_slack(
+    penalised: Any, kind: str, names: list[str]
+) -> None:
     artifact = calibrate(
         make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
@@ -353,7 +355,7 @@ def test_a_ridge_promises_less_and_says_what_it_costs(penalised: Any, kind: str,
     )
 
 
-def test_a_ridge_takes_its_units_from_the_fit_split() -> None:
+def test_ridge_takes_its_units_from_the_fit_split() -> None:
     records = make_prompts(0, 300)
     artifact = calibrate(records, alpha="0.3", features="mean_score", ridge=0.1, fit_fraction=0.25)
     split = artifact.calibration.split
@@ -376,7 +378,7 @@ def test_a_ridge_takes_its_units_from_the_fit_split() -> None:
     assert not np.allclose(found, solve(None), rtol=1e-6)
 
 
-def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served() -> None:
+def test_estimated_slack_of_a_ridge_uses_the_weights_of_the_shift() -> None:
     rng = np.random.default_rng(0)
     records = weighted(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
     artifact = calibrate(
@@ -394,7 +396,7 @@ def test_the_slack_of_a_ridge_is_reckoned_where_it_is_served() -> None:
     assert found == pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-9)
 
 
-def test_confidence_names_what_it_speaks_of() -> None:
+def test_guarantee_names_the_weightings_with_confidence() -> None:
     records = make_prompts(0, 400)
     names: dict[str, Any] = {}
     rules: tuple[Any, ...] = ("marginal", "grouped", "conditional")
@@ -412,7 +414,7 @@ def test_confidence_names_what_it_speaks_of() -> None:
     assert names == {"marginal": ("1",), "conditional": ("1",), "grouped": ("1", *groups)}
 
 
-def test_groups_that_overlap_have_no_law() -> None:
+def test_grouped_rule_refuses_overlapping_groups() -> None:
     with pytest.raises(InputError, match="disjoint groups"):
         calibrate(
             make_prompts(0, 400),
@@ -427,14 +429,14 @@ BAD_RATIOS: list[Any] = [0.0, -1.0, math.nan, math.inf, "2", True]
 
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, "2", True])
-def test_a_ratio_that_is_none_is_refused_when_calibrating(ratio: Any) -> None:
+def test_calibrate_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
     records = weighted(make_prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
     with pytest.raises(FeatureError, match="'p7'"):
         calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
 
 
 @pytest.mark.parametrize("ratio", BAD_RATIOS)
-def test_and_when_deciding(ratio: Any) -> None:
+def test_decide_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
     records = weighted(make_prompts(0, 60), lambda row: 1.0 + row % 3)
     artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
     assert artifact.metadata_keys == ("ratio",)
@@ -449,7 +451,7 @@ def test_and_when_deciding(ratio: Any) -> None:
     )
 
 
-def test_a_shift_is_served_by_the_weighted_order_statistic() -> None:
+def test_shift_threshold_is_the_weighted_order_statistic() -> None:
     # With the constant alone the threshold is the smallest score at which the weights of those at or below
     # reach tau of all weights, the prompt's own included.
     records = weighted(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
@@ -470,13 +472,13 @@ def test_a_shift_is_served_by_the_weighted_order_statistic() -> None:
     assert shifted != plain
 
 
-def test_a_shift_that_looks_at_answers_needs_them() -> None:
+def test_shift_by_a_statistic_of_answers_needs_answers() -> None:
     artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="distinct_answers")
     assert artifact.needs_answers
     assert not calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="mean_score").needs_answers
 
 
-def test_uniforms_are_for_randomised_thresholds_and_for_no_others() -> None:
+def test_decide_takes_uniforms_only_for_randomised_thresholds() -> None:
     draws = tabulate(make_prompts(1, 3)).draws
     plain = calibrate(make_prompts(0, 60), alpha="0.3", features="1")
     drawn = calibrate(make_prompts(0, 60), alpha="0.3", features="1", randomised=True)
@@ -495,7 +497,7 @@ def test_uniforms_are_for_randomised_thresholds_and_for_no_others() -> None:
     assert plain.uniforms(tabulate(make_prompts(1, 3))) is None
 
 
-def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag() -> None:
+def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
     # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
     topics = ("capital", "lake", "river")
     groups = FeatureMap.parse("group(topic)").fit(
@@ -515,7 +517,7 @@ def test_a_randomised_threshold_below_everything_is_an_empty_set_and_no_flag() -
     assert not found.accepted[:2].any()
 
 
-def test_levels_among_which_a_policy_is_chosen_share_delta() -> None:
+def test_levels_share_delta_if_a_policy_chooses_among_them() -> None:
     # Whichever level labels choose, its promise has to hold: all of them at once.
     options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
     alone = config_of(alpha=["0.3", "0.4"], **options).make_rule("0.3")

@@ -66,7 +66,7 @@ def calibrate_with(
 
 
 @mostly_long("draws", RULES, quick=1)
-def test_an_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
+def test_draw_rule_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
     artifact = reload_artifact(calibrate_with(draws, features="hat(mean_score, 3)"))
     assert artifact.draws == draws
     table = tabulate_draws(artifact, records_of(1, 60))
@@ -82,7 +82,7 @@ def test_an_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
         assert not together.accepted[row, count:].any()
 
 
-def test_evaluation_states_how_many_candidates_were_drawn() -> None:
+def test_evaluate_states_the_mean_number_of_draws() -> None:
     artifact = calibrate_with(RULES[0])
     report = evaluate(artifact, records_of(1, 60))
     assert report.mean_draws == tabulate_draws(artifact, records_of(1, 60)).draws.counts.mean()
@@ -96,7 +96,7 @@ def test_evaluation_states_how_many_candidates_were_drawn() -> None:
     assert plain.describe_draws("candidates each") == "8 candidates each"
 
 
-def test_labels_behind_the_last_draw_do_not_count() -> None:
+def test_attainable_coverage_ignores_labels_after_the_last_draw() -> None:
     artifact = calibrate_with("below(0.2, at_most=8)")
     table = tabulate(records_of())
     counts = tabulate_draws(artifact, records_of()).draws.counts
@@ -106,7 +106,7 @@ def test_labels_behind_the_last_draw_do_not_count() -> None:
 
 
 @mostly_long("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]], quick=1)
-def test_scores_by_agreement_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
+def test_agreement_scores_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
     artifact = calibrate_with(draws, with_votes(records_of()), VOTES)
     table = tabulate_draws(artifact, with_votes(records_of(1, 40)))
     for row, count in enumerate(table.draws.counts.tolist()):
@@ -114,7 +114,7 @@ def test_scores_by_agreement_are_those_of_the_verifier_on_the_prefix(draws: str)
         assert table.draws.scores[row, :count].tolist() == [one.score for one in expected.candidates]
 
 
-def test_reused_scores_of_all_candidates_would_be_others() -> None:
+def test_agreement_scores_of_all_candidates_differ_from_those_of_the_prefix() -> None:
     # The control: what a calibration that reuses them would see.
     artifact = calibrate_with(RULES[0], with_votes(records_of()), VOTES)
     voted = with_votes(records_of(1, 40))
@@ -126,7 +126,7 @@ def test_reused_scores_of_all_candidates_would_be_others() -> None:
 
 
 @pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
-def test_agreement_of_one_candidate_with_itself_stops_no_drawing(draws: str) -> None:
+def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> None:
     with pytest.raises(InputError, match=r"always stops after one draw. Use rounds=.* lead or agree"):
         calibrate_with(draws, with_votes(records_of()), VOTES)
     artifact = calibrate_with("below(0.3, rounds=2+2+4)", with_votes(records_of()), VOTES)
@@ -150,7 +150,7 @@ def test_agreement_of_one_candidate_with_itself_stops_no_drawing(draws: str) -> 
         (None, None, None),
     ],
 )
-def test_a_verifier_says_whether_it_looks_at_other_candidates(
+def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
     verifier: dict[str, Any] | None, stated: bool | None, separate: bool | None
 ) -> None:
     provenance = Provenance(n=8, verifier=verifier, separate_scores=stated)
@@ -171,12 +171,14 @@ def test_a_verifier_says_whether_it_looks_at_other_candidates(
         ({"draws": "lead(2)"}, "takes at_most= or rounds="),
     ],
 )
-def test_a_rule_that_the_records_cannot_replay_is_refused(options: dict[str, Any], problem: str) -> None:
+def test_calibrate_refuses_a_draw_rule_that_records_cannot_replay(
+    options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InputError, match=problem):
         calibrate_with(**options)
 
 
-def test_a_fixed_number_is_n_and_nothing_else() -> None:
+def test_fixed_draw_rule_equals_n() -> None:
     fixed = calibrate_with("fixed(6)")
     plain = calibrate(
         records_of(), alpha="0.3", features="1", n=6, allow_unattainable=True, provenance=SEPARATE
@@ -188,7 +190,7 @@ def test_a_fixed_number_is_n_and_nothing_else() -> None:
         calibrate_with("fixed(6)", with_votes(records_of()), VOTES)
 
 
-def test_candidates_that_the_rule_would_not_have_drawn_are_refused() -> None:
+def test_decide_refuses_candidates_that_the_draw_rule_would_not_draw() -> None:
     artifact = calibrate_with(RULES[0])
     table = tabulate(records_of(1, 20))
     with pytest.raises(InputError, match="stops earlier than after the 8 draws"):
@@ -203,7 +205,7 @@ def test_candidates_that_the_rule_would_not_have_drawn_are_refused() -> None:
         evaluate(plain, other)
 
 
-def test_prompts_of_the_same_rule_calibrate_and_test_again() -> None:
+def test_prompts_shortened_by_the_same_draw_rule_calibrate_and_test() -> None:
     artifact = calibrate_with(RULES[0])
     shortened: LabelledBatch = tabulate_draws(artifact, records_of())
     again = calibrate_with(RULES[0], shortened)
@@ -211,7 +213,7 @@ def test_prompts_of_the_same_rule_calibrate_and_test_again() -> None:
     assert evaluate(artifact, tabulate_draws(artifact, records_of(1))) == evaluate(artifact, records_of(1))
 
 
-def test_a_forged_rule_is_refused() -> None:
+def test_artifact_refuses_a_forged_draw_rule() -> None:
     artifact = calibrate_with(RULES[0])
     forged: list[tuple[dict[str, Any], str]] = [
         ({"draws": "lead(1, at_most=8)"}, "settings"),
@@ -225,7 +227,7 @@ def test_a_forged_rule_is_refused() -> None:
             CalibrationArtifact.model_validate({**artifact.model_dump(), **update})
 
 
-def test_an_artifact_states_the_options_that_reproduce_it() -> None:
+def test_config_from_artifact_reproduces_the_draw_rule() -> None:
     artifact = calibrate_with(RULES[2], adaptive_alpha=True, features="hat(mean_score, 3)")
     config = CalibrationConfig.from_artifact(artifact)
     assert (config.draws, config.n) == (RULES[2], None)
@@ -236,7 +238,7 @@ def test_an_artifact_states_the_options_that_reproduce_it() -> None:
     assert any("fixed before the records were seen: agree(0.8" in one for one in assumed)
 
 
-def test_verifiers_that_score_separately_may_be_combined() -> None:
+def test_draw_rule_accepts_a_combination_of_separate_verifiers() -> None:
     raw = {name: tabulate(records_of()).draws.scores for name in ("one", "two")}
     table = replace(tabulate(records_of()), raw=raw)
     stated = Provenance(n=8, verifier={"id": "one+two"}, separate_scores=True)
@@ -289,9 +291,7 @@ def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
 
 
 @pytest.mark.parametrize("separate", [True, False])
-def test_a_combination_is_fitted_to_records_that_the_rule_stopped_itself(
-    separate: bool, tmp_path: Path
-) -> None:
+def test_combination_is_fitted_to_records_stopped_by_the_draw_rule(separate: bool, tmp_path: Path) -> None:
     rule = parse_draw_rule(RULES[0])
     whole = make_outputs(records_of(size=200))
     drawn = rule.count_draws(tabulate(whole).draws).tolist()
@@ -316,7 +316,7 @@ def test_a_combination_is_fitted_to_records_that_the_rule_stopped_itself(
         calibrate_with("lead(3, at_most=8)", stopped, stopped.provenance, **options)
 
 
-def test_fewer_candidates_of_a_table_that_a_rule_stopped_are_refused() -> None:
+def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
     stopped = replay(parse_draw_rule(RULES[0]), tabulate(records_of()))
     with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
         calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
@@ -325,7 +325,7 @@ def test_fewer_candidates_of_a_table_that_a_rule_stopped_are_refused() -> None:
 
 
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)
-def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(draws: str) -> None:
+def test_combination_with_agreement_is_scored_on_the_prefix_as_in_serving(draws: str) -> None:
     artifact = calibrate_both(draws, features="hat(mean_score, 3)")
     new = make_outputs(records_of(1, repetitions(200, share=0.3)))
     table = tabulate_draws(artifact, new)
@@ -367,7 +367,7 @@ def test_a_combination_with_agreement_is_scored_on_the_prefix_as_serving_does(dr
         (RULES[0], None, "the outputs of the verifier 'votes'"),
     ],
 )
-def test_a_combination_that_prefixes_cannot_have_is_refused(
+def test_draw_rule_refuses_a_combination_that_prefixes_cannot_have(
     draws: str, provenance: Provenance | None, problem: str
 ) -> None:
     with pytest.raises(InputError, match=problem):
@@ -382,7 +382,7 @@ def test_a_combination_that_prefixes_cannot_have_is_refused(
         )
 
 
-def test_fewer_candidates_than_a_comparing_verifier_saw_are_refused() -> None:
+def test_calibrate_n_refuses_fewer_candidates_than_the_verifier_compared() -> None:
     voted = with_votes(records_of())
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "allow_unattainable": True}
     words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or omit n"
@@ -398,7 +398,7 @@ def test_fewer_candidates_than_a_comparing_verifier_saw_are_refused() -> None:
         evaluate(artifact, with_votes(records_of(1, 40)))
 
 
-def test_a_comparing_verifier_in_a_combination_needs_all_candidates_as_well() -> None:
+def test_calibrate_n_refuses_a_comparing_verifier_in_a_combination() -> None:
     both = [
         record.model_copy(
             update={

@@ -28,7 +28,7 @@ def artifact() -> CalibrationArtifact:
     return calibrate(draw_world(1, 600), alpha="0.1", given_drawn=True)
 
 
-def test_prompts_without_a_correct_candidate_do_not_calibrate(artifact: CalibrationArtifact) -> None:
+def test_given_drawn_calibrates_on_prompts_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
     world = draw_world(1, 600)
     calibration = world.take(artifact.calibration.split.rows(world)["calibration"])
     drawn = calibration.correct.any(axis=1)
@@ -45,7 +45,7 @@ def test_prompts_without_a_correct_candidate_do_not_calibrate(artifact: Calibrat
     assert decide(artifact, test).thresholds.tolist() == expected.tolist()
 
 
-def test_few_prompts_are_flagged_and_drawn_answers_are_kept(artifact: CalibrationArtifact) -> None:
+def test_given_drawn_flags_few_prompts_and_keeps_drawn_answers(artifact: CalibrationArtifact) -> None:
     test = draw_world(3, 2000)
     report = evaluate(artifact, test)
     own = report.methods["conditional"]
@@ -61,7 +61,7 @@ def test_few_prompts_are_flagged_and_drawn_answers_are_kept(artifact: Calibratio
     assert covered.mean() < 0.85
 
 
-def test_labels_that_call_drawn_answers_wrong_contradict_it(artifact: CalibrationArtifact) -> None:
+def test_evaluate_contradicts_given_drawn_if_drawn_answers_are_wrong(artifact: CalibrationArtifact) -> None:
     test = draw_world(4, 2000)
     best = test.draws.scores.argmin(axis=1)
     correct = test.correct.copy()
@@ -69,7 +69,7 @@ def test_labels_that_call_drawn_answers_wrong_contradict_it(artifact: Calibratio
     assert "1" in evaluate(artifact, replace(test, correct=correct)).contradicted
 
 
-def test_a_certificate_speaks_of_prompts_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
+def test_certify_given_drawn_counts_prompts_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
     records = draw_world(5, 500)
     certificate = certify(artifact, records).certificates[0]
     assert certificate.prompts == records.correct.any(axis=1).sum()
@@ -80,7 +80,7 @@ def test_a_certificate_speaks_of_prompts_with_a_correct_candidate(artifact: Cali
         certify(artifact, replace(records.take(np.arange(40)), correct=np.zeros((40, 3), dtype=np.bool_)))
 
 
-def test_it_says_of_which_prompts_it_speaks(artifact: CalibrationArtifact) -> None:
+def test_guarantee_of_given_drawn_states_its_condition(artifact: CalibrationArtifact) -> None:
     guarantee = artifact.guarantee()
     assert guarantee.kind == "given_drawn"
     assert guarantee.sentence.startswith("If a correct answer is among the candidates drawn")
@@ -89,7 +89,7 @@ def test_it_says_of_which_prompts_it_speaks(artifact: CalibrationArtifact) -> No
     assert reload_artifact(artifact).guarantee() == guarantee
 
 
-def test_a_result_says_so_too(invoke: Invoke) -> None:
+def test_explain_of_given_drawn_states_its_condition(invoke: Invoke) -> None:
     served = calibrate(
         [*make_records("easy", 39), *make_hopeless_records("hopeless", 20)],
         alpha="0.25",
@@ -100,7 +100,9 @@ def test_a_result_says_so_too(invoke: Invoke) -> None:
     assert "If the model gave a correct answer at all" in result.explain()
 
 
-def test_the_options_reproduce_it(artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_from_artifact_reproduces_given_drawn(
+    artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     config = CalibrationConfig.from_artifact(artifact)
     assert "--given-drawn" in config.command(["r.jsonl"])
@@ -112,17 +114,17 @@ def test_the_options_reproduce_it(artifact: CalibrationArtifact, monkeypatch: py
     "options",
     [{"adaptive_alpha": True}, {"max_wrong_rate": "0.1"}, {"confident": True}, {"shift": "meta(ratio)"}],
 )
-def test_promises_about_all_prompts_do_not_go_with_it(options: dict[str, Any]) -> None:
+def test_calibrate_refuses_given_drawn_with_promises_about_all_prompts(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="these are about all prompts"):
         calibrate(draw_world(1, 100), alpha="0.1", given_drawn=True, **options)
 
 
-def test_without_any_correct_candidate_there_is_nothing_to_promise() -> None:
+def test_given_drawn_refuses_records_without_a_correct_candidate() -> None:
     with pytest.raises(CalibrationError, match="none of 39 calibration prompts"):
         calibrate(make_hopeless_records(), alpha="0.1", given_drawn=True, features="1")
 
 
-def test_a_forged_number_of_prompts_is_refused(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_load_refuses_a_forged_number_of_drawn_prompts(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     content = artifact.model_dump(mode="json")
     content["calibration"]["drawn_among"] = content["calibration"]["size"] - 1
     path = tmp_path / "artifact.json"
@@ -131,7 +133,7 @@ def test_a_forged_number_of_prompts_is_refused(artifact: CalibrationArtifact, tm
         CalibrationArtifact.load(path)
 
 
-def test_a_monitor_counts_only_results_for_which_one_was_drawn(artifact: CalibrationArtifact) -> None:
+def test_coverage_test_counts_only_results_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
     certified = certify(artifact, draw_world(5, 500))
     test = CoverageTest.start(certified, now=0.0)
     assert test.rates

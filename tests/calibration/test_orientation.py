@@ -40,7 +40,7 @@ def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.Wa
     return [one for one in caught if issubclass(one.category, OrientationWarning)]
 
 
-def test_the_real_recording_warns_turned_round_and_only_then() -> None:
+def test_orientation_warning_appears_only_for_reversed_scores() -> None:
     records = list_facts()
     assert warnings_of(records) == []
     [warned] = warnings_of(flip_scores(records))
@@ -55,7 +55,7 @@ def test_the_real_recording_warns_turned_round_and_only_then() -> None:
     assert "smaller scores must be better; if the verifier returns a confidence p, use 1 - p" in message
 
 
-def test_a_warning_changes_nothing_in_the_artifact() -> None:
+def test_orientation_warning_changes_nothing_in_the_artifact() -> None:
     records = flip_scores(list_facts()[:300])
     with pytest.warns(OrientationWarning):
         loud = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
@@ -67,18 +67,18 @@ def test_a_warning_changes_nothing_in_the_artifact() -> None:
 
 
 @pytest.mark.long
-def test_scores_that_tell_nothing_are_not_accused() -> None:
+def test_orientation_warning_does_not_appear_for_uninformative_scores() -> None:
     # Each of 200 calibrations warns with probability near (1 - 0.999) / 2; more than five would have a
     # probability below 1e-8 even at twice that.
     assert sum(len(warnings_of(make_prompts(seed, 60))) for seed in range(200)) <= 5
 
 
-def test_candidates_of_one_kind_are_not_accused() -> None:
+def test_orientation_warning_does_not_appear_if_all_labels_are_equal() -> None:
     assert warnings_of(make_prompts(0, 60, right=1.0)) == []
     assert warnings_of(make_prompts(0, 60, right=0.0)) == []
 
 
-def test_paraphrases_of_one_prompt_do_not_add_up_to_a_warning() -> None:
+def test_orientation_warning_counts_a_cluster_once() -> None:
     # One conversation of 200 prompts points the wrong way, 30 prompts that stand alone point the right way.
     def record(name: str, right: float, wrong: float, cluster: str | None) -> PromptRecord:
         candidates = (
@@ -98,7 +98,7 @@ def test_paraphrases_of_one_prompt_do_not_add_up_to_a_warning() -> None:
     assert len(warnings_of([*alone, *strangers])) == 1
 
 
-def test_a_combination_that_its_calibration_prompts_contradict_is_told_apart() -> None:
+def test_orientation_warning_names_a_combination_reversed_between_splits() -> None:
     records = list_facts()
     split = calibrate(
         records, alpha="0.2", features="1", combine=["sequence_logprob"], allow_unattainable=True

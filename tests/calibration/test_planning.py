@@ -61,7 +61,7 @@ def by_name(plan: Plan) -> dict[str, GroupPlan]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pass_at_k_is_the_mean_over_all_subsets_of_k_candidates(seed: int) -> None:
+def test_estimate_pass_at_is_the_mean_over_all_subsets(seed: int) -> None:
     rng = np.random.default_rng(seed)
     correct = rng.random((7, 6)) < rng.random((7, 1)) ** 2
     for k in range(1, 7):
@@ -69,7 +69,7 @@ def test_pass_at_k_is_the_mean_over_all_subsets_of_k_candidates(seed: int) -> No
         assert estimate_pass_at(correct, k) == Fraction(int(sum(hits)), 7 * math.comb(6, k))
 
 
-def test_pass_at_k_is_unbiased_where_the_share_of_prompts_seen_correct_is_not() -> None:
+def test_estimate_pass_at_is_unbiased_unlike_the_plug_in_estimate() -> None:
     """One prompt, success probability 0.3, m = 5: summing over all 32 outcomes gives 1 - 0.7^k exactly.
 
     The negative control 1 - (1 - c/m)^k, which plugs in the observed rate, falls short of it.
@@ -85,7 +85,7 @@ def test_pass_at_k_is_unbiased_where_the_share_of_prompts_seen_correct_is_not() 
     assert plugged < plain - Fraction(5, 100)
 
 
-def test_fewest_candidates_must_exceed_the_target_not_meet_it() -> None:
+def test_find_fewest_candidates_must_exceed_the_target() -> None:
     correct = np.array([[True, False], [True, True]])  # pass@1 = 3/4, pass@2 = 1
     assert find_fewest_candidates(correct, Fraction(74, 100)) == 1
     assert find_fewest_candidates(correct, Fraction(3, 4)) == 2
@@ -97,7 +97,7 @@ def test_fewest_candidates_must_exceed_the_target_not_meet_it() -> None:
 
 
 @pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
-def test_the_ranks_that_are_certain_to_cover_nine_tenths(size: int, rank: int) -> None:
+def test_conformal_ranks_reach_nine_tenths_with_the_published_chance(size: int, rank: int) -> None:
     """The smallest rank whose coverage is at least 0.9 with probability 0.9 (Vovk 2012)."""
     sure, unsure = Fraction(rank, size + 1), Fraction(rank - 1, size + 1)
     assert (conformal_rank(size, sure), conformal_rank(size, unsure)) == (rank, rank - 1)
@@ -105,7 +105,7 @@ def test_the_ranks_that_are_certain_to_cover_nine_tenths(size: int, rank: int) -
 
 
 @pytest.mark.parametrize("alpha", ["0.1", "0.25", "0.05"])
-def test_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
+def test_compute_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
     tau = compute_tau(alpha)
     for size in (1, 2, 9, 10, 57, 400):
         rank = conformal_rank(size, tau)
@@ -132,7 +132,9 @@ def test_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
     ],
     quick=3,
 )
-def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage: str, delta: float) -> None:
+def test_find_settled_size_is_one_above_the_last_size_that_fails(
+    alpha: str, coverage: str, delta: float
+) -> None:
     tau, share = compute_tau(alpha), float(coverage)
     sizes = np.arange(1, 30_000)
     ranks = np.array([conformal_rank(int(size), tau) for size in sizes])
@@ -143,7 +145,7 @@ def test_settled_size_is_one_above_the_last_size_that_fails(alpha: str, coverage
     assert settled < 15_000  # far from where this scan ends
 
 
-def test_the_first_size_that_will_do_is_luck_of_rounding() -> None:
+def test_smallest_sufficient_size_is_an_accident_of_rounding() -> None:
     """Why the recommendation is not the smallest size: rank 17 of 17 at tau = 0.9 really is tau = 17/18."""
     tau = compute_tau("0.1")
     assert compute_chance_below(17, tau, 0.87) <= 0.1
@@ -151,7 +153,7 @@ def test_the_first_size_that_will_do_is_luck_of_rounding() -> None:
 
 
 @pytest.mark.parametrize("attainable", [1.0, 0.97, 0.9, 0.5, 0.02, 0.0])
-def test_pilot_size_for_is_where_clopper_pearson_reaches_five_points(attainable: float) -> None:
+def test_find_pilot_size_is_where_clopper_pearson_has_ten_points(attainable: float) -> None:
     def width(size: int) -> float:
         hits, misses = attainable * size, (1.0 - attainable) * size
         low = beta.ppf(0.025, hits, misses + 1.0) if hits > 0.0 else 0.0
@@ -178,7 +180,7 @@ def simulated(size: int, alpha: str, attainable: float, repeats: int, seed: int)
     return np.array([rule.threshold(constant[0]) for rule in rules])
 
 
-def test_coverage_falls_short_by_more_than_the_slack_no_more_often_than_delta() -> None:
+def test_recommended_calibration_misses_the_slack_at_most_with_delta() -> None:
     """At the recommended size (295) as promised, at half of it not: the negative control.
 
     A share of so many calibration sets deviates from its expectation by 4.75 standard errors (0.0226 of
@@ -195,7 +197,7 @@ def test_coverage_falls_short_by_more_than_the_slack_no_more_often_than_delta() 
     assert half.mean() < 0.9 - error
 
 
-def test_the_target_is_reached_as_often_as_the_plan_says() -> None:
+def test_plan_states_how_often_the_target_is_certifiable() -> None:
     """Attainable coverage 0.95 at tau 0.9; 4.75 standard errors again, so a false alarm has probability 1e-6.
 
     The negative control is the minimum (19), where calibration is refused about every fourth time.
@@ -213,7 +215,7 @@ def test_the_target_is_reached_as_often_as_the_plan_says() -> None:
     assert least.mean() < 0.9 - 4.75 * math.sqrt(0.1 * 0.9 / repeats)
 
 
-def test_a_group_gets_its_calibration_prompts_out_of_the_labelled_ones() -> None:
+def test_plan_gives_a_group_its_calibration_prompts() -> None:
     """Ids are hashed into parts, so the group's number is binomial; 5 standard deviations around it."""
     plan = plan_from_assumptions(alpha=0.2, n=5, attainable=0.95, groups={"rare": (0.125, 0.9)})
     rare = plan.groups[1]
@@ -237,14 +239,14 @@ def test_a_group_gets_its_calibration_prompts_out_of_the_labelled_ones() -> None
         (14, 0.3, "uncertain"),
     ],
 )
-def test_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verdict: str) -> None:
+def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verdict: str) -> None:
     (overall,) = plan_from_pilot(single(hits, 20), alpha=alpha).groups
     assert overall.verdict == verdict
     assert overall.smallest_alpha_certain is not None
     assert (alpha > overall.smallest_alpha_certain) == (verdict == "attainable")
 
 
-def test_the_interval_is_clopper_and_pearsons() -> None:
+def test_plan_interval_is_that_of_clopper_and_pearson() -> None:
     """8 of 10: (0.4439, 0.9748), the textbook interval; one-sided lower bound 0.4931."""
     (overall,) = plan_from_pilot(single(8, 10), alpha=0.1).groups
     assert overall.attainable_ci == pytest.approx((0.4439, 0.9748), abs=5e-5)
@@ -257,7 +259,9 @@ def test_the_interval_is_clopper_and_pearsons() -> None:
     ("attainable", "verdict", "minimum"),
     [(0.9, "out of reach", None), (0.95, "attainable", 19), (1.0, "attainable", 9)],
 )
-def test_assumptions_at_the_boundary(attainable: float, verdict: str, minimum: int | None) -> None:
+def test_plan_from_assumptions_at_the_boundary_of_the_target(
+    attainable: float, verdict: str, minimum: int | None
+) -> None:
     plan = plan_from_assumptions(alpha=0.1, n=4, attainable=attainable)
     (overall,) = plan.groups
     assert (overall.verdict, overall.minimum_calibration) == (verdict, minimum)
@@ -266,13 +270,13 @@ def test_assumptions_at_the_boundary(attainable: float, verdict: str, minimum: i
     assert plan.by_n == []
 
 
-def test_an_estimate_at_the_target_has_no_size_though_the_verdict_is_open() -> None:
+def test_plan_has_no_size_for_an_estimate_at_the_target() -> None:
     (overall,) = plan_from_pilot(single(14, 20), alpha=0.3).groups
     assert overall.verdict == "uncertain"
     assert overall.minimum_calibration is overall.recommended_calibration is overall.prompts_needed is None
 
 
-def test_a_narrow_margin_takes_more_prompts_unless_it_is_uncertain() -> None:
+def test_plan_needs_more_prompts_for_a_narrow_but_certain_margin() -> None:
     """A margin of 0.02 over tau = 0.8 is settled by 2,000 pilot prompts and not by 50."""
     (sure,) = plan_from_pilot(single(1640, 2000), alpha=0.2).groups
     (unsure,) = plan_from_pilot(single(41, 50), alpha=0.2).groups
@@ -284,7 +288,7 @@ def test_a_narrow_margin_takes_more_prompts_unless_it_is_uncertain() -> None:
     assert sure.certifiable_chance >= 0.9 > unsure.certifiable_chance
 
 
-def test_a_margin_below_a_thousandth_is_reported_not_planned_for() -> None:
+def test_plan_reports_a_margin_below_a_thousandth_without_a_size_for_it() -> None:
     (overall,) = plan_from_assumptions(alpha=0.2, n=3, attainable=0.8001).groups
     assert overall.minimum_calibration == overall.recommended_calibration
     assert overall.certifiable_chance is not None
@@ -294,7 +298,7 @@ def test_a_margin_below_a_thousandth_is_reported_not_planned_for() -> None:
 # groups, numbers of candidates, costs
 
 
-def test_groups_by_hand() -> None:
+def test_plan_from_pilot_groups_equal_a_calculation_by_hand() -> None:
     """Topic a: 30 of 40 prompts by one of two candidates; topic b: 20 of 20 by both."""
     first = np.array([True] * 30 + [False] * 10 + [True] * 20)
     second = np.array([False] * 40 + [True] * 20)
@@ -319,7 +323,7 @@ def test_groups_by_hand() -> None:
     assert overall.prompts_needed == 2 * overall.recommended_calibration
 
 
-def test_one_prompt_of_each_cluster_counts() -> None:
+def test_plan_from_pilot_counts_one_prompt_of_each_cluster() -> None:
     """Ten paraphrases of a question are one piece of evidence, not ten."""
     correct = np.ones((30, 1), dtype=np.bool_)
     clusters: list[str | None] = [f"c{i // 10}" for i in range(30)]
@@ -327,7 +331,7 @@ def test_one_prompt_of_each_cluster_counts() -> None:
     assert plan_from_pilot(pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
 
 
-def test_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
+def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
     """Planning with n < m uses pass@n of all m; the cost counts n."""
     costs: dict[str, Any] = {"cost_per_candidate": 0.01, "cost_per_prompt": 1.0}
     few = plan_from_pilot(demo, alpha=0.2, n=5, **costs)
@@ -345,19 +349,19 @@ def test_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
 @pytest.mark.parametrize(
     ("drawn", "numbers"), [(1, [1]), (3, [1, 2, 3]), (10, [1, 2, 3, 5, 10]), (12, [1, 2, 3, 5, 10, 12])]
 )
-def test_numbers_of_candidates_by_default(drawn: int, numbers: list[int]) -> None:
+def test_plan_from_pilot_numbers_of_candidates_by_default(drawn: int, numbers: list[int]) -> None:
     plan = plan_from_pilot(pilot(np.ones((4, drawn), dtype=np.bool_)), alpha=0.2)
     assert [at.n for at in plan.by_n] == numbers
 
 
-def test_costs_by_hand() -> None:
+def test_plan_costs_equal_a_calculation_by_hand() -> None:
     """295 / 0.64 = 460.9 prompts, each 8 candidates of 2 and labelling of 5."""
     plan = plan_from_assumptions(alpha=0.2, n=8, attainable=1.0, cost_per_candidate=2.0, cost_per_prompt=5.0)
     assert plan.calibration_share == pytest.approx(0.64)
     assert (plan.labelled_prompts, plan.expected_cost) == (461, 461 * 21.0)
 
 
-def test_shares_are_exact() -> None:
+def test_plan_computes_shares_exactly() -> None:
     """9 / (0.02 * 0.75 * 0.6) is 1000 prompts; binary floating point makes it 1001."""
     assert math.ceil(9 / (0.02 * (1 - 0.25) * (1 - 0.4))) == 1001
     plan = plan_from_assumptions(
@@ -372,7 +376,7 @@ def test_shares_are_exact() -> None:
     assert (plan.groups[1].recommended_calibration, plan.groups[1].prompts_needed) == (9, 1000)
 
 
-def test_a_plan_survives_json(demo: LabelledBatch) -> None:
+def test_plan_survives_json(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.2, group="topic")
     assert Plan.model_validate_json(plan.model_dump_json()) == plan
 
@@ -380,11 +384,11 @@ def test_a_plan_survives_json(demo: LabelledBatch) -> None:
 # advice
 
 
-def test_advice_is_silent_where_nothing_stands_in_the_way() -> None:
+def test_plan_gives_no_advice_if_the_target_is_within_reach() -> None:
     assert plan_from_pilot(single(195, 200), alpha=0.2).advice == []
 
 
-def test_advice_names_the_way_out_of_reach() -> None:
+def test_plan_advice_names_a_target_out_of_reach_and_alternatives() -> None:
     correct = np.tile(np.array([[True, False, False, False]]), (200, 1))  # pass@1 = 1/4, pass@4 = 1
     (sentence,) = plan_from_pilot(pilot(correct), alpha=0.2, n=1).advice
     assert "all prompts: alpha = 0.2 is out of reach, however many prompts are labelled" in sentence
@@ -393,7 +397,7 @@ def test_advice_names_the_way_out_of_reach() -> None:
     assert "choose alpha above 0.8." in sentence  # 1 - beta.ppf(0.05, 50, 151) = 0.7998, rounded up
 
 
-def test_advice_on_a_pilot_too_small_to_say() -> None:
+def test_plan_advice_names_a_pilot_too_small_to_tell() -> None:
     """17 of 20 becomes 19 of 24 after two successes and two failures: 272 prompts for 5 points.
 
     The normal approximation says 1.96^2 p (1 - p) / 0.05^2 = 253.
@@ -404,12 +408,12 @@ def test_advice_on_a_pilot_too_small_to_say() -> None:
     assert find_pilot_size(19 / 24) == 272
 
 
-def test_advice_on_one_prompt_asks_for_more_than_a_perfect_score_would_need() -> None:
+def test_plan_advice_on_a_pilot_of_one_prompt() -> None:
     (sentence,) = plan_from_pilot(single(1, 1), alpha=0.2).advice
     assert f"about {find_pilot_size(3 / 5)} would measure" in sentence
 
 
-def test_advice_on_rare_groups_and_assumptions() -> None:
+def test_plan_advice_names_rare_groups_and_assumptions() -> None:
     plan = plan_from_assumptions(
         alpha=0.2, n=5, attainable=0.9, groups={"rare": (0.01, 0.95), "hard": (0.1, 0.6)}
     )
@@ -425,7 +429,7 @@ def test_advice_on_rare_groups_and_assumptions() -> None:
 # the recording
 
 
-def test_the_demo_recording(demo: LabelledBatch) -> None:
+def test_plan_from_pilot_on_the_demo_recording(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.2, group="topic")
     groups = by_name(plan)
     assert len(groups) == 10
@@ -443,7 +447,7 @@ def test_the_demo_recording(demo: LabelledBatch) -> None:
     assert plan.labelled_prompts == math.ceil(Fraction(295 * 1224, 81) / Fraction("0.64")) == 6966
 
 
-def test_a_target_out_of_reach_overall_has_no_size(demo: LabelledBatch) -> None:
+def test_plan_has_no_size_if_the_overall_target_is_out_of_reach(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.1, group="topic")
     assert (plan.labelled_prompts, plan.expected_cost) == (None, None)
     assert by_name(plan)["group(topic)=continent"].verdict == "attainable"
@@ -478,14 +482,14 @@ def test_a_target_out_of_reach_overall_has_no_size(demo: LabelledBatch) -> None:
         ({"groups": {"a": (0.5, 0.7)}}, "attainable is 0.9, but these groups imply 0.35 to 0.85"),
     ],
 )
-def test_assumptions_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_plan_from_assumptions_refuses_values_out_of_range(wrong: dict[str, Any], message: str) -> None:
     plan_from_assumptions(alpha=0.2, n=5, attainable=0.9)
     settings: dict[str, Any] = {"alpha": 0.2, "n": 5, "attainable": 0.9, **wrong}
     with pytest.raises(InputError, match=message):
         plan_from_assumptions(**settings)
 
 
-def test_stated_shares_may_be_rounded() -> None:
+def test_plan_from_assumptions_accepts_rounded_shares() -> None:
     groups = {"a": (0.33, 0.9), "b": (0.33, 0.9), "c": (0.34, 0.91), "d": (0.005, 0.9)}
     assert len(plan_from_assumptions(alpha=0.2, n=5, attainable=0.91, groups=groups).groups) == 5
 
@@ -497,23 +501,23 @@ def test_stated_shares_may_be_rounded() -> None:
         ({"alpha": 1}, "alpha must be"),
     ],
 )
-def test_arguments_that_a_pilot_cannot_serve_are_refused(wrong: dict[str, Any], message: str) -> None:
+def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"alpha": 0.2, **wrong}
     with pytest.raises(InputError, match=message):
         plan_from_pilot(pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
 
 
-def test_an_empty_pilot_is_refused() -> None:
+def test_plan_from_pilot_refuses_an_empty_pilot() -> None:
     with pytest.raises(InputError, match="the pilot is empty"):
         plan_from_pilot(single(0, 5).take(np.array([], dtype=np.int64)), alpha=0.2)
 
 
-def test_a_missing_metadata_key_is_named() -> None:
+def test_plan_from_pilot_names_a_missing_metadata_key() -> None:
     with pytest.raises(FeatureError, match="no metadata 'topic'"):
         plan_from_pilot(single(4, 5), alpha=0.2, group="topic")
 
 
-def test_keys_that_are_no_identifiers_and_a_single_category() -> None:
+def test_plan_from_pilot_accepts_any_key_and_a_single_category() -> None:
     correct = np.ones((3, 1), dtype=np.bool_)
     draws = CandidateBatch.of(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
     plan = plan_from_pilot(
@@ -522,7 +526,7 @@ def test_keys_that_are_no_identifiers_and_a_single_category() -> None:
     assert [(group.pilot_size, group.share) for group in plan.groups] == [(3, 1.0), (3, 1.0)]
 
 
-def test_without_scipy_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(MissingExtraError, match=r"langchain-cfc\[calibrate\]"):
         plan_from_assumptions(alpha=0.2, n=5, attainable=0.9)

@@ -27,7 +27,7 @@ def reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str | No
 
 # Prompts of one score leave groups empty.
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
-def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted() -> None:
+def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None:
     records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     part = artifact.calibration.split.part
@@ -53,7 +53,7 @@ def test_prompts_that_calibrated_are_counted_by_bins_of_those_that_fitted() -> N
     assert reference_by_name(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
 
 
-def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share() -> None:
+def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
     artifact = calibrate(make_prompts(1, 400), **OPTIONS)
     watched = reference_by_name(artifact)["min_score", None]
     sizes = {one.name: one.size for one in artifact.calibration.groups}
@@ -72,7 +72,7 @@ def test_groups_are_counted_by_themselves_and_soft_weightings_by_a_share() -> No
 
 # Few right candidates leave sets empty.
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
-def test_decisions_are_counted_on_prompts_that_had_no_part_in_them() -> None:
+def test_reference_counts_decisions_on_held_out_prompts() -> None:
     records = make_prompts(1, 300, right=0.4)
     artifact = calibrate(records, never_empty=False, allow_unattainable=True, **OPTIONS)
     part = artifact.calibration.split.part
@@ -101,21 +101,21 @@ def test_decisions_are_counted_on_prompts_that_had_no_part_in_them() -> None:
     assert {one.alpha for one in kept.reference} == {None, "0.4"}
 
 
-def test_one_prompt_of_each_cluster_is_counted_however_calibration_treats_clusters() -> None:
+def test_reference_counts_one_prompt_of_each_cluster() -> None:
     records = make_prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
     artifact = calibrate(records, alpha="0.3", features="1", within_clusters="all")
     assert artifact.calibration.size == 200
     assert sum(reference_by_name(artifact)["mean_score", None].counts["1"]) == 50
 
 
-def test_without_a_fit_split_bins_are_of_equal_widths() -> None:
+def test_reference_bins_have_equal_widths_without_a_fit_split() -> None:
     artifact = calibrate(make_prompts(1, 60), alpha="0.3", features="1")
     watched = reference_by_name(artifact)["mean_score", None]
     assert watched.edges == [bin_ / 16 for bin_ in range(1, 16)]
     assert sum(watched.counts["1"]) == 60
 
 
-def test_where_prompts_are_meant_to_differ_nothing_is_watched() -> None:
+def test_reference_is_empty_under_a_shift() -> None:
     records = [
         one.model_copy(update={"metadata": {"ratio": 1.0 + row % 3}})
         for row, one in enumerate(make_prompts(1, 200))
@@ -124,7 +124,7 @@ def test_where_prompts_are_meant_to_differ_nothing_is_watched() -> None:
     assert artifact.reference == []
 
 
-def test_it_is_saved_and_read_again_and_part_of_what_is_certified() -> None:
+def test_reference_is_saved_and_part_of_the_frozen_digest() -> None:
     artifact = calibrate(make_prompts(1, 300), **OPTIONS)
     loaded = reload_artifact(artifact)
     assert loaded.reference == artifact.reference
@@ -135,12 +135,14 @@ def test_it_is_saved_and_read_again_and_part_of_what_is_certified() -> None:
     ("edges", "counts", "problem"),
     [([0.5, 0.5], [1, 2, 3], "ascending"), ([], [1], "ascending"), ([0.5], [1, 2, 3], "2 bins")],
 )
-def test_counts_that_fit_no_bins_are_refused(edges: list[float], counts: list[int], problem: str) -> None:
+def test_reference_histogram_refuses_counts_that_do_not_fit_its_bins(
+    edges: list[float], counts: list[int], problem: str
+) -> None:
     with pytest.raises(ValueError, match=problem):
         ReferenceHistogram(name="mean_score", edges=edges, counts={"1": counts})
 
 
-def test_draws_are_counted_where_a_rule_stops_them() -> None:
+def test_reference_counts_draws_under_a_draw_rule() -> None:
     records = make_prompts(1, 300)
     options = {**OPTIONS, "provenance": Provenance(n=4, separate_scores=True)}
     assert ("draws", None) not in reference_by_name(calibrate(records, **options))

@@ -24,7 +24,7 @@ def rehearse(prompts: int, alpha: str) -> str:
 
 
 @pytest.mark.parametrize(("alpha", "smallest"), [("0.1", 9), ("0.05", 19)])
-def test_a_level_is_refused_exactly_where_so_many_prompts_cannot_reach_it(alpha: str, smallest: int) -> None:
+def test_rehearse_calibration_refuses_exactly_the_unattainable_sizes(alpha: str, smallest: int) -> None:
     # (N + 1) (1 - alpha) <= N: at alpha = 0.1 from N = 9 on, at 0.05 from 19 on.
     said = [rehearse(prompts, alpha) for prompts in range(6, 50)]
     refused = [re.search(r"out of reach of (\d+) .*: at least (\d+) are needed", one) for one in said if one]

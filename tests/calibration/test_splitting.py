@@ -53,7 +53,7 @@ def success_score(record: PromptRecord, cap: float = 2.0) -> float:
     return min((one.score for one in record.candidates if one.correct), default=cap)
 
 
-def test_the_three_parts_are_disjoint_and_complete() -> None:
+def test_split_parts_are_disjoint_and_complete() -> None:
     records = make_prompts(0, 300)
     artifact = calibrate(records, alpha="0.2", features=MAP, fit_fraction=0.3, test_fraction=0.25)
     facts, parts = artifact.calibration, members(artifact, records)
@@ -69,7 +69,7 @@ def test_the_three_parts_are_disjoint_and_complete() -> None:
     )
 
 
-def test_a_prompt_stays_in_its_part_whatever_else_is_in_the_file() -> None:
+def test_split_part_of_a_prompt_does_not_depend_on_other_records() -> None:
     records = make_prompts(0, 120)
     options: dict[str, Any] = {"fit_fraction": 0.3, "test_fraction": 0.3}
     one = calibrate(records, alpha="0.2", features="mean_score", **options)
@@ -81,7 +81,7 @@ def test_a_prompt_stays_in_its_part_whatever_else_is_in_the_file() -> None:
     assert other.calibration.digests["test"] != one.calibration.digests["test"]
 
 
-def test_the_held_out_part_does_not_depend_on_the_share_for_fitting() -> None:
+def test_part_does_not_depend_on_fit_fraction() -> None:
     records = make_prompts(0, 120)
     digests = {
         calibrate(
@@ -94,7 +94,7 @@ def test_the_held_out_part_does_not_depend_on_the_share_for_fitting() -> None:
 
 @mostly_long("features", [MAP, "mean_score^3", "bins(mean_score, 4)"], quick=1)
 @pytest.mark.parametrize("clustered", [False, True])
-def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool) -> None:
+def test_calibrate_does_not_depend_on_the_order_of_records(features: str, clustered: bool) -> None:
     clusters = [f"c{row % 90}" if row % 3 else None for row in range(200)] if clustered else None
     records = make_prompts(1, 200, clusters=clusters)
     draws = tabulate(make_prompts(2, 100)).draws
@@ -110,7 +110,7 @@ def test_the_order_of_the_records_changes_no_bit(features: str, clustered: bool)
             assert other.thresholds.tobytes() == one.thresholds.tobytes()
 
 
-def test_a_cluster_never_straddles() -> None:
+def test_split_never_divides_a_cluster() -> None:
     records = make_prompts(0, 300, clusters=[f"c{row // 3}" for row in range(300)])
     artifact = calibrate(records, alpha="0.2", features="mean_score", fit_fraction=0.3, test_fraction=0.3)
     parts = members(artifact, records)
@@ -123,7 +123,7 @@ def test_a_cluster_never_straddles() -> None:
     assert torn["fit"] & torn["test"]
 
 
-def test_one_prompt_of_each_cluster_calibrates_chosen_by_hash() -> None:
+def test_calibrate_uses_one_prompt_of_each_cluster_chosen_by_hash() -> None:
     clusters = [f"c{row // 4}" if row < 200 else None for row in range(240)]
     records = make_prompts(0, 240, clusters=clusters)
     artifact = calibrate(records, alpha="0.2", features="1")
@@ -141,7 +141,7 @@ def test_one_prompt_of_each_cluster_calibrates_chosen_by_hash() -> None:
     assert places == {0, 1, 2, 3}
 
 
-def test_all_prompts_of_a_cluster_calibrate_only_without_a_guarantee() -> None:
+def test_within_clusters_all_gives_no_guarantee() -> None:
     records = make_prompts(0, 120, clusters=[f"c{row // 2}" for row in range(120)])
     artifact = calibrate(records, alpha="0.2", features="mean_score", within_clusters="all", fit_fraction=0.3)
     facts, promise = artifact.calibration, artifact.guarantee()
@@ -153,14 +153,14 @@ def test_all_prompts_of_a_cluster_calibrate_only_without_a_guarantee() -> None:
     assert "share a cluster" in promise.assumptions[0]
 
 
-def test_all_is_as_good_as_one_where_no_cluster_has_two() -> None:
+def test_within_clusters_all_keeps_the_guarantee_without_shared_clusters() -> None:
     records = make_prompts(0, 60, clusters=[f"c{row}" for row in range(60)])
     artifact = calibrate(records, alpha="0.2", features="1", within_clusters="all")
     assert artifact.calibration.exchangeable
     assert artifact.guarantee().kind == "conditional"
 
 
-def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else() -> None:
+def test_feature_map_is_fitted_on_the_fit_split_alone() -> None:
     records = make_prompts(3, 200)
     features = "bins(mean_score, 4) + hat(max_score, 3) + min_score^2 + hard(std_score, 0.7)"
     options: dict[str, Any] = {
@@ -188,7 +188,7 @@ def test_the_feature_map_is_fitted_on_the_fit_split_and_nothing_else() -> None:
     assert calibrate(moved, **options).features != first.features
 
 
-def test_a_fitted_map_is_taken_as_it_is_and_every_prompt_calibrates() -> None:
+def test_calibrate_uses_a_fitted_map_and_every_prompt() -> None:
     fitted = FeatureMap.parse(MAP).fit(tabulate(make_prompts(4, 50)).draws)
     artifact = calibrate(make_prompts(0, 80), alpha="0.2", features=fitted)
     assert artifact.features == fitted.to_data()
@@ -198,7 +198,7 @@ def test_a_fitted_map_is_taken_as_it_is_and_every_prompt_calibrates() -> None:
     assert unfitted.features == calibrate(make_prompts(0, 80), alpha="0.2", features=MAP).features
 
 
-def test_nothing_is_set_aside_where_nothing_is_fitted() -> None:
+def test_calibrate_makes_no_fit_split_for_a_constant_map() -> None:
     artifact = calibrate(make_prompts(0, 50), alpha="0.2", features="1")
     assert (artifact.calibration.fit_size, artifact.calibration.size) == (0, 50)
 
@@ -220,7 +220,7 @@ CONDITIONAL_RULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", CONDITIONAL_RULES, ids=str)
-def test_a_category_that_only_calibration_holds_is_known(options: dict[str, Any]) -> None:
+def test_category_seen_only_in_calibration_is_known(options: dict[str, Any]) -> None:
     records = make_prompts(0, 100)
     asked = {"alpha": "0.2", "features": "group(topic)", "allow_unattainable": True, **options}
     artifact = calibrate(records, **asked)
@@ -235,7 +235,7 @@ def test_a_category_that_only_calibration_holds_is_known(options: dict[str, Any]
 
 
 @pytest.mark.parametrize("part", ["test", "certification"])
-def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(part: str) -> None:
+def test_category_seen_only_in_held_out_prompts_is_unknown_and_flagged(part: str) -> None:
     """What is measured on held-out prompts must not depend on them, not even on their metadata."""
     records = make_prompts(0, 100)
     asked: dict[str, Any] = {
@@ -266,14 +266,14 @@ def test_a_category_that_only_held_out_prompts_have_is_unknown_and_flagged(part:
     )
 
 
-def test_a_map_that_came_fitted_refuses_categories_by_name() -> None:
+def test_fitted_map_refuses_unknown_categories_by_name() -> None:
     fitted = FeatureMap.parse("group(topic)").fit(tabulate(make_prompts(1, 20)).draws)
     records = make_prompts(0, 100)
     with pytest.raises(FeatureError, match="'moons'"):
         calibrate(with_topic(records, records[:1]), alpha="0.2", features=fitted)
 
 
-def test_rare_categories_never_stop_a_calibration() -> None:
+def test_calibrate_accepts_rare_categories_missing_from_the_fit_split() -> None:
     """Nine topics of very different sizes: with many seeds the fit split lacks one."""
     sizes = (60, 50, 40, 30, 20, 10, 4, 2, 1)
     topics = [f"topic {place}" for place, size in enumerate(sizes) for _ in range(size)]
@@ -292,7 +292,7 @@ def test_rare_categories_never_stop_a_calibration() -> None:
     assert lacking > tried / 2
 
 
-def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike() -> None:
+def test_unknown_category_decides_like_a_map_with_a_column_for_it() -> None:
     """The argument in `Group`: with a column for the new prompt's category as well, nothing would change."""
     records, strangers = make_prompts(0, 60), with_topic(make_prompts(1, 20), make_prompts(1, 20)[:10])
     artifact = calibrate(records, alpha="0.2", features="mean_score + group(topic)")
@@ -308,18 +308,18 @@ def test_the_map_in_use_decides_as_the_one_that_treats_all_prompts_alike() -> No
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-def test_an_empty_calibration_split_is_refused() -> None:
+def test_calibrate_refuses_an_empty_calibration_split() -> None:
     with pytest.raises(CalibrationError, match="calibration split is empty: lower"):
         calibrate(make_prompts(0, 3), alpha="0.2", features="1", test_fraction=0.999)
 
 
-def test_an_empty_fit_split_is_refused() -> None:
+def test_calibrate_refuses_an_empty_fit_split() -> None:
     with pytest.raises(CalibrationError, match="fit split is empty: raise fit_fraction"):
         calibrate(make_prompts(0, 30), alpha="0.2", features="mean_score", fit_fraction=0.0)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 1.5, float("nan")])
-def test_impossible_shares_are_refused(share: float) -> None:
+def test_calibrate_refuses_fractions_out_of_range(share: float) -> None:
     shares: list[dict[str, Any]] = [{"fit_fraction": share}, {"test_fraction": share}]
     for options in shares:
         with pytest.raises(InputError, match=r"shares in \[0, 1\)"):

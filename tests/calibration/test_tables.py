@@ -38,7 +38,7 @@ def records() -> Records:
     ],
     quick=1,
 )
-def test_a_table_makes_the_artifact_and_the_report_of_its_records(
+def test_table_gives_the_artifact_and_report_of_its_records(
     records: Records, options: dict[str, Any]
 ) -> None:
     options = {"alpha": ALPHA, "test_fraction": 0.3, "allow_unattainable": True} | options
@@ -53,26 +53,26 @@ def test_a_table_makes_the_artifact_and_the_report_of_its_records(
     assert content(calibrate(records, **options | {"seed": 1})) != content(expected)
 
 
-def test_a_parquet_file_makes_the_same_artifact(records: Records, tmp_path: Path) -> None:
+def test_parquet_records_give_the_artifact_of_the_originals(records: Records, tmp_path: Path) -> None:
     write_records(tmp_path / "records.parquet", records)
     read = read_records(tmp_path / "records.parquet")
     options: dict[str, Any] = {"alpha": ALPHA, "features": "group(topic)", "allow_unattainable": True}
     assert content(calibrate(read, **options)) == content(calibrate(records, **options))
 
 
-def test_a_table_without_raw_outputs_cannot_be_combined(records: Records) -> None:
+def test_calibrate_combine_refuses_a_table_without_raw_outputs(records: Records) -> None:
     with pytest.raises(InputError, match="no raw outputs of 'sequence_logprob'; it has none"):
         calibrate(tabulate(records), alpha=ALPHA, combine=NAMES)
 
 
-def test_a_table_must_suit_its_provenance(records: Records) -> None:
+def test_calibrate_refuses_a_table_that_does_not_match_its_provenance(records: Records) -> None:
     with pytest.raises(
         InputError, match="the table has 10 recorded candidates; expected 3, by the provenance"
     ):
         calibrate(tabulate(records), alpha=ALPHA, provenance=Provenance(n=3))
 
 
-def test_rows_in_another_order_make_the_same_artifact(records: Records) -> None:
+def test_calibrate_does_not_depend_on_the_order_of_table_rows(records: Records) -> None:
     table = tabulate(records)
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
     assert isinstance(shuffled, LabelledBatch)

@@ -41,7 +41,7 @@ def weighted(table: LabelledBatch) -> LabelledBatch:
     return replace(table, weights=np.where(np.arange(len(table)) % 2, 1.0, 0.25))
 
 
-def test_weights_of_one_change_nothing(table: LabelledBatch) -> None:
+def test_weights_of_one_change_nothing_in_the_artifact(table: LabelledBatch) -> None:
     ones = replace(table, weights=np.ones(len(table)))
     expected, artifact = calibrate(table, **OPTIONS), calibrate(ones, **OPTIONS)
     assert artifact.arrays == expected.arrays
@@ -51,7 +51,7 @@ def test_weights_of_one_change_nothing(table: LabelledBatch) -> None:
     assert artifact.calibration.groups == expected.calibration.groups
 
 
-def test_the_artifact_says_what_its_labels_count(weighted: LabelledBatch) -> None:
+def test_artifact_and_guarantee_state_the_labelling_weights(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, **OPTIONS)
     facts, promise = artifact.calibration, artifact.guarantee(ALPHA)
     plan = facts.split
@@ -69,7 +69,7 @@ def test_the_artifact_says_what_its_labels_count(weighted: LabelledBatch) -> Non
     assert "chosen" not in alike.sentence + alike.assumptions[0]
 
 
-def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBatch) -> None:
+def test_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBatch) -> None:
     """Four prompts of weight 1/4, equal but for their names, are one prompt."""
     part = table.take(np.arange(200))
     four = LabelledBatch.concatenate(
@@ -100,7 +100,9 @@ def test_a_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledB
     ],
     quick=3,
 )
-def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledBatch, options: dict[str, Any]) -> None:
+def test_options_without_weights_calibrate_on_a_fair_sample(
+    weighted: LabelledBatch, options: dict[str, Any]
+) -> None:
     artifact = calibrate(weighted, **OPTIONS | options)
     facts = artifact.calibration
     assert facts.weight is None
@@ -111,7 +113,7 @@ def test_what_knows_no_weights_takes_a_fair_sample(weighted: LabelledBatch, opti
     assert "exchangeable with those of which" not in artifact.guarantee(ALPHA).sentence
 
 
-def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledBatch) -> None:
+def test_splits_and_certificates_use_a_fair_sample_of_weighted_prompts(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     assert weighted.weights is not None
@@ -129,7 +131,7 @@ def test_all_but_the_threshold_rests_on_a_fair_sample(weighted: LabelledBatch) -
     assert sum(counted.counts["1"]) == stayed["calibration"] < facts.size
 
 
-def test_what_is_attainable_is_counted_by_weights(table: LabelledBatch) -> None:
+def test_attainable_coverage_is_counted_by_weights(table: LabelledBatch) -> None:
     few = table.take(np.arange(100))
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "fit_fraction": 0.0}
     reached = few.correct.any(axis=1)
@@ -140,7 +142,7 @@ def test_what_is_attainable_is_counted_by_weights(table: LabelledBatch) -> None:
         calibrate(hard, **options)
 
 
-def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None:
+def test_functions_without_weights_refuse_weighted_tables(weighted: LabelledBatch) -> None:
     refused = pytest.raises(InputError, match="only calibrate, certify and evaluate support")
     with refused:
         plan_from_pilot(weighted, alpha=ALPHA)
@@ -154,7 +156,7 @@ def test_who_does_not_heed_weights_refuses_them(weighted: LabelledBatch) -> None
     assert tabulate(split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
 
 
-def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBatch) -> None:
+def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
     for rule in ("conditional", "marginal"):
         artifact = calibrate(
@@ -170,9 +172,7 @@ def test_the_same_records_without_their_weights_are_refused(weighted: LabelledBa
 
 
 @pytest.mark.parametrize(("weight", "size"), [(0.5, 39), (0.1, 190), (0.1, 20)])
-def test_what_weighs_as_much_as_prompts_reaches_as_far(
-    table: LabelledBatch, weight: float, size: int
-) -> None:
+def test_attainability_follows_the_total_weight(table: LabelledBatch, weight: float, size: int) -> None:
     reached = np.flatnonzero(table.correct.any(axis=1))[:size]
     given = replace(table.take(reached), weights=np.full(size, weight))
     # Sums of weights of 0.1 are no whole numbers but for rounding.
@@ -184,7 +184,7 @@ def test_what_weighs_as_much_as_prompts_reaches_as_far(
         calibrate(given, alpha=f"{lowest - 1e-3:.4f}", **options)
 
 
-def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledBatch) -> None:
+def test_empty_fair_sample_leaves_thresholds_but_no_marginal_comparison(table: LabelledBatch) -> None:
     tiny = replace(table, weights=np.full(len(table), 1e-6))
     artifact = calibrate(tiny, alpha="0.3", features="1", fit_fraction=0.0, allow_unattainable=True)
     assert artifact.calibration.size == len(table)
@@ -192,7 +192,7 @@ def test_without_a_fair_sample_only_the_comparison_is_lost(table: LabelledBatch)
     assert all(sum(one.counts["1"]) == 0 for one in artifact.reference)
 
 
-def test_a_page_and_the_command_line_say_what_labels_weigh(weighted: LabelledBatch, tmp_path: Path) -> None:
+def test_report_and_inspect_command_state_labelling_weights(weighted: LabelledBatch, tmp_path: Path) -> None:
     artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     page = tmp_path / "page.html"

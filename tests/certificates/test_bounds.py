@@ -98,7 +98,7 @@ def wald(sign: float) -> Bound:
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 2, 7, 30, 1000])
-def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
+def test_one_sided_bounds_agree_with_scipy(size: int, delta: float) -> None:
     for count in range(0, size + 1, max(1, size // repetitions(30, share=0.3))):
         less, greater = (stats.binomtest(count, size, alternative=side) for side in ("less", "greater"))
         high = less.proportion_ci(1 - delta, method="exact").high
@@ -109,9 +109,7 @@ def test_one_sided_bounds_agree_with_scipys(size: int, delta: float) -> None:
 
 @mostly_long("delta", DELTAS, quick=3)
 @pytest.mark.parametrize("size", [1, 2, 9, 25])
-def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tightest(
-    size: int, delta: float
-) -> None:
+def test_bounds_are_the_tightest_with_a_tail_of_at_most_delta(size: int, delta: float) -> None:
     # In fractions, without tolerance; within 1e-7 of the bound the tail is larger than delta.
     for count in range(size):
         bound = Fraction(upper_bound(count, size, delta))
@@ -125,14 +123,14 @@ def test_at_a_bound_the_tail_is_exactly_no_larger_than_delta_and_it_is_the_tight
 
 @mostly_long("delta", DELTAS, quick=2)
 @pytest.mark.parametrize("size", [1, 5, 40, pytest.param(300, marks=pytest.mark.long)])
-def test_bounds_fail_with_probability_delta_at_most(size: int, delta: float) -> None:
+def test_bounds_fail_with_probability_at_most_delta(size: int, delta: float) -> None:
     for failure in (upper_fails(upper_bound, size, delta), lower_fails(lower_bound, size, delta)):
         # Just beyond a bound the failure has all but probability delta, so the check can tell.
         assert delta * (1 - 1e-6) < failure <= delta
 
 
 @pytest.mark.parametrize("size", [5, 40, 300])
-def test_the_same_check_refuses_the_normal_approximation(size: int) -> None:
+def test_normal_approximation_fails_the_check_of_bounds(size: int) -> None:
     # With true probability just beyond 0, no success (all but sure) makes Wald's upper bound 0.
     assert upper_fails(wald(+1.0), size, 0.05) > 0.9
     assert lower_fails(wald(-1.0), size, 0.05) > 0.9
@@ -143,21 +141,21 @@ def test_the_same_check_refuses_the_normal_approximation(size: int) -> None:
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-def test_without_trials_anything_is_possible(delta: float) -> None:
+def test_bounds_without_trials_say_nothing(delta: float) -> None:
     assert (lower_bound(0, 0, delta), upper_bound(0, 0, delta)) == (0.0, 1.0)
     assert all(binomial_p_value(0, 0, rate) == 1.0 for rate in (0.0, 0.3, 1.0))
 
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 10, 10_000, 10**8])
-def test_at_no_and_all_successes_the_bounds_are_known(size: int, delta: float) -> None:
+def test_bounds_at_no_and_all_successes_have_closed_forms(size: int, delta: float) -> None:
     assert (lower_bound(0, size, delta), upper_bound(size, size, delta)) == (0.0, 1.0)
     # (1 - p)^n = delta, and its mirror image.
     assert upper_bound(0, size, delta) == pytest.approx(-math.expm1(math.log(delta) / size), rel=1e-8)
     assert lower_bound(size, size, delta) == pytest.approx(math.exp(math.log(delta) / size), rel=1e-8)
 
 
-def test_a_bound_far_out_in_the_tail_is_on_the_right_side_of_delta_and_near() -> None:
+def test_upper_bound_far_in_the_tail_is_within_1e_8_of_delta() -> None:
     # Ten million trials at p = 0.9, five standard deviations below the mean: there the inverse of the tail in
     # some versions of SciPy ends where the tail is off by a relative 2e-8 of delta, on either side.
     count, size = 8_995_256, 10**7
@@ -171,7 +169,7 @@ def test_a_bound_far_out_in_the_tail_is_on_the_right_side_of_delta_and_near() ->
 
 @pytest.mark.parametrize("rate", [Fraction(1, 1000), Fraction(1, 20), Fraction(1, 3), Fraction(9, 10)])
 @pytest.mark.parametrize("size", [1, 2, 20, 60])
-def test_p_values_are_exact_and_never_too_small(size: int, rate: Fraction) -> None:
+def test_binomial_p_value_is_exact_and_never_too_small(size: int, rate: Fraction) -> None:
     for count in range(size + 1):
         exact = exact_tail(count, size, rate)
         value = binomial_p_value(count, size, rate)
@@ -181,12 +179,12 @@ def test_p_values_are_exact_and_never_too_small(size: int, rate: Fraction) -> No
 
 
 @pytest.mark.parametrize(("count", "size", "rate"), [(49_300, 10**6, 0.05), (9_990, 10**8, 1e-4)])
-def test_p_values_of_many_trials_are_sums_of_terms(count: int, size: int, rate: float) -> None:
+def test_binomial_p_value_of_many_trials_is_a_sum_of_terms(count: int, size: int, rate: float) -> None:
     assert binomial_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
 
 
 @pytest.mark.parametrize("size", [1, 30, pytest.param(500, marks=pytest.mark.long)])
-def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> None:
+def test_binomial_p_value_rejects_a_true_null_at_most_with_delta(size: int) -> None:
     # P(p <= delta) for a probability above the rate: exact, for each delta that is some count's p-value.
     counts = np.arange(size + 1)
     for rate in (0.0, 0.01, 0.05, 0.3, 0.99):
@@ -201,7 +199,7 @@ def test_a_true_null_is_rejected_with_probability_delta_at_most(size: int) -> No
 
 @pytest.mark.parametrize("delta", DELTAS)
 @pytest.mark.parametrize("size", [1, 10, 200])
-def test_rejecting_a_rate_is_having_a_bound_below_it(size: int, delta: float) -> None:
+def test_binomial_p_value_rejects_exactly_the_rates_above_the_bound(size: int, delta: float) -> None:
     for count in range(0, size + 1, max(1, size // repetitions(20, share=0.25))):
         bound = upper_bound(count, size, delta)
         around = [bound, math.nextafter(bound, 0.0), math.nextafter(bound, 1.0)]
@@ -212,14 +210,14 @@ def test_rejecting_a_rate_is_having_a_bound_below_it(size: int, delta: float) ->
         assert count < size or binomial_p_value(count, size, 1.0) == 1.0
 
 
-def test_what_is_exactly_at_the_level_is_not_rejected() -> None:
+def test_binomial_p_value_does_not_reject_at_exactly_the_level() -> None:
     # P(Binomial(10, 1/2) = 0) = 1 / 1024.
     value = binomial_p_value(0, 10, 0.5)
     assert 1 / 1024 < value <= 1.00000001 / 1024
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])
-def test_rates_of_0_and_1(size: int) -> None:
+def test_binomial_p_value_at_rates_of_zero_and_one(size: int) -> None:
     for count in (0, size // 2, size):
         # No event is too few where none can be expected.
         assert binomial_p_value(count, size, 0) == binomial_p_value(count, size, Fraction(0)) == 1.0
@@ -228,7 +226,7 @@ def test_rates_of_0_and_1(size: int) -> None:
     assert binomial_p_value(size, size, 1) == 1.0
 
 
-def test_a_rate_between_floats_is_read_as_the_smaller_one() -> None:
+def test_binomial_p_value_rounds_a_rate_down_to_a_float() -> None:
     # 0.05 as a float is above one twentieth; its p-value, which falls with the rate, may not be smaller.
     assert Fraction(0.05) > Fraction(1, 20)
     assert binomial_p_value(3, 100, 0.05) == binomial_p_value(3, 100, Fraction(1, 20))
@@ -269,14 +267,12 @@ SHARES = [
 
 @pytest.mark.parametrize("delta", [1e-6, 0.03, 0.11, 0.51, 0.91])  # No p-value equals one of these.
 @pytest.mark.parametrize(("share", "rate"), SHARES)
-def test_the_size_needed_is_the_one_from_which_on_every_size_does(
-    share: str, rate: str, delta: float
-) -> None:
+def test_required_size_is_the_one_from_which_every_size_passes(share: str, rate: str, delta: float) -> None:
     exact_share, exact_rate = Fraction(share), Fraction(rate)
     assert required_size(exact_share, exact_rate, delta) == enough(exact_share, exact_rate, delta)[1]
 
 
-def test_the_first_size_that_does_is_another() -> None:
+def test_required_size_is_not_the_first_size_that_passes() -> None:
     # The negative control of the test above: a size that does by luck, before more prompts undo it.
     first, always = enough(Fraction("0.04"), Fraction("0.1"), 0.05)
     assert (first, always) == (46, 76)
@@ -284,7 +280,7 @@ def test_the_first_size_that_does_is_another() -> None:
 
 
 @pytest.mark.parametrize(("share", "rate", "delta"), [(0.0499, 0.05, 0.05), (0.4995, 0.5, 0.01)])
-def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, delta: float) -> None:
+def test_required_size_for_a_share_just_below_the_rate(share: float, rate: float, delta: float) -> None:
     # Trying every size up to Chernoff's would take a minute; every step's beginning is tried instead.
     size = required_size(share, rate, delta)
     assert size is not None
@@ -300,7 +296,7 @@ def test_a_share_just_below_the_rate_needs_millions(share: float, rate: float, d
     assert size == pytest.approx(rough, rel=0.01)
 
 
-def test_the_tail_for_fractional_counts_falls_with_the_size() -> None:
+def test_tail_for_fractional_counts_falls_with_the_size() -> None:
     # What the search by bisection rests on, proven beside the code.
     sizes = np.concatenate([np.linspace(0.01, 30, repetitions(3000, share=0.2)), np.geomspace(31, 1e5, 100)])
     for rate in (0.01, 0.05, 0.3, 0.5, 0.9, 0.999):
@@ -312,7 +308,7 @@ def test_the_tail_for_fractional_counts_falls_with_the_size() -> None:
     assert (np.diff(special.betaincc(0.1 * sizes + 1, 0.9 * sizes, 0.05)) > 1e-14).any()
 
 
-def test_some_shares_show_nothing_at_any_size() -> None:
+def test_required_size_is_none_if_no_size_passes() -> None:
     for share, rate in ((0.05, 0.05), (0.3, 0.1), (0.0, 0.0), (1.0, 1.0), (1, 0)):
         assert required_size(share, rate, 0.05) is None
     # A hundred million are too few here, but not for ten times the distance.
@@ -320,13 +316,13 @@ def test_some_shares_show_nothing_at_any_size() -> None:
     assert required_size(0.0499, 0.05, 0.05) is not None
 
 
-def test_a_size_at_which_the_p_value_equals_delta_does_not_do() -> None:
+def test_required_size_excludes_a_p_value_equal_to_delta() -> None:
     # 1 - 0.1 = 0.9, and of 1, 3, ..., 49 trials at 1/2 the smaller half has probability 1/2.
     assert (required_size(0.04, 0.1, 0.9), required_size(0.04, 0.1, 0.9 + 1e-6)) == (2, 1)
     assert (required_size(0.49, 0.5, 0.5), required_size(0.49, 0.5, 0.5 + 1e-6)) == (50, 1)
 
 
-def test_sizes_at_the_ends() -> None:
+def test_required_size_at_the_ends() -> None:
     assert required_size(0.0, 1.0, 0.05) == required_size(0.999, 1.0, 1e-9) == 1
     assert required_size(0.0, 0.05, 0.05) == math.ceil(math.log(0.05) / math.log(0.95)) == 59
 
@@ -334,7 +330,7 @@ def test_sizes_at_the_ends() -> None:
 # Means ----------------------------------------------------------------------------------------------------
 
 
-def test_the_bound_on_a_mean_is_that_of_maurer_and_pontil() -> None:
+def test_mean_upper_bound_is_that_of_maurer_and_pontil() -> None:
     rng = np.random.default_rng(0)
     for size, largest, delta in ((2, 1.0, 0.05), (400, 1.0, 0.1), (5000, 20.0, 1e-4)):
         values = (largest * rng.random(size)).tolist()
@@ -346,14 +342,14 @@ def test_the_bound_on_a_mean_is_that_of_maurer_and_pontil() -> None:
         assert found >= min(bound, largest)
 
 
-def test_the_bound_on_a_mean_never_exceeds_the_largest_value() -> None:
+def test_mean_upper_bound_never_exceeds_the_largest_value() -> None:
     assert mean_upper_bound([], 5.0, 0.05) == mean_upper_bound([1.0], 5.0, 0.05) == 5.0
     assert mean_upper_bound([0.0, 1.0], 5.0, 0.05) == mean_upper_bound([5.0] * 10_000, 5.0, 0.05) == 5.0
     assert mean_upper_bound([0.0] * 100, 0.0, 0.05) == 0.0
     assert mean_upper_bound(np.full(10**6, 1e300), 1.5e308, 0.05) < 1e304
 
 
-def test_the_bound_on_a_mean_scales_with_its_values() -> None:
+def test_mean_upper_bound_scales_with_its_values() -> None:
     values = np.random.default_rng(1).random(300)
     assert mean_upper_bound(20 * values, 20.0, 0.05) == pytest.approx(
         20 * mean_upper_bound(values, 1.0, 0.05)
@@ -385,7 +381,7 @@ def fails_on_two_points(bound: Any, size: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
-def test_the_bound_on_a_mean_of_two_points_fails_with_probability_delta_at_most(delta: float) -> None:
+def test_mean_upper_bound_of_two_points_fails_at_most_with_delta(delta: float) -> None:
     for size in (100, 400)[: 2 if LONG else 1]:
         assert fails_on_two_points(mean_upper_bound, size, delta) <= delta
         assert fails_on_two_points(by_normal_law, size, delta) > delta
@@ -414,7 +410,7 @@ def alarm(failed: int) -> bool:
 
 
 @pytest.mark.parametrize("law", LAWS)
-def test_the_bound_on_a_mean_holds_for_many_laws(law: str) -> None:
+def test_mean_upper_bound_holds_for_several_laws(law: str) -> None:
     assert not alarm(failures(law, mean_upper_bound))
     # The bound says something, or it could not fail.
     _, draw = LAWS[law]
@@ -424,7 +420,7 @@ def test_the_bound_on_a_mean_holds_for_many_laws(law: str) -> None:
     )
 
 
-def test_the_same_check_refuses_the_normal_approximation_on_a_skewed_law() -> None:
+def test_normal_approximation_of_a_mean_fails_on_a_skewed_law() -> None:
     assert alarm(failures("skewed", by_normal_law))
 
 
@@ -445,7 +441,7 @@ def test_the_same_check_refuses_the_normal_approximation_on_a_skewed_law() -> No
         ((1, 3, math.nan), "delta is nan"),
     ],
 )
-def test_bounds_refuse_what_is_no_count_and_no_level(bound: Any, arguments: Any, message: str) -> None:
+def test_bounds_refuse_invalid_counts_and_delta(bound: Any, arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         bound(*arguments)
 
@@ -461,7 +457,7 @@ def test_bounds_refuse_what_is_no_count_and_no_level(bound: Any, arguments: Any,
         ((1, 3, Fraction(-1, 2)), "rate is Fraction"),
     ],
 )
-def test_p_values_refuse_what_is_no_count_and_no_rate(arguments: Any, message: str) -> None:
+def test_binomial_p_value_refuses_invalid_counts_and_rates(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         binomial_p_value(*arguments)
 
@@ -480,7 +476,7 @@ def test_p_values_refuse_what_is_no_count_and_no_rate(arguments: Any, message: s
         (([0.5], 1.0, 0.0), "delta is 0.0"),
     ],
 )
-def test_means_refuse_values_out_of_range(arguments: Any, message: str) -> None:
+def test_mean_upper_bound_refuses_invalid_values(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         mean_upper_bound(*arguments)
 
@@ -494,12 +490,12 @@ def test_means_refuse_values_out_of_range(arguments: Any, message: str) -> None:
         ((0.5, 0.1, 0), "delta"),
     ],
 )
-def test_sizes_refuse_what_is_no_share(arguments: Any, message: str) -> None:
+def test_required_size_refuses_invalid_shares(arguments: Any, message: str) -> None:
     with pytest.raises(InputError, match=f"{message} is"):
         required_size(*arguments)
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_bounds_accept_numpy_numbers() -> None:
     assert upper_bound(np.int64(2), np.int64(9), np.float64(0.05)) == upper_bound(2, 9, 0.05)  # type: ignore[arg-type]
     assert binomial_p_value(2, 9, np.float64(0.3)) == binomial_p_value(2, 9, 0.3)
     assert required_size(np.float64(0.3), 0.5, 0.05) == required_size(0.3, 0.5, 0.05)
@@ -514,7 +510,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
         lambda: required_size(0.1, 0.2, 0.05),
     ],
 )
-def test_a_missing_scipy_is_named(use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_without_scipy_name_the_extra(use: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(
         MissingExtraError, match=r"a certificate needs scipy, .* 'langchain-cfc\[calibrate\]'"

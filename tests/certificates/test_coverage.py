@@ -81,7 +81,7 @@ def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: st
 
 @pytest.mark.parametrize("delta", ["0.05", "0.3"])
 @pytest.mark.parametrize("alpha", ["0.1", "0.3"])
-def test_bounds_are_those_of_an_independent_computation(alpha: str, delta: str) -> None:
+def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str) -> None:
     artifact = calibrate_known(alpha=["0.1", "0.3"])
     found = certificate_of(artifact, alpha=alpha, delta=delta)
     seen = counts(artifact, FRESH, alpha)
@@ -112,14 +112,14 @@ def test_bounds_are_those_of_an_independent_computation(alpha: str, delta: str) 
     assert found.mean_set_size_at_most == pytest.approx(min(4.0, bernstein), rel=1e-6)
 
 
-def test_without_groups_all_of_delta_is_for_all_prompts() -> None:
+def test_certify_without_groups_spends_delta_on_all_prompts() -> None:
     found = certificate_of(calibrate_known("1"), delta="0.3")
     (everyone,) = found.shares
     assert everyone.kept_at_least == pytest.approx(lower(everyone.kept, 300, 0.1), abs=1e-7)
     assert everyone.kept_at_least > lower(everyone.kept, 300, 0.05) + 1e-3
 
 
-def test_flagged_prompts_are_kept_and_not_covered() -> None:
+def test_certify_counts_flagged_prompts_as_kept_and_not_covered() -> None:
     # One topic of three is hopeless, so that it is flagged.
     known = [
         one
@@ -153,7 +153,7 @@ def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
     return calibrate_known("hat(mean_score, 5) + group(topic)"), labelled
 
 
-def test_of_a_soft_weighting_as_many_prompts_speak_as_it_weighs() -> None:
+def test_sample_groups_draws_as_many_prompts_as_a_weighting_weighs() -> None:
     artifact, labelled = soft()
     x = artifact.feature_map.transform(labelled.draws)
     everyone, *others = sample_groups(artifact, labelled, x)
@@ -179,7 +179,7 @@ def test_of_a_soft_weighting_as_many_prompts_speak_as_it_weighs() -> None:
     }
 
 
-def test_those_who_speak_are_distributed_as_the_weighting_says() -> None:
+def test_sample_groups_follows_the_distribution_of_the_weighting() -> None:
     artifact, labelled = soft()
     x = artifact.feature_map.transform(labelled.draws)
     # Something that differs a lot between prompts of small and of large weight.
@@ -200,7 +200,7 @@ def test_those_who_speak_are_distributed_as_the_weighting_says() -> None:
     assert noticed >= 3  # the control: all that weigh something are distributed otherwise
 
 
-def test_no_label_has_a_say_in_who_speaks_for_whom() -> None:
+def test_sample_groups_does_not_depend_on_labels() -> None:
     artifact, labelled = soft()
     flipped = replace(labelled, correct=~labelled.correct)
     x = artifact.feature_map.transform(labelled.draws)
@@ -214,7 +214,7 @@ def test_no_label_has_a_say_in_who_speaks_for_whom() -> None:
     assert [one.covered for one in before.shares] != [one.covered for one in after.shares]
 
 
-def test_each_weighting_draws_lots_of_its_own() -> None:
+def test_sample_groups_draws_independently_for_each_weighting() -> None:
     artifact, labelled = soft()
     x = artifact.feature_map.transform(labelled.draws)
     members = {one.name: one.members for one in sample_groups(artifact, labelled, x)}
@@ -232,7 +232,7 @@ def test_each_weighting_draws_lots_of_its_own() -> None:
     assert shared == 0
 
 
-def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() -> None:
+def test_records_digest_depends_on_content_and_not_on_order() -> None:
     labelled = tabulate(FRESH)
     digest = compute_records_digest(labelled)
     assert certificate_of(calibrate_known()).records_digest == digest
@@ -256,7 +256,7 @@ def test_the_digest_of_records_tells_labels_scores_and_answers_but_no_order() ->
     assert len({digest, *map(compute_records_digest, others)}) == 6
 
 
-def test_only_the_part_held_out_for_certificates_is_used() -> None:
+def test_certify_uses_only_the_certification_part() -> None:
     artifact = calibrate_known(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
     found = certificate_of(artifact, KNOWN)
     parts = {name: part_of(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")}
@@ -269,14 +269,14 @@ def test_only_the_part_held_out_for_certificates_is_used() -> None:
     }
 
 
-def test_one_prompt_of_a_cluster_counts() -> None:
+def test_certify_counts_one_prompt_of_each_cluster() -> None:
     clusters = [f"c{row // 3}" for row in range(300)]
     artifact = calibrate_known()
     assert certificate_of(artifact, prompts(1, 300, clusters=clusters)).prompts == 100
     assert certificate_of(artifact, prompts(1, 300)).prompts == 300
 
 
-def test_calibration_records_can_certify_nothing() -> None:
+def test_certify_refuses_calibration_records() -> None:
     words = r"none were held out for certificates: certify on other .* certification_fraction"
     with pytest.raises(OverlapError, match=words):
         certify(calibrate_known(), KNOWN)
@@ -288,7 +288,7 @@ def test_calibration_records_can_certify_nothing() -> None:
     assert certify(calibrate_known(), FRESH).certificates
 
 
-def test_prompts_that_chose_a_level_cannot_judge_it() -> None:
+def test_certify_refuses_prompts_that_chose_a_level() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", confident=True)
     with pytest.raises(OverlapError, match="cannot certify that choice: certify on other records"):
         certify(artifact, KNOWN)
@@ -306,7 +306,7 @@ def test_prompts_that_chose_a_level_cannot_judge_it() -> None:
 
 
 @pytest.mark.parametrize("options", [{"confident": True}, {"max_wrong_rate": "0.2"}])
-def test_nor_where_they_come_in_a_file_of_their_own(options: dict[str, Any]) -> None:
+def test_certify_refuses_prompts_that_chose_a_level_in_their_own_file(options: dict[str, Any]) -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", **options)
     split = artifact.calibration.split
     spent = [one for one in KNOWN if split.part(one.id, one.cluster) == "certification"]
@@ -314,7 +314,7 @@ def test_nor_where_they_come_in_a_file_of_their_own(options: dict[str, Any]) -> 
         certify(artifact, spent)
 
 
-def test_prompts_from_where_it_was_calibrated_say_nothing_about_where_it_is_served() -> None:
+def test_certify_refuses_calibration_records_under_a_shift() -> None:
     artifact = calibrate_known(shift="meta(ratio)", certification_fraction=0.3)
     with pytest.raises(OverlapError):
         certify(artifact, KNOWN)
@@ -322,7 +322,7 @@ def test_prompts_from_where_it_was_calibrated_say_nothing_about_where_it_is_serv
     assert certify(artifact, FRESH).certificates
 
 
-def test_another_generator_is_refused(tmp_path: Path) -> None:
+def test_certify_refuses_records_of_another_generator(tmp_path: Path) -> None:
     ours = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
     artifact = calibrate_known(provenance=ours)
     assert certify(artifact, FRESH, provenance=ours).certificates
@@ -336,7 +336,7 @@ def test_another_generator_is_refused(tmp_path: Path) -> None:
         certify(artifact, read_records(tmp_path / "theirs.jsonl"))
 
 
-def test_the_same_level_is_certified_once() -> None:
+def test_certify_refuses_to_certify_a_level_twice() -> None:
     artifact = calibrate_known(alpha=["0.1", "0.2", "0.3"])
     once = certify(artifact, FRESH, alpha="0.2")
     assert [one.alpha for one in once.certificates] == ["0.2"]
@@ -350,7 +350,7 @@ def test_the_same_level_is_certified_once() -> None:
     assert [one.alpha for one in certify(artifact, FRESH).certificates] == ["0.1", "0.2", "0.3"]
 
 
-def test_a_certificate_speaks_of_the_artifact_as_it_was_without() -> None:
+def test_certificate_names_the_artifact_without_certificates() -> None:
     artifact = calibrate_known(alpha=["0.2", "0.3"])
     certified = certify(artifact, FRESH, alpha="0.2")
     assert certified.certificates[0].artifact_digest == artifact.digest == artifact.frozen_digest
@@ -365,7 +365,7 @@ def test_a_certificate_speaks_of_the_artifact_as_it_was_without() -> None:
     assert (loaded, loaded.digest, loaded.frozen_digest) == (twice, twice.digest, artifact.digest)
 
 
-def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
+def test_served_result_contains_the_certificate_of_its_level(tmp_path: Path) -> None:
     artifact = certify(calibrate_known(alpha=["0.2", "0.3"]), FRESH, alpha="0.2")
     artifact.save(tmp_path / "artifact.json")
     chain = make_replay_chain(CalibrationArtifact.load(tmp_path / "artifact.json"), FRESH)
@@ -378,14 +378,14 @@ def test_a_certificate_travels_to_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("at_least", "text"), [(0.89999, "89.9 %"), (0.9, "90.0 %"), (0.0, "0.0 %")])
-def test_a_bound_is_rounded_down_in_words(at_least: float, text: str) -> None:
+def test_certificate_sentence_rounds_a_bound_down(at_least: float, text: str) -> None:
     found = certificate_of(calibrate_known("1"))
     (share,) = found.shares
     changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
     assert f"flagged with probability at least {text}" in changed.sentence()
 
 
-def test_what_cannot_be_used_is_refused() -> None:
+def test_certify_refuses_invalid_level_delta_and_records() -> None:
     artifact = calibrate_known()
     with pytest.raises(InputError, match=r"not calibrated at alpha = 0\.4"):
         certify(artifact, FRESH, alpha="0.4")
@@ -402,7 +402,7 @@ def test_what_cannot_be_used_is_refused() -> None:
         certify(artifact, [])
 
 
-def test_answers_made_by_no_extractor_certify_no_artifact_that_needs_one() -> None:
+def test_certify_refuses_answers_without_the_extractor_of_calibration() -> None:
     known = [
         one.model_copy(
             update={"candidates": tuple(c.model_copy(update={"answer": c.text}) for c in one.candidates)}
@@ -415,13 +415,13 @@ def test_answers_made_by_no_extractor_certify_no_artifact_that_needs_one() -> No
         certify(artifact, FRESH)
 
 
-def test_more_candidates_than_calibrated_are_left_out() -> None:
+def test_certify_leaves_out_more_candidates_than_calibrated() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", n=2)
     short = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in FRESH]
     assert certificate_of(artifact, FRESH) == certificate_of(artifact, short)
 
 
-def test_a_weighting_without_prompts_is_certified_nothing() -> None:
+def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
     topics = ("art", "law", "sea", "sky")
     groups = FeatureMap.parse("group(topic)").fit(
         CandidateBatch.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
@@ -436,7 +436,7 @@ def test_a_weighting_without_prompts_is_certified_nothing() -> None:
     )
 
 
-def test_randomised_thresholds_are_certified_with_the_same_numbers_each_time() -> None:
+def test_certify_randomised_thresholds_is_reproducible() -> None:
     artifact = calibrate_known(randomised=True)
     assert certificate_of(artifact) == certificate_of(artifact)
     uniforms = artifact.uniforms(tabulate(FRESH))

@@ -35,7 +35,7 @@ def payoffs(fraction: float, target: float, prediction: float, inclusion: float)
     prediction=st.floats(0.001, 0.999),
     inclusion=st.floats(0.01, 1.0),
 )
-def test_bets_are_fair_whatever_is_predicted_and_never_lose_all(
+def test_payoffs_are_fair_for_every_prediction_and_never_ruinous(
     fraction: float, target: float, prediction: float, inclusion: float
 ) -> None:
     unlabelled, kept, broken = payoffs(fraction, target, prediction, inclusion)
@@ -55,7 +55,7 @@ def test_bets_are_fair_whatever_is_predicted_and_never_lose_all(
     prediction=st.floats(0.05, 0.95),
     inclusion=st.floats(0.05, 0.95),
 )
-def test_no_other_payoff_without_a_label_grows_faster(
+def test_payoff_without_a_label_grows_fastest(
     fraction: float, target: float, prediction: float, inclusion: float
 ) -> None:
     by_label = np.array([1.0 - fraction + fraction / target, 1.0 - fraction])
@@ -74,7 +74,7 @@ def test_no_other_payoff_without_a_label_grows_faster(
     assert not growth(1.0 + fraction / target * (prediction - target)) > found + 1e-12
 
 
-def test_a_judge_that_knows_nothing_costs_nothing_where_bets_are_the_best() -> None:
+def test_uninformative_judge_costs_nothing_at_the_best_bets() -> None:
     rate, target, inclusion = 0.85, 0.75, 0.1
     alone = (rate - target) / (1.0 - target)  # the best part to bet without a judge
     unlabelled, kept, broken = payoffs(inclusion * alone, target, rate, inclusion)
@@ -83,7 +83,7 @@ def test_a_judge_that_knows_nothing_costs_nothing_where_bets_are_the_best() -> N
     assert broken == pytest.approx((1.0 - rate) / (1.0 - target))
 
 
-def test_the_mean_of_the_wealth_over_all_labels_and_coins_is_one() -> None:
+def test_mean_wealth_over_all_labels_and_samples_is_one() -> None:
     """Of four prompts at the edge of the hypothesis, each of two kinds: 4 x 4 x 4 x 4 x 2^4 paths."""
     target, share = 0.6, 0.3
     kinds = {SURE: 0.9, BROKEN: 0.3}  # half of the prompts are of either, and 0.6 keep the promise
@@ -111,7 +111,7 @@ def run(labels: list[bool]) -> JudgedEProcess:
     return state
 
 
-def test_the_bound_is_zero_at_first_and_never_falls() -> None:
+def test_judged_bound_is_zero_at_first_and_never_falls() -> None:
     rng = np.random.default_rng(0)
     bounds = []
     state = JudgedEProcess.start(1.0)
@@ -124,7 +124,7 @@ def test_the_bound_is_zero_at_first_and_never_falls() -> None:
     assert state.compute_bound(0.001) < state.compute_bound(0.05)
 
 
-def test_a_hypothesis_counts_as_rejected_only_with_all_smaller_ones() -> None:
+def test_judged_bound_rejects_a_target_only_with_all_smaller_ones() -> None:
     state = run([True] * 100)
     peak = state.wealth.peak.copy()
     peak[20] = 0.0
@@ -134,7 +134,7 @@ def test_a_hypothesis_counts_as_rejected_only_with_all_smaller_ones() -> None:
     assert state.compute_bound(0.05) > 0.9
 
 
-def test_prompts_that_need_no_label_count_by_themselves() -> None:
+def test_prompts_that_need_no_label_form_their_own_stratum() -> None:
     strata = assign_strata(
         np.array([True, True, False, False]), np.array([0.1, 0.5, 1.0, 1.0]), np.arange(4) > 2
     )
@@ -143,7 +143,7 @@ def test_prompts_that_need_no_label_count_by_themselves() -> None:
     assert prompts.needs_label.tolist() == [True, False, True, False]
 
 
-def test_inclusion_is_bounded_away_from_zero_and_by_one() -> None:
+def test_inclusion_lies_above_zero_and_at_most_at_one() -> None:
     doubt = np.linspace(0.0, 1.0, 5)
     chances = compute_inclusion(0.1, doubt)
     assert chances[0] == pytest.approx(0.07)
@@ -152,7 +152,7 @@ def test_inclusion_is_bounded_away_from_zero_and_by_one() -> None:
     assert compute_inclusion(0.9, doubt).max() == 1.0
 
 
-def test_a_forecast_is_about_what_is_needed() -> None:
+def test_forecast_labels_is_within_a_factor_of_three() -> None:
     rng = np.random.default_rng(3)
     size = 4000
     kept = rng.random(size) < 0.9

@@ -62,7 +62,7 @@ def count_missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: Lab
 
 
 @mostly_long(("alpha", "delta"), [("0.2", "0.05"), ("0.3", "0.2"), ("0.25", "0.01")], quick=1)
-def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, delta: str) -> None:
+def test_confident_level_is_the_last_step_before_the_first_failure(alpha: str, delta: str) -> None:
     artifact = calibrate(KNOWN, alpha=alpha, features=FEATURES, confident=True, delta=delta)
     tests = part_of(artifact, KNOWN, "certification")
     passed = []
@@ -85,7 +85,7 @@ def test_the_step_served_is_the_last_before_the_first_that_fails(alpha: str, del
     )
 
 
-def test_confidence_is_stated_with_what_it_rests_on() -> None:
+def test_confidence_states_delta_and_its_test_prompts() -> None:
     artifact = calibrate(KNOWN, alpha="0.2", features=FEATURES, confident=True, delta="0.10")
     tests = part_of(artifact, KNOWN, "certification")
     confidence = artifact.confidence
@@ -102,7 +102,7 @@ def test_confidence_is_stated_with_what_it_rests_on() -> None:
 
 
 @pytest.mark.long
-def test_several_levels_are_served_at_least_what_was_tested() -> None:
+def test_confident_levels_are_served_at_least_as_tested() -> None:
     alphas = ["0.1", "0.2", "0.3"]
     artifact = calibrate(KNOWN, alpha=alphas, features=FEATURES, confident=True)
     tests = part_of(artifact, KNOWN, "certification")
@@ -125,7 +125,7 @@ def test_several_levels_are_served_at_least_what_was_tested() -> None:
     assert (found[1] >= found[2]).all()
 
 
-def test_the_effective_level_is_stored_and_honoured() -> None:
+def test_effective_alpha_is_saved_and_served() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features=FEATURES, confident=True)
     loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
@@ -170,7 +170,7 @@ def one_candidate(kept: int, lost: int) -> LabelledBatch:
     )
 
 
-def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
+def test_level_test_ignores_later_steps_that_would_pass() -> None:
     # Of 100 prompts 40 are lost below 0.75, and at alpha = 0.3 that is too many.
     tests = one_candidate(60, 40)
     artifact = make_artifact_by_hand({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
@@ -184,13 +184,13 @@ def test_a_later_step_that_would_pass_again_is_not_looked_at() -> None:
     assert len(served.arrays) < len(artifact.arrays)
 
 
-def test_several_levels_are_held_in_order_whatever_the_order_of_their_tests() -> None:
+def test_tested_levels_are_held_in_ascending_order() -> None:
     artifact = make_artifact_by_hand({"0.2": 0.9, "0.3": 0.8})
     served = levels_tested(artifact, one_candidate(95, 5), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05")
     assert [one.alpha for one in served.levels] == ["0.2", "0.3"]
 
 
-def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
+def test_level_steps_are_tested_at_the_requested_level() -> None:
     # 12 of 100 lost show at level 0.05 that at most 0.2 are, and not that at most 0.1 are, the step's own.
     tests = one_candidate(88, 12)
     assert stats.binom.cdf(12, 100, 0.2) <= 0.05 < stats.binom.cdf(12, 100, 0.1)
@@ -202,7 +202,7 @@ def test_each_step_is_tested_at_the_level_asked_for_and_by_itself() -> None:
         levels_tested(artifact, tests, {"0.1": ["0.1"], "0.2": ["0.2"]}, "0.05")
 
 
-def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> None:
+def test_level_test_error_names_a_sufficient_number_of_prompts() -> None:
     artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((19, 1), (57, 3), (9, 0), (48, 4)):
         with pytest.raises(UnattainableTargetError) as caught:
@@ -224,7 +224,7 @@ def test_the_number_that_the_error_names_suffices_where_the_share_stays() -> Non
             levels_tested(artifact, one_candidate(needed - 1 - fewer, fewer), {"0.1": ["0.1"]}, "0.05")
 
 
-def test_where_no_number_would_do_it_says_so() -> None:
+def test_level_test_error_says_if_no_number_of_prompts_suffices() -> None:
     artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((18, 2), (10, 30)):
         with pytest.raises(
@@ -233,7 +233,7 @@ def test_where_no_number_would_do_it_says_so() -> None:
             levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
 
 
-def test_through_calibrate_too_few_prompts_are_an_error_with_a_cure() -> None:
+def test_calibrate_confident_with_too_few_prompts_names_a_remedy() -> None:
     options: dict[str, Any] = {"features": "1", "confident": True, "delta": "0.01"}
     with pytest.raises(UnattainableTargetError, match=r"about \d+ certification prompts would be enough"):
         calibrate(KNOWN, alpha="0.3", certification_fraction=0.02, **options)
@@ -242,7 +242,7 @@ def test_through_calibrate_too_few_prompts_are_an_error_with_a_cure() -> None:
     assert calibrate(KNOWN, alpha="0.3", **options).confidence
 
 
-def test_one_prompt_of_a_cluster_is_tested() -> None:
+def test_level_test_counts_one_prompt_of_each_cluster() -> None:
     clusters = [f"c{row // 2}" for row in range(500)]
     artifact = calibrate(prompts(0, 500, clusters=clusters), alpha="0.3", features="1", confident=True)
     assert artifact.confidence is not None
@@ -253,7 +253,7 @@ def test_one_prompt_of_a_cluster_is_tested() -> None:
     assert artifact.calibration.certification_size == 2 * len(names)
 
 
-def test_levels_with_more_decimals_than_a_step_may_have() -> None:
+def test_calibrate_confident_accepts_levels_of_twelve_decimals() -> None:
     # A twentieth of it has 13 decimals; steps are cut to 12, and the last is the level itself.
     artifact = calibrate(KNOWN, alpha="0.300000000001", features="1", confident=True)
     assert artifact.alphas == ("0.300000000001",)
@@ -261,7 +261,7 @@ def test_levels_with_more_decimals_than_a_step_may_have() -> None:
     assert Decimal(artifact.levels[0].effective_alpha) < Decimal("0.300000000001")
 
 
-def test_a_delta_that_is_none_is_refused() -> None:
+def test_calibrate_confident_refuses_invalid_delta() -> None:
     deltas: tuple[Any, ...] = (0, 1, "x", float("nan"))
     for delta in deltas:
         with pytest.raises(InputError, match="delta must be a decimal number"):

@@ -83,7 +83,7 @@ def find_last_size(means: Sequence[float], wrong: Sequence[bool], rate: float, d
 
 
 @mostly_long("rate", ["0.02", "0.05", "0.1", "0.2"], quick=2)
-def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> None:
+def test_mean_score_cut_equals_an_independent_computation(rate: str) -> None:
     known = prompts(3, repetitions(900, share=0.5), decimals=12)
     table = tabulate(known)
     means = [sum(sorted(one)) for one in table.draws.scores.tolist()]
@@ -104,7 +104,7 @@ def test_the_certified_cut_is_that_of_an_independent_computation(rate: str) -> N
     assert count_below(table, certificate.policy.max_mean_score) == (everyone.answered, everyone.wrong)
 
 
-def test_all_labels_certify_and_nothing_is_stated_about_sets(
+def test_mean_score_policy_uses_all_labels_and_certifies_no_sets(
     bot: CalibrationArtifact, table: LabelledBatch
 ) -> None:
     certificate, facts = bot.certified_policy.certificate, bot.calibration
@@ -128,7 +128,7 @@ def test_all_labels_certify_and_nothing_is_stated_about_sets(
     assert groups.calibration.fit_size > 0
 
 
-def test_groups_are_certified_by_tests_of_their_own() -> None:
+def test_mean_score_policy_tests_each_group_separately() -> None:
     records = prompts(5, 1500, decimals=12)
     made = calibrate(
         records, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
@@ -169,7 +169,7 @@ def test_groups_are_certified_by_tests_of_their_own() -> None:
     assert not any("not certified in" in one for one in made.bot_guarantee().not_promised)
 
 
-def test_a_cut_that_certifies_more_groups_is_taken_rather_than_one_that_answers_more(
+def test_mean_score_policy_prefers_more_certified_groups(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # All answers of the easier half are right; of the harder half those about the sea, a third, are wrong.
@@ -190,13 +190,17 @@ def test_a_cut_that_certifies_more_groups_is_taken_rather_than_one_that_answers_
     assert alone.certified_policy.certificate.groups[0].answered == size
 
 
-def test_blank_answers_alone_certify_nothing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_policy_refuses_blank_answers_alone(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
     draws = replace(table.draws, lengths=np.zeros_like(table.draws.scores, dtype=np.int64))
     with pytest.raises(UnattainableTargetError, match="All answers of the certification prompts are blank"):
         certify_mean_score(bot, replace(table, draws=draws), max_wrong_rates=[RATE], delta=DELTA)
 
 
-def test_beside_groups_all_prompts_have_half_of_delta(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_policy_with_groups_gives_half_of_delta_to_all(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
     # Twelve prompts of a group certify nothing, so that the size depends on all 36 alone.
     few = table.take(np.arange(36))
     made = certify_mean_score(bot, few, max_wrong_rates=["0.05"], delta="0.8", by_group=True)
@@ -211,11 +215,11 @@ def test_beside_groups_all_prompts_have_half_of_delta(table: LabelledBatch, bot:
     ("low", "high", "cut"),
     [(0.123, 0.456, 0.45), (0.5, 0.6, 0.59), (0.451, 0.4569, 0.456), (0.3, 0.3000001, 0.3), (0.1, 0.11, 0.1)],
 )
-def test_a_cut_is_the_largest_of_the_shortest_numbers(low: float, high: float, cut: float) -> None:
+def test_find_short_number_returns_the_largest_shortest_number(low: float, high: float, cut: float) -> None:
     assert find_short_number(low, high) == cut
 
 
-def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_cut_never_divides_equal_scores(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     # Of the mean scores two are left. The lower one is that of 400 prompts, nearly all answered rightly.
     scores = np.where(np.arange(len(table)) < 400, 0.25, 0.75)[:, np.newaxis] * np.ones((1, 4))
     correct = np.ones_like(table.correct)
@@ -231,7 +235,7 @@ def test_a_cut_never_divides_prompts_that_tie(table: LabelledBatch, bot: Calibra
 
 @mostly_long("rate", ["0.05", "0.1", "0.2", "0.3"], quick=2)
 @pytest.mark.parametrize("lowest", [0.0, 0.1])
-def test_cuts_between_ties_are_those_of_an_independent_computation(
+def test_mean_score_cuts_between_ties_equal_an_independent_computation(
     table: LabelledBatch, bot: CalibrationArtifact, rate: str, lowest: float
 ) -> None:
     rng = np.random.default_rng(round(100 * float(rate)))
@@ -270,7 +274,7 @@ def test_cuts_between_ties_are_those_of_an_independent_computation(
     assert len(found) > 5  # control: there was something to find
 
 
-def test_prompts_whose_candidates_all_agree_are_answered_together(
+def test_mean_score_policy_answers_unanimous_prompts_together(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # 60 of 100 prompts have the same mean score, and 3 of these are wrong, the first in the random order of
@@ -295,7 +299,7 @@ def test_prompts_whose_candidates_all_agree_are_answered_together(
         certify(0.1)
 
 
-def test_a_rate_is_not_called_uncertifiable_where_a_smaller_one_is_certified(
+def test_refused_rate_names_the_smaller_rate_that_is_certified(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # Ties leave cuts behind 78, 90 and 110 prompts alone. At a rate of 0.1 the first one tested answers 90.
@@ -314,7 +318,7 @@ def test_a_rate_is_not_called_uncertifiable_where_a_smaller_one_is_certified(
     assert "0.01 cannot be certified" in stricter.certified_policy.refused["0.01"]
 
 
-def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     def refuse(labelled: LabelledBatch, rate: str) -> str:
         with pytest.raises(UnattainableTargetError) as caught:
             certify_mean_score(bot, labelled, max_wrong_rates=[rate], delta=DELTA)
@@ -338,7 +342,7 @@ def test_a_refusal_says_what_is_missing(table: LabelledBatch, bot: CalibrationAr
     assert "With 10 % of all best answers wrong, every method must abstain on at least 5 %" in stricter
 
 
-def test_several_rates_have_a_certificate_each() -> None:
+def test_mean_score_policy_certifies_several_rates() -> None:
     rates = ["0.2", "0.0001", "0.05", "0.1"]
     made = reload_artifact(calibrate(KNOWN, features="1", max_wrong_rate=rates, delta=DELTA))
     policy = made.certified_policy
@@ -372,7 +376,7 @@ def test_several_rates_have_a_certificate_each() -> None:
         calibrate(KNOWN, alpha="0.3", max_wrong_rate=rates)
 
 
-def test_forged_certificates_of_several_rates_are_refused() -> None:
+def test_artifact_refuses_forged_certificates_of_several_rates() -> None:
     made = calibrate(KNOWN, features="1", max_wrong_rate=["0.05", "0.1"], delta=DELTA)
     policy = made.certified_policy
     low, high = policy.certificates
@@ -396,7 +400,9 @@ def test_forged_certificates_of_several_rates_are_refused() -> None:
             forge(**changes)
 
 
-def test_flags_and_thresholds_play_no_role(table: LabelledBatch, bot: CalibrationArtifact) -> None:
+def test_mean_score_policy_ignores_flags_and_thresholds(
+    table: LabelledBatch, bot: CalibrationArtifact
+) -> None:
     strict = calibrate(KNOWN, alpha="0.02", features="group(topic)", allow_unattainable=True)
     flagged = decide(strict, table.draws).not_certifiable
     assert flagged.any()  # control: sets are flagged there
@@ -408,7 +414,7 @@ def test_flags_and_thresholds_play_no_role(table: LabelledBatch, bot: Calibratio
     assert (seen[0].answered & flagged).any()
 
 
-def test_the_bot_serves_what_was_counted_and_says_so(bot: CalibrationArtifact) -> None:
+def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: CalibrationArtifact) -> None:
     certificate = bot.certified_policy.certificate
     everyone = certificate.groups[0]
     asked = KNOWN[:80]
@@ -429,7 +435,7 @@ def test_the_bot_serves_what_was_counted_and_says_so(bot: CalibrationArtifact) -
     assert calibrate(KNOWN, alpha="0.3", features="group(topic)").guarantee("0.3").kind == "conditional"
 
 
-def test_a_policy_on_sets_is_written_as_before() -> None:
+def test_answer_policy_dumps_only_fields_that_are_used() -> None:
     assert AnswerPolicy(max_answers=2).model_dump() == {"max_answers": 2, "min_agreement": 1}
     assert AnswerPolicy.model_validate({"max_answers": None, "min_agreement": 3}).min_agreement == 3
     assert "ignores_sets" in AnswerPolicy(ignores_sets=True).model_dump()

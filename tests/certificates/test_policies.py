@@ -114,7 +114,7 @@ def in_order(
 
 
 @mostly_long("rate", ["0.05", "0.1", "0.2"], quick=1)
-def test_counts_and_bounds_are_those_of_an_independent_computation(
+def test_certify_policy_equals_an_independent_computation(
     rate: str, frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certify_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
@@ -144,7 +144,9 @@ def test_counts_and_bounds_are_those_of_an_independent_computation(
     assert certificate.artifact_digest == frozen.digest
 
 
-def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, tests: LabelledBatch) -> None:
+def test_independent_policy_computation_notices_other_rules(
+    frozen: CalibrationArtifact, tests: LabelledBatch
+) -> None:
     # Scores of one decimal tie often: the last of the best, or agreement within the set, are other policies.
     found = decide(frozen, tests.draws, "0.15")
     scores = np.where(found.accepted, tests.draws.scores, np.inf)
@@ -166,7 +168,7 @@ def test_the_recomputation_tells_other_rules_apart(frozen: CalibrationArtifact, 
 )
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("never_empty", [True, False])
-def test_outcomes_are_what_plain_loops_find(
+def test_compute_outcomes_equals_plain_loops(
     never_empty: bool, alpha: str, policy: AnswerPolicy, frozen: CalibrationArtifact, tests: LabelledBatch
 ) -> None:
     frozen = frozen.model_copy(update={"never_empty": never_empty})
@@ -184,9 +186,7 @@ def test_outcomes_are_what_plain_loops_find(
 
 
 @pytest.mark.parametrize("set_rule", ["all", "unique(all)", "best_prefix"])
-def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
-    set_rule: str, tests: LabelledBatch
-) -> None:
+def test_policy_decides_each_prompt_alone_as_in_a_batch(set_rule: str, tests: LabelledBatch) -> None:
     artifact = calibrate(KNOWN, alpha="0.15", features="mean_score + group(topic)", set_rule=set_rule)
     policy = AnswerPolicy(max_answers=2, min_agreement=2)
     together = decide(artifact, tests.draws, policy=policy)
@@ -205,7 +205,7 @@ def test_under_a_policy_a_prompt_alone_is_decided_upon_as_among_others(
     assert every.answered.sum() > together.answered.sum()
 
 
-def test_without_answers_no_candidates_can_agree(frozen: CalibrationArtifact) -> None:
+def test_policy_on_agreement_needs_answers(frozen: CalibrationArtifact) -> None:
     draws = CandidateBatch.of([[0.1] * 4], metadata=[{"topic": "art"}])
     with pytest.raises(InputError, match="agreement needs the candidates' answers"):
         _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
@@ -220,7 +220,7 @@ def relabelled(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     return replace(labelled, correct=labelled.correct[order])
 
 
-def test_no_certification_label_has_a_say_in_what_is_tested(
+def test_policies_tested_do_not_depend_on_certification_labels(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     def run(tune: LabelledBatch, test: LabelledBatch, rate: str) -> list[TradeOff]:
@@ -244,7 +244,7 @@ def test_no_certification_label_has_a_say_in_what_is_tested(
     assert tested(run(relabelled(tuning, 0), tests, "0.6")) != tested(first)
 
 
-def test_quarters_of_the_candidates_and_tenths_of_the_prompts_are_offered() -> None:
+def test_list_policies_offers_quarters_of_candidates_and_tenths_of_prompts() -> None:
     known = prompts(3, 1_000, n=8, decimals=12)
     artifact = calibrate(known, alpha="0.2", features="1", allow_unattainable=True)
     tuning = part_of(artifact, known, "calibration")
@@ -257,7 +257,7 @@ def test_quarters_of_the_candidates_and_tenths_of_the_prompts_are_offered() -> N
     assert shares == pytest.approx([step / 10 for step in range(1, 10)], abs=2 / len(means))
 
 
-def test_tests_stop_at_the_first_that_fails(
+def test_policy_tests_stop_at_the_first_failure(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     rate, delta = 0.1, 0.1
@@ -287,7 +287,7 @@ def test_tests_stop_at_the_first_that_fails(
     assert found  # there was a later policy that would have passed
 
 
-def test_groups_have_half_of_delta_and_sequences_of_their_own(
+def test_policy_groups_have_half_of_delta_and_their_own_sequences(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     # On the sea nothing is answered rightly; elsewhere all is.
@@ -334,7 +334,7 @@ def test_groups_have_half_of_delta_and_sequences_of_their_own(
     assert [group.name for group in alone.groups] == ["1"]
 
 
-def test_delta_is_halved_where_groups_are_certified() -> None:
+def test_policy_halves_delta_if_groups_are_certified() -> None:
     # One policy, 29 answered and none wrong: 0.9^29 = 0.047 is below 0.05 and above half of it.
     known = [
         PromptRecord(
@@ -368,7 +368,7 @@ def needed_of(message: str) -> int:
     return int(found[1])
 
 
-def test_an_error_names_a_number_of_prompts_that_suffices(
+def test_policy_error_names_a_sufficient_number_of_prompts(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     few = tests.take(np.arange(20))
@@ -422,7 +422,7 @@ def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, La
     return artifact, labelled("t", tuned), labelled("c", tested)
 
 
-def test_with_groups_the_policy_of_most_certified_groups_is_chosen() -> None:
+def test_policy_with_most_certified_groups_is_chosen() -> None:
     # All of one answer are right. Of two answers topic b has too many wrong ones, over all prompts not.
     counts: Counts = {("one", "a"): (100, 0), ("one", "b"): (100, 0), ("two", "a"): (100, 0)}
     counts["two", "b"] = (60, 40)
@@ -435,7 +435,7 @@ def test_with_groups_the_policy_of_most_certified_groups_is_chosen() -> None:
     assert [group.certified for group in groups.groups] == [True, True, True]
 
 
-def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> None:
+def test_policy_after_a_failed_one_is_not_certified_by_more_prompts() -> None:
     # Tuning likes sets of one answer best. On the certification prompts those are the ones that go wrong, and
     # since their test comes first, nothing certifies the policy behind it, however good it is.
     tuned: Counts = {("one", "a"): (300, 0), ("two", "b"): (100, 30)}
@@ -448,7 +448,7 @@ def test_a_good_policy_behind_a_bad_one_is_no_reason_to_bring_more_prompts() -> 
     assert stats.binom.cdf(40, 870, 0.1) <= 0.01
 
 
-def test_where_no_number_would_do_it_says_so(
+def test_policy_error_says_if_no_number_of_prompts_suffices(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     wrong = replace(tests, correct=np.zeros_like(tests.correct))
@@ -458,7 +458,7 @@ def test_where_no_number_would_do_it_says_so(
         certify_policy(frozen, tuning, wrong, max_wrong_rate="0.1", delta="0.05")
 
 
-def test_where_nothing_is_answered_it_says_so() -> None:
+def test_policy_error_says_if_no_prompt_is_answered() -> None:
     artifact = calibrate(KNOWN[:40], alpha="0.05", features="1", allow_unattainable=True)
     tuning = tabulate(prompts(3, 30))
     with pytest.raises(
@@ -467,7 +467,7 @@ def test_where_nothing_is_answered_it_says_so() -> None:
         certify_policy(artifact, tuning, tuning, max_wrong_rate="0.1", delta="0.05")
 
 
-def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
+def test_calibrate_bot_with_too_few_prompts_names_a_remedy() -> None:
     options: dict[str, Any] = {"features": "group(topic)", "max_wrong_rate": "0.2"}
     with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
         calibrate(FEWER, certification_fraction=0.0, **options)
@@ -476,7 +476,7 @@ def test_too_few_certification_prompts_are_an_error_with_a_cure() -> None:
     assert calibrate(FEWER, **options).policy
 
 
-def test_bot_mode_through_calibrate(bot: CalibrationArtifact) -> None:
+def test_calibrate_bot_stores_policy_level_and_groups(bot: CalibrationArtifact) -> None:
     artifact = bot
     certificate = certificate_of(artifact)
     tests = part_of(artifact, KNOWN, "certification")
@@ -505,7 +505,7 @@ def test_bot_mode_through_calibrate(bot: CalibrationArtifact) -> None:
     assert fresh.policy == artifact.policy
 
 
-def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
+def test_artifact_needs_answers_if_its_policy_uses_them(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     assert not frozen.needs_answers
@@ -522,7 +522,7 @@ def test_an_artifact_with_a_policy_needs_answers_where_the_policy_looks_at_them(
         assert artifact.model_copy(update={"policy": changed}).needs_answers is needed
 
 
-def test_answers_that_only_some_candidates_have_are_refused() -> None:
+def test_calibrate_bot_refuses_answers_on_some_candidates_only() -> None:
     first = KNOWN[0].model_copy(
         update={
             "candidates": (
@@ -535,7 +535,7 @@ def test_answers_that_only_some_candidates_have_are_refused() -> None:
         calibrate([first, *KNOWN[1:]], alpha="0.5", max_wrong_rate="0.1", features="group(topic)")
 
 
-def test_a_level_that_is_served_by_itself_is_tested_by_itself(
+def test_policy_tests_a_level_without_the_others(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certify_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
@@ -549,7 +549,7 @@ def test_a_level_that_is_served_by_itself_is_tested_by_itself(
     assert CalibrationArtifact.model_validate(artifact.model_dump()) == artifact
 
 
-def test_the_bot_answers_the_very_prompts_that_were_counted(bot: CalibrationArtifact) -> None:
+def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact) -> None:
     artifact = reload_artifact(bot)
     certificate = certificate_of(artifact)
     split = artifact.calibration.split
@@ -570,7 +570,7 @@ def test_the_bot_answers_the_very_prompts_that_were_counted(bot: CalibrationArti
 
 
 @pytest.mark.long
-def test_the_bot_on_the_real_recording() -> None:
+def test_bot_chain_on_the_recording_answers_the_counted_prompts() -> None:
     source = load_recording()
     records = list(source)
     artifact = calibrate(

@@ -59,7 +59,9 @@ def made() -> dict[str, CalibrationArtifact]:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_genuine_certificates_agree(name: str, made: dict[str, CalibrationArtifact]) -> None:
+def test_recompute_certificates_agrees_with_genuine_ones(
+    name: str, made: dict[str, CalibrationArtifact]
+) -> None:
     checks = recompute_certificates(made[name])
     assert checks
     assert [one for one in checks if not one.agrees] == []
@@ -75,14 +77,16 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_check_is_named(name: str, made: dict[str, CalibrationArtifact]) -> None:
+def test_recompute_certificates_names_each_check(name: str, made: dict[str, CalibrationArtifact]) -> None:
     checks = recompute_certificates(made[name])
     assert {one.bound for one in checks} == NAMES[name]
     assert {one.certificate.partition(" at alpha = ")[2] for one in checks} <= {"0.3", "0.3, by people"}
 
 
 @pytest.mark.parametrize("name", ["draw rule", "claims"])
-def test_a_bound_on_sizes_below_the_mean_is_found(name: str, made: dict[str, CalibrationArtifact]) -> None:
+def test_recompute_certificates_finds_a_size_bound_below_the_mean(
+    name: str, made: dict[str, CalibrationArtifact]
+) -> None:
     # Such an artifact does not load; this one never was a file.
     [one] = made[name].certificates
     claims = one.claims and one.claims.model_copy(update={"mean_at_most": one.claims.mean - 0.01})
@@ -92,7 +96,7 @@ def test_a_bound_on_sizes_below_the_mean_is_found(name: str, made: dict[str, Cal
     assert [check.agrees for check in checks] == [True, True, False]
 
 
-def test_nothing_certified_is_nothing_to_recompute() -> None:
+def test_recompute_certificates_of_a_plain_artifact_is_empty() -> None:
     assert recompute_certificates(calibrate(RECORDS, alpha="0.3", features="1")) == []
 
 
@@ -125,7 +129,7 @@ WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
 
 
 @mostly_long(("name", "path", "change"), WORSE, quick=4)
-def test_a_bound_that_its_counts_do_not_give_is_found(
+def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
     name: str,
     path: tuple[Any, ...],
     change: Callable[[Any], Any],
@@ -167,7 +171,7 @@ BETTER: list[tuple[str, tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("name", "path", "value"), BETTER)
-def test_a_better_bound_does_not_load(
+def test_load_refuses_a_better_bound_than_its_counts_give(
     name: str, path: tuple[Any, ...], value: Any, made: dict[str, CalibrationArtifact], tmp_path: Path
 ) -> None:
     content = json.loads(json.dumps(made[name].model_dump(mode="json")))
@@ -182,7 +186,9 @@ def test_a_better_bound_does_not_load(
         CalibrationArtifact.load(file)
 
 
-def test_the_command_says_what_was_recomputed(made: dict[str, CalibrationArtifact], tmp_path: Path) -> None:
+def test_inspect_verify_command_states_what_was_recomputed(
+    made: dict[str, CalibrationArtifact], tmp_path: Path
+) -> None:
     path = tmp_path / "artifact.json"
     made["sets"].save(path)
     said = " ".join(run("inspect", path, "--verify", "--prompts", "1").out.split())
@@ -195,7 +201,7 @@ def test_the_command_says_what_was_recomputed(made: dict[str, CalibrationArtifac
     assert len(ran.data["certificates_verified"]) == 3
 
 
-def test_a_certificate_by_people_without_its_evidence_is_not_recomputed(
+def test_people_certificate_without_evidence_is_not_recomputed(
     made: dict[str, CalibrationArtifact], tmp_path: Path
 ) -> None:
     bare = made["people"].model_copy(update={"people_evidence": []})
