@@ -32,7 +32,7 @@ def artifact() -> CalibrationArtifact:
     return calibrate(records, unit="claims", at_most=1, alpha=0.2, features=FEATURES)
 
 
-def test_one_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
+def test_claims_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
     # Their threshold is the conformal quantile of the scores r = inf {t: what stays at t is supported}.
     records = make_answers(np.random.default_rng(2), 40)
     artifact = calibrate(records, unit="claims", alpha=0.2, features="1", threshold_rule="marginal")
@@ -45,7 +45,7 @@ def test_one_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
     assert decide(artifact, new.draws).thresholds.tolist() == [expected]
 
 
-def test_figures_are_counted_as_by_hand(artifact: CalibrationArtifact) -> None:
+def test_evaluate_claims_figures_equal_a_count_by_hand(artifact: CalibrationArtifact) -> None:
     records = make_answers(np.random.default_rng(4), 500)
     report = evaluate(artifact, records)
     decisions = decide(artifact, tabulate(records, claims=True).draws)
@@ -71,7 +71,7 @@ def test_figures_are_counted_as_by_hand(artifact: CalibrationArtifact) -> None:
     assert own.claims.unsupported_kept < own.claims.unsupported - 0.1
 
 
-def test_a_certificate_is_about_claims(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, tmp_path: Path) -> None:
     certified = certify(artifact, make_answers(np.random.default_rng(5), 400))
     (one,) = certified.certificates
     assert one.claims is not None
@@ -92,7 +92,7 @@ def test_a_certificate_is_about_claims(artifact: CalibrationArtifact, tmp_path: 
             )
 
 
-def test_what_is_promised(artifact: CalibrationArtifact) -> None:
+def test_guarantee_of_claims_states_unsupported_claims(artifact: CalibrationArtifact) -> None:
     guarantee = artifact.guarantee()
     assert "at most 1 unsupported claim is left in the answer, with probability at least 80 %" in (
         guarantee.sentence
@@ -103,7 +103,7 @@ def test_what_is_promised(artifact: CalibrationArtifact) -> None:
     assert not artifact.never_empty
 
 
-def test_options_are_reproduced(artifact: CalibrationArtifact) -> None:
+def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArtifact) -> None:
     config = CalibrationConfig.from_artifact(artifact)
     assert (config.unit, config.at_most, config.set_rule) == ("claims", 1, "all")
     assert "--unit claims --at-most 1" in config.command(["records.jsonl"])
@@ -122,7 +122,7 @@ def test_options_are_reproduced(artifact: CalibrationArtifact) -> None:
         {"threshold_rule": "grouped", "features": "group(tier)", "confident": True},
     ],
 )
-def test_other_promises_apply_as_they_are(options: dict[str, Any]) -> None:
+def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> None:
     records = make_answers(np.random.default_rng(6), 500)
     made = calibrate(records, **{"unit": "claims", "alpha": 0.2, "features": FEATURES, **options})
     assert "no unsupported claim is left in the answer" in made.guarantee().sentence
@@ -133,7 +133,7 @@ def test_other_promises_apply_as_they_are(options: dict[str, Any]) -> None:
         assert 0.05 < claims.kept < 0.9
 
 
-def test_adaptive_levels_state_less_and_empty_fewer_answers() -> None:
+def test_adaptive_levels_of_claims_empty_fewer_answers() -> None:
     records = make_answers(np.random.default_rng(11), 1_000)
     new = make_answers(np.random.default_rng(12), 2_000)
     fixed, adaptive = (
@@ -164,17 +164,17 @@ def test_adaptive_levels_state_less_and_empty_fewer_answers() -> None:
         ({"unit": "claims", "given_drawn": True}, "several answers"),
     ],
 )
-def test_what_does_not_go_together(options: dict[str, Any], problem: str) -> None:
+def test_config_check_refuses_options_that_do_not_suit_claims(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         CalibrationConfig(**{"alpha": 0.1, **options}).check()
 
 
-def test_features_of_answers_are_refused() -> None:
+def test_calibrate_claims_refuses_features_of_answers() -> None:
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         calibrate(make_answers(np.random.default_rng(8), 50), unit="claims", alpha=0.2, features="entropy")
 
 
-def test_a_combination_reads_no_padding() -> None:
+def test_combination_of_claims_reads_no_padding() -> None:
     rng = np.random.default_rng(9)
     records = [
         record.model_copy(
@@ -199,7 +199,9 @@ def make_new(records: list[Any]) -> list[Any]:
     return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records[:100]]
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibrate_and_evaluate_commands_accept_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(10), 300), Provenance(n=1, unit="claims"))
@@ -228,7 +230,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         lambda records: evaluate(make_artifact(), records),
     ],
 )
-def test_what_is_about_several_answers_refuses_claims(
+def test_functions_about_several_answers_refuse_claims(
     use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -237,14 +239,16 @@ def test_what_is_about_several_answers_refuses_claims(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_claims_refuse_candidates(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_claims_artifact_refuses_candidates_and_the_monitor(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="unit='answers'"):
         evaluate(artifact, make_records())
     with pytest.raises(InputError, match="watches answer sets"):
         CFCMonitor(artifact, tmp_path / "monitor.db")
 
 
-def test_too_few_prompts_are_said_to_be_too_few() -> None:
+def test_unattainable_claims_error_counts_prompts_not_candidates() -> None:
     with pytest.raises(UnattainableTargetError, match="of 10 calibration prompts") as e:
         calibrate(make_answers(np.random.default_rng(11), 10), unit="claims", alpha="0.05", features="1")
     assert "at least 19 such prompts" in str(e.value)

@@ -95,7 +95,9 @@ def records(draw: st.DrawFn, name: str) -> ClaimsRecord:
 
 @settings(max_examples=repetitions(100, share=0.1))
 @given(data=st.data(), header=st.sampled_from([None, HEADER]))
-def test_both_formats_hold_the_same(data: st.DataObject, header: Provenance | None) -> None:
+def test_claims_round_trip_between_parquet_and_json_lines(
+    data: st.DataObject, header: Provenance | None
+) -> None:
     written = [data.draw(records(f"q{place}")) for place in range(data.draw(st.integers(1, 3)))]
     with TemporaryDirectory() as folder:
         lines, rows, again = (Path(folder, name) for name in ("a.jsonl", "a.parquet", "b.jsonl"))
@@ -148,7 +150,7 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
-def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, Any]) -> None:
+def test_tabulate_of_claims_parquet_equals_the_table_of_its_records(path: Path, good: dict[str, Any]) -> None:
     rows = [*(row(f"fine {number}", claims=[claim()]) for number in range(100)), good]
     expected = tabulate(strictly(table(path, rows)), claims=True)
     found = tabulate(read_records(path), claims=True)
@@ -158,7 +160,9 @@ def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, A
 
 @pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
 @pytest.mark.parametrize("place", [5, 70])
-def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: str, words: str) -> None:
+def test_read_records_names_the_bad_claims_row(
+    path: Path, place: int, bad: dict[str, Any], field: str, words: str
+) -> None:
     rows = [row(f"fine {number}") for number in range(100)]
     rows.insert(place, bad)
     table(path, rows)
@@ -169,7 +173,7 @@ def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: 
     assert outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
 
 
-def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tabulate_makes_no_model_of_ordinary_claims_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10)]
     expected = outcome(read_records(table(path, rows)), claims=True)
 
@@ -210,7 +214,9 @@ def make_schema(*, of_rows: dict[str, Any] | None = None, **of_claims: Any) -> A
         (make_schema(of_rows={"candidates": pa.list_(pa.int8())}), "claims", "unknown or repeated column"),
     ],
 )
-def test_other_columns_are_refused(path: Path, schema: Any, field: str, words: str) -> None:
+def test_read_records_refuses_unknown_or_missing_claims_columns(
+    path: Path, schema: Any, field: str, words: str
+) -> None:
     pq.write_table(schema.empty_table(), path)
     for read in (list, lambda found: tabulate(found, claims=True)):
         with pytest.raises(RecordError) as caught:
@@ -219,7 +225,7 @@ def test_other_columns_are_refused(path: Path, schema: Any, field: str, words: s
         assert words in caught.value.problem
 
 
-def test_other_types_of_the_same_kind_will_do(path: Path) -> None:
+def test_read_records_accepts_related_claims_types(path: Path) -> None:
     schema = make_schema(text=pa.large_string(), score=pa.float32(), start=pa.int16(), end=pa.uint32())
     rows = [row(f"q{number}", claims=[claim(), claim(start=2, end=4)]) for number in range(10)]
     table(path, rows, schema)
@@ -227,7 +233,7 @@ def test_other_types_of_the_same_kind_will_do(path: Path) -> None:
     assert parts(tabulate(read_records(path), claims=True)) == parts(tabulate(strictly(path), claims=True))
 
 
-def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_records_writes_claims_in_row_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ITEMS", 10)
     written = [
         ClaimsRecord(id=f"q{size}", input="?", claims=(Claim(text="a", score=0, supported=True),) * size)
@@ -238,7 +244,7 @@ def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.M
     assert list(read_records(path).claims()) == written
 
 
-def test_a_file_holds_one_kind(path: Path, tmp_path: Path) -> None:
+def test_claims_and_candidates_cannot_share_a_file(path: Path, tmp_path: Path) -> None:
     claims = make_answers(np.random.default_rng(0), 3)
     with pytest.raises(RecordError, match="found candidates; expected claims"):
         write_records(path, [*claims, candidates_record("q1")])
@@ -258,7 +264,7 @@ def test_a_file_holds_one_kind(path: Path, tmp_path: Path) -> None:
     assert len(tabulate(read_records(path, tmp_path / "more.jsonl"), claims=True)) == 5
 
 
-def test_commands_take_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_accept_claims_in_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     lines, rows, fresh, made = (tmp_path / name for name in ("a.jsonl", "a.parquet", "b.parquet", "a.json"))
     write_records(lines, make_answers(np.random.default_rng(2), 400), HEADER)

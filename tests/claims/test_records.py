@@ -69,7 +69,7 @@ def dump(one: Any) -> bytes:
         ),
     ],
 )
-def test_what_is_refused(content: dict[str, Any], where: str, problem: str) -> None:
+def test_parse_record_refuses_invalid_claims(content: dict[str, Any], where: str, problem: str) -> None:
     with pytest.raises(RecordError) as caught:
         parse_record(dump(content), "file", 3)
     assert problem in str(caught.value)
@@ -106,7 +106,7 @@ NASTY: list[Any] = [
 @given(st.lists(st.sampled_from(range(len(NASTY))), min_size=1, max_size=3))
 @example([0])
 @example([16, 16])
-def test_the_fast_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
+def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     lines = [
         dump(NASTY[one]).replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
         for place, one in enumerate(chosen)
@@ -124,7 +124,7 @@ def test_the_fast_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     assert table.draws.metadata == strict.draws.metadata
 
 
-def test_most_lines_are_read_fast() -> None:
+def test_fast_claims_reader_decodes_ordinary_lines() -> None:
     # Without this the test above could pass by never decoding anything.
     for plain in (fields(), fields(answer=ANSWER), change(start=..., end=...), NASTY[16]):
         same = [plain] if plain is NASTY[16] else [fields(*plain["claims"][:1]), plain]
@@ -133,7 +133,7 @@ def test_most_lines_are_read_fast() -> None:
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
-def test_round_trip(tmp_path: Path, name: str) -> None:
+def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
     records = [
         ClaimsRecord(id=f"p{row}", input="?", answer=ANSWER, claims=tuple(map(Claim.model_validate, CLAIMS)))
         for row in range(70)
@@ -150,7 +150,7 @@ def test_round_trip(tmp_path: Path, name: str) -> None:
     assert path.read_bytes() == first
 
 
-def test_kinds_do_not_mix(tmp_path: Path) -> None:
+def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(b"\n".join(map(dump, [fields(), NASTY[-1]])))
     with pytest.raises(RecordError, match="found candidates; expected claims"):
@@ -160,7 +160,7 @@ def test_kinds_do_not_mix(tmp_path: Path) -> None:
         tabulate(read_records(path), claims=True)
 
 
-def test_raw_outputs(tmp_path: Path) -> None:
+def test_tabulate_raw_reads_outputs_of_claims(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_bytes(dump(NASTY[16]))
     _, raw = tabulate_raw(read_records(path), ["a"], claims=True)
@@ -169,7 +169,7 @@ def test_raw_outputs(tmp_path: Path) -> None:
         tabulate_raw(read_records(path), ["b"], claims=True)
 
 
-def test_what_needs_candidates_says_so() -> None:
+def test_functions_for_candidates_refuse_claims() -> None:
     record = parse_record(dump(fields()), "", 1)
     with pytest.raises(InputError, match="holds claims of one answer"):
         require_candidates(record)

@@ -40,7 +40,7 @@ def keep(labelled: LabelledBatch, rule: Claims, threshold: float) -> list[list[b
     return [row[:count] for row, count in zip(sets.accepted.tolist(), counts, strict=True)]
 
 
-def test_success_scores_by_hand() -> None:
+def test_claims_success_scores_equal_a_calculation_by_hand() -> None:
     # Confidences .9 (wrong), .75 (right), .5 (wrong) and .25 (wrong): with k = 0 all claims up to .9 go.
     labelled = pack([[(0.1, False), (0.25, True), (0.5, False), (0.75, False)], [(0.25, True)]])
     found = [Claims(k).success_scores(labelled, 2.0).tolist() for k in (0, 1, 2, 3, 9)]
@@ -49,7 +49,7 @@ def test_success_scores_by_hand() -> None:
 
 
 @given(answers=ANSWERS, k=st.integers(0, 3), threshold=st.integers(0, 9).map(lambda one: one / 8))
-def test_the_success_score_is_the_smallest_threshold_that_keeps_the_promise(
+def test_claims_success_score_is_the_smallest_sufficient_threshold(
     answers: list[list[tuple[float, bool]]], k: int, threshold: float
 ) -> None:
     labelled, rule = pack(answers), Claims(k)
@@ -71,7 +71,7 @@ def test_the_success_score_is_the_smallest_threshold_that_keeps_the_promise(
     assert not any(flag for row in keep(labelled, rule, np.inf) for flag in row)
 
 
-def test_a_threshold_drops_within_its_error_bound() -> None:
+def test_claims_threshold_drops_within_its_error_bound() -> None:
     labelled = pack([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))
     levels = Claims(0).levels(labelled.draws)
@@ -79,7 +79,7 @@ def test_a_threshold_drops_within_its_error_bound() -> None:
     assert not sets.accepted.any()
 
 
-def test_rules_refuse_the_other_unit() -> None:
+def test_set_rules_refuse_records_of_the_other_unit() -> None:
     claims = pack([[(0.5, True)]])
     answers = LabelledBatch.of(["a"], [[0.5]], [[True]], [["x"]])
     with pytest.raises(InputError, match="unit='claims'"):
@@ -89,18 +89,18 @@ def test_rules_refuse_the_other_unit() -> None:
 
 
 @pytest.mark.parametrize("text", ["claims", "claims()", "claims(-1)", "claims(01)", "unique(claims(0))"])
-def test_other_texts_are_no_rule_of_claims(text: str) -> None:
+def test_parse_set_rule_refuses_invalid_claims_rules(text: str) -> None:
     with pytest.raises(InputError, match="unknown set rule"):
         parse_set_rule(text)
 
 
-def test_parsing() -> None:
+def test_parse_set_rule_reads_claims_rules() -> None:
     rule = parse_set_rule("claims( 3 )")
     assert isinstance(rule, Claims)
     assert (rule.text, rule.at_most) == ("claims(3)", 3)
 
 
-def test_batches_of_unequal_width_are_padded_alike() -> None:
+def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
     rows = [[(0.5, True)], [(0.25, False), (0.5, True), (0.75, False)]]
     parts = [
         LabelledBatch.of_claims([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
@@ -113,6 +113,6 @@ def test_batches_of_unequal_width_are_padded_alike() -> None:
     assert joined.correct.tolist() == whole.correct.tolist()
 
 
-def test_an_answer_without_claims_is_refused() -> None:
+def test_of_claims_refuses_an_answer_without_claims() -> None:
     with pytest.raises(InputError, match="at least one claim"):
         LabelledBatch.of_claims(["a", "b"], [[0.5], []], [[True], []])

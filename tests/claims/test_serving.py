@@ -36,7 +36,7 @@ def invoke(chain: CFCRunnable, prompt: str = "?") -> ClaimsResult:
     return result
 
 
-def test_what_is_left_of_an_answer() -> None:
+def test_claims_chain_returns_the_kept_claims_of_an_answer() -> None:
     result = invoke(make_chain())
     assert result.text == result.best == LEFT
     assert [(one.kept, one.text) for one in result.claims] == [
@@ -53,7 +53,7 @@ def test_what_is_left_of_an_answer() -> None:
     assert ClaimsResult.model_validate_json(result.model_dump_json()) == result
 
 
-def test_dropped_claims_are_shown_where_asked_for() -> None:
+def test_claims_chain_shows_dropped_claims_only_if_asked() -> None:
     result = invoke(make_chain(show_rejected=True))
     assert result.mark_dropped() == ANSWER.replace("It has 9 moons.", "~~It has 9 moons.~~")
     assert result.mark_dropped("<del>", "</del>").count("<del>") == 1
@@ -70,7 +70,7 @@ def test_dropped_claims_are_shown_where_asked_for() -> None:
         ("", "no_claims", "makes no claim"),
     ],
 )
-def test_abstentions(answer: str, reason: str, words: str) -> None:
+def test_claims_chain_abstains_without_claims_or_kept_claims(answer: str, reason: str, words: str) -> None:
     chain = make_chain(generator=ScriptedModel(texts=[answer] * 4))
     result = invoke(chain)
     assert (result.abstained, result.reason, result.text, result.answers) == (True, reason, None, ())
@@ -80,7 +80,7 @@ def test_abstentions(answer: str, reason: str, words: str) -> None:
     assert chain.as_answer(text=True).invoke("?") == "I do not know."
 
 
-def test_serving_decides_as_offline() -> None:
+def test_claims_chain_decides_like_decide() -> None:
     artifact = make_artifact(features="hat(count, 3) + hat(mean_score, 4)", at_most=1)
     for record in make_answers(np.random.default_rng(2), 60):
         text = " ".join(f"Claim {slot}." for slot in range(len(record.claims)))
@@ -97,7 +97,7 @@ def test_serving_decides_as_offline() -> None:
         assert result.threshold == decisions.thresholds[0]
 
 
-def test_a_verifier_sees_the_other_answers() -> None:
+def test_claims_verifier_receives_the_other_answers() -> None:
     seen: list[Any] = []
 
     def score(given: Any) -> list[float]:
@@ -117,7 +117,7 @@ def test_a_verifier_sees_the_other_answers() -> None:
     assert result.best == ANSWER
 
 
-def test_nothing_streams_before_the_decision() -> None:
+def test_claims_chain_streams_nothing_before_the_decision() -> None:
     chain = make_chain(generator=StreamingModel(texts=[ANSWER] * 4)).as_answer(text=True)
     pieces = list(chain.stream("?"))
     assert "".join(map(str, pieces)) == LEFT
@@ -128,7 +128,7 @@ def test_nothing_streams_before_the_decision() -> None:
     assert "on_chat_model_stream" not in asyncio.run(list_events())
 
 
-def test_a_chat_model_says_what_is_left() -> None:
+def test_claims_chat_model_answers_with_the_kept_claims() -> None:
     model = CFCChatModel(chain=make_chain())
     message = model.invoke("?")
     assert isinstance(message, AIMessage)
@@ -136,7 +136,7 @@ def test_a_chat_model_says_what_is_left() -> None:
     assert message.response_metadata["cfc"]["reason"] == "answered"
 
 
-def test_copies_serve_alike() -> None:
+def test_copied_claims_chains_serve_alike() -> None:
     chain = make_chain(generator=RunnableLambda(len) | RunnableLambda(repr), generator_id="model")
     for one in (copy.copy(chain), copy.deepcopy(chain), chain.model_copy()):
         assert one.invoke("abc") == chain.invoke("abc")
@@ -153,12 +153,12 @@ def test_copies_serve_alike() -> None:
         ({"bot": True}, "no certified policy"),
     ],
 )
-def test_what_does_not_go_together(fields: dict[str, Any], problem: str) -> None:
+def test_claims_chain_refuses_fields_for_answers(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         make_chain(**fields)
 
 
-def test_an_artifact_of_answers_serves_no_claims() -> None:
+def test_answers_artifact_refuses_claims_output_and_a_splitter() -> None:
     from tests.factories import make_chain as make_answers_chain
 
     with pytest.raises(InputError, match="pass output='answers'"):
@@ -167,7 +167,7 @@ def test_an_artifact_of_answers_serves_no_claims() -> None:
         make_answers_chain(splitter=SentenceSplitter())
 
 
-def test_another_splitter_is_refused() -> None:
+def test_claims_chain_refuses_another_splitter() -> None:
     with pytest.raises(FingerprintError, match="the splitter is not the one"):
         make_chain(splitter=SentenceSplitter("de"))
     with pytest.warns(FingerprintWarning, match="cannot verify that splitter"):
@@ -183,6 +183,6 @@ def test_another_splitter_is_refused() -> None:
         ({"verifier": lambda *_: [0.5, 0.5, 2.0]}, VerifierError),
     ],
 )
-def test_failures_are_one_typed_error(fields: dict[str, Any], error: type[Exception]) -> None:
+def test_claims_chain_failures_are_typed_errors(fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         make_chain(**fields).invoke("?")

@@ -40,7 +40,7 @@ def certified() -> CalibrationArtifact:
     return calibrate(records, unit="claims", max_wrong_rate=RATE, features="group(tier)", test_fraction=0.2)
 
 
-def test_counts_are_those_of_an_independent_computation(certified: CalibrationArtifact) -> None:
+def test_shown_claims_counts_equal_an_independent_computation(certified: CalibrationArtifact) -> None:
     records = [
         one
         for one in make_answers(np.random.default_rng(1), 1000)
@@ -63,7 +63,7 @@ def test_counts_are_those_of_an_independent_computation(certified: CalibrationAr
     assert reload_artifact(certified) == certified
 
 
-def test_the_largest_level_that_passes_is_served(certified: CalibrationArtifact) -> None:
+def test_shown_claims_policy_serves_the_largest_level_that_passes(certified: CalibrationArtifact) -> None:
     curve = certified.certified_policy.curve
     assert len(curve) > 5
     chosen = float(certified.alphas[0])
@@ -107,13 +107,13 @@ REPETITIONS = repetitions(200, share=0.3)
 MOST_FALSE = int(stats.binom.isf(1e-6, REPETITIONS, 0.1))
 
 
-def test_false_certificates_are_as_rare_as_stated() -> None:
+def test_false_shown_claims_certificates_are_as_rare_as_stated() -> None:
     certified, true = certify_often()
     assert true > float(FALSE)
     assert 0 < certified <= MOST_FALSE
 
 
-def test_claims_of_one_answer_are_not_independent() -> None:
+def test_claims_of_one_answer_taken_as_independent_break_certificates() -> None:
     def take_one_by_one(labelled: LabelledBatch) -> LabelledBatch:
         """Make each claim an answer of its own; its threshold is the same, because the features are "1"."""
         inside = labelled.draws.is_drawn
@@ -125,7 +125,7 @@ def test_claims_of_one_answer_are_not_independent() -> None:
     assert certified > MOST_FALSE
 
 
-def test_served_answers_state_both_promises() -> None:
+def test_served_claims_state_both_promises() -> None:
     artifact = make_artifact(alpha=None, max_wrong_rate=0.4)
     result = make_chain(artifact=artifact, bot=True).invoke("?")
     assert isinstance(result, ClaimsResult)
@@ -137,7 +137,7 @@ def test_served_answers_state_both_promises() -> None:
     assert "no unsupported claim is left" in result.guarantee.sentence
 
 
-def test_a_share_out_of_reach_is_refused_with_what_was_seen() -> None:
+def test_unattainable_share_of_claims_is_refused_with_its_counts() -> None:
     records = make_answers(np.random.default_rng(3), 400)
     with pytest.raises(
         UnattainableTargetError, match=r"one claim was drawn from each of these, .* are unsupported"
@@ -145,7 +145,9 @@ def test_a_share_out_of_reach_is_refused_with_what_was_seen() -> None:
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_report_the_certified_share_of_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(1), 1000), Provenance(n=1, unit="claims"))

@@ -47,7 +47,7 @@ def split(splitter: Any, answer: str) -> list[Span]:
         ("Fine 😀. Yes.", ["Fine 😀.", "Yes."]),
     ],
 )
-def test_sentences(answer: str, sentences: list[str] | None) -> None:
+def test_sentence_splitter_finds_sentences(answer: str, sentences: list[str] | None) -> None:
     spans = split(SentenceSplitter(), answer)
     assert [answer[span.start : span.end] for span in spans] == ([answer] if sentences is None else sentences)
     assert [span.text for span in spans] == [answer[span.start : span.end] for span in spans]
@@ -55,7 +55,7 @@ def test_sentences(answer: str, sentences: list[str] | None) -> None:
 
 
 @given(st.text(max_size=60))
-def test_sentences_of_any_text_are_spans_in_order(answer: str) -> None:
+def test_sentence_splitter_returns_ordered_spans_for_any_text(answer: str) -> None:
     spans = split(SentenceSplitter(), answer)
     ends = [0, *(span.end for span in spans)]
     for end, span in zip(ends, spans, strict=False):
@@ -63,7 +63,7 @@ def test_sentences_of_any_text_are_spans_in_order(answer: str) -> None:
         assert str(span.text).strip() == span.text
 
 
-def test_a_splitter_states_what_it_is() -> None:
+def test_sentence_splitter_fingerprint_states_language_and_version() -> None:
     stated = compute_fingerprint(SentenceSplitter("de"))
     assert stated["id"] == "sentences"
     assert stated["language"] == "de"
@@ -82,11 +82,11 @@ WHOLE = "A b. C d."
         RunnableLambda(lambda _: ((0, 4), (5, 9))),
     ],
 )
-def test_splitters(splitter: Any) -> None:
+def test_claim_splitter_accepts_every_form_of_spans(splitter: Any) -> None:
     assert split(splitter, WHOLE) == [Span(0, 4, "A b."), Span(5, 9, "C d.")]
 
 
-def test_an_async_splitter_and_claims_in_other_words() -> None:
+def test_claim_splitter_accepts_async_functions_and_reworded_claims() -> None:
     async def spans(answer: str) -> list[dict[str, Any]]:
         return [{"start": 0, "end": len(answer), "text": text} for text in ("b is A", "d is C")]
 
@@ -111,12 +111,12 @@ def test_an_async_splitter_and_claims_in_other_words() -> None:
         ("A b.", "returned"),
     ],
 )
-def test_anything_else_is_refused(returned: Any, problem: str) -> None:
+def test_claim_splitter_refuses_invalid_spans(returned: Any, problem: str) -> None:
     with pytest.raises(SplitterError, match=problem):
         split(lambda _: returned, WHOLE)
 
 
-def test_a_splitter_that_fails_is_one_typed_error() -> None:
+def test_claim_splitter_failures_are_typed_errors() -> None:
     def fail(answer: str) -> list[Span]:
         raise LookupError(answer)
 
@@ -157,7 +157,7 @@ def places(candidate: DrawnCandidate) -> list[float] | None:
         (("é", "t", "é", ". No"), [(0, 4), (5, 7)], [[0, 1, 2, 3], [3]]),
     ],
 )
-def test_tokens_of_claims(
+def test_make_claim_candidates_assigns_tokens_to_claims(
     tokens: tuple[Any, ...], spans: list[tuple[int, int]], expected: list[list[int]]
 ) -> None:
     answer = with_tokens(*tokens)
@@ -165,7 +165,7 @@ def test_tokens_of_claims(
     assert [places(claim) for claim in claims] == expected
 
 
-def test_claims_are_scored_by_the_probability_of_their_tokens() -> None:
+def test_sequence_probability_scores_claims_by_their_tokens() -> None:
     answer = with_tokens("A", " b", ".", " C", " d.")
     claims = make_claim_candidates(answer, split(lambda _: [(0, 4), (5, 9)], answer.text))
     given_ = VerifierInput(prompt="?", candidates=claims)
@@ -173,7 +173,7 @@ def test_claims_are_scored_by_the_probability_of_their_tokens() -> None:
     assert scores == pytest.approx([1 - 2.718281828 ** (-1.0), 1 - 2.718281828 ** (-3.5)])
 
 
-def test_tokens_that_do_not_spell_the_answer_are_not_guessed_at() -> None:
+def test_make_claim_candidates_ignores_tokens_of_another_text() -> None:
     answer = with_tokens("A", " b.")
     other = DrawnCandidate("A c.", answer.message)
     assert [places(one) for one in make_claim_candidates(other, [Span(0, 4, "A c.")])] == [None]
@@ -193,13 +193,15 @@ def test_tokens_that_do_not_spell_the_answer_are_not_guessed_at() -> None:
         ("A is b and c.", [(0, 13), (7, 13)], "10", "A is b"),
     ],
 )
-def test_what_is_left(answer: str, spans: list[tuple[int, int]], kept: str, left: str) -> None:
+def test_restore_text_keeps_only_the_kept_claims(
+    answer: str, spans: list[tuple[int, int]], kept: str, left: str
+) -> None:
     found = restore_text(answer, [Span(*span) for span in spans], [one == "1" for one in kept])
     assert found.strip() == left
 
 
 @given(st.lists(st.booleans(), min_size=6, max_size=6))
-def test_no_word_is_added_or_moved(kept: list[bool]) -> None:
+def test_restore_text_adds_and_moves_no_word(kept: list[bool]) -> None:
     answer = "One is odd. Two is even.\nThree is prime.\n\nFour is a square. Five is odd.  Six is even."
     spans = split(SentenceSplitter(), answer)
     left = restore_text(answer, spans, kept)
@@ -216,7 +218,7 @@ def list_by_model(reply: str, answer: str = LONG) -> list[Span]:
     return split(ModelSplitter(FakeListChatModel(responses=[reply])), answer)
 
 
-def test_a_model_lists_claims_with_their_places() -> None:
+def test_model_splitter_lists_claims_with_their_places() -> None:
     reply = (
         "- Lima is the capital of Peru || Lima is the capital of Peru\n"
         'Peru has nine moons. || "and it has 9 moons"\n'
@@ -236,19 +238,19 @@ def test_a_model_lists_claims_with_their_places() -> None:
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot do that.", "Lima is the capital"])
-def test_a_model_that_lists_nothing_is_an_error(reply: str) -> None:
+def test_model_splitter_refuses_a_reply_without_claims(reply: str) -> None:
     with pytest.raises(SplitterError, match="the model listed no claims"):
         list_by_model(reply)
 
 
-def test_a_claim_without_a_place_takes_everything_along() -> None:
+def test_dropped_claim_without_a_place_drops_the_whole_answer() -> None:
     spans = list_by_model("a || Lima is the capital\nb || nowhere")
     assert restore_text(LONG, spans, [True, False]) == ""
     kept = restore_text(LONG, spans, [False, True])
     assert "Lima is the capital" not in kept
 
 
-def test_the_wording_is_part_of_the_fingerprint() -> None:
+def test_model_splitter_fingerprint_includes_its_instructions() -> None:
     stated = compute_fingerprint(ModelSplitter(FakeListChatModel(responses=["NONE"])))
     assert stated["instructions"].startswith("sha256:")
     assert stated["method"] == "model-claims"

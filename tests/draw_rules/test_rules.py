@@ -65,7 +65,7 @@ def draw_one_by_one(text: str, prompt: Prompt) -> int:
 
 @pytest.mark.parametrize("text", RULES)
 @given(prompts=PROMPTS)
-def test_a_rule_stops_where_its_words_say(text: str, prompts: list[list[tuple[str, float]]]) -> None:
+def test_draw_rule_stops_as_documented(text: str, prompts: list[list[tuple[str, float]]]) -> None:
     found = parse_draw_rule(text).count_draws(pack(prompts))
     assert found.tolist() == [draw_one_by_one(text, prompt) for prompt in prompts]
 
@@ -78,7 +78,7 @@ def is_function_of_prefix(rule: DrawRule, prompt: Prompt, other: Prompt) -> bool
 
 @pytest.mark.parametrize("text", RULES)
 @given(prompts=PROMPTS, other=PROMPTS)
-def test_what_would_be_drawn_later_changes_nothing(
+def test_draw_rule_depends_only_on_the_prefix(
     text: str, prompts: list[list[tuple[str, float]]], other: list[list[tuple[str, float]]]
 ) -> None:
     assert is_function_of_prefix(parse_draw_rule(text), prompts[0], other[0])
@@ -93,14 +93,14 @@ class StopsAtTheBest(DrawRule):
         return np.asarray(1 + recorded.scores.argmin(axis=1), dtype=np.int64)
 
 
-def test_a_rule_that_looks_at_later_draws_is_caught() -> None:
+def test_draw_rule_that_reads_later_draws_is_noticed() -> None:
     rng = np.random.default_rng(0)
     prompts = [[("a", float(score)) for score in rng.random(N)] for _ in range(40)]
     peeking = StopsAtTheBest("below", "0.3", (1,) * N)
     assert not all(is_function_of_prefix(peeking, a, b) for a, b in pairwise(prompts))
 
 
-def test_a_lead_is_awaited_in_waves_without_a_draw_too_many() -> None:
+def test_lead_rule_draws_in_waves_without_a_draw_too_many() -> None:
     rule = parse_draw_rule("lead(3, at_most=10)")
     prefixes = [CandidateBatch.of([[0.5] * len(one)], [list(one)]) for one in ("aab", "aabaa")]
     sizes = [rule.first_wave, *(int(rule.choose_next_wave(prefix)[0]) for prefix in prefixes)]
@@ -108,7 +108,7 @@ def test_a_lead_is_awaited_in_waves_without_a_draw_too_many() -> None:
 
 
 @pytest.mark.parametrize("text", RULES)
-def test_the_canonical_text_is_read_again(text: str) -> None:
+def test_parse_draw_rule_reads_its_canonical_text(text: str) -> None:
     rule = parse_draw_rule(text.replace(", ", ","))
     assert rule.text == text
     assert rule.at_most == N
@@ -131,6 +131,6 @@ def test_the_canonical_text_is_read_again(text: str) -> None:
         ("below(0.1, at_most=99999999)", "of at least one draw each"),
     ],
 )
-def test_a_text_that_is_no_rule_is_refused(text: str, problem: str) -> None:
+def test_parse_draw_rule_refuses_invalid_text(text: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         parse_draw_rule(text)

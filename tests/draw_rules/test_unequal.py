@@ -38,7 +38,7 @@ def shorten(seed: int) -> LabelledBatch:
 
 @pytest.mark.parametrize("rule", SET_RULES)
 @given(seed=st.integers(0, 10_000))
-def test_levels_are_those_of_each_prompt_alone(rule: str, seed: int) -> None:
+def test_set_rules_of_unequal_draws_equal_each_prompt_alone(rule: str, seed: int) -> None:
     labelled, set_rule = shorten(seed), parse_set_rule(rule)
     levels, counts = set_rule.levels(labelled.draws), labelled.draws.counts
     success = set_rule.success_scores(labelled, 2.0)
@@ -50,7 +50,7 @@ def test_levels_are_those_of_each_prompt_alone(rule: str, seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-def test_statistics_are_those_of_each_prompt_alone(seed: int) -> None:
+def test_statistics_of_unequal_draws_equal_each_prompt_alone(seed: int) -> None:
     labelled = shorten(seed)
     measured = precompute_statistics(labelled.draws).precomputed
     assert set(measured) == set(STATISTICS)
@@ -61,7 +61,7 @@ def test_statistics_are_those_of_each_prompt_alone(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 10_000))
-def test_nothing_reads_the_padding(seed: int) -> None:
+def test_padding_is_never_read(seed: int) -> None:
     labelled = shorten(seed)
     draws = labelled.draws
     rng, padding = np.random.default_rng(seed + 1), ~draws.is_drawn
@@ -83,7 +83,7 @@ def test_nothing_reads_the_padding(seed: int) -> None:
         np.testing.assert_array_equal(parsed.levels(other.draws), parsed.levels(draws))
 
 
-def test_later_draws_are_overwritten() -> None:
+def test_keep_drawn_overwrites_later_draws() -> None:
     labelled = make_batch(0, 2).keep_drawn(np.array([1, 4]))
     assert labelled.draws.scores[0, 1:].tolist() == [1.0] * 4
     assert not labelled.correct[0, 1:].any()
@@ -91,12 +91,12 @@ def test_later_draws_are_overwritten() -> None:
     assert labelled.draws.blank[0, 1:].all()
 
 
-def test_a_batch_that_keeps_all_is_the_same_batch() -> None:
+def test_keep_drawn_of_all_returns_the_same_batch() -> None:
     labelled = make_batch(0)
     assert labelled.keep_drawn(np.full(len(labelled), N)) is labelled
 
 
-def test_parts_are_concatenated_with_their_numbers() -> None:
+def test_concatenate_keeps_the_numbers_of_draws() -> None:
     whole = make_batch(0)
     short = whole.take(np.arange(3)).keep_drawn(np.array([1, 2, 3]))
     joined = LabelledBatch.concatenate([short, whole.take(np.arange(3, 5))])
@@ -104,6 +104,6 @@ def test_parts_are_concatenated_with_their_numbers() -> None:
     assert LabelledBatch.concatenate([whole.take(np.arange(3))]).draws.drawn is None
 
 
-def test_a_shortened_table_is_refused_where_nothing_knows_its_rule() -> None:
+def test_tabulate_refuses_a_table_shortened_by_a_draw_rule() -> None:
     with pytest.raises(InputError, match="can be used only with this rule"):
         tabulate(shorten(0))

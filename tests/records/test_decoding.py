@@ -128,19 +128,21 @@ def twice(path: Path, **options: Any) -> Any:
 
 @mostly_long("place", [2 * BATCH_SIZE + 5, 0, 1, 40, BATCH_SIZE], quick=1)
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-def test_a_line_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object, place: int) -> None:
+def test_fast_reader_reads_a_line_in_a_file_like_the_strict_one(
+    tmp_path: Path, nasty: object, place: int
+) -> None:
     lines: list[object] = [fields("fine"), *(fields(f"fine {row}") for row in range(2 * BATCH_SIZE + 10))]
     lines.insert(place, nasty)
     twice(write_lines(tmp_path / "records.jsonl", *lines))
 
 
 @pytest.mark.parametrize("nasty", NASTY, ids=range(len(NASTY)))
-def test_a_line_alone_is_read_as_the_strict_reader_does(tmp_path: Path, nasty: object) -> None:
+def test_fast_reader_reads_a_single_line_like_the_strict_one(tmp_path: Path, nasty: object) -> None:
     twice(write_lines(tmp_path / "records.jsonl", nasty, HEADER | {"n": 2}))
     twice(write_lines(tmp_path / "records.jsonl", HEADER | {"n": 2}, nasty))
 
 
-def test_the_trap_of_repeated_keys_is_there() -> None:
+def test_decode_lines_rejects_repeated_keys_that_the_parser_accepts() -> None:
     # Negative control: the parser alone takes the last of two keys, and only the count of marks shows it.
     text = line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9')
     assert from_json(text)["candidates"][1]["score"] == 0.9
@@ -148,7 +150,9 @@ def test_the_trap_of_repeated_keys_is_there() -> None:
     assert decode_lines([line().encode()]) is not None
 
 
-def test_without_the_count_a_repeated_key_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_lines_without_the_quotation_count_accepts_repeated_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Negative control of the whole comparison: a decoder that does not count is found out.
     text = json.dumps(fields()).replace('"score": 0.5', '"score": 0.1, "score": 0.5').encode()
     honest = decoding_module._count_quotation_marks
@@ -203,7 +207,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @settings(max_examples=repetitions(3000, share=0.05), derandomize=True)
 @given(damaged())
 @example(LINE)
-def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None:
+def test_decode_lines_of_damaged_bytes_equals_the_strict_reader(content: bytes) -> None:
     content = content.replace(b"\n", b" ").rstrip()
     batch = decode_lines([content]) if content else None
     if batch is not None:
@@ -214,19 +218,19 @@ def test_what_is_decoded_is_what_the_strict_reader_reads(content: bytes) -> None
         assert parts(table) == parts(expected)
 
 
-def test_the_line_to_be_damaged_is_decoded() -> None:
+def test_decode_lines_accepts_the_undamaged_line() -> None:
     assert decode_lines([LINE]) is not None
 
 
 @settings(max_examples=repetitions(2000, share=0.05), derandomize=True)
 @given(st.from_regex(rb"-?(0|[1-9][0-9]{0,30})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?", fullmatch=True))
-def test_numbers_are_read_to_the_bit_as_python_reads_them(text: bytes) -> None:
+def test_from_json_reads_numbers_to_the_bit_like_python(text: bytes) -> None:
     assert repr(from_json(text)) == repr(json.loads(text))
 
 
 @settings(max_examples=repetitions(100, share=0.1), derandomize=True)
 @given(data=datasets(), suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]))
-def test_any_records_make_the_same_table(
+def test_tabulate_gives_the_same_table_for_files_and_records(
     tmp_path_factory: pytest.TempPathFactory, data: list[Any], suffix: str
 ) -> None:
     path = tmp_path_factory.mktemp("same") / f"records{suffix}"
@@ -240,7 +244,7 @@ def test_any_records_make_the_same_table(
             assert raw_outcome(read_records(path), names) == raw_outcome(iter(data), names)
 
 
-def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tabulate_makes_no_model_of_ordinary_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uneven = [
         {"message": {"a": 1}, "score": 0.5, "correct": True},
         {"text": "b", "score": 0, "correct": False},
@@ -263,7 +267,7 @@ def test_no_model_is_made_of_plain_files(tmp_path: Path, monkeypatch: pytest.Mon
         )
 
 
-def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
+def test_tabulate_reads_strictly_only_around_a_doubtful_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [fields(f"q{row}") for row in range(10 * BATCH_SIZE)]
@@ -281,7 +285,7 @@ def test_only_the_lines_around_a_doubtful_one_are_read_strictly(
     assert len(strict) <= 16
 
 
-def test_files_are_compared_with_each_other(tmp_path: Path) -> None:
+def test_tabulate_compares_files_with_each_other(tmp_path: Path) -> None:
     one = write_lines(tmp_path / "a.jsonl", *(fields(f"q{row}") for row in range(100)))
     for other in (fields("q7"), fields("new", n=3), fields("new"), HEADER, "{"):
         two = write_lines(tmp_path / "b.jsonl", fields("x"), other)
@@ -291,7 +295,7 @@ def test_files_are_compared_with_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cut", [0.3, 0.9])
 @pytest.mark.parametrize("bad", [False, True])
-def test_a_bad_line_comes_before_the_damage_after_it(tmp_path: Path, cut: float, bad: bool) -> None:
+def test_tabulate_reports_a_bad_line_before_later_damage(tmp_path: Path, cut: float, bad: bool) -> None:
     lines: list[object] = [fields(f"q{row} {row * 7919 % 1009}" * 5) for row in range(300)]
     if bad:
         lines[3] = fields("bad", input=5)
@@ -303,7 +307,7 @@ def test_a_bad_line_comes_before_the_damage_after_it(tmp_path: Path, cut: float,
     assert ("line 4: input" if bad else "damaged or cut off") in message
 
 
-def test_a_provenance_of_its_own_is_compared_too(tmp_path: Path) -> None:
+def test_tabulate_compares_records_with_a_given_provenance(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "records.jsonl", *(fields(f"q{row}") for row in range(100)))
     twice(path, provenance=Provenance(n=2))
     kind, message = twice(path, provenance=Provenance(n=3))

@@ -54,7 +54,7 @@ def batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
     return LabelledBatch.of(**given | changes)
 
 
-def test_batches_become_the_table_of_their_records() -> None:
+def test_concatenated_batches_equal_the_table_of_their_records() -> None:
     data = records()
     joined = LabelledBatch.concatenate(batch(data[start : start + 7]) for start in range(0, len(data), 7))
     labelled, _ = tabulate_raw(data, ["judge"])
@@ -64,7 +64,7 @@ def test_batches_become_the_table_of_their_records() -> None:
     assert parts(other) != parts(labelled)
 
 
-def test_part_of_a_table_is_the_table_of_the_part() -> None:
+def test_take_and_keep_first_candidates_equal_the_table_of_the_part() -> None:
     data = records()
     rows = np.array([5, 3, 49, 3 + 8])
     picked = [data[row] for row in rows]
@@ -75,7 +75,7 @@ def test_part_of_a_table_is_the_table_of_the_part() -> None:
             batch(data).keep_first_candidates(n)
 
 
-def test_a_table_is_tabulated_like_its_records() -> None:
+def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
     data = records()
     assert parts(tabulate(batch(data, raw={}), n=2)) == parts(tabulate(data, n=2))
     labelled, raw = tabulate_raw(batch(data), ["judge"], n=2)
@@ -105,12 +105,12 @@ def test_a_table_is_tabulated_like_its_records() -> None:
         ({"metadata": [{}]}, "metadata must hold 3 mappings"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
+def test_labelled_batch_refuses_invalid_arrays(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         batch(records(3), **changes)
 
 
-def test_parts_that_differ_are_refused() -> None:
+def test_concatenate_refuses_tables_that_differ() -> None:
     data = records(6)
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
     for other in (batch(shorter), batch(data[3:], raw={})):
@@ -122,7 +122,7 @@ def test_parts_that_differ_are_refused() -> None:
         LabelledBatch.concatenate([batch(data[:3]), batch(data[2:])])
 
 
-def test_extracted_answers_and_texts_together_are_neither() -> None:
+def test_concatenate_of_extracted_answers_and_texts_is_mixed() -> None:
     data = records(6)
     for first, second, both in (
         (True, True, True),
@@ -134,13 +134,13 @@ def test_extracted_answers_and_texts_together_are_neither() -> None:
         assert LabelledBatch.concatenate([one, other]).extracted is both
 
 
-def test_answers_are_known_only_where_all_parts_know_them() -> None:
+def test_concatenate_keeps_answers_only_if_all_parts_have_them() -> None:
     known, unknown = CandidateBatch.of([[0.5]], [["a"]]), CandidateBatch.of([[0.5]])
     assert CandidateBatch.concatenate([known, unknown]).answer_codes is None
     assert CandidateBatch.concatenate([known, known]).answer_codes is not None
 
 
-def test_metadata_is_parsed_when_it_is_looked_at() -> None:
+def test_json_metadata_parses_and_shares_its_texts() -> None:
     texts = ['{"a": 1}', "{}", '{"a": 1}', '{"a": 1.0}']
     metadata = JsonMetadata.of(texts)
     assert [repr(dict(one)) for one in metadata] == [

@@ -58,7 +58,7 @@ def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options:
     return path
 
 
-def test_what_is_written_has_the_schema_and_the_provenance(path: Path) -> None:
+def test_write_records_writes_the_parquet_schema_and_provenance(path: Path) -> None:
     provenance = Provenance(n=3, verifier={"id": "judge"})
     assert write_records(path, [record("q1"), record("q2", metadata={"topic": "é"})], provenance) == 2
     schema = pq.read_schema(path)
@@ -70,13 +70,13 @@ def test_what_is_written_has_the_schema_and_the_provenance(path: Path) -> None:
     assert [one.metadata for one in again] == [{}, {"topic": "é"}]
 
 
-def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
+def test_write_records_gives_equal_parquet_bytes_for_equal_records(tmp_path: Path) -> None:
     for name in ("a.parquet", "b.parquet"):
         write_records(tmp_path / name, [record("q1"), record("q2")])
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
-def test_a_failure_leaves_the_old_file(path: Path) -> None:
+def test_write_records_keeps_the_old_parquet_file_after_a_failure(path: Path) -> None:
     write_records(path, [record("q1")])
     before = path.read_bytes()
     with pytest.raises(RecordError, match="the id of records, line 1"):
@@ -85,7 +85,7 @@ def test_a_failure_leaves_the_old_file(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_records_writes_parquet_in_row_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writing, "_GROUP_ITEMS", 10)
     records = [record(f"q{number}") for number in range(9)]
     write_records(path, records)
@@ -93,7 +93,7 @@ def test_records_are_written_a_group_at_a_time(path: Path, monkeypatch: pytest.M
     assert list(read_records(path)) == records
 
 
-def test_files_of_both_kinds_are_one_dataset(path: Path, tmp_path: Path) -> None:
+def test_read_records_joins_parquet_and_json_lines(path: Path, tmp_path: Path) -> None:
     write_records(path, [record("q1"), record("q2")])
     write_records(tmp_path / "more.jsonl", [record("q3")])
     both = read_records(path, tmp_path / "more.jsonl")
@@ -109,7 +109,7 @@ def test_files_of_both_kinds_are_one_dataset(path: Path, tmp_path: Path) -> None
         list(read_records(path, tmp_path / "more.jsonl"))
 
 
-def test_the_first_bytes_tell_parquet_not_the_name(tmp_path: Path) -> None:
+def test_read_records_recognises_parquet_by_its_first_bytes(tmp_path: Path) -> None:
     write_records(tmp_path / "a.parquet", [record("q1")])
     (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl")
     assert len(list(read_records(tmp_path / "a.jsonl"))) == 1
@@ -175,7 +175,7 @@ def strictly(path: Path) -> Iterator[PromptRecord]:
 
 
 @pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
-def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, Any]) -> None:
+def test_tabulate_of_parquet_rows_equals_the_table_of_their_records(path: Path, good: dict[str, Any]) -> None:
     rows = [*(row(f"fine {number}") for number in range(100)), good | {"id": "this"}]
     expected = parts(tabulate(strictly(table(path, rows))))
     assert parts(tabulate(read_records(path))) == expected
@@ -186,7 +186,9 @@ def test_rows_make_the_same_table_as_their_records(path: Path, good: dict[str, A
 
 @pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
 @pytest.mark.parametrize("place", [5, 70])
-def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: str, words: str) -> None:
+def test_read_records_names_the_bad_parquet_row(
+    path: Path, place: int, bad: dict[str, Any], field: str, words: str
+) -> None:
     # So that `name` stands for the id where it is to be empty.
     bad = {key: value for key, value in bad.items() if key != "name"} | (
         {"id": bad["name"]} if "name" in bad else {}
@@ -201,7 +203,9 @@ def test_a_bad_row_is_named(path: Path, place: int, bad: dict[str, Any], field: 
     assert outcome(read_records(path)) == (RecordError, str(caught.value))
 
 
-def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tabulate_makes_no_model_of_ordinary_parquet_rows(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10) if one != GOOD[5]]
     expected = outcome(read_records(table(path, rows)))
 
@@ -216,7 +220,7 @@ def test_no_model_is_made_of_good_rows(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.long
-def test_metadata_is_held_once_and_as_text(path: Path) -> None:
+def test_tabulate_holds_parquet_metadata_once_as_text(path: Path) -> None:
     records = [record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
     write_records(path, records)
     metadata = tabulate(read_records(path)).draws.metadata
@@ -252,7 +256,7 @@ SCHEMAS = {
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_other_types_of_the_same_kind_will_do(path: Path, kind: str) -> None:
+def test_read_records_accepts_related_parquet_types(path: Path, kind: str) -> None:
     rows = [row(f"q{number}", candidates=[candidate(score=1), candidate(score=0)]) for number in range(10)]
     table(path, rows, SCHEMAS[kind])
     assert [[one.score for one in made.candidates] for made in read_records(path)] == [[1.0, 0.0]] * 10
@@ -282,7 +286,9 @@ LESS = {name: parquet_schema().field(name).type for name in ("id", "input", "can
         (LESS | {"metadata": pa.struct({"topic": pa.string()})}, "metadata", "found a column of struct"),
     ],
 )
-def test_other_columns_are_refused(path: Path, columns: dict[str, Any], field: str, words: str) -> None:
+def test_read_records_refuses_unknown_or_missing_parquet_columns(
+    path: Path, columns: dict[str, Any], field: str, words: str
+) -> None:
     pq.write_table(pa.schema(columns).empty_table(), path)
     for read in (list, tabulate):
         with pytest.raises(RecordError) as caught:
@@ -291,7 +297,7 @@ def test_other_columns_are_refused(path: Path, columns: dict[str, Any], field: s
         assert words in caught.value.problem
 
 
-def test_a_file_without_rows_is_refused(path: Path) -> None:
+def test_read_records_refuses_a_parquet_file_without_rows(path: Path) -> None:
     pq.write_table(parquet_schema().empty_table(), path)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match=r"records\.parquet: no records"):
@@ -299,7 +305,7 @@ def test_a_file_without_rows_is_refused(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "middle"])
-def test_a_damaged_file_is_named(path: Path, damage: str) -> None:
+def test_read_records_names_a_damaged_parquet_file(path: Path, damage: str) -> None:
     write_records(path, [record(f"q{number} {os.urandom(50).hex()}") for number in range(500)])
     content = bytearray(path.read_bytes())
     if damage == "cut":
@@ -313,7 +319,7 @@ def test_a_damaged_file_is_named(path: Path, damage: str) -> None:
             read(read_records(path))
 
 
-def test_texts_that_are_not_utf8_are_refused(path: Path) -> None:
+def test_read_records_refuses_parquet_texts_that_are_not_utf8(path: Path) -> None:
     binary = pa.array([b"q\xff"], pa.binary()).view(pa.string())
     rows = pa.Table.from_pylist([row()], schema=parquet_schema()).set_column(0, "id", binary)
     pq.write_table(rows, path)
@@ -322,14 +328,14 @@ def test_texts_that_are_not_utf8_are_refused(path: Path) -> None:
             read(read_records(path))
 
 
-def test_a_bad_provenance_is_named(path: Path) -> None:
+def test_read_records_names_a_bad_parquet_provenance(path: Path) -> None:
     text = json.dumps({"format": "langchain-cfc/records", "version": 2, "n": 2})
     table(path, [row()], parquet_schema().with_metadata({"langchain-cfc": text}))
     with pytest.raises(RecordError, match=r"version: found 2; expected 1"):
         list(read_records(path))
 
 
-def test_the_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_records_without_pyarrow_name_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_records(path, [record("q1")])
     before = path.read_bytes()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -346,7 +352,9 @@ def huge_rows(path: Path, size: int, count: int = 64) -> None:
     pq.write_table(pa.Table.from_pylist(rows, schema=parquet_schema()), path, compression="zstd")
 
 
-def test_rows_that_unpack_to_far_more_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_records_refuses_parquet_rows_that_unpack_to_too_much(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     huge_rows(path, 50_000)
     assert path.stat().st_size < 20_000
     assert len(list(read_records(path))) == 64
@@ -357,7 +365,7 @@ def test_rows_that_unpack_to_far_more_are_refused(path: Path, monkeypatch: pytes
             read(read_records(path))
 
 
-def test_a_column_that_is_compressed_beyond_reason_is_not_unpacked(path: Path) -> None:
+def test_read_records_does_not_unpack_a_parquet_bomb(path: Path) -> None:
     rows = [{**row(f"q{number}"), "input": json.dumps("a" * 30_000_000)} for number in range(3)]
     table = pa.Table.from_pylist(rows, schema=parquet_schema())
     pq.write_table(table, path, compression="zstd", use_dictionary=False)

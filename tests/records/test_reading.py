@@ -46,39 +46,39 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "records.jsonl"
 
 
-def test_records_are_read_in_order_as_often_as_wanted(path: Path) -> None:
+def test_read_records_iterates_in_order_and_repeatedly(path: Path) -> None:
     records = read_records(write_lines(path, HEADER, fields("q1"), fields("q2", metadata={"topic": "geo"})))
     assert [record.id for record in records] == ["q1", "q2"]
     assert [record.metadata for record in records] == [{}, {"topic": "geo"}]
     assert records.provenance == Provenance(n=2)
 
 
-def test_a_file_without_provenance_says_so(path: Path) -> None:
+def test_read_records_without_a_header_has_no_provenance(path: Path) -> None:
     assert read_records(write_lines(path, fields())).provenance is None
 
 
-def test_paths_may_be_texts(path: Path) -> None:
+def test_read_records_accepts_paths_as_text(path: Path) -> None:
     assert read_records(str(write_lines(path, fields()))).paths == (path,)
 
 
-def test_several_files_are_one_dataset(tmp_path: Path) -> None:
+def test_read_records_joins_several_files(tmp_path: Path) -> None:
     one = write_lines(tmp_path / "a.jsonl", HEADER, fields("q1"))
     two = write_lines(tmp_path / "b.jsonl", HEADER, fields("q2"))
     assert [record.id for record in read_records(one, two)] == ["q1", "q2"]
 
 
 @pytest.mark.parametrize("name", ["records.jsonl.gz", "records.jsonl"])
-def test_gzip_is_told_by_its_first_bytes(tmp_path: Path, name: str) -> None:
+def test_read_records_recognises_gzip_by_its_first_bytes(tmp_path: Path, name: str) -> None:
     plain = write_lines(tmp_path / "plain", HEADER, fields()).read_bytes()
     (tmp_path / name).write_bytes(gzip.compress(plain))
     assert list(read_records(tmp_path / name)) == list(read_records(tmp_path / "plain"))
 
 
-def test_a_plain_file_may_be_called_gz(tmp_path: Path) -> None:
+def test_read_records_accepts_a_plain_file_called_gz(tmp_path: Path) -> None:
     assert len(list(read_records(write_lines(tmp_path / "records.gz", fields())))) == 1
 
 
-def test_byte_order_mark_blank_lines_and_windows_line_ends_are_tolerated(path: Path) -> None:
+def test_read_records_accepts_byte_order_mark_blank_lines_and_crlf(path: Path) -> None:
     lines = [
         "\ufeff",
         json.dumps(HEADER),
@@ -93,7 +93,7 @@ def test_byte_order_mark_blank_lines_and_windows_line_ends_are_tolerated(path: P
     assert [record.input for record in records] == ["é\u2028"]
 
 
-def test_a_byte_order_mark_and_a_missing_last_line_end(path: Path) -> None:
+def test_read_records_accepts_a_missing_last_line_end(path: Path) -> None:
     path.write_bytes(b"\xef\xbb\xbf" + json.dumps(fields()).encode())
     assert len(list(read_records(path))) == 1
 
@@ -174,7 +174,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("bad", "field", "words"), LINES)
-def test_the_first_bad_line_is_named(path: Path, bad: object, field: str, words: list[str]) -> None:
+def test_read_records_names_the_first_bad_line(path: Path, bad: object, field: str, words: list[str]) -> None:
     error = first_problem(write_lines(path, fields("fine"), "", bad, "{"))
     assert (error.source, error.line, error.field) == (str(path), 3, field)
     for word in words:
@@ -182,20 +182,20 @@ def test_the_first_bad_line_is_named(path: Path, bad: object, field: str, words:
     assert len(error.problem) < 250
 
 
-def test_long_values_are_shortened(path: Path) -> None:
+def test_read_records_shortens_long_values_in_errors(path: Path) -> None:
     error = first_problem(write_lines(path, fields(cluster=["x" * 10_000] * 1000)))
     assert "found ['xxx" in error.problem
     assert len(error.problem) < 100
 
 
-def test_bytes_that_are_not_utf8_are_named(path: Path) -> None:
+def test_read_records_names_bytes_that_are_not_utf8(path: Path) -> None:
     path.write_bytes(json.dumps(fields()).encode() + b'\n{"id": "\xe9"}\n')
     error = first_problem(path)
     assert (error.line, error.field) == (2, "")
     assert "not UTF-8: byte 0xe9 at position 9" in error.problem
 
 
-def test_a_byte_order_mark_further_down_is_no_json(path: Path) -> None:
+def test_read_records_refuses_a_byte_order_mark_in_a_later_line(path: Path) -> None:
     path.write_bytes(json.dumps(fields()).encode() + b"\n\xef\xbb\xbf{}\n")
     assert (first_problem(path).line, "not JSON" in first_problem(path).problem) == (2, True)
 
@@ -204,7 +204,7 @@ def test_a_byte_order_mark_further_down_is_no_json(path: Path) -> None:
     ("lines", "where"),
     [((fields("q1"), fields("q2", n=3)), "{path}, line 1"), ((HEADER, fields(n=3)), "the provenance")],
 )
-def test_the_first_record_or_the_provenance_sets_the_number_of_candidates(
+def test_read_records_takes_n_from_the_first_record_or_provenance(
     path: Path, lines: tuple[object, ...], where: str
 ) -> None:
     error = first_problem(write_lines(path, *lines))
@@ -213,13 +213,13 @@ def test_the_first_record_or_the_provenance_sets_the_number_of_candidates(
     assert where.format(path=path) in error.problem
 
 
-def test_ids_are_used_once(path: Path) -> None:
+def test_read_records_refuses_a_repeated_id(path: Path) -> None:
     error = first_problem(write_lines(path, fields("q1"), fields("q2"), fields("q1")))
     assert (error.line, error.field) == (3, "id")
     assert f"'q1' is also the id of {path}, line 1" in error.problem
 
 
-def test_ids_and_numbers_are_compared_across_files(tmp_path: Path) -> None:
+def test_read_records_compares_ids_and_n_across_files(tmp_path: Path) -> None:
     one = write_lines(tmp_path / "a.jsonl", fields("q1"))
     error = first_problem(one, write_lines(tmp_path / "b.jsonl", fields("q2"), fields("q1")))
     assert (error.source, error.line, error.field) == (str(tmp_path / "b.jsonl"), 2, "id")
@@ -229,7 +229,7 @@ def test_ids_and_numbers_are_compared_across_files(tmp_path: Path) -> None:
     assert f"{one}, line 1" in error.problem
 
 
-def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
+def test_read_records_refuses_the_same_file_twice(path: Path) -> None:
     write_lines(path, fields())
     assert (first_problem(path, path).line, first_problem(path, path).field) == (1, "id")
 
@@ -247,7 +247,9 @@ def test_a_file_given_twice_repeats_its_ids(path: Path) -> None:
         (HEADER | {"verifier": "judge"}, "verifier", ["found 'judge'", "a JSON object"]),
     ],
 )
-def test_a_bad_provenance_is_named(path: Path, header: object, field: str, words: list[str]) -> None:
+def test_read_records_names_a_bad_provenance(
+    path: Path, header: object, field: str, words: list[str]
+) -> None:
     error = first_problem(write_lines(path, header, fields()))
     assert (error.line, error.field) == (1, field)
     for word in words:
@@ -257,7 +259,9 @@ def test_a_bad_provenance_is_named(path: Path, header: object, field: str, words
 
 
 @pytest.mark.parametrize("lines", [(HEADER, fields(), HEADER), (HEADER, HEADER), (fields(), HEADER)])
-def test_a_provenance_stands_first_and_once(path: Path, lines: tuple[object, ...]) -> None:
+def test_read_records_allows_a_provenance_on_the_first_line_only(
+    path: Path, lines: tuple[object, ...]
+) -> None:
     error = first_problem(write_lines(path, *lines))
     assert (error.line, error.field) == (len(lines), "format")
     assert "only be the first line" in error.problem
@@ -272,7 +276,9 @@ def test_a_provenance_stands_first_and_once(path: Path, lines: tuple[object, ...
         ("", HEADER, "", "one here, but none"),
     ],
 )
-def test_files_have_one_provenance(tmp_path: Path, one: object, two: object, field: str, words: str) -> None:
+def test_read_records_refuses_files_with_different_provenance(
+    tmp_path: Path, one: object, two: object, field: str, words: str
+) -> None:
     first = write_lines(tmp_path / "a.jsonl", one, fields("q1"))
     second = write_lines(tmp_path / "b.jsonl", two, fields("q2"))
     error = first_problem(first, second)
@@ -283,18 +289,18 @@ def test_files_have_one_provenance(tmp_path: Path, one: object, two: object, fie
 
 
 @pytest.mark.parametrize("lines", [(), ("", " "), (HEADER,), (HEADER, "")])
-def test_a_file_holds_at_least_one_record(path: Path, lines: tuple[object, ...]) -> None:
+def test_read_records_refuses_a_file_without_records(path: Path, lines: tuple[object, ...]) -> None:
     error = first_problem(write_lines(path, *lines))
     assert (error.line, error.problem.startswith("no records")) == (0, True)
 
 
-def test_each_of_several_files_holds_records(tmp_path: Path, path: Path) -> None:
+def test_read_records_refuses_an_empty_file_among_several(tmp_path: Path, path: Path) -> None:
     write_lines(path, fields())
     empty = write_lines(tmp_path / "empty.jsonl")
     assert first_problem(path, empty).source == str(empty)
 
 
-def test_a_truncated_gzip_is_named_after_its_whole_lines(tmp_path: Path) -> None:
+def test_read_records_names_the_line_where_a_gzip_is_cut(tmp_path: Path) -> None:
     # Ids that do not compress, so that whole lines come before the cut.
     lines = [fields(f"{number}-{os.urandom(500).hex()}") for number in range(100)]
     packed = gzip.compress(write_lines(tmp_path / "plain", *lines).read_bytes())
@@ -308,7 +314,7 @@ def test_a_truncated_gzip_is_named_after_its_whole_lines(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("damage", ["checksum", "middle", "start"])
-def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
+def test_read_records_names_a_damaged_gzip(tmp_path: Path, damage: str) -> None:
     packed = bytearray(gzip.compress(write_lines(tmp_path / "plain", fields()).read_bytes()))
     position = {"checksum": len(packed) - 5, "middle": len(packed) // 2, "start": 2}[damage]
     packed[position] ^= 0xFF
@@ -317,7 +323,7 @@ def test_a_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
     assert "the file is damaged" in first_problem(path).problem
 
 
-def test_lines_are_bounded_whatever_they_hold(path: Path) -> None:
+def test_max_line_bytes_bounds_the_memory_of_a_line(path: Path) -> None:
     write_lines(path, fields("q1"), fields("q2", input="x" * 30_000_000))
     tracemalloc.start()
     try:
@@ -329,34 +335,34 @@ def test_lines_are_bounded_whatever_they_hold(path: Path) -> None:
     assert peak < 3_000_000
 
 
-def test_the_bound_counts_the_line_end(path: Path) -> None:
+def test_max_line_bytes_counts_the_line_end(path: Path) -> None:
     size = len(write_lines(path, fields()).read_bytes())
     assert len(list(read_records(path, max_line_bytes=size))) == 1
     assert "max_line_bytes" in first_problem(path, max_line_bytes=size - 1).problem
 
 
-def test_a_file_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+def test_read_records_names_a_missing_file_at_once(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"none\.jsonl: no such file"):
         read_records(tmp_path / "none.jsonl")
     with pytest.raises(RecordError, match="not a regular file"):
         read_records(tmp_path)
 
 
-def test_a_file_that_disappears_is_named(path: Path) -> None:
+def test_read_records_names_a_file_that_disappears(path: Path) -> None:
     records = read_records(write_lines(path, fields()))
     path.unlink()
     with pytest.raises(RecordError, match="cannot be opened: No such file"):
         list(records)
 
 
-def test_arguments_are_checked(path: Path) -> None:
+def test_read_records_refuses_invalid_arguments(path: Path) -> None:
     with pytest.raises(InputError, match="at least one file"):
         read_records()
     with pytest.raises(InputError, match="max_line_bytes >= 1"):
         read_records(write_lines(path, fields()), max_line_bytes=0)
 
 
-def test_records_before_a_bad_line_are_passed_on(path: Path) -> None:
+def test_read_records_yields_records_before_a_bad_line(path: Path) -> None:
     stream = iter(read_records(write_lines(path, HEADER, fields("q1"), "{")))
     assert next(stream).id == "q1"
     with pytest.raises(RecordError, match="line 3"):
@@ -364,7 +370,7 @@ def test_records_before_a_bad_line_are_passed_on(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_reading_takes_the_memory_of_ids_not_of_records(path: Path) -> None:
+def test_read_records_keeps_ids_and_not_records_in_memory(path: Path) -> None:
     size = 20_000
     with path.open("w", encoding="utf-8") as file:
         for number in range(size):

@@ -18,42 +18,42 @@ def record(**changes: Any) -> PromptRecord:
     )
 
 
-def test_a_record_is_made_of_plain_arguments() -> None:
+def test_prompt_record_is_made_of_plain_arguments() -> None:
     made = PromptRecord(id="q1", input="Capital?", candidates=(Candidate(text="", score=0, correct=False),))
     assert made.candidates[0].score == 0.0
     assert isinstance(made.candidates[0].score, float)
     assert (made.metadata, made.reference, made.cluster) == ({}, None, None)
 
 
-def test_a_list_of_candidates_becomes_a_tuple_in_the_same_order() -> None:
+def test_prompt_record_keeps_candidates_as_a_tuple_in_order() -> None:
     listed = [candidate(text=text) for text in "cab"]
     assert record(candidates=listed).candidates == tuple(listed)
 
 
-def test_candidates_without_an_order_are_refused() -> None:
+def test_prompt_record_refuses_candidates_without_an_order() -> None:
     with pytest.raises(ValidationError, match="candidates"):
         record(candidates={1: candidate()}.values())
 
 
 @pytest.mark.parametrize("score", [0, 1, 0.0, 1.0, 1e-300])
-def test_scores_of_the_unit_interval_are_accepted(score: float) -> None:
+def test_candidate_accepts_scores_of_the_unit_interval(score: float) -> None:
     assert candidate(score=score).score == score
 
 
 @pytest.mark.parametrize("score", [-0.001, 1.001, True, "0.5", None, float("nan"), float("inf"), 10**400])
-def test_other_scores_are_refused(score: object) -> None:
+def test_candidate_refuses_other_scores(score: object) -> None:
     with pytest.raises(ValidationError, match="score"):
         candidate(score=score)
 
 
 @pytest.mark.parametrize("correct", [1, 0, "true", None])
-def test_labels_are_booleans(correct: object) -> None:
+def test_candidate_refuses_labels_that_are_not_booleans(correct: object) -> None:
     with pytest.raises(ValidationError, match="correct"):
         candidate(correct=correct)
 
 
 @pytest.mark.parametrize("content", [{"text": None}, {"message": {}}])
-def test_a_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) -> None:
+def test_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="expected exactly one"):
         candidate(**content)
 
@@ -83,12 +83,12 @@ def test_a_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]
         {"unknown": 1},
     ],
 )
-def test_what_cannot_be_written_as_a_record_is_refused(changes: dict[str, Any]) -> None:
+def test_prompt_record_refuses_invalid_fields(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(changes))):
         record(**changes)
 
 
-def test_endless_nesting_is_refused() -> None:
+def test_prompt_record_refuses_endless_nesting() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValidationError, match="more than 100 nested levels"):
@@ -96,21 +96,21 @@ def test_endless_nesting_is_refused() -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "text", [], [{"role": "user", "content": None}], {"question": "?"}])
-def test_inputs_are_texts_messages_or_objects(prompt: object) -> None:
+def test_prompt_record_accepts_texts_messages_and_objects_as_input(prompt: object) -> None:
     assert record(input=prompt).input == prompt
 
 
-def test_metadata_keeps_its_types() -> None:
+def test_prompt_record_keeps_the_types_of_metadata() -> None:
     kept = record(metadata={"flag": True, "count": 1, "share": 1.0, "topic": "geo"}).metadata
     assert [type(value) for value in kept.values()] == [bool, int, float, str]
 
 
-def test_models_are_frozen() -> None:
+def test_prompt_record_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         record().id = "q2"
 
 
-def test_the_answer_key_is_the_answer_then_the_text_then_the_message() -> None:
+def test_answer_key_is_the_answer_else_the_text_else_the_message() -> None:
     assert candidate(answer="42").answer_key == "42"
     assert candidate(answer="").answer_key == ""
     assert candidate(text="").answer_key == ""
@@ -122,7 +122,7 @@ def test_the_answer_key_is_the_answer_then_the_text_then_the_message() -> None:
 @pytest.mark.parametrize(
     "changes", [{"n": 0}, {"n": True}, {"version": 2}, {"format": "other"}, {"answer": "id"}]
 )
-def test_provenance_is_of_one_format_and_version(changes: dict[str, Any]) -> None:
+def test_provenance_refuses_other_formats_and_versions(changes: dict[str, Any]) -> None:
     assert Provenance(n=10).generator is None
     with pytest.raises(ValidationError, match=next(iter(changes))):
         Provenance.model_validate({"n": 10} | changes)

@@ -57,7 +57,7 @@ def agree(count: int, size: int, share: float) -> bool:
     return bool(min(law.cdf(count), law.sf(count - 1)) > 5e-7)
 
 
-def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
+def test_split_plan_parts_never_change_between_releases() -> None:
     # Written down once: with other hashes, artifacts saved before would not recognise their own records.
     assert [PLAN.part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
     assert [PLAN.part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
@@ -65,7 +65,7 @@ def test_the_parts_of_a_plan_are_what_they_have_always_been() -> None:
     assert digest_ids(["p0", "p1"]) == GOLDEN_DIGEST
 
 
-def test_each_part_gets_its_share() -> None:
+def test_split_plan_gives_each_part_its_share() -> None:
     size = repetitions(20_000, share=0.4)
     parts = [PLAN.part(f"id {row}", None) for row in range(size)]
     assert agree(parts.count("test"), size, 0.3)
@@ -76,33 +76,33 @@ def test_each_part_gets_its_share() -> None:
 
 @settings(derandomize=True)
 @given(NAMES, NAMES, NAMES)
-def test_the_part_depends_on_the_cluster_or_else_the_id(one: str, other: str, cluster: str) -> None:
+def test_split_plan_part_depends_on_the_cluster_or_else_the_id(one: str, other: str, cluster: str) -> None:
     assert PLAN.part(one, cluster) == PLAN.part(other, cluster)
     assert PLAN.part(one, None) == PLAN.part(one, None)
 
 
-def test_a_cluster_and_an_id_of_the_same_name_are_two_things() -> None:
+def test_split_plan_keeps_cluster_and_id_names_apart() -> None:
     names = [f"n{row}" for row in range(2000)]
     differ = sum(PLAN.part(name, None) != PLAN.part("x", name) for name in names)
     shares = np.array([0.3, 0.7 * 0.25, 0.7 * 0.75])
     assert agree(differ, len(names), float(1.0 - shares @ shares))
 
 
-def test_another_seed_splits_independently() -> None:
+def test_split_plan_with_another_seed_splits_independently() -> None:
     other = split_plan(1, fit=0.25, test=0.3)
     names = [f"n{row}" for row in range(2000)]
     both = sum(PLAN.part(name, None) == other.part(name, None) == "test" for name in names)
     assert agree(both, len(names), 0.3 * 0.3)
 
 
-def test_a_share_of_zero_holds_no_prompt() -> None:
+def test_split_plan_share_of_zero_holds_no_prompt() -> None:
     names = [f"n{row}" for row in range(1000)]
     assert {split_plan(0, fit=0.0, test=0.0).part(name, None) for name in names} == {"calibration"}
     assert {split_plan(0, fit=0.5, test=0.0).part(name, None) for name in names} == {"fit", "calibration"}
     assert {split_plan(0, fit=0.0, test=0.5).part(name, None) for name in names} == {"test", "calibration"}
 
 
-def test_raising_a_share_only_adds_to_its_part() -> None:
+def test_split_plan_larger_share_only_adds_to_its_part() -> None:
     names = [f"n{row}" for row in range(1000)]
 
     def members(part: str, **shares: float) -> set[str]:
@@ -120,7 +120,7 @@ def test_raising_a_share_only_adds_to_its_part() -> None:
         st.tuples(NAMES, st.none() | st.sampled_from("abc")), max_size=30, unique_by=lambda pair: pair[0]
     )
 )
-def test_rows_are_a_partition_in_ascending_order(pairs: list[tuple[str, str | None]]) -> None:
+def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | None]]) -> None:
     labelled = prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
     rows = PLAN.rows(labelled)
     assert list(rows) == ["fit", "calibration", "certification", "test"]
@@ -137,9 +137,7 @@ def test_rows_are_a_partition_in_ascending_order(pairs: list[tuple[str, str | No
     ),
     st.randoms(use_true_random=False),
 )
-def test_one_prompt_of_each_cluster_is_chosen_whatever_the_order(
-    pairs: list[tuple[str, str | None]], chance: Any
-) -> None:
+def test_one_per_cluster_does_not_depend_on_order(pairs: list[tuple[str, str | None]], chance: Any) -> None:
     def chosen(order: list[tuple[str, str | None]]) -> set[tuple[str, str | None]]:
         rows = PLAN.one_per_cluster(prompts([name for name, _ in order], [cluster for _, cluster in order]))
         assert (np.diff(rows) > 0).all()
@@ -152,7 +150,7 @@ def test_one_prompt_of_each_cluster_is_chosen_whatever_the_order(
     assert chosen(chance.sample(pairs, len(pairs))) == found
 
 
-def test_the_one_of_a_cluster_is_chosen_by_lot() -> None:
+def test_one_per_cluster_chooses_uniformly() -> None:
     labelled = prompts([f"p{row}" for row in range(4000)], [f"c{row // 4}" for row in range(4000)])
     places = (PLAN.one_per_cluster(labelled) % 4).tolist()
     assert all(agree(places.count(place), 1000, 0.25) for place in range(4))
@@ -160,7 +158,7 @@ def test_the_one_of_a_cluster_is_chosen_by_lot() -> None:
     assert agree(int((other == PLAN.one_per_cluster(labelled)).sum()), 1000, 0.25)
 
 
-def test_the_sketch_is_made_of_the_smallest_hashes_and_of_no_id() -> None:
+def test_compute_sketch_keeps_the_smallest_hashes_and_no_id() -> None:
     ids = [f"id {row}" for row in range(1000)]
     sketch = PLAN.compute_sketch(ids)
     assert len(sketch) == SKETCH_SIZE == 256
@@ -171,7 +169,7 @@ def test_the_sketch_is_made_of_the_smallest_hashes_and_of_no_id() -> None:
     assert PLAN.compute_sketch([]) == ()
 
 
-def test_ids_of_the_sketch_are_met_and_no_others() -> None:
+def test_has_overlap_finds_exactly_the_ids_of_the_sketch() -> None:
     ids = [f"id {row}" for row in range(1000)]
     sketch = PLAN.compute_sketch(ids)
     met = [one for one in ids if PLAN.has_overlap(sketch, [one])]
@@ -182,7 +180,7 @@ def test_ids_of_the_sketch_are_met_and_no_others() -> None:
     assert not split_plan(1, fit=0.25, test=0.3).has_overlap(sketch, ids)
 
 
-def test_a_shared_hundredth_is_met_as_often_as_stated() -> None:
+def test_has_overlap_finds_a_shared_hundredth_as_often_as_stated() -> None:
     # A share p of the ids misses the sketch with probability about (1 - p)^256; here p = 0.01.
     ids = [f"id {row}" for row in range(10_000)]
     sketch = PLAN.compute_sketch(ids)
@@ -191,7 +189,7 @@ def test_a_shared_hundredth_is_met_as_often_as_stated() -> None:
     assert agree(missed, 100, (1 - 0.01) ** 256)
 
 
-def test_the_digest_is_that_of_a_set() -> None:
+def test_digest_ids_is_that_of_a_set() -> None:
     assert digest_ids(["a", "b", "c"]) == digest_ids(iter(["c", "a", "b"]))
     digests = {
         digest_ids(ids) for ids in ([], ["a"], ["b"], ["a", "b"], ["ab"], ["a", "b", "c"], ["a\nb"], [""])
@@ -200,18 +198,18 @@ def test_the_digest_is_that_of_a_set() -> None:
     assert all(len(one) == len("sha256:") + 64 for one in digests)
 
 
-def test_seeds_are_texts_and_numbers_the_same() -> None:
+def test_split_plan_reads_seeds_as_text() -> None:
     assert split_plan(7, fit=0.1, test=0.1) == split_plan("7", fit=0.1, test=0.1)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, math.nan, math.inf, "much"])
 @pytest.mark.parametrize("name", ["fit", "test", "certification"])
-def test_impossible_shares_are_refused(name: str, share: Any) -> None:
+def test_split_plan_refuses_invalid_shares(name: str, share: Any) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
         split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
 
 
-def test_the_third_split_takes_from_calibration_and_leaves_the_test_part_alone() -> None:
+def test_certification_part_takes_from_fit_and_calibration_only() -> None:
     labelled = LabelledBatch.of(
         [f"p{row}" for row in range(2000)], [[0.5]] * 2000, [[True]] * 2000, [["a"]] * 2000
     )
@@ -229,20 +227,20 @@ def test_the_third_split_takes_from_calibration_and_leaves_the_test_part_alone()
         assert {plan.part(labelled.ids[row], None) for row in rows.tolist()} == {part}
 
 
-def test_plans_without_a_third_split_are_written_as_ever() -> None:
+def test_split_plan_without_certification_dumps_as_before() -> None:
     assert set(split_plan(0, fit=0.1, test=0.1).model_dump()) == {"seed", "fit", "test"}
     plan = split_plan(0, fit=0.1, test=0.1, certification=0.2)
     assert SplitPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
-def test_a_plan_is_data() -> None:
+def test_split_plan_survives_json_and_refuses_invalid_data() -> None:
     assert SplitPlan.model_validate_json(PLAN.model_dump_json()) == PLAN
     for wrong in ({"seed": 0}, {"fit": 1.0}, {"surprise": 1}):
         with pytest.raises(ValueError, match="validation error"):
             SplitPlan.model_validate({**PLAN.model_dump(), **wrong})
 
 
-def test_names_that_no_file_can_hold_do_no_harm() -> None:
+def test_split_plan_accepts_names_with_lone_surrogates() -> None:
     # Half of a surrogate pair is no Unicode text, but reaches Python through file names and escapes.
     assert PLAN.part("\ud800", None) in {"fit", "calibration", "test"}
     assert digest_ids(["\ud800"]) != digest_ids(["\ud801"])

@@ -29,7 +29,7 @@ def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
     return PromptRecord(id=name, input="?", candidates=candidates, **changes)
 
 
-def test_records_become_arrays() -> None:
+def test_tabulate_turns_records_into_arrays() -> None:
     table = tabulate([record("q1", cluster="c"), record("q2", "bcb", metadata={"topic": "geo"})])
     np.testing.assert_array_equal(table.draws.scores, [[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]])
     np.testing.assert_array_equal(table.correct, [[False, True, False], [True, False, True]])
@@ -40,7 +40,7 @@ def test_records_become_arrays() -> None:
     assert table.draws.metadata == ({}, {"topic": "geo"})
 
 
-def test_answers_are_told_apart_by_the_extracted_answer() -> None:
+def test_tabulate_compares_answers_by_the_extracted_answer() -> None:
     answers = ["42", "42", None]
     texts = ["It is 42.", "42!", "42"]
     candidates = tuple(
@@ -52,7 +52,7 @@ def test_answers_are_told_apart_by_the_extracted_answer() -> None:
     np.testing.assert_array_equal(table.draws.lengths, [[2, 2, 2]])
 
 
-def test_fewer_candidates_are_the_first_slots() -> None:
+def test_tabulate_n_uses_the_first_slots() -> None:
     table = tabulate([record("q1"), record("q2", "bab")], n=2)
     whole = tabulate([record("q1"), record("q2", "bab")])
     assert table.draws.n == 2
@@ -61,7 +61,7 @@ def test_fewer_candidates_are_the_first_slots() -> None:
 
 
 @pytest.mark.parametrize("n", [4, 0, -1])
-def test_more_candidates_than_recorded_are_refused(n: int) -> None:
+def test_tabulate_refuses_more_candidates_than_recorded(n: int) -> None:
     with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
         tabulate([record("q1")], n=n)
 
@@ -75,7 +75,9 @@ BAD: list[tuple[list[Any], int, str, str]] = [
 
 
 @pytest.mark.parametrize(("bad", "line", "field", "words"), BAD)
-def test_records_in_memory_are_checked_like_files(bad: list[Any], line: int, field: str, words: str) -> None:
+def test_tabulate_checks_records_in_memory_like_files(
+    bad: list[Any], line: int, field: str, words: str
+) -> None:
     with pytest.raises(RecordError) as caught:
         tabulate(bad)
     error = caught.value
@@ -83,12 +85,12 @@ def test_records_in_memory_are_checked_like_files(bad: list[Any], line: int, fie
     assert words in error.problem
 
 
-def test_records_that_differ_are_refused_though_fewer_are_used() -> None:
+def test_tabulate_refuses_unequal_records_even_with_small_n() -> None:
     with pytest.raises(RecordError, match="line 2: candidates"):
         tabulate([record("q1"), record("q2", "ab")], n=1)
 
 
-def test_a_file_gives_the_same_arrays_as_its_records(tmp_path: Path) -> None:
+def test_tabulate_of_a_file_equals_tabulate_of_its_records(tmp_path: Path) -> None:
     # More than one batch.
     records = [record(f"q{number}", "abc" if number % 3 else "cbb") for number in range(1000)]
     write_records(tmp_path / "records.jsonl", records)
@@ -100,7 +102,7 @@ def test_a_file_gives_the_same_arrays_as_its_records(tmp_path: Path) -> None:
     assert table.ids == other.ids == tuple(one.id for one in records)
 
 
-def test_texts_are_not_held() -> None:
+def test_tabulate_does_not_hold_texts() -> None:
     def large() -> Iterator[PromptRecord]:
         for number in range(3000):
             answer = Candidate(text=f"{number}" * 2000, score=0.5, correct=True)
@@ -126,7 +128,7 @@ def make_scored_record(name: str, *outputs: dict[str, float] | None) -> PromptRe
 JUDGE = Combination(names=("judge",), centres=(1.0,), scales=(2.0,), coefficients=(0.5,), intercept=0.1)
 
 
-def test_raw_outputs_come_in_the_order_of_the_names() -> None:
+def test_tabulate_raw_orders_outputs_by_the_names() -> None:
     records = [
         make_scored_record("q1", {"b": 2.0, "a": 1.0, "c": 9.0}, {"a": 3.0, "b": 4.0}),
         make_scored_record("q2", {"a": 5, "b": 6}, {"a": 5, "b": 6}),
@@ -137,7 +139,7 @@ def test_raw_outputs_come_in_the_order_of_the_names() -> None:
     np.testing.assert_array_equal(tabulate_raw(records, ["b"], n=1)[1], [[[2.0]], [[6.0]]])
 
 
-def test_a_combination_makes_the_scores() -> None:
+def test_tabulate_scores_candidates_by_a_combination() -> None:
     # More than one batch.
     outputs = np.random.default_rng(0).normal(size=(600, 2))
     records = [
@@ -155,7 +157,7 @@ def test_a_combination_makes_the_scores() -> None:
 
 
 @pytest.mark.parametrize("position", [0, 255, 256, 300])
-def test_a_missing_raw_output_is_named_by_its_place(position: int) -> None:
+def test_tabulate_names_the_place_of_a_missing_raw_output(position: int) -> None:
     records = [make_scored_record(f"q{row}", {"judge": 0.1}, {"judge": 0.2}) for row in range(400)]
     records[position] = make_scored_record("bad one", {"judge": 0.1}, {"p_true": 0.2})
     with pytest.raises(RecordError) as caught:
@@ -168,12 +170,12 @@ def test_a_missing_raw_output_is_named_by_its_place(position: int) -> None:
     tabulate(records)
 
 
-def test_names_that_do_not_tell_verifiers_apart_are_refused() -> None:
+def test_tabulate_raw_refuses_repeated_names() -> None:
     with pytest.raises(InputError, match="distinct verifier names"):
         tabulate_raw([make_scored_record("q1", {"a": 1.0})], ["a", "a"])
 
 
-def test_other_scores_leave_the_rest_as_it_is() -> None:
+def test_with_scores_changes_only_the_scores() -> None:
     table = tabulate([record("q1", cluster="c"), record("q2", "bcb", metadata={"topic": "geo"})])
     other = with_scores(table, np.full((2, 3), 0.25))
     np.testing.assert_array_equal(other.draws.scores, np.full((2, 3), 0.25))

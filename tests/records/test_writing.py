@@ -73,7 +73,7 @@ def datasets() -> st.SearchStrategy[list[PromptRecord]]:
     generator=st.none() | json_objects(),
     suffix=st.sampled_from([".jsonl", ".jsonl.gz", ".parquet"]),
 )
-def test_what_is_written_is_read(
+def test_write_records_and_read_records_round_trip(
     tmp_path_factory: pytest.TempPathFactory,
     data: list[PromptRecord],
     generator: dict[str, Any] | None,
@@ -91,21 +91,21 @@ def test_what_is_written_is_read(
     assert path.read_bytes() == before
 
 
-def test_a_file_can_be_read_while_it_is_rewritten(tmp_path: Path) -> None:
+def test_write_records_may_rewrite_the_file_it_reads(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     write_records(path, [record("q1"), record("q2")], Provenance(n=2, verifier={"id": "judge"}))
     assert write_records(path, read_records(path)) == 2
     assert read_records(path).provenance == Provenance(n=2, verifier={"id": "judge"})
 
 
-def test_given_provenance_goes_before_that_of_the_file(tmp_path: Path) -> None:
+def test_write_records_prefers_the_given_provenance(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     write_records(path, [record()], Provenance(n=2, verifier={"id": "judge"}))
     write_records(path, read_records(path), Provenance(n=2))
     assert read_records(path).provenance == Provenance(n=2)
 
 
-def test_fields_left_out_are_not_written_but_empty_answers_are(tmp_path: Path) -> None:
+def test_write_records_omits_missing_fields_and_keeps_empty_answers(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     empty = Candidate(text="", score=0.0, correct=False, answer="")
     write_records(
@@ -117,7 +117,9 @@ def test_fields_left_out_are_not_written_but_empty_answers_are(tmp_path: Path) -
     )
 
 
-def test_equal_records_give_equal_compressed_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_records_gives_equal_gzip_bytes_for_equal_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_records(tmp_path / "a.jsonl.gz", [record()])
     monkeypatch.setattr("time.time", lambda: 2_000_000_000.0)
     write_records(tmp_path / "b.jsonl.gz", [record()])
@@ -142,7 +144,7 @@ BAD: list[tuple[list[Any], Provenance | None, tuple[int, str], str]] = [
 
 
 @pytest.mark.parametrize(("bad", "provenance", "place", "words"), BAD)
-def test_records_that_are_no_dataset_leave_the_old_file(
+def test_write_records_keeps_the_old_file_if_records_are_invalid(
     tmp_path: Path, bad: list[Any], provenance: Provenance | None, place: tuple[int, str], words: str
 ) -> None:
     path = tmp_path / "records.jsonl.gz"
@@ -158,7 +160,7 @@ def test_records_that_are_no_dataset_leave_the_old_file(
 
 
 @pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_a_failure_on_the_way_leaves_the_old_file(tmp_path: Path, failure: BaseException) -> None:
+def test_write_records_keeps_the_old_file_after_a_failure(tmp_path: Path, failure: BaseException) -> None:
     def failing() -> Iterator[PromptRecord]:
         yield from (record(f"q{number}") for number in range(1000))
         raise failure
@@ -172,7 +174,7 @@ def test_a_failure_on_the_way_leaves_the_old_file(tmp_path: Path, failure: BaseE
     assert names(tmp_path) == ["records.jsonl"]
 
 
-def test_a_bad_source_is_named_as_the_reader_names_it(tmp_path: Path) -> None:
+def test_write_records_names_a_bad_source_like_the_reader(tmp_path: Path) -> None:
     source = tmp_path / "source.jsonl"
     write_records(source, [record()])
     with source.open("a") as file:
@@ -182,19 +184,19 @@ def test_a_bad_source_is_named_as_the_reader_names_it(tmp_path: Path) -> None:
     assert names(tmp_path) == ["source.jsonl"]
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_write_records_names_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none does not exist"):
         write_records(tmp_path / "none" / "records.jsonl", [record()])
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz", "records.parquet"])
-def test_the_file_can_be_read_by_its_owner_alone(tmp_path: Path, name: str) -> None:
+def test_write_records_makes_files_readable_by_the_owner_only(tmp_path: Path, name: str) -> None:
     write_records(tmp_path / name, [record()])
     assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz", "records.parquet"])
-def test_records_replace_records_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_write_records_replaces_only_files_of_records(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.touch()
     write_records(path, [record()])
@@ -207,7 +209,7 @@ def test_records_replace_records_and_nothing_else(tmp_path: Path, name: str) -> 
         assert path.read_bytes() == content
 
 
-def test_a_dataset_in_parquet_is_not_replaced(tmp_path: Path) -> None:
+def test_write_records_does_not_replace_another_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "questions.parquet"
     arrow: Any = importlib.import_module("pyarrow")
     files: Any = importlib.import_module("pyarrow.parquet")

@@ -49,7 +49,7 @@ def suggestions(depends_on: str) -> Iterator[Suggestion]:
         yield suggest(table, alpha=ALPHA, set_rules=["all"], fit_fraction=0.5, splits=20)
 
 
-def test_where_difficulty_depends_on_a_key_the_map_with_that_key_is_chosen() -> None:
+def test_suggest_chooses_the_map_of_the_key_that_matters() -> None:
     made = list(suggestions("kind"))
     wrong = sum(one.features != "group(kind)" for one in made)
     assert wrong <= MOST_WRONG
@@ -64,7 +64,7 @@ def test_where_difficulty_depends_on_a_key_the_map_with_that_key_is_chosen() -> 
         assert marginal.gap == pytest.approx(TAU - KEPT_ON_ODD, abs=5 * marginal.gap_error)
 
 
-def test_where_nothing_matters_one_threshold_is_chosen() -> None:
+def test_suggest_chooses_one_threshold_if_no_key_matters() -> None:
     made = list(suggestions("nothing"))
     assert sum(one.features != "1" for one in made) <= MOST_WRONG
     evenest = [min(one.options, key=lambda option: option.gap).features for one in made]
@@ -80,7 +80,7 @@ def kept_exactly(artifact: CalibrationArtifact) -> FloatArray:
     return laws.covered_at(np.where(np.isposinf(thresholds), 1.0, thresholds))
 
 
-def test_what_is_calibrated_with_a_suggestion_keeps_its_promise() -> None:
+def test_suggested_options_keep_the_promise() -> None:
     """Given the fit split, the map is fixed, so that theorem 1 holds for it as for any other.
 
     Success scores are continuous and every prompt has a correct candidate, so that kept promise has an
@@ -156,7 +156,7 @@ def kept_with(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch
     return float(laws.kept_by(decide(artifact, scored.draws), scored).mean())
 
 
-def test_selecting_on_the_prompts_that_calibrate_would_break_the_promise() -> None:
+def test_selecting_options_on_calibration_prompts_breaks_the_promise() -> None:
     rng = np.random.default_rng(12)
     honest, greedy = [], []
     for _ in range(repetitions(70)):

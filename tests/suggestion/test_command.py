@@ -28,7 +28,9 @@ def ran(records: Path) -> Ran:
     return run("suggest", records, *QUICK, *ONE_JOB, "--set-rule", "all")
 
 
-def test_it_says_what_to_run_next_and_that_runs(ran: Ran, records: Path, tmp_path: Path) -> None:
+def test_suggest_command_prints_a_calibrate_command_that_runs(
+    ran: Ran, records: Path, tmp_path: Path
+) -> None:
     assert ran.code == 0
     assert ran.err == ""
     command = ran.out.splitlines()[-1]
@@ -48,7 +50,7 @@ def test_it_says_what_to_run_next_and_that_runs(ran: Ran, records: Path, tmp_pat
     assert "--seed 1" in elsewhere["command"]
 
 
-def test_the_table_fits_and_names_winner_and_runner_up(ran: Ran) -> None:
+def test_suggest_command_table_fits_and_names_winner_and_runner_up(ran: Ran) -> None:
     *text, _ = ran.out.splitlines()
     assert max(map(len, text)) <= 80
     shown = ran.out
@@ -58,7 +60,7 @@ def test_the_table_fits_and_names_winner_and_runner_up(ran: Ran) -> None:
     assert [line.split()[0] for line in text if line[:1].isdigit()][1:3] == ["1", "2"]
 
 
-def test_a_level_out_of_reach_is_an_answer_and_a_wrong_map_is_not(records: Path) -> None:
+def test_suggest_command_exit_codes_for_unattainable_and_invalid(records: Path) -> None:
     out_of_reach = run("suggest", records, "--alpha", "0.01", *ONE_JOB)
     assert out_of_reach.code == 1
     assert "Smallest alpha here" in out_of_reach.err
@@ -68,7 +70,7 @@ def test_a_level_out_of_reach_is_an_answer_and_a_wrong_map_is_not(records: Path)
     assert run("suggest", records.parent / "nowhere.jsonl").code == 2
 
 
-def test_verifiers_are_named(records: Path) -> None:
+def test_suggest_command_names_verifiers(records: Path) -> None:
     data = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "sequence_logprob", "--json").data
     # The score was made of it.
     assert {one["combine"] for one in data["options"]} == {None}

@@ -35,7 +35,7 @@ def found() -> DrawSuggestion:
     )
 
 
-def test_rules_are_judged_by_what_they_save_and_cost(found: DrawSuggestion) -> None:
+def test_suggest_draws_chooses_the_cheapest_rule_within_three_points(found: DrawSuggestion) -> None:
     by_rule = {one.rule: one for one in found.rules}
     assert list(by_rule) == ["lead(1, at_most=10)", "fixed(5)", "below(0.5, at_most=10)", "fixed(10)"]
     assert by_rule["fixed(10)"].mean_draws == 10.0
@@ -50,7 +50,7 @@ def test_rules_are_judged_by_what_they_save_and_cost(found: DrawSuggestion) -> N
     assert by_rule["fixed(5)"].coverage < most - found.most_lost
 
 
-def test_the_front_holds_what_no_rule_is_better_than(found: DrawSuggestion) -> None:
+def test_suggest_draws_front_contains_the_undominated_rules(found: DrawSuggestion) -> None:
     for one in found.rules:
         is_beaten = any(
             other.mean_draws <= one.mean_draws
@@ -61,7 +61,7 @@ def test_the_front_holds_what_no_rule_is_better_than(found: DrawSuggestion) -> N
         assert one.is_on_front is not is_beaten
 
 
-def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
+def test_suggest_draws_uses_the_fit_split_alone(found: DrawSuggestion) -> None:
     # The figures are those of the fit split alone: other calibration prompts change none of them.
     table, provenance = tabulate(load_recording()), load_recording().provenance
     artifact = calibrate(
@@ -84,7 +84,7 @@ def test_the_prompts_that_chose_never_calibrate(found: DrawSuggestion) -> None:
     assert [one.coverage for one in other.rules] != [one.coverage for one in found.rules]
 
 
-def test_default_rules_suit_the_verifier() -> None:
+def test_list_draw_rules_suits_the_verifier() -> None:
     table = tabulate(load_recording())
     separate = list_draw_rules(table, load_recording().provenance)
     assert 10 <= len(separate) <= 14
@@ -106,14 +106,18 @@ def test_default_rules_suit_the_verifier() -> None:
         ({"fit_fraction": 1e-6}, CalibrationError, "no prompts to select on"),
     ],
 )
-def test_what_is_refused(options: dict[str, Any], error: type[Exception], problem: str) -> None:
+def test_suggest_draws_refuses_invalid_options(
+    options: dict[str, Any], error: type[Exception], problem: str
+) -> None:
     records: Any = list_facts() if "provenance" in options else load_recording()
     with pytest.raises(error, match=problem):
         suggest_draws(records, **{"alpha": 0.2, "rules": RULES, "splits": 2, **options})
 
 
 @pytest.mark.long
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_suggest_draws_command_prints_table_plot_and_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     records, picture, out = tmp_path / "records.jsonl", tmp_path / "rules.png", tmp_path / "artifact.json"
     write_records(records, list_facts()[::3], load_recording().provenance)
@@ -132,7 +136,7 @@ def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert evaluate(made, load_recording()).mean_draws is not None
 
 
-def test_the_picture_names_every_rule(found: DrawSuggestion) -> None:
+def test_plot_draw_rules_names_every_rule(found: DrawSuggestion) -> None:
     axis = plot_draw_rules(found)
     legend = axis.get_legend()
     assert legend is not None

@@ -63,7 +63,7 @@ def clustered(table: LabelledBatch) -> LabelledBatch:
 
 
 @pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3, "certification_fraction": 0.2}])
-def test_what_is_selected_on_is_what_calibrate_fits_on(facts: LabelledBatch, shares: dict[str, Any]) -> None:
+def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, shares: dict[str, Any]) -> None:
     table = clustered(facts)
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2, seed="another", **shares)
     artifact = calibrate(table, **chosen.settings)
@@ -87,7 +87,7 @@ def shuffled(table: LabelledBatch, rows: IntArray, rng: np.random.Generator) -> 
     return replace(table, draws=replace(table.draws, scores=scores), correct=correct, raw=raw)
 
 
-def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
+def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
     rng = np.random.default_rng(1)
     shares = {"fit": 0.3, "test": 0.2, "certification": 0.1}
     rows = split_plan(0, **shares).rows(facts)
@@ -108,20 +108,20 @@ def test_nothing_is_seen_of_prompts_that_calibrate_or_are_held_out(facts: Labell
 
 
 @pytest.mark.long
-def test_the_number_of_processes_does_not_matter(facts: LabelledBatch) -> None:
+def test_suggest_is_the_same_for_any_number_of_jobs(facts: LabelledBatch) -> None:
     one, two = (suggest(facts, alpha=ALPHA, features=MAPS, splits=2, jobs=jobs) for jobs in (1, 2))
     assert one == two
     assert suggest(facts, alpha=ALPHA, features=MAPS, splits=2, seed=1).options != one.options
 
 
-def test_the_order_of_records_does_not_matter(facts: LabelledBatch) -> None:
+def test_suggest_does_not_depend_on_the_order_of_records(facts: LabelledBatch) -> None:
     backwards = facts.take(np.arange(len(facts))[::-1])
     one, two = (suggest(given, alpha=ALPHA, features=MAPS[:3], splits=2) for given in (facts, backwards))
     assert [name(option) for option in one.options] == [name(option) for option in two.options]
     assert [option.gap for option in one.options] == pytest.approx([option.gap for option in two.options])
 
 
-def test_splits_are_watched(facts: LabelledBatch) -> None:
+def test_suggest_reports_progress_for_every_split(facts: LabelledBatch) -> None:
     watched = []
 
     def progress(items: Any, total: int) -> Any:
@@ -140,7 +140,7 @@ def figures(text: str) -> list[float]:
     return [float(one) for one in re.findall(r"(?<![\w(])\d+(?:\.\d+)?", text)]
 
 
-def test_the_reason_says_what_the_table_says(found: Suggestion) -> None:
+def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> None:
     best, second = found.options[:2]
     least = min(one.gap for one in found.options)
     near = [one for one in found.options if one.gap <= least + found.tolerance]
@@ -166,7 +166,7 @@ def test_the_reason_says_what_the_table_says(found: Suggestion) -> None:
     assert abs(100 * found.options[-1].gap - said[1]) > 0.1
 
 
-def test_options_come_in_the_order_of_choice(found: Suggestion) -> None:
+def test_suggest_lists_options_in_order_of_choice(found: Suggestion) -> None:
     assert len({name(one) for one in found.options}) == len(found.options) > 10
     for one in found.options:
         assert 0.0 <= one.gap <= found.target_coverage
@@ -177,7 +177,7 @@ def test_options_come_in_the_order_of_choice(found: Suggestion) -> None:
     assert marginal.gap > found.options[0].gap + 2 * found.tolerance
 
 
-def test_the_command_says_what_the_settings_say(found: Suggestion) -> None:
+def test_suggest_command_text_equals_its_settings(found: Suggestion) -> None:
     words = shlex.split(found.for_records(["my records.jsonl", "more.jsonl"]).command)
     assert words[:4] == ["langchain-cfc", "calibrate", "my records.jsonl", "more.jsonl"]
     options = dict(zip(words[4::2], words[5::2], strict=True))
@@ -195,7 +195,7 @@ def test_the_command_says_what_the_settings_say(found: Suggestion) -> None:
 # What is set aside ----------------------------------------------------------------------------------------
 
 
-def test_maps_that_cannot_be_fitted_are_told_of_and_left_out() -> None:
+def test_suggest_sets_maps_aside_that_cannot_be_fitted() -> None:
     table = prompts(np.random.default_rng(1), 400, depends_on="nothing")
     chosen = suggest(table, alpha="0.2", splits=2, fit_fraction=0.5)
     aside = {one.what: one.reason for one in chosen.unusable}
@@ -208,7 +208,7 @@ def test_maps_that_cannot_be_fitted_are_told_of_and_left_out() -> None:
     assert "hat(top_share, 5) needs" in str(raised.value)
 
 
-def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledBatch) -> None:
+def test_suggest_sets_options_aside_that_flag_nearly_everything(facts: LabelledBatch) -> None:
     greedy = "bins(mean_score, 100)"
     chosen = suggest(facts, alpha="0.2", features=["bins(mean_score, 5)", greedy], splits=2)
     aside = {one.what: one.reason for one in chosen.unusable}
@@ -217,7 +217,7 @@ def test_an_option_that_flags_nearly_everything_does_not_win(facts: LabelledBatc
     assert chosen.features == "bins(mean_score, 5)"
 
 
-def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledBatch) -> None:
+def test_suggest_judges_unique_set_rules_like_plain_ones(facts: LabelledBatch) -> None:
     rules = ["all", "unique(all)", "best_prefix", "unique(best_prefix)"]
     chosen = suggest(facts, alpha=ALPHA, features=["hat(mean_score, 5)"], set_rules=rules, splits=2)
     by_rule = {one.set_rule: one.model_dump(exclude={"set_rule"}) for one in chosen.options}
@@ -225,7 +225,7 @@ def test_repeats_of_an_answer_change_nothing_that_is_judged(facts: LabelledBatch
     assert by_rule["best_prefix"] == by_rule["unique(best_prefix)"]
 
 
-def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: LabelledBatch) -> None:
+def test_suggest_refuses_an_unattainable_level_with_the_smallest_one(facts: LabelledBatch) -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.05 is out of reach") as raised:
         suggest(facts, alpha="0.05", features=MAPS, set_rules=["all"], splits=2)
     smallest = re.search(r"Smallest alpha here: (0\.\d+)", str(raised.value))
@@ -236,7 +236,7 @@ def test_a_level_out_of_reach_is_refused_with_the_smallest_within_reach(facts: L
         suggest(facts, alpha=lower, features=MAPS, set_rules=["all"], splits=2)
 
 
-def test_groups_of_few_prompts_are_not_judged_by(facts: LabelledBatch) -> None:
+def test_suggest_does_not_judge_by_groups_of_few_prompts(facts: LabelledBatch) -> None:
     few = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.12, splits=2)
     many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=2)
     assert few.groups < many.groups == 10
@@ -268,12 +268,14 @@ def topic_words(topic: object) -> str:
         ({"n": 11}, "n is 11"),
     ],
 )
-def test_what_cannot_be_used_is_refused(facts: LabelledBatch, settings: dict[str, Any], message: str) -> None:
+def test_suggest_refuses_invalid_options(
+    facts: LabelledBatch, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         suggest(facts, **{"alpha": ALPHA, "splits": 2, **settings})
 
 
-def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
+def test_suggest_refuses_too_few_prompts(facts: LabelledBatch) -> None:
     with pytest.raises(CalibrationError, match="no prompts to select on"):
         suggest(facts.take(np.arange(5)), alpha=ALPHA, fit_fraction=0.001)
     easy = facts.take(np.flatnonzero(facts.correct.all(axis=1))[:8])
@@ -281,7 +283,7 @@ def test_too_few_prompts_are_refused(facts: LabelledBatch) -> None:
         suggest(easy, alpha="0.5", fit_fraction=0.4, features=["1"])
 
 
-def test_answers_that_serving_could_not_tell_apart_are_not_looked_at(facts: LabelledBatch) -> None:
+def test_suggest_ignores_answers_that_serving_could_not_tell_apart(facts: LabelledBatch) -> None:
     mixed = replace(facts, extracted=None)
     rules = ["all", "unique(all)"]
     chosen = suggest(mixed, alpha=ALPHA, features=["1", "hat(entropy, 5)"], set_rules=rules, splits=2)
@@ -305,7 +307,7 @@ def with_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
     return replace(table, raw=raw)
 
 
-def test_verifiers_are_tried_alone_and_together(facts: LabelledBatch) -> None:
+def test_suggest_tries_verifiers_alone_and_together(facts: LabelledBatch) -> None:
     table = with_judges(facts, ["noise", "judge"])
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2)
     tried = {tuple(one.combine or ()) for one in chosen.options} | {
@@ -329,7 +331,7 @@ def test_verifiers_are_tried_alone_and_together(facts: LabelledBatch) -> None:
     assert suggest(table, alpha=ALPHA, features=MAPS[:2], splits=2, verifiers=[]).combine is None
 
 
-def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
+def test_suggest_omits_a_verifier_missing_from_some_candidates() -> None:
     rng = np.random.default_rng(3)
 
     def candidate(row: int) -> Candidate:
@@ -350,7 +352,7 @@ def test_a_verifier_that_some_candidates_lack_is_left_out_with_a_note() -> None:
         suggest(records, verifiers=["p_true"], **settings)
 
 
-def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: LabelledBatch) -> None:
+def test_suggest_does_not_try_a_verifier_alone_that_equals_the_score(facts: LabelledBatch) -> None:
     scores = facts.draws.scores
     (judge,) = with_judges(facts, ["judge"]).raw.values()
     upset = np.where((scores > 0.4) & (scores < 0.6), -1.0, 1.0) * scores
@@ -365,7 +367,7 @@ def test_a_verifier_that_says_the_same_as_the_score_is_not_tried_alone(facts: La
         assert any("not tried alone" in note for note in chosen.notes) == (("logprob",) not in alone)
 
 
-def test_categories_make_maps_only_where_there_are_few(facts: LabelledBatch) -> None:
+def test_suggest_makes_category_maps_only_for_few_categories(facts: LabelledBatch) -> None:
     entries = [dict(one) | {"number": row} for row, one in enumerate(facts.draws.metadata)]
     table = replace(facts, draws=replace(facts.draws, metadata=tuple(entries)))
     chosen = suggest(table, alpha=ALPHA, set_rules=["all"], splits=2)
