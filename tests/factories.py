@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,17 @@ def make_records(
 
 def make_hopeless_records(topic: str = "hopeless", size: int = 39) -> list[PromptRecord]:
     """Prompts none of which has a correct candidate."""
-    return [
-        record.model_copy(
-            update={
-                "candidates": tuple(one.model_copy(update={"correct": False}) for one in record.candidates)
-            }
-        )
-        for record in make_records(topic, size)
-    ]
+    return [change_candidates(record, correct=False) for record in make_records(topic, size)]
+
+
+def change_candidates(
+    record: PromptRecord, change: Callable[[Candidate], dict[str, Any]] | None = None, **changes: Any
+) -> PromptRecord:
+    """Return the record with every candidate changed: all alike, or by what a function returns for each."""
+    candidates = tuple(
+        one.model_copy(update={**changes, **(change(one) if change else {})}) for one in record.candidates
+    )
+    return record.model_copy(update={"candidates": candidates})
 
 
 def fit_topics(*topics: str) -> FeatureMap:

@@ -8,7 +8,7 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
-from tests.artifact.files import content_of, make_records
+from tests.artifact.files import get_content, make_records
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +25,4 @@ def artifact() -> CalibrationArtifact:
 @pytest.fixture
 def content(artifact: CalibrationArtifact) -> dict[str, Any]:
     """What the file of that artifact holds, to be tampered with."""
-    return content_of(artifact)
+    return get_content(artifact)

@@ -43,7 +43,7 @@ def make_records(seed: int, size: int, *, n: int = 4) -> list[PromptRecord]:
     ]
 
 
-def seal(content: dict[str, Any], **envelope: Any) -> bytes:
+def seal_content(content: dict[str, Any], **envelope: Any) -> bytes:
     """An artifact file whose digest fits its content, whatever that is."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     digest = "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
@@ -61,10 +61,10 @@ def load_bytes(data: bytes) -> CalibrationArtifact:
 
 def load_content(content: dict[str, Any], **envelope: Any) -> CalibrationArtifact:
     """Return what `CalibrationArtifact.load` makes of content under a digest that fits it."""
-    return load_bytes(seal(content, **envelope))
+    return load_bytes(seal_content(content, **envelope))
 
 
-def content_of(artifact: CalibrationArtifact) -> dict[str, Any]:
+def get_content(artifact: CalibrationArtifact) -> dict[str, Any]:
     """Return what the file of an artifact holds, to be tampered with."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "saved.json")
@@ -73,7 +73,7 @@ def content_of(artifact: CalibrationArtifact) -> dict[str, Any]:
         return content
 
 
-def value_at(content: Any, path: Sequence[str | int]) -> Any:
+def get_value(content: Any, path: Sequence[str | int]) -> Any:
     """Return what keys and positions lead to."""
     for step in path:
         content = content[step]

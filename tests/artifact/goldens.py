@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
 from langchain_cfc._internal import __version__
 from langchain_cfc.artifact import PackedArray, PeopleEvidence, tabulate_draws
 from langchain_cfc.certificates import certify
@@ -27,6 +27,7 @@ from langchain_cfc.guarantee import PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
 from tests.artifact.files import make_records
+from tests.factories import change_candidates
 
 FOLDER = Path(__file__).parent / "golden"
 EXPECTED = "expected.json"
@@ -48,21 +49,13 @@ def make_claims(seed: int, size: int) -> list[ClaimsRecord]:
     ]
 
 
-def make_scored(seed: int, size: int) -> list[PromptRecord]:
+def make_scored_records(seed: int, size: int) -> list[PromptRecord]:
     """Records whose candidates have raw outputs of two verifiers."""
-    return [
-        record.model_copy(
-            update={
-                "candidates": tuple(
-                    one.model_copy(
-                        update={"scores": {"a": one.score, "b": float(one.correct) * 0.5 + one.score / 3}}
-                    )
-                    for one in record.candidates
-                )
-            }
-        )
-        for record in make_records(seed, size)
-    ]
+
+    def score(one: Candidate) -> dict[str, Any]:
+        return {"scores": {"a": one.score, "b": float(one.correct) * 0.5 + one.score / 3}}
+
+    return [change_candidates(record, score) for record in make_records(seed, size)]
 
 
 def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
@@ -120,7 +113,9 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     ),
     "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
     "confident": lambda: calibrate(SOME, alpha="0.3", features="1", confident=True),
-    "combination": lambda: calibrate(make_scored(0, 90), alpha="0.3", features="1", combine=["a", "b"]),
+    "combination": lambda: calibrate(
+        make_scored_records(0, 90), alpha="0.3", features="1", combine=["a", "b"]
+    ),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
     "draws": lambda: certify(
         calibrate(SMALL, alpha="0.5", features="1", draws="lead(2, at_most=4)", provenance=PARTS), NEW
@@ -138,7 +133,7 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
 }
 _READERS: Mapping[str, Callable[[], list[Any]]] = {
     "claims": lambda: make_claims(7, 8),
-    "combination": lambda: make_scored(7, 8),
+    "combination": lambda: make_scored_records(7, 8),
 }
 
 
@@ -160,7 +155,7 @@ def decide_on_prompts(name: str, artifact: CalibrationArtifact) -> dict[str, Any
     return found
 
 
-def write(folder: Path) -> None:
+def write_artifacts(folder: Path) -> None:
     """Write the artifacts of this release, and what they decide, into a new folder."""
     folder.mkdir(parents=True)
     expected = {}
@@ -175,5 +170,5 @@ def write(folder: Path) -> None:
 
 if __name__ == "__main__":
     os.environ["SOURCE_DATE_EPOCH"] = "1767225600"
-    write(FOLDER / __version__)
+    write_artifacts(FOLDER / __version__)
     sys.stdout.write(f"written to {FOLDER / __version__}\n")

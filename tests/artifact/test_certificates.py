@@ -1,4 +1,4 @@
-"""What is certified is part of the file, and certificates of something else are refused."""
+"""Certificates and policies in artifact files: saved, loaded, and refused if they are of another artifact."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import pytest
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
-from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError, AttainabilityWarning
+from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 from langchain_cfc.guarantee.stability import PaperStability
-from tests.artifact.files import content_of, load_bytes, load_content, make_records, value_at
+from tests.artifact.files import get_content, get_value, load_bytes, load_content, make_records
 
-NEW = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
+OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -28,19 +26,19 @@ def certified(artifact: CalibrationArtifact) -> CalibrationArtifact:
 
 
 @pytest.fixture(scope="module")
-def bot() -> CalibrationArtifact:
+def bot_artifact() -> CalibrationArtifact:
     return calibrate(
         make_records(0, 400), alpha=["0.3", "0.5"], features="group(topic)", max_wrong_rate="0.5"
     )
 
 
 @pytest.fixture(scope="module")
-def confident() -> CalibrationArtifact:
+def confident_artifact() -> CalibrationArtifact:
     return calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", confident=True)
 
 
 @pytest.fixture(scope="module")
-def stable() -> CalibrationArtifact:
+def stability_artifact() -> CalibrationArtifact:
     return calibrate(
         make_records(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
     )
@@ -49,20 +47,20 @@ def stable() -> CalibrationArtifact:
 @pytest.fixture
 def forged(certified: CalibrationArtifact) -> dict[str, Any]:
     """Content with certificates, to be tampered with."""
-    return content_of(certified)
+    return get_content(certified)
 
 
 @pytest.fixture
-def forged_bot(bot: CalibrationArtifact) -> dict[str, Any]:
+def bot_content(bot_artifact: CalibrationArtifact) -> dict[str, Any]:
     """Content with a policy, to be tampered with."""
-    return content_of(bot)
+    return get_content(bot_artifact)
 
 
 def test_save_and_load_round_trip_certificates_and_policies(
-    certified: CalibrationArtifact, bot: CalibrationArtifact, tmp_path: Path
+    certified: CalibrationArtifact, bot_artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    both = certify(bot, make_records(9, 120), alpha="0.3")
-    for number, one in enumerate((certified, bot, both)):
+    both = certify(bot_artifact, make_records(9, 120), alpha="0.3")
+    for number, one in enumerate((certified, bot_artifact, both)):
         path = tmp_path / f"{number}.json"
         one.save(path)
         loaded = CalibrationArtifact.load(path)
@@ -70,13 +68,13 @@ def test_save_and_load_round_trip_certificates_and_policies(
         loaded.save(tmp_path / "again.json")
         assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
     assert certified.frozen_digest != certified.digest
-    assert both.frozen_digest == bot.frozen_digest
+    assert both.frozen_digest == bot_artifact.frozen_digest
 
 
 def test_content_without_certificates_or_policy_has_no_new_fields(
     content: dict[str, Any], artifact: CalibrationArtifact
 ) -> None:
-    assert not set(NEW) & set(content)
+    assert not set(OPTIONAL_FIELDS) & set(content)
     assert "certification_size" not in content["calibration"]
     assert "certification" not in content["calibration"]["split"]
     assert "certification" not in content["calibration"]["digests"]
@@ -106,10 +104,10 @@ def test_save_writes_only_the_fields_of_options_that_are_used(
         for row, one in enumerate(make_records(0, 300))
     ]
     artifact = calibrate(known, alpha="0.4", features="group(topic)", **options)
-    content = content_of(artifact)
-    assert set(NEW) & set(content) == fields
+    content = get_content(artifact)
+    assert set(OPTIONAL_FIELDS) & set(content) == fields
     assert load_content(content) == artifact
-    for name in set(NEW) - fields:  # defaults, which `save` does not write
+    for name in set(OPTIONAL_FIELDS) - fields:  # defaults, which `save` does not write
         default = type(artifact).model_fields[name].default
         with pytest.raises(ArtifactFormatError, match="not in the canonical form"):
             load_content({**content, name: default})
@@ -128,7 +126,7 @@ def test_load_refuses_a_changed_number_of_a_certificate(
 
 
 def test_load_refuses_certificates_of_another_artifact(
-    forged: dict[str, Any], forged_bot: dict[str, Any]
+    forged: dict[str, Any], bot_content: dict[str, Any]
 ) -> None:
     load_content(forged)
     other = calibrate(
@@ -137,12 +135,12 @@ def test_load_refuses_certificates_of_another_artifact(
         features="bins(mean_score, 2) + group(topic)",
         fit_fraction=0.3,
     )
-    grafted = content_of(other)
+    grafted = get_content(other)
     load_content(grafted)
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load_content({**grafted, "certificates": forged["certificates"]})
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
-        load_content({**grafted, "policy": forged_bot["policy"]})
+        load_content({**grafted, "policy": bot_content["policy"]})
 
 
 @pytest.mark.parametrize(
@@ -158,7 +156,7 @@ def test_load_refuses_certificates_of_another_artifact(
 def test_load_refuses_a_certified_artifact_changed_afterwards(
     path: tuple[str, ...], value: Any, forged: dict[str, Any]
 ) -> None:
-    value_at(forged, path[:-1])[path[-1]] = value
+    get_value(forged, path[:-1])[path[-1]] = value
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load_content(forged)
 
@@ -172,14 +170,14 @@ def test_load_refuses_two_certificates_of_one_level(forged: dict[str, Any]) -> N
 
 
 def test_load_refuses_a_certificate_of_a_level_not_held(
-    forged: dict[str, Any], forged_bot: dict[str, Any]
+    forged: dict[str, Any], bot_content: dict[str, Any]
 ) -> None:
     forged["certificates"][0]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
         load_content(forged)
-    forged_bot["policy"]["certificate"]["alpha"] = "0.25"
+    bot_content["policy"]["certificate"]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
-        load_content(forged_bot)
+        load_content(bot_content)
 
 
 def test_load_refuses_a_certificate_without_artifact_digest(forged: dict[str, Any]) -> None:
@@ -209,7 +207,7 @@ def test_load_refuses_a_certificate_without_artifact_digest(forged: dict[str, An
 def test_load_refuses_an_invalid_certificate(
     path: tuple[str | int, ...], value: Any, message: str | None, forged: dict[str, Any]
 ) -> None:
-    value_at(forged["certificates"][0], path[:-1])[path[-1]] = value
+    get_value(forged["certificates"][0], path[:-1])[path[-1]] = value
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(forged)
 
@@ -228,16 +226,18 @@ def test_load_refuses_an_invalid_certificate(
     ],
 )
 def test_load_refuses_an_invalid_policy(
-    path: tuple[str, ...], value: Any, forged_bot: dict[str, Any]
+    path: tuple[str, ...], value: Any, bot_content: dict[str, Any]
 ) -> None:
-    load_content(forged_bot)
-    value_at(forged_bot["policy"], path[:-1])[path[-1]] = value
+    load_content(bot_content)
+    get_value(bot_content["policy"], path[:-1])[path[-1]] = value
     with pytest.raises(ArtifactFormatError):
-        load_content(forged_bot)
+        load_content(bot_content)
 
 
 def test_load_refuses_ridge_shift_and_randomised_for_other_rules() -> None:
-    content = content_of(calibrate(make_records(0, 60), alpha="0.3", features="1", threshold_rule="marginal"))
+    content = get_content(
+        calibrate(make_records(0, 60), alpha="0.3", features="1", threshold_rule="marginal")
+    )
     load_content(content)
     extras: dict[str, Any] = {
         "ridge": {"strength": 0.1, "penalised": "slopes"},
@@ -253,7 +253,7 @@ def test_load_refuses_grouped_thresholds_without_confidence() -> None:
     artifact = calibrate(
         make_records(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
     )
-    content = content_of(artifact)
+    content = get_content(artifact)
     assert load_content(content) == artifact
     confidence = content.pop("confidence")
     with pytest.raises(ArtifactFormatError, match="calibrate with confident=True"):
@@ -266,9 +266,11 @@ def test_load_refuses_grouped_thresholds_without_confidence() -> None:
     ("field", "value"),
     [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
 )
-def test_load_refuses_invalid_confidence(field: str, value: Any, confident: CalibrationArtifact) -> None:
-    content = content_of(confident)
-    assert load_content(content) == confident
+def test_load_refuses_invalid_confidence(
+    field: str, value: Any, confident_artifact: CalibrationArtifact
+) -> None:
+    content = get_content(confident_artifact)
+    assert load_content(content) == confident_artifact
     content["confidence"][field] = value
     with pytest.raises(ArtifactFormatError):
         load_content(content)
@@ -276,17 +278,17 @@ def test_load_refuses_invalid_confidence(field: str, value: Any, confident: Cali
 
 @pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
 def test_load_refuses_an_invalid_or_laxer_effective_alpha(
-    effective: Any, stable: CalibrationArtifact
+    effective: Any, stability_artifact: CalibrationArtifact
 ) -> None:
-    content = content_of(stable)
-    assert load_content(content) == stable
+    content = get_content(stability_artifact)
+    assert load_content(content) == stability_artifact
     content["levels"][0]["effective_alpha"] = effective
     with pytest.raises(ArtifactFormatError):
         load_content(content)
 
 
 def test_load_refuses_a_shift_that_is_not_a_statistic() -> None:
-    content = content_of(calibrate(make_records(0, 60), alpha="0.5", features="1"))
+    content = get_content(calibrate(make_records(0, 60), alpha="0.5", features="1"))
     for text in ("nonsense", "meta(", "1", ""):
         with pytest.raises(ArtifactFormatError):
             load_content({**content, "shift": text})

@@ -1,4 +1,4 @@
-"""Forged artifacts whose digest fits: what follows from other content of a file is computed again on loading.
+"""Forged artifacts with a matching digest: loading recomputes what follows from the rest of the file.
 
 Each case changes one statement of a genuine artifact and seals the file again. The genuine artifact loads.
 """
@@ -25,27 +25,21 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
-from tests.artifact.files import make_records, seal
+from tests.artifact.files import make_records, seal_content
 from tests.artifact.goldens import make_claims
+from tests.factories import change_candidates
 from tests.lengths import mostly_long
 
 Content = dict[str, Any]
 Forge = Callable[[Content], None]
 
 RECORDS = make_records(0, 300)
-SHARED = [
+CLUSTERED = [
     one.model_copy(update={"cluster": f"shared {row // 2}"}) for row, one in enumerate(make_records(0, 40))
 ]
 # Three in ten are wrong, those with the largest scores.
 SEPARATED = [
-    one.model_copy(
-        update={
-            "candidates": tuple(
-                each.model_copy(update={"correct": each.score < 0.7}) for each in one.candidates
-            )
-        }
-    )
-    for one in make_records(3, 200, n=1)
+    change_candidates(one, lambda each: {"correct": each.score < 0.7}) for one in make_records(3, 200, n=1)
 ]
 MAKERS: dict[str, dict[str, Any]] = {
     "tiny": {"records": make_records(0, 8), "alpha": "0.3", "features": "1"},
@@ -57,7 +51,7 @@ MAKERS: dict[str, dict[str, Any]] = {
         "window": 64,
         "test_fraction": 0.2,
     },
-    "clusters": {"records": SHARED, "alpha": "0.3", "features": "1", "within_clusters": "all"},
+    "clusters": {"records": CLUSTERED, "alpha": "0.3", "features": "1", "within_clusters": "all"},
     "ridge": {
         "records": RECORDS,
         "alpha": ["0.3", "0.2"],
@@ -148,7 +142,7 @@ MAKERS: dict[str, dict[str, Any]] = {
         "certification_fraction": 0.4,
     },
 }
-NEW: dict[str, list[Any]] = {
+CERTIFICATION_RECORDS: dict[str, list[Any]] = {
     "certified": RECORDS,
     "adaptive": make_records(1, 120),
     "claims": make_claims(1, 60),
@@ -156,17 +150,17 @@ NEW: dict[str, list[Any]] = {
 
 
 @functools.cache
-def make(name: str) -> Content:
+def make_content(name: str) -> Content:
     """The content of a genuine artifact."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
         artifact = calibrate(**MAKERS[name], allow_unattainable=True)
-        if name in NEW:
-            artifact = certify(artifact, NEW[name])
+        if name in CERTIFICATION_RECORDS:
+            artifact = certify(artifact, CERTIFICATION_RECORDS[name])
     return artifact.model_dump(mode="json")
 
 
-def put(*path: Any, value: Any) -> Forge:
+def set_field(*path: Any, value: Any) -> Forge:
     """Set one field."""
 
     def forge(content: Content) -> None:
@@ -179,7 +173,7 @@ def put(*path: Any, value: Any) -> Forge:
     return forge
 
 
-def unsettled(forge: Forge) -> Forge:
+def without_settings(forge: Forge) -> Forge:
     """The same by someone who leaves out the digests of settings, as files of older versions do."""
 
     def forged(content: Content) -> None:
@@ -202,14 +196,14 @@ def lower_alpha(alpha: str) -> Forge:
     return forge
 
 
-def drop(name: str) -> Forge:
+def drop_field(name: str) -> Forge:
     def forge(content: Content) -> None:
         del content[name]
 
     return forge
 
 
-def larger_size(content: Content) -> None:
+def enlarge_size(content: Content) -> None:
     content["calibration"]["size"] = 10**6
     content["calibration"]["groups"][0]["size"] = 1e6
 
@@ -269,86 +263,110 @@ def forge_sets(content: Content) -> None:
 
 CERTIFICATE = ("policy", "certificate")
 SHARE = ("certificates", 0, "shares", 0)
-SURE = {"delta": "0.000001", "names": ["1"]}
-# Kind, genuine artifact, forgery. Without the digests of settings too, where the rest says as much.
+STRICT_CONFIDENCE = {"delta": "0.000001", "names": ["1"]}
+# Name, genuine artifact, forgery. `without_settings` where other content of the file reveals the forgery.
 FORGED: list[tuple[str, str, Forge]] = [
-    ("alpha", "tiny", unsettled(lower_alpha("0.03"))),
-    ("alpha with a slack", "stability", unsettled(lower_alpha("0.03"))),
-    ("alpha with a window", "hat", unsettled(lower_alpha("0.02"))),
-    ("alpha with a ridge", "ridge", unsettled(put("levels", 0, "alpha", value="0.02"))),
+    ("alpha", "tiny", without_settings(lower_alpha("0.03"))),
+    ("alpha with a slack", "stability", without_settings(lower_alpha("0.03"))),
+    ("alpha with a window", "hat", without_settings(lower_alpha("0.02"))),
+    ("alpha with a ridge", "ridge", without_settings(set_field("levels", 0, "alpha", value="0.02"))),
     ("alpha without rows", "grouped", lower_alpha("0.03")),
-    ("size", "tiny", unsettled(put("calibration", "size", value=10**6))),
+    ("size", "tiny", without_settings(set_field("calibration", "size", value=10**6))),
     (
         "size and its group",
         "tiny",
-        unsettled(larger_size),
+        without_settings(enlarge_size),
     ),
-    ("exchangeable", "clusters", unsettled(put("calibration", "exchangeable", value=True))),
-    ("slack dropped", "stability", unsettled(drop("stability"))),
-    ("confidence claimed", "hat", unsettled(claim_confidence)),
-    ("confidence of the learned rule", "learned", put("confidence", value={"delta": "0.1", "names": ["1"]})),
-    ("delta of tested levels", "tested", unsettled(put("confidence", "delta", value="0.000000000001"))),
-    ("prompts of tested levels", "tested", unsettled(put("confidence", "prompts", value=10**6))),
+    ("exchangeable", "clusters", without_settings(set_field("calibration", "exchangeable", value=True))),
+    ("slack dropped", "stability", without_settings(drop_field("stability"))),
+    ("confidence claimed", "hat", without_settings(claim_confidence)),
+    (
+        "confidence of the learned rule",
+        "learned",
+        set_field("confidence", value={"delta": "0.1", "names": ["1"]}),
+    ),
+    (
+        "delta of tested levels",
+        "tested",
+        without_settings(set_field("confidence", "delta", value="0.000000000001")),
+    ),
+    ("prompts of tested levels", "tested", without_settings(set_field("confidence", "prompts", value=10**6))),
     (
         "confidence in groups",
         "tested",
-        unsettled(put("confidence", "names", value=["1", "group(topic)=river"])),
+        without_settings(set_field("confidence", "names", value=["1", "group(topic)=river"])),
     ),
     ("counts of tested levels dropped", "tested", drop_counts),
-    ("confidence of the marginal rule", "marginal", put("confidence", value=SURE)),
-    ("delta of the marginal rule", "confident", put("confidence", "delta", value="0.0001")),
-    ("delta of the grouped rule", "grouped", put("confidence", "delta", value="0.000000000001")),
+    ("confidence of the marginal rule", "marginal", set_field("confidence", value=STRICT_CONFIDENCE)),
+    ("delta of the marginal rule", "confident", set_field("confidence", "delta", value="0.0001")),
+    ("delta of the grouped rule", "grouped", set_field("confidence", "delta", value="0.000000000001")),
     ("prompts without a correct candidate", "given drawn", promise_to_all),
     ("a larger cut on the mean score", "cautious bot", answer_more),
     ("a curve dropped", "cautious bot", answer_everything),
-    ("max_wrong_rate", "bot", put(*CERTIFICATE, "max_wrong_rate", value="0.01")),
-    ("delta of a wrong rate", "bot", put(*CERTIFICATE, "delta", value="0.000001")),
-    ("wrong answers", "bot", put(*CERTIFICATE, "groups", 0, "wrong", value=0)),
-    ("policies tested", "bot", put(*CERTIFICATE, "policies_tested", value=999)),
-    ("a bound of the curve", "bot", put("policy", "curve", 0, "wrong_rate_at_most", value=0.001)),
+    ("max_wrong_rate", "bot", set_field(*CERTIFICATE, "max_wrong_rate", value="0.01")),
+    ("delta of a wrong rate", "bot", set_field(*CERTIFICATE, "delta", value="0.000001")),
+    ("wrong answers", "bot", set_field(*CERTIFICATE, "groups", 0, "wrong", value=0)),
+    ("policies tested", "bot", set_field(*CERTIFICATE, "policies_tested", value=999)),
+    ("a bound of the curve", "bot", set_field("policy", "curve", 0, "wrong_rate_at_most", value=0.001)),
     ("coverage of a policy", "bot", certify_all),
     (
         "coverage of a group",
         "certified",
-        put("certificates", 0, "shares", 2, "coverage_at_least", value=0.999),
+        set_field("certificates", 0, "shares", 2, "coverage_at_least", value=0.999),
     ),
-    ("a kept promise", "certified", put(*SHARE, "kept_at_least", value=0.999)),
-    ("kept prompts", "certified", put("certificates", 0, "prompts", value=10**5)),
-    ("delta of a certificate", "certified", put("certificates", 0, "delta", value="0.000001")),
-    ("set sizes", "certified", put("certificates", 0, "mean_set_size_at_most", value=0.5)),
-    ("a mean of set sizes", "certified", put("certificates", 0, "mean_set_size", value=0.123)),
-    ("prompts of a certificate", "certified", put("certificates", 0, "given_drawn", value=True)),
-    ("a stated coverage", "certified", put(*SHARE, "stated", value=0.99)),
-    ("words of a wrong rate", "bot in groups", put(*CERTIFICATE, "groups", 1, "words", value="everyone")),
+    ("a kept promise", "certified", set_field(*SHARE, "kept_at_least", value=0.999)),
+    ("kept prompts", "certified", set_field("certificates", 0, "prompts", value=10**5)),
+    ("delta of a certificate", "certified", set_field("certificates", 0, "delta", value="0.000001")),
+    ("set sizes", "certified", set_field("certificates", 0, "mean_set_size_at_most", value=0.5)),
+    ("a mean of set sizes", "certified", set_field("certificates", 0, "mean_set_size", value=0.123)),
+    ("prompts of a certificate", "certified", set_field("certificates", 0, "given_drawn", value=True)),
+    ("a stated coverage", "certified", set_field(*SHARE, "stated", value=0.99)),
+    (
+        "words of a wrong rate",
+        "bot in groups",
+        set_field(*CERTIFICATE, "groups", 1, "words", value="everyone"),
+    ),
     (
         "a group of a wrong rate dropped",
         "bot in groups",
         lambda one: one["policy"]["certificate"]["groups"].pop(),
     ),
-    ("unit of a wrong rate", "bot", put(*CERTIFICATE, "unit", value="claims")),
-    ("draw rule", "drawn by a rule", put("draws", value="lead(2, at_most=4)")),
-    ("draw rule dropped", "drawn by a rule", drop("draws")),
-    ("cap", "hopeless", unsettled(put("cap", value=1.0001))),
-    ("a larger cap", "hopeless", unsettled(put("cap", value=3.0))),
-    ("cap without effect", "tiny", put("cap", value=1.0001)),
-    ("n", "tiny", put("n", value=3)),
-    ("randomised", "randomised", drop("randomised")),
-    ("sets that may be empty", "tiny", drop("never_empty")),
-    ("set rule", "tiny", put("set_rule", value="best_prefix")),
-    ("a terminal escape", "tiny", unsettled(put("created_at", value="\x1b]0;pwn\x07\x1b[31m"))),
-    ("a script", "tiny", unsettled(put("library_version", value="<script>alert(1)</script>"))),
-    ("attainable coverage", "hopeless", unsettled(put("calibration", "attainable_coverage", value=1.0))),
+    ("unit of a wrong rate", "bot", set_field(*CERTIFICATE, "unit", value="claims")),
+    ("draw rule", "drawn by a rule", set_field("draws", value="lead(2, at_most=4)")),
+    ("draw rule dropped", "drawn by a rule", drop_field("draws")),
+    ("cap", "hopeless", without_settings(set_field("cap", value=1.0001))),
+    ("a larger cap", "hopeless", without_settings(set_field("cap", value=3.0))),
+    ("cap without effect", "tiny", set_field("cap", value=1.0001)),
+    ("n", "tiny", set_field("n", value=3)),
+    ("randomised", "randomised", drop_field("randomised")),
+    ("sets that may be empty", "tiny", drop_field("never_empty")),
+    ("set rule", "tiny", set_field("set_rule", value="best_prefix")),
+    ("a terminal escape", "tiny", without_settings(set_field("created_at", value="\x1b]0;pwn\x07\x1b[31m"))),
+    ("a script", "tiny", without_settings(set_field("library_version", value="<script>alert(1)</script>"))),
+    (
+        "attainable coverage",
+        "hopeless",
+        without_settings(set_field("calibration", "attainable_coverage", value=1.0)),
+    ),
     (
         "attainable coverage of a group",
         "hat",
-        unsettled(put("calibration", "groups", 3, "attainable", value=1.0)),
+        without_settings(set_field("calibration", "groups", 3, "attainable", value=1.0)),
     ),
-    ("smallest alpha", "hat", unsettled(put("calibration", "groups", 3, "smallest_alpha", value=0.0))),
-    ("words of a group", "hat", unsettled(put("calibration", "groups", 3, "words", value="everyone"))),
+    (
+        "smallest alpha",
+        "hat",
+        without_settings(set_field("calibration", "groups", 3, "smallest_alpha", value=0.0)),
+    ),
+    (
+        "words of a group",
+        "hat",
+        without_settings(set_field("calibration", "groups", 3, "words", value="everyone")),
+    ),
     (
         "reference counts",
         "hat",
-        unsettled(
+        without_settings(
             lambda one: one["reference"][0]["counts"]["1"].append(
                 one["reference"][0]["counts"]["1"].pop() + 5
             )
@@ -357,12 +375,12 @@ FORGED: list[tuple[str, str, Forge]] = [
     (
         "reference counts of a group",
         "hat",
-        unsettled(put("reference", 0, "counts", "group(topic)=river", 0, value=10**6)),
+        without_settings(set_field("reference", 0, "counts", "group(topic)=river", 0, value=10**6)),
     ),
 ]
 
 
-# What the check that is meant says of it: others may find the same forgery first.
+# The message of the check that a forgery is meant for: another check may report the same forgery first.
 FOUND: list[tuple[str, str, Forge]] = [
     (
         "must certify the sets of every level",
@@ -372,76 +390,80 @@ FOUND: list[tuple[str, str, Forge]] = [
     (
         "given a correct candidate allows no adaptive levels, policy",
         "given drawn",
-        put("shift", value="mean_score"),
+        set_field("shift", value="mean_score"),
     ),
     (
         "adaptive levels cannot be combined with a ridge",
         "adaptive",
-        put("confidence", value={"delta": "0.1", "names": ["1"]}),
+        set_field("confidence", value={"delta": "0.1", "names": ["1"]}),
     ),
-    ("one prompt of each cluster was used", "tiny", put("calibration", "exchangeable", value=False)),
+    ("one prompt of each cluster was used", "tiny", set_field("calibration", "exchangeable", value=False)),
     (
         "are for a weighting that the feature map does not have",
         "tiny",
-        put("reference", 0, "counts", "group(topic)=river", value=[0] * 16),
+        set_field("reference", 0, "counts", "group(topic)=river", value=[0] * 16),
     ),
     (
         "cover more prompts than were held out",
         "hat",
-        put("reference", 16, "counts", "1", 0, value=10**6),
+        set_field("reference", 16, "counts", "1", 0, value=10**6),
     ),
-    ("the fit uses 8 prompts, but calibration used 9", "tiny", put("calibration", "size", value=9)),
+    ("the fit uses 8 prompts, but calibration used 9", "tiny", set_field("calibration", "size", value=9)),
     (
         "differs from that of the calibration prompts",
         "hopeless",
-        put("calibration", "attainable_coverage", value=0.99),
+        set_field("calibration", "attainable_coverage", value=0.99),
     ),
     ("the marginal quantile differs", "tiny", forge_quantile),
     (
         "levels must be tested on prompts for the conditional rule",
         "tested",
-        put("confidence", "prompts", value=0),
+        set_field("confidence", "prompts", value=0),
     ),
-    ("the counts are not for the levels", "tested", put("confidence", "missed", value={"0.01": 0})),
+    ("the counts are not for the levels", "tested", set_field("confidence", "missed", value={"0.01": 0})),
     ("the counts are not for the levels", "tested", drop_counts),
     ("0 of 1 prompts missed do not certify 0.3", "certified", claim_a_test),
     (
         "only the conditional rule has counts of missed prompts",
         "grouped",
-        put("confidence", "missed", value={"0.3": 0}),
+        set_field("confidence", "missed", value={"0.3": 0}),
     ),
     # A larger rank than that of the marginal rule at 0.2, and than there are scores below the cap.
-    ("the threshold at 0.3 on 1 is too small", "marginal", put("confidence", value=SURE)),
-    ("the threshold at 0.3 on 1 is too small", "confident", put("confidence", "delta", value="0.0001")),
+    ("the threshold at 0.3 on 1 is too small", "marginal", set_field("confidence", value=STRICT_CONFIDENCE)),
+    ("the threshold at 0.3 on 1 is too small", "confident", set_field("confidence", "delta", value="0.0001")),
     (
         "the threshold at 0.3 on group(topic)=river is too small",
         "grouped",
-        put("confidence", "delta", value="0.000000000001"),
+        set_field("confidence", "delta", value="0.000000000001"),
     ),
     ("reference counts of min_score are missing", "given drawn", promise_to_all),
     ("reference counts of mean_score cover 300 prompts", "given drawn", promise_to_all_sampled),
     ("a larger cut must answer at least as many prompts", "cautious bot", answer_more),
     ("do not include the one that answers every prompt", "cautious bot", answer_everything),
     ("is about sets, and the artifact about claims", "claims", forge_sets),
-    ("states a coverage for 1 that no prompt has", "adaptive", put(*SHARE, "stated", value=0.2)),
+    ("states a coverage for 1 that no prompt has", "adaptive", set_field(*SHARE, "stated", value=0.2)),
     (
         "of different rates, ascending, none of them refused",
         "bot",
-        put("policy", "refused", value={"0.5": "why"}),
+        set_field("policy", "refused", value={"0.5": "why"}),
     ),
-    ("more than were held out for it", "bot", put(*CERTIFICATE, "prompts", value=10**5)),
-    ("is not certified over all prompts", "bot", put(*CERTIFICATE, "groups", 0, "certified", value=False)),
+    ("more than were held out for it", "bot", set_field(*CERTIFICATE, "prompts", value=10**5)),
+    (
+        "is not certified over all prompts",
+        "bot",
+        set_field(*CERTIFICATE, "groups", 0, "certified", value=False),
+    ),
     (
         "its sets at 0.5 have different prompts",
         "bot in groups",
-        put("policy", "coverage", 1, "delta", value="0.2"),
+        set_field("policy", "coverage", 1, "delta", value="0.2"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("words", "name", "forge"), FOUND)
 def test_find_contradictions_reports_each_forged_statement(words: str, name: str, forge: Forge) -> None:
-    content = copy.deepcopy(make(name))
+    content = copy.deepcopy(make_content(name))
     forge(content)
     with mock.patch.object(model, "find_contradictions", return_value=iter(())):
         forged = CalibrationArtifact.model_validate(content)
@@ -451,35 +473,35 @@ def test_find_contradictions_reports_each_forged_statement(words: str, name: str
 @mostly_long("name", MAKERS, quick=5)
 def test_load_accepts_genuine_artifacts_of_every_kind(name: str, tmp_path: Path) -> None:
     path = tmp_path / "genuine.json"
-    path.write_bytes(seal(make(name)))
+    path.write_bytes(seal_content(make_content(name)))
     artifact = CalibrationArtifact.load(path)
     assert list(find_contradictions(artifact)) == []
     # So do those of before settings had a digest. Misses were counted by then.
-    older = copy.deepcopy(make(name))
+    older = copy.deepcopy(make_content(name))
     for level in older["levels"]:
         level.pop("settings")
     if "certificates" in older or "policy" in older:
         return  # these speak of the artifact as it was
-    path.write_bytes(seal(older))
+    path.write_bytes(seal_content(older))
     assert CalibrationArtifact.load(path).alphas == artifact.alphas
 
 
 @pytest.mark.parametrize(("name", "forge"), [case[1:] for case in FORGED], ids=[case[0] for case in FORGED])
 def test_load_refuses_a_forged_statement(name: str, forge: Forge, tmp_path: Path) -> None:
-    content = copy.deepcopy(make(name))
+    content = copy.deepcopy(make_content(name))
     forge(content)
-    assert content != make(name)
+    assert content != make_content(name)
     path = tmp_path / "forged.json"
-    path.write_bytes(seal(content))
+    path.write_bytes(seal_content(content))
     with pytest.raises(ArtifactFormatError, match=r"contradicts itself|array 'success_scores'"):
         CalibrationArtifact.load(path)
 
 
 def test_load_names_the_contradiction_in_its_error(tmp_path: Path) -> None:
-    content = json.loads(json.dumps(make("tiny")))
-    unsettled(put("calibration", "size", value=9))(content)
+    content = json.loads(json.dumps(make_content("tiny")))
+    without_settings(set_field("calibration", "size", value=9))(content)
     path = tmp_path / "forged.json"
-    path.write_bytes(seal(content))
+    path.write_bytes(seal_content(content))
     with pytest.raises(
         ArtifactFormatError,
         match="contradicts itself: size: 9 calibration prompts, but the group of all prompts has 8",

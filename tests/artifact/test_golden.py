@@ -19,11 +19,11 @@ from langchain_cfc._internal import __version__
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError
-from tests.artifact.files import content_of, load_content
+from tests.artifact.files import get_content, load_content
 from tests.artifact.goldens import EXPECTED, FOLDER, MAKERS, decide_on_prompts
 
 GOLDEN = sorted(path for path in FOLDER.glob("*/*.json") if path.name != EXPECTED)
-EVERY = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
+EACH_GOLDEN_FILE = pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
 
 
 def test_golden_files_of_this_release_cover_the_whole_format() -> None:
@@ -35,7 +35,7 @@ def test_golden_files_of_this_release_cover_the_whole_format() -> None:
     assert {one["threshold_rule"] for one in contents} == {"conditional", "marginal", "grouped", "learned"}
 
 
-@EVERY
+@EACH_GOLDEN_FILE
 def test_golden_file_loads_and_saves_to_the_same_bytes(path: Path) -> None:
     artifact = CalibrationArtifact.load(path)
     assert artifact.to_bytes() == path.read_bytes()
@@ -45,7 +45,7 @@ def test_golden_file_loads_and_saves_to_the_same_bytes(path: Path) -> None:
         assert artifact.guarantee(alpha).sentence
 
 
-@EVERY
+@EACH_GOLDEN_FILE
 def test_golden_file_gives_the_recorded_decisions(path: Path) -> None:
     artifact = CalibrationArtifact.load(path)
     found = decide_on_prompts(path.stem, artifact)
@@ -72,12 +72,12 @@ def test_committed_schema_equals_the_schema_of_the_models() -> None:
     assert SCHEMA.read_text() == format_schema(), "run python docs/schema.py"
 
 
-@EVERY
+@EACH_GOLDEN_FILE
 def test_golden_file_validates_against_the_schema(path: Path) -> None:
     make_validator().validate(json.loads(path.read_bytes()))
 
 
-def change(*path: Any, value: Any) -> Callable[[Any], None]:
+def change_field(*path: Any, value: Any) -> Callable[[Any], None]:
     def forge(file: Any) -> None:
         inner = file
         for step in path[:-1]:
@@ -93,17 +93,17 @@ def change(*path: Any, value: Any) -> Callable[[Any], None]:
 @pytest.mark.parametrize(
     "forge",
     [
-        change("version", value=3),
-        change("format", value="langchain-cfc/records"),
-        change("digest", value="sha256:x"),
-        change("surprise", value=1),
-        change("content", "surprise", value=1),
-        change("content", "n", value="4"),
-        change("content", "n", value=None),
-        change("content", "levels", 0, "alpha", value=0.3),
-        change("content", "threshold_rule", value="guess"),
-        change("content", "certificates", 0, "shares", 0, "kept_at_least", value=1.5),
-        change("content", "certificates", 0, "artifact_digest", value=None),
+        change_field("version", value=3),
+        change_field("format", value="langchain-cfc/records"),
+        change_field("digest", value="sha256:x"),
+        change_field("surprise", value=1),
+        change_field("content", "surprise", value=1),
+        change_field("content", "n", value="4"),
+        change_field("content", "n", value=None),
+        change_field("content", "levels", 0, "alpha", value=0.3),
+        change_field("content", "threshold_rule", value="guess"),
+        change_field("content", "certificates", 0, "shares", 0, "kept_at_least", value=1.5),
+        change_field("content", "certificates", 0, "artifact_digest", value=None),
     ],
 )
 def test_schema_refuses_files_of_another_form(forge: Callable[[Any], None]) -> None:
@@ -118,7 +118,7 @@ def test_schema_refuses_files_of_another_form(forge: Callable[[Any], None]) -> N
 
 
 def test_load_names_the_later_release_that_wrote_the_file(artifact: CalibrationArtifact) -> None:
-    later = {**content_of(artifact), "library_version": "0.9.1"}
+    later = {**get_content(artifact), "library_version": "0.9.1"}
     said = r"langchain-cfc 0\.9\.1 wrote it, and this is .*: use that release or a later one"
     # A format of another version, and a field that this release does not know.
     with pytest.raises(ArtifactFormatError, match=rf"artifact version 3; .* reads version 2; {said}"):
@@ -133,7 +133,7 @@ def test_load_names_the_later_release_that_wrote_the_file(artifact: CalibrationA
 @pytest.mark.parametrize("release", ["\x1b[31mred", "1" * 100, 7, None, ["0.9"]])
 def test_load_does_not_repeat_an_invalid_release_name(release: Any, artifact: CalibrationArtifact) -> None:
     with pytest.raises(ArtifactFormatError) as refused:
-        load_content({**content_of(artifact), "library_version": release}, version=3)
+        load_content({**get_content(artifact), "library_version": release}, version=3)
     assert str(refused.value).endswith(
         "reads version 2; calibrate again or use another release of the library"
     )

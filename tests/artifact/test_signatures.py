@@ -60,7 +60,7 @@ def key(request: pytest.FixtureRequest, tmp_path: Path) -> Key:
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Key:
+def other_key(tmp_path: Path) -> Key:
     return make_key(tmp_path, "other")
 
 
@@ -71,7 +71,7 @@ def path(artifact: CalibrationArtifact, tmp_path: Path) -> Path:
     return saved
 
 
-def sign(path: Path, key: Key) -> Path:
+def sign_artifact(path: Path, key: Key) -> Path:
     ran = run("sign", path, "--key", key.private, "--json")
     assert ran.code == 0, ran.err
     assert ran.data["public_key"] == key.line
@@ -80,71 +80,71 @@ def sign(path: Path, key: Key) -> Path:
     return written
 
 
-def load(path: Path, *keys: str | Path) -> CalibrationArtifact:
+def load_signed(path: Path, *keys: str | Path) -> CalibrationArtifact:
     return CalibrationArtifact.load(path, require_signature=keys)
 
 
 def test_require_signature_accepts_a_file_a_text_or_several_keys(
-    path: Path, key: Key, other: Key, artifact: CalibrationArtifact
+    path: Path, key: Key, other_key: Key, artifact: CalibrationArtifact
 ) -> None:
-    sign(path, key)
+    sign_artifact(path, key)
     assert CalibrationArtifact.load(path, require_signature=key.public) == artifact
     assert CalibrationArtifact.load(path, require_signature=str(key.public)) == artifact
     assert CalibrationArtifact.load(path, require_signature=key.line) == artifact
-    assert load(path, key.public.read_text()) == artifact
-    assert load(path, other.public, key.line) == artifact
+    assert load_signed(path, key.public.read_text()) == artifact
+    assert load_signed(path, other_key.public, key.line) == artifact
     # Without the policy, everything is as ever.
     path.with_name("artifact.json.sig").unlink()
     assert CalibrationArtifact.load(path) == artifact
 
 
-def test_require_signature_refuses_another_key(path: Path, key: Key, other: Key) -> None:
-    sign(path, key)
+def test_require_signature_refuses_another_key(path: Path, key: Key, other_key: Key) -> None:
+    sign_artifact(path, key)
     with pytest.raises(ArtifactSignatureError, match="by the required key"):
-        load(path, other.public)
+        load_signed(path, other_key.public)
     with pytest.raises(ArtifactSignatureError, match="by any of the 2 required keys"):
-        load(path, other.public, other.line)
+        load_signed(path, other_key.public, other_key.line)
 
 
 def test_require_signature_refuses_an_artifact_changed_after_signing(path: Path, key: Key) -> None:
-    sign(path, key)
+    sign_artifact(path, key)
     # By careless hands, which the digest finds, too, and by a forger who computes all of it again.
     original = path.read_bytes()
     path.write_bytes(original.replace(b'"n": 4,', b'"n": 5,'))
     with pytest.raises(ArtifactDigestError):
         CalibrationArtifact.load(path)
     with pytest.raises(ArtifactSignatureError, match="changed or made again"):
-        load(path, key.public)
+        load_signed(path, key.public)
     path.write_bytes(original)
-    certify(load(path, key.public), make_records(9, 120)).save(path)
+    certify(load_signed(path, key.public), make_records(9, 120)).save(path)
     with pytest.raises(ArtifactSignatureError, match="changed or made again"):
-        load(path, key.public)
-    sign(path, key)
-    assert len(load(path, key.public).certificates) == 2
+        load_signed(path, key.public)
+    sign_artifact(path, key)
+    assert len(load_signed(path, key.public).certificates) == 2
 
 
 def test_require_signature_refuses_a_signature_of_another_artifact(
     path: Path, key: Key, tmp_path: Path
 ) -> None:
-    signature = sign(path, key)
+    signature = sign_artifact(path, key)
     renamed = tmp_path / "renamed.json"
     certify(CalibrationArtifact.load(path), make_records(9, 120)).save(renamed)
     shutil.copy(signature, tmp_path / "renamed.json.sig")
     with pytest.raises(ArtifactSignatureError, match=r"not a signature of .*renamed\.json"):
-        load(renamed, key.public)
+        load_signed(renamed, key.public)
 
 
 def test_require_signature_refuses_a_missing_signature(path: Path, key: Key) -> None:
     with pytest.raises(ArtifactSignatureError, match=r"\.sig does not exist; `langchain-cfc sign`"):
-        load(path, key.public)
+        load_signed(path, key.public)
     path.with_name("artifact.json.sig").mkdir()
     with pytest.raises(ArtifactSignatureError, match="cannot be read"):
-        load(path, key.public)
+        load_signed(path, key.public)
 
 
 @pytest.mark.parametrize("change", ["empty", "short", "long", "flipped", "text"])
 def test_require_signature_refuses_a_malformed_signature(path: Path, key: Key, change: str) -> None:
-    signature = sign(path, key)
+    signature = sign_artifact(path, key)
     good = signature.read_bytes()
     bad = {
         "empty": b"",
@@ -155,39 +155,39 @@ def test_require_signature_refuses_a_malformed_signature(path: Path, key: Key, c
     }[change]
     signature.write_bytes(bad)
     with pytest.raises(ArtifactSignatureError):
-        load(path, key.public)
+        load_signed(path, key.public)
 
 
 def test_require_signature_refuses_every_flipped_bit_of_a_signature(path: Path, tmp_path: Path) -> None:
     key = make_key(tmp_path, "one")
-    signature = sign(path, key)
+    signature = sign_artifact(path, key)
     good = signature.read_bytes()
     for bit in range(0, 8 * len(good), 1 if LONG else 3):
         bad = bytearray(good)
         bad[bit // 8] ^= 1 << bit % 8
         signature.write_bytes(bad)
         with pytest.raises(ArtifactSignatureError):
-            load(path, key.line)
+            load_signed(path, key.line)
 
 
 def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: Key, tmp_path: Path) -> None:
-    sign(path, key)
+    sign_artifact(path, key)
     with pytest.raises(InputError, match="require_signature is empty"):
-        load(path)
+        load_signed(path)
     with pytest.raises(InputError, match="the key cannot be read"):
-        load(path, tmp_path / "none.pub")
+        load_signed(path, tmp_path / "none.pub")
     with pytest.raises(InputError, match="expected an Ed25519 public key"):
-        load(path, key.private)  # a slip that would put the private key onto servers
+        load_signed(path, key.private)  # a slip that would put the private key onto servers
     curve = ec.generate_private_key(ec.SECP256R1()).public_key()
     with pytest.raises(InputError, match=r"expected an Ed25519 public key .* found a"):
-        load(path, curve.public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo).decode())
+        load_signed(path, curve.public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo).decode())
     several = tmp_path / "several.pub"
     several.write_text(f"{key.line}\n{key.line}\n")
     with pytest.raises(InputError, match="one per file"):
-        load(path, several)
+        load_signed(path, several)
     # One key that cannot be read is not passed over.
     with pytest.raises(InputError, match="the key cannot be read"):
-        load(path, key.public, tmp_path / "none.pub")
+        load_signed(path, key.public, tmp_path / "none.pub")
 
 
 def test_sign_command_reads_the_key_password_from_the_environment(
@@ -199,8 +199,8 @@ def test_sign_command_reads_the_key_password_from_the_environment(
     assert run("sign", path, "--key", key.private).code == 2
     assert not path.with_name("artifact.json.sig").exists()
     monkeypatch.setenv("LANGCHAIN_CFC_KEY_PASSWORD", "secret")
-    sign(path, key)
-    load(path, key.public)
+    sign_artifact(path, key)
+    load_signed(path, key.public)
 
 
 def test_sign_command_refuses_a_file_that_does_not_load(path: Path, key: Key) -> None:
@@ -211,26 +211,26 @@ def test_sign_command_refuses_a_file_that_does_not_load(path: Path, key: Key) ->
         CalibrationArtifact.load(path)
 
 
-def test_inspect_and_ask_commands_require_signatures(path: Path, key: Key, other: Key) -> None:
+def test_inspect_and_ask_commands_require_signatures(path: Path, key: Key, other_key: Key) -> None:
     required = ("--require-signature", key.public)
     for command in (("inspect", path), ("ask", path, "What?", "--replay", "demo")):
         assert "does not exist" in run(*command, *required).err
-    sign(path, key)
+    sign_artifact(path, key)
     assert run("inspect", path, *required).code == 0
-    assert run("inspect", path, "--require-signature", other.public, *required).code == 0
-    ran = run("inspect", path, "--require-signature", other.public)
+    assert run("inspect", path, "--require-signature", other_key.public, *required).code == 0
+    ran = run("inspect", path, "--require-signature", other_key.public)
     assert (ran.code, "not a signature" in ran.err) == (2, True)
 
 
 def test_require_signature_without_the_extra_names_the_extra(
     path: Path, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sign(path, key)
+    sign_artifact(path, key)
     for name in [one for one in sys.modules if one.partition(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(MissingExtraError, match=r"langchain-cfc\[signing\]"):
-        load(path, key.public)
+        load_signed(path, key.public)
     CalibrationArtifact.load(path)
 
 
@@ -245,7 +245,7 @@ def test_openssl_makes_and_verifies_the_same_signatures(path: Path, tmp_path: Pa
     blob = ("-rawin", "-in", path)
     assert openssl("pkeyutl", "-sign", "-inkey", private, *blob, "-out", signature) == 0
     made = Path(signature).read_bytes()
-    load(path, public)
+    load_signed(path, public)
     assert run("sign", path, "--key", private).code == 0
     assert Path(signature).read_bytes() == made
     assert openssl("pkeyutl", "-verify", "-pubin", "-inkey", public, *blob, "-sigfile", signature) == 0
@@ -256,4 +256,4 @@ def test_sign_command_accepts_keys_of_ssh_keygen(path: Path, tmp_path: Path) -> 
     key = tmp_path / "id"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     assert run("sign", path, "--key", key).code == 0
-    load(path, f"{key}.pub")
+    load_signed(path, f"{key}.pub")

@@ -1,4 +1,4 @@
-"""Labelled prompts to calibrate on."""
+"""Labelled prompts to calibrate on, and artifacts to compare."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord
 
 TOPICS = ("capital", "river")
+
+
+def remove_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
+    """Return the artifact without the time at which it was made."""
+    return artifact.model_copy(update={"created_at": ""})
 
 
 def make_prompts(
@@ -30,9 +35,3 @@ def make_prompts(
         )
         for row in range(size)
     ]
-
-
-def with_score(record: PromptRecord, score: float) -> PromptRecord:
-    """The same prompt with another score of every candidate."""
-    candidates = tuple(one.model_copy(update={"score": score}) for one in record.candidates)
-    return record.model_copy(update={"candidates": candidates})

@@ -36,7 +36,9 @@ from langchain_cfc.report.plots import plot_stated_coverage
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
 
-STEPS = AdaptiveAlpha(cuts=(0.4, 0.6), alphas=("0.1", "0.3", "0.5"), knots=("0.1", "0.5"), margin=0.05)
+ADAPTIVE_LEVELS = AdaptiveAlpha(
+    cuts=(0.4, 0.6), alphas=("0.1", "0.3", "0.5"), knots=("0.1", "0.5"), margin=0.05
+)
 
 
 def draw_world(seed: int, size: int) -> LabelledBatch:
@@ -62,8 +64,8 @@ def artifact() -> CalibrationArtifact:
 def test_adaptive_alpha_reads_levels_back_from_its_columns(means: list[float], alpha: str) -> None:
     draws = CandidateBatch.of([[mean] for mean in means])
     expected = [max(float(alpha), 0.1 if one < 0.4 else 0.3 if one < 0.6 else 0.5) for one in means]
-    assert STEPS.read_alphas(STEPS.transform(draws), alpha).tolist() == expected
-    assert set(expected) <= {float(level) for level in STEPS.list_levels(alpha)}
+    assert ADAPTIVE_LEVELS.read_alphas(ADAPTIVE_LEVELS.transform(draws), alpha).tolist() == expected
+    assert set(expected) <= {float(level) for level in ADAPTIVE_LEVELS.list_levels(alpha)}
 
 
 def test_adaptive_alpha_states_less_coverage_for_hard_prompts(artifact: CalibrationArtifact) -> None:
@@ -238,10 +240,12 @@ def test_guarantee_states_the_coverage_of_a_prompt_under_adaptive_alpha(
 
 
 def test_chain_results_and_messages_state_the_coverage_of_the_prompt(invoke: Invoke) -> None:
-    served = calibrate(make_records("easy", 39), alpha="0.25", adaptive_alpha=True, features=fit_steps())
+    served = calibrate(
+        make_records("easy", 39), alpha="0.25", adaptive_alpha=True, features=make_map_of_steps()
+    )
     chain = make_chain(served)
     result = invoke(chain, "x")
-    assert result.stated_coverage == pytest.approx(1.0 - decide(served, batch_of(result)).stated_alphas[0])
+    assert result.stated_coverage == pytest.approx(1.0 - decide(served, read_draws(result)).stated_alphas[0])
     message = invoke(chain.as_answer(), "x")
     assert message.response_metadata["cfc"]["guarantee"]["stated_coverage"] == result.stated_coverage
     assert chain.guarantee_of(message) == result.guarantee
@@ -252,12 +256,12 @@ def test_chain_results_and_messages_state_the_coverage_of_the_prompt(invoke: Inv
     assert "By themselves, questions with the same stated level may keep it less often." in words
 
 
-def fit_steps() -> FeatureMap:
+def make_map_of_steps() -> FeatureMap:
     """A fitted map with levels that differ between the prompts of `make_records`."""
-    return replace(FeatureMap.parse("1"), adaptive_alpha=replace(STEPS, cuts=(0.8, 0.9)))
+    return replace(FeatureMap.parse("1"), adaptive_alpha=replace(ADAPTIVE_LEVELS, cuts=(0.8, 0.9)))
 
 
-def batch_of(result: Any) -> CandidateBatch:
+def read_draws(result: Any) -> CandidateBatch:
     """The candidates of a result, with their scores alone."""
     return CandidateBatch.of([[one.score for one in result.candidates]])
 

@@ -17,7 +17,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.features import AdaptiveAlpha
 from tests.lengths import mostly_long, repetitions
-from tests.thresholds.oracles import NUDGE, minimised
+from tests.thresholds.oracles import NUDGE, minimise_by_highs
 
 CAP = 2.0
 TOPICS = ("art", "law", "sea")
@@ -79,7 +79,7 @@ class Compared:
         found = []
         for phi, alpha, weight in zip(queries, alphas, self.asked_weights, strict=True):
             theta = weight * (1.0 - alpha - NUDGE)
-            result = minimised(-scores, A_eq=x.T, b_eq=-theta * phi, bounds=bounds)
+            result = minimise_by_highs(-scores, A_eq=x.T, b_eq=-theta * phi, bounds=bounds)
             assert result.status in {0, 2}, result.message
             value = math.inf if result.status == 2 else float(-result.eqlin.marginals @ phi)
             found.append(math.inf if value >= CAP - AGREEMENT else value)
@@ -138,7 +138,7 @@ def draw_coins(seed: int, size: int) -> LabelledBatch:
     return LabelledBatch(CandidateBatch.of(scores), rng.random((size, 1)) < 0.7, ids, (None,) * size)
 
 
-def state_what_the_neighbour_had(known: LabelledBatch) -> FeatureMap:
+def make_map_of_neighbours(known: LabelledBatch) -> FeatureMap:
     """State 95 % beside prompts whose candidate was correct, and 30 % beside others."""
     order = np.argsort(known.draws.scores[:, 0])
     means, right = known.draws.scores[order, 0], known.correct[order, 0]
@@ -162,7 +162,7 @@ def test_adaptive_levels_fitted_on_calibration_prompts_break_the_promise(
     deviation of the share is at most 0.011: a tolerance of 0.05 is passed with probability below 1e-5.
     """
     calibration = draw_coins(31, 400)
-    features = state_what_the_neighbour_had(fitted_on)
+    features = make_map_of_neighbours(fitted_on)
     artifact = calibrate(
         calibration, alpha="0.05", adaptive_alpha=True, features=features, allow_unattainable=True
     )

@@ -1,4 +1,4 @@
-"""What the records allow, whatever the threshold."""
+"""Which targets are attainable with given records, whatever the threshold rule."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from langchain_cfc.records import tabulate
 from langchain_cfc.thresholds import MarginalThreshold
 
 
-def cases(largest: int) -> Iterator[tuple[int, int]]:
+def list_sizes(largest: int) -> Iterator[tuple[int, int]]:
     """Every number of prompts and of those with a success score below the cap."""
     return ((size, reached) for size in range(1, largest + 1) for reached in range(size + 1))
 
 
-def is_met(alpha: str, size: int, reached: int) -> bool:
+def has_finite_threshold(alpha: str, size: int, reached: int) -> bool:
     """Whether the marginal rule itself finds a threshold below the cap."""
     scores = [0.5] * reached + [2.0] * (size - reached)
     return math.isfinite(MarginalThreshold(alpha).fit([[1.0]] * size, scores).threshold([1.0]))
@@ -32,13 +32,15 @@ def is_met(alpha: str, size: int, reached: int) -> bool:
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.5"])
 def test_is_attainable_exactly_where_the_marginal_rule_is_finite(alpha: str) -> None:
-    answers = {(size, reached): is_attainable(alpha, size, reached) for size, reached in cases(30)}
-    assert answers == {(size, reached): is_met(alpha, size, reached) for size, reached in cases(30)}
+    answers = {(size, reached): is_attainable(alpha, size, reached) for size, reached in list_sizes(30)}
+    assert answers == {
+        (size, reached): has_finite_threshold(alpha, size, reached) for size, reached in list_sizes(30)
+    }
     assert set(answers.values()) == {True, False}
 
 
 def test_smallest_alpha_is_attainable_and_anything_below_is_not() -> None:
-    for size, reached in cases(40):
+    for size, reached in list_sizes(40):
         alpha = round(10_000 * compute_smallest_alpha(size, reached))
         if alpha < 10_000:
             assert is_attainable(f"{alpha / 10_000:.4f}", size, reached)
@@ -49,7 +51,7 @@ def test_smallest_alpha_is_attainable_and_anything_below_is_not() -> None:
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.2", "0.3", "0.5"])
 def test_smallest_size_equals_a_search_over_every_size(alpha: str) -> None:
     tau = 1 - Fraction(alpha)
-    for size, reached in cases(25):
+    for size, reached in list_sizes(25):
         share = Fraction(reached, size)
         tried = (one for one in range(1, 1000) if math.ceil((one + 1) * tau) <= math.floor(share * one))
         assert compute_smallest_size(alpha, share) == (next(tried) if share > tau else None)
@@ -61,7 +63,7 @@ def test_smallest_size_reads_a_decimal_share_as_written() -> None:
     assert compute_smallest_size("0.38", Fraction(0.7)) != 10
 
 
-def some_hopeless(size: int, hopeless: int, topics: tuple[str, ...] = ("all",)) -> list[PromptRecord]:
+def make_some_hopeless(size: int, hopeless: int, topics: tuple[str, ...] = ("all",)) -> list[PromptRecord]:
     """Prompts of one candidate each, of which the first `hopeless` are wrong."""
     return [
         PromptRecord(
@@ -82,41 +84,41 @@ def test_calibrate_refuses_an_unattainable_target_and_says_what_would_do() -> No
     )
     needed = next(tried)
     with pytest.raises(UnattainableTargetError) as caught:
-        calibrate(some_hopeless(20, 3), alpha="0.18", features="1")
+        calibrate(make_some_hopeless(20, 3), alpha="0.18", features="1")
     message = str(caught.value)
     assert "alpha = 0.18 is out of reach: 17 of 20" in message
     assert "attainable coverage 0.850" in message
     assert "Smallest alpha here: 0.1905;" in message
     assert f"at least {needed} such prompts are needed" in message
     assert "allow_unattainable=True" in message
-    assert calibrate(some_hopeless(20, 3), alpha="0.1905", features="1").alphas == ("0.1905",)
+    assert calibrate(make_some_hopeless(20, 3), alpha="0.1905", features="1").alphas == ("0.1905",)
     # The promised size does do: so many prompts with that share.
     calibrate(
-        some_hopeless(needed, needed - math.floor(needed * Fraction("0.85"))), alpha="0.18", features="1"
+        make_some_hopeless(needed, needed - math.floor(needed * Fraction("0.85"))), alpha="0.18", features="1"
     )
 
 
 def test_calibrate_says_if_no_number_of_prompts_is_enough() -> None:
     with pytest.raises(UnattainableTargetError, match="no number of prompts is enough"):
-        calibrate(some_hopeless(20, 3), alpha="0.15", features="1")
+        calibrate(make_some_hopeless(20, 3), alpha="0.15", features="1")
 
 
 def test_calibrate_refuses_by_the_strictest_of_several_levels() -> None:
     with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.1 is out of reach"):
-        calibrate(some_hopeless(20, 3), alpha=["0.3", "0.1"], features="1")
+        calibrate(make_some_hopeless(20, 3), alpha=["0.3", "0.1"], features="1")
 
 
 @pytest.mark.parametrize("rule", ["conditional", "marginal"])
 def test_allow_unattainable_flags_every_prompt(rule: Any) -> None:
     artifact = calibrate(
-        some_hopeless(20, 3), alpha="0.1", features="1", threshold_rule=rule, allow_unattainable=True
+        make_some_hopeless(20, 3), alpha="0.1", features="1", threshold_rule=rule, allow_unattainable=True
     )
-    decisions = decide(artifact, tabulate(some_hopeless(5, 0)).draws)
+    decisions = decide(artifact, tabulate(make_some_hopeless(5, 0)).draws)
     assert decisions.not_certifiable.all()
     assert not decisions.accepted.any()
 
 
-def half_hopeless_group() -> list[PromptRecord]:
+def make_half_hopeless_topic() -> list[PromptRecord]:
     """80 prompts; every fourth is of topic `b`, and half of these have no correct candidate."""
     return [
         PromptRecord(
@@ -131,7 +133,7 @@ def half_hopeless_group() -> list[PromptRecord]:
 
 def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     with pytest.warns(AttainabilityWarning) as caught:
-        artifact = calibrate(half_hopeless_group(), alpha="0.3", features="group(topic)")
+        artifact = calibrate(make_half_hopeless_topic(), alpha="0.3", features="group(topic)")
     message = str(caught[0].message)
     group = artifact.calibration.groups[2]
     named = f"topic: b (smallest alpha {group.smallest_alpha:.3f})"
@@ -141,7 +143,7 @@ def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     assert group.name == "group(topic)=b"
     assert "topic: a" not in message
     # The warning tells the truth: these prompts are flagged, and no others.
-    asked = tabulate(half_hopeless_group())
+    asked = tabulate(make_half_hopeless_topic())
     flagged = decide(artifact, asked.draws).not_certifiable
     assert [entries["topic"] == "b" for entries in asked.draws.metadata] == flagged.tolist()
 
@@ -150,28 +152,32 @@ def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
 def test_rules_without_group_guarantees_do_not_warn_of_groups(rule: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        artifact = calibrate(half_hopeless_group(), alpha="0.3", features="group(topic)", threshold_rule=rule)
+        artifact = calibrate(
+            make_half_hopeless_topic(), alpha="0.3", features="group(topic)", threshold_rule=rule
+        )
     assert artifact.calibration.groups[2].smallest_alpha > 0.3
 
 
 def test_smallest_alpha_of_a_group_is_where_its_threshold_is_finite() -> None:
-    artifact = calibrate(half_hopeless_group(), alpha="0.9", features="group(topic)")
+    artifact = calibrate(make_half_hopeless_topic(), alpha="0.9", features="group(topic)")
     group = artifact.calibration.groups[2]
-    b = next(row for row, one in enumerate(half_hopeless_group()) if one.metadata["topic"] == "b")
-    draws = tabulate(half_hopeless_group()).draws.take(np.array([b]))
+    b = next(row for row, one in enumerate(make_half_hopeless_topic()) if one.metadata["topic"] == "b")
+    draws = tabulate(make_half_hopeless_topic()).draws.take(np.array([b]))
     for step, flagged in ((-1e-4, True), (1e-4, False)):
         alpha = f"{group.smallest_alpha + step:.6f}"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttainabilityWarning)
-            near = calibrate(half_hopeless_group(), alpha=alpha, features="group(topic)")
+            near = calibrate(make_half_hopeless_topic(), alpha=alpha, features="group(topic)")
         assert decide(near, draws).not_certifiable.tolist() == [flagged]
 
 
 def test_calibration_facts_report_attainable_coverage_of_every_weighting() -> None:
     # With a map that was fitted before, all twelve prompts calibrate: topic `x` has 2 of 6 hopeless, `y` 1 of
     # 6.
-    records = some_hopeless(12, 3, ("x", "y"))
-    fitted = calibrate(some_hopeless(40, 0, ("x", "y")), alpha="0.5", features="group(topic)").feature_map
+    records = make_some_hopeless(12, 3, ("x", "y"))
+    fitted = calibrate(
+        make_some_hopeless(40, 0, ("x", "y")), alpha="0.5", features="group(topic)"
+    ).feature_map
     facts = calibrate(records, alpha="0.5", features=fitted).calibration
     assert facts.attainable_coverage == 9 / 12
     found = [(group.name, group.size, group.attainable, group.smallest_alpha) for group in facts.groups]

@@ -14,6 +14,7 @@ from langchain_cfc.certificates.cuts import MAIN_SHARE
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import BotPlan, plan_bot
 from langchain_cfc.records import tabulate
+from tests.factories import change_candidates
 
 
 def make_records(seed: int, size: int) -> list[PromptRecord]:
@@ -109,10 +110,7 @@ def test_plan_bot_size_answers_about_the_planned_share() -> None:
 
 
 def test_plan_bot_says_that_an_always_wrong_model_is_not_possible() -> None:
-    records = [
-        one.model_copy(update={"candidates": (one.candidates[0].model_copy(update={"correct": False}),)})
-        for one in make_records(3, 50)
-    ]
+    records = [change_candidates(one, correct=False) for one in make_records(3, 50)]
     plan = plan_bot(tabulate(records), max_wrong_rate="0.1")
     assert (plan.wrong_rate, plan.least_abstention, plan.is_possible) == (1.0, 1.0, False)
     assert BotPlan.model_validate_json(plan.model_dump_json()) == plan
@@ -127,10 +125,7 @@ def test_plan_bot_counts_one_prompt_of_each_cluster() -> None:
 
 def test_plan_bot_never_answers_with_blank_answers() -> None:
     records = make_records(5, 100)
-    blank = [
-        one.model_copy(update={"candidates": (Candidate(text=" ", score=0.0, correct=False),)})
-        for one in records[:50]
-    ]
+    blank = [change_candidates(one, text=" ", score=0.0, correct=False) for one in records[:50]]
     plan = plan_bot(tabulate([*blank, *records[50:]]), max_wrong_rate="0.1", test_fraction=0)
     alone = plan_bot(tabulate(records[50:]), max_wrong_rate="0.1", test_fraction=0)
     assert plan.wrong_rate == alone.wrong_rate

@@ -8,7 +8,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,8 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import Combination, Discrimination, compute_auroc
+from tests.calibration.prompts import remove_date
+from tests.factories import change_candidates
 from tests.lengths import repetitions
 from tests.recordings import list_facts
 
@@ -38,12 +39,10 @@ NAMES = ("judge", "p_true", "length")
 # In the units of the raw outputs, the intercept first; the third verifier tells nothing.
 TRUTH = np.array([-1.0, 0.5, 2.0, 0.0])
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def prompts_of(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledBatch:
+def make_prompts(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledBatch:
     size = len(correct)
     draws = CandidateBatch.of(np.full(correct.shape, 0.5))
     return LabelledBatch(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
@@ -57,7 +56,7 @@ def draw_outputs(seed: int, size: int, n: int = 5) -> tuple[FloatArray, BoolArra
     return raw, rng.random((size, n)) < 1 / (1 + np.exp(-log_odds))
 
 
-def in_raw_units(found: Combination) -> FloatArray:
+def convert_to_raw_units(found: Combination) -> FloatArray:
     """(k + 1,) intercept and coefficients over raw outputs."""
     slopes = np.array(found.coefficients) / np.array(found.scales)
     return np.array([found.intercept - slopes @ np.array(found.centres), *slopes])
@@ -70,11 +69,11 @@ def in_raw_units(found: Combination) -> FloatArray:
 cvxpy: Any = importlib.import_module("cvxpy")
 
 
-def wald(found: Combination, raw: FloatArray) -> float:
+def compute_wald_statistic(found: Combination, raw: FloatArray) -> float:
     """(theta - truth)' I (theta - truth), I the Fisher information of the labels at the truth."""
     x = np.column_stack([np.ones(raw[..., 0].size), raw.reshape(-1, 3)])
     p = 1 / (1 + np.exp(-x @ TRUTH))
-    off = in_raw_units(found) - TRUTH
+    off = convert_to_raw_units(found) - TRUTH
     return float(off @ (x.T * (p * (1 - p))) @ x @ off)
 
 
@@ -86,9 +85,9 @@ def test_fit_combination_recovers_known_coefficients() -> None:
     distances, shuffled = 0.0, 0.0
     for seed in range(tried):
         raw, correct = draw_outputs(seed, 4000)
-        distances += wald(fit_combination(NAMES, raw, prompts_of(correct)), raw)
+        distances += compute_wald_statistic(fit_combination(NAMES, raw, make_prompts(correct)), raw)
         others = np.random.default_rng(seed).permutation(correct)
-        shuffled += wald(fit_combination(NAMES, raw, prompts_of(others)), raw)
+        shuffled += compute_wald_statistic(fit_combination(NAMES, raw, make_prompts(others)), raw)
     assert distances < bound
     assert shuffled > 100 * bound
 
@@ -99,7 +98,7 @@ def test_fit_combination_reaches_the_optimum_of_clarabel(clusters: int) -> None:
     raw, correct = draw_outputs(0, 90)
     raw[:, :, 2] = raw[:, :, 0] + 0.01 * raw[:, :, 2]
     named = None if clusters == 1 else [f"c{row // clusters}" for row in range(90)]
-    found = fit_combination(NAMES, raw, prompts_of(correct, named))
+    found = fit_combination(NAMES, raw, make_prompts(correct, named))
     x = (raw.reshape(-1, 3) - found.centres) / found.scales
     np.testing.assert_allclose(x.mean(axis=0), 0.0, atol=1e-12)
     np.testing.assert_allclose(x.std(axis=0), 1.0)
@@ -122,7 +121,7 @@ def test_fit_combination_reaches_the_optimum_of_clarabel(clusters: int) -> None:
 def test_fit_combination_stays_finite_if_outputs_separate_the_labels() -> None:
     raw, correct = draw_outputs(1, 50)
     correct = raw[..., 0] > 1.0
-    found = fit_combination(NAMES, raw, prompts_of(correct))
+    found = fit_combination(NAMES, raw, make_prompts(correct))
     assert 3.0 < found.coefficients[0] < 100.0
     scores = found.score_all(raw)
     assert scores[correct].max() < scores[~correct].min()
@@ -131,40 +130,40 @@ def test_fit_combination_stays_finite_if_outputs_separate_the_labels() -> None:
 def test_fit_combination_shares_weight_between_identical_verifiers() -> None:
     raw, correct = draw_outputs(2, 200)
     raw[..., 1] = 10.0 * raw[..., 0]
-    found = fit_combination(NAMES, raw, prompts_of(correct))
+    found = fit_combination(NAMES, raw, make_prompts(correct))
     assert found.coefficients[0] == pytest.approx(found.coefficients[1], abs=1e-6)
-    alone = fit_combination(NAMES[:1], raw[..., :1], prompts_of(correct))
+    alone = fit_combination(NAMES[:1], raw[..., :1], make_prompts(correct))
     assert 2 * found.coefficients[0] == pytest.approx(alone.coefficients[0], rel=0.02)
 
 
 def test_fit_combination_ignores_a_constant_verifier() -> None:
     raw, correct = draw_outputs(3, 200)
     raw[..., 2] = 0.1  # whose mean over 1,000 candidates is not 0.1 in floats
-    found = fit_combination(NAMES, raw, prompts_of(correct))
+    found = fit_combination(NAMES, raw, make_prompts(correct))
     assert (found.centres[2], found.scales[2], found.coefficients[2]) == (0.1, 1.0, 0.0)
     raw_later = np.add(raw, [0.0, 0.0, 1e6])
     assert found.score_all(raw_later).tolist() == found.score_all(raw).tolist()
-    alone = fit_combination(NAMES[:2], raw[..., :2], prompts_of(correct))
+    alone = fit_combination(NAMES[:2], raw[..., :2], make_prompts(correct))
     np.testing.assert_allclose(alone.coefficients, found.coefficients[:2], rtol=1e-9)
 
 
 def test_fit_combination_does_not_depend_on_units() -> None:
     raw, correct = draw_outputs(4, 200)
-    found = fit_combination(NAMES, raw, prompts_of(correct))
+    found = fit_combination(NAMES, raw, make_prompts(correct))
     units = np.array([1e-9, -1e9, 1.0])
-    other = fit_combination(NAMES, raw * units + [0.0, 1e9, 0.0], prompts_of(correct))
+    other = fit_combination(NAMES, raw * units + [0.0, 1e9, 0.0], make_prompts(correct))
     np.testing.assert_allclose(other.coefficients, np.array(found.coefficients) * [1, -1, 1], rtol=1e-6)
 
 
 def test_fit_combination_weighs_a_cluster_like_one_prompt() -> None:
     raw, correct = draw_outputs(5, 100)
-    once = fit_combination(NAMES, raw, prompts_of(correct))
+    once = fit_combination(NAMES, raw, make_prompts(correct))
     # The first 20 prompts come ten times each.
     rows = np.concatenate([np.arange(100), np.tile(np.arange(20), 9)])
     clusters = [f"c{row}" if row < 20 else None for row in rows]
-    again = fit_combination(NAMES, raw[rows], prompts_of(correct[rows], clusters))
+    again = fit_combination(NAMES, raw[rows], make_prompts(correct[rows], clusters))
     np.testing.assert_allclose(again.coefficients, once.coefficients, rtol=1e-9)
-    alone = fit_combination(NAMES, raw[rows], prompts_of(correct[rows]))
+    alone = fit_combination(NAMES, raw[rows], make_prompts(correct[rows]))
     assert np.abs(np.subtract(alone.coefficients, once.coefficients)).max() > 0.05
 
 
@@ -172,7 +171,7 @@ def test_fit_combination_refuses_outputs_of_too_wide_a_range() -> None:
     raw, correct = draw_outputs(6, 20)
     raw[0, 0, 1], raw[0, 1, 1] = 1.7e308, -1.7e308
     with pytest.raises(InputError, match=r"'p_true' range from .* to .*, which is too wide"):
-        fit_combination(NAMES, raw, prompts_of(correct))
+        fit_combination(NAMES, raw, make_prompts(correct))
 
 
 # Calibration ----------------------------------------------------------------------------------------------
@@ -201,87 +200,75 @@ def make_records(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list
     ]
 
 
-def change_candidates(record: PromptRecord, **changes: Any) -> PromptRecord:
-    """The record with every candidate changed."""
-    return record.model_copy(
-        update={"candidates": tuple(one.model_copy(update=changes) for one in record.candidates)}
-    )
-
-
 def rescore(records: Sequence[PromptRecord], combination: Combination) -> list[PromptRecord]:
     """The records as if somebody else had scored them with the combination."""
 
-    def score(candidate: Candidate) -> float:
+    def score(candidate: Candidate) -> dict[str, Any]:
         assert candidate.scores is not None
-        return float(combination.score([[candidate.scores[name] for name in combination.names]])[0])
+        outputs = [candidate.scores[name] for name in combination.names]
+        return {"score": float(combination.score([outputs])[0])}
 
-    return [
-        record.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"score": score(c)}) for c in record.candidates)}
-        )
-        for record in records
-    ]
+    return [change_candidates(record, score) for record in records]
 
 
-def without_date(artifact: CalibrationArtifact) -> CalibrationArtifact:
-    return artifact.model_copy(update={"created_at": ""})
-
-
-def combined_artifact(records: Sequence[PromptRecord], **options: Any) -> CalibrationArtifact:
+def calibrate_combined(records: Sequence[PromptRecord], **options: Any) -> CalibrationArtifact:
     settings: dict[str, Any] = {"alpha": "0.2", "features": "hat(mean_score, 3)", "combine": NAMES}
     return calibrate(records, **{**settings, **options})
 
 
-def of(artifact: CalibrationArtifact) -> Combination:
+def get_combination(artifact: CalibrationArtifact) -> Combination:
     assert artifact.combination is not None
     return artifact.combination
 
 
 def test_calibrate_combine_equals_calibration_on_combined_scores() -> None:
     records = make_records(0, 300)
-    artifact = combined_artifact(records, test_fraction=0.2)
-    assert of(artifact).names == NAMES
+    artifact = calibrate_combined(records, test_fraction=0.2)
+    assert get_combination(artifact).names == NAMES
     # Features, cut-offs, thresholds: as if the records had held these scores.
     plain = calibrate(
-        rescore(records, of(artifact)), alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2
+        rescore(records, get_combination(artifact)),
+        alpha="0.2",
+        features="hat(mean_score, 3)",
+        test_fraction=0.2,
     )
-    assert without_date(plain) == without_date(artifact).model_copy(update={"combination": None})
+    assert remove_date(plain) == remove_date(artifact).model_copy(update={"combination": None})
     recorded_scores = calibrate(records, alpha="0.2", features="hat(mean_score, 3)", test_fraction=0.2)
     assert recorded_scores.features != artifact.features
 
 
 def test_combination_is_fitted_on_the_fit_split_alone() -> None:
     records = make_records(1, 200)
-    artifact = combined_artifact(records)
+    artifact = calibrate_combined(records)
     part = artifact.calibration.split.part
 
     def spoiled(which: str) -> Combination:
         """Every candidate of one part called correct, whatever the verifiers say."""
-        return of(
-            combined_artifact(
+        return get_combination(
+            calibrate_combined(
                 [change_candidates(r, correct=True) if part(r.id, None) == which else r for r in records]
             )
         )
 
-    assert spoiled("calibration") == of(artifact)
+    assert spoiled("calibration") == get_combination(artifact)
     with pytest.raises(CalibrationError, match="the fit split holds no wrong candidate"):
         spoiled("fit")
     # One candidate is enough to be seen.
     one = next(index for index, r in enumerate(records) if part(r.id, None) == "fit")
     turned = [change_candidates(r, correct=False) if index == one else r for index, r in enumerate(records)]
-    assert of(combined_artifact(turned)) != of(artifact)
+    assert get_combination(calibrate_combined(turned)) != get_combination(artifact)
 
 
 def test_combination_does_not_depend_on_the_order_of_records() -> None:
     records = make_records(2, 200)
     shuffled = random.Random(0).sample(records, len(records))  # noqa: S311 - an order, not a secret
-    first, again = combined_artifact(records), combined_artifact(shuffled)
-    assert without_date(again).digest == without_date(first).digest
+    first, again = calibrate_combined(records), calibrate_combined(shuffled)
+    assert remove_date(again).digest == remove_date(first).digest
 
 
 def test_calibrate_combine_sets_a_fit_split_aside_for_a_constant_map() -> None:
     records = make_records(3, 300)
-    artifact = combined_artifact(records, features="1")
+    artifact = calibrate_combined(records, features="1")
     # Five standard deviations about a fifth.
     assert abs(artifact.calibration.fit_size - 60) < 5 * (300 * 0.2 * 0.8) ** 0.5
     assert calibrate(records, alpha="0.2", features="1").calibration.fit_size == 0
@@ -290,22 +277,22 @@ def test_calibrate_combine_sets_a_fit_split_aside_for_a_constant_map() -> None:
 def test_calibrate_combine_accepts_a_fitted_map() -> None:
     records = make_records(4, 300)
     fitted = FeatureMap.parse("group(topic)").fit(tabulate(records[:50]).draws)
-    artifact = combined_artifact(records, features=fitted, fit_fraction=0.3)
+    artifact = calibrate_combined(records, features=fitted, fit_fraction=0.3)
     assert artifact.calibration.map_came_fitted
     assert artifact.calibration.fit_size > 50
     with pytest.raises(InputError, match="the feature map is already fitted"):
-        combined_artifact(records, features=fitted, fit_fraction=0.3, combine=None)
+        calibrate_combined(records, features=fitted, fit_fraction=0.3, combine=None)
 
 
 def test_calibrate_combine_with_n_uses_the_first_slots() -> None:
     records = make_records(5, 200)
     cut = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
-    assert of(combined_artifact(records, n=2)) == of(combined_artifact(cut))
+    assert get_combination(calibrate_combined(records, n=2)) == get_combination(calibrate_combined(cut))
 
 
 def test_guarantee_states_that_the_score_is_a_combination() -> None:
     records = make_records(6, 200)
-    rests_on = combined_artifact(records).guarantee().assumptions
+    rests_on = calibrate_combined(records).guarantee().assumptions
     assert any(
         "combines judge, p_true, length. The combination was fitted on a split" in sentence
         for sentence in rests_on
@@ -320,18 +307,12 @@ def test_calibrate_combine_refuses_a_fit_split_with_one_label(label: bool) -> No
     records = [change_candidates(record, correct=label) for record in make_records(7, 60)]
     missing = "no wrong candidate" if label else "no correct candidate"
     with pytest.raises(CalibrationError, match=f"the fit split holds {missing}: raise fit_fraction"):
-        combined_artifact(records, allow_unattainable=True)
+        calibrate_combined(records, allow_unattainable=True)
 
 
 def test_calibrate_combine_refuses_an_empty_fit_split() -> None:
     with pytest.raises(CalibrationError, match="the fit split holds no prompt"):
-        combined_artifact(make_records(7, 60), fit_fraction=0.0, features="1")
-
-
-@pytest.mark.parametrize("combine", [[], "judge", ["judge", "judge"], ["judge", ""]])
-def test_calibrate_combine_refuses_invalid_names(combine: Any) -> None:
-    with pytest.raises(InputError, match="expected a list of distinct verifier names"):
-        combined_artifact(make_records(8, 60), combine=combine)
+        calibrate_combined(make_records(7, 60), fit_fraction=0.0, features="1")
 
 
 def test_calibrate_combine_names_record_and_candidate_of_a_missing_output() -> None:
@@ -340,39 +321,27 @@ def test_calibrate_combine_names_record_and_candidate_of_a_missing_output() -> N
     candidates = (*records[280].candidates[:2], third, records[280].candidates[3])
     records[280] = records[280].model_copy(update={"candidates": candidates})
     with pytest.raises(RecordError) as caught:
-        combined_artifact(records)
+        calibrate_combined(records)
     error = caught.value
     assert (error.line, error.field) == (281, "candidates[2].scores")
     assert "candidate 2 of record 'p280' has no raw output of 'p_true'; it has 'judge', 'length'" in str(
         error
     )
     # A slot that is not used need not have it.
-    combined_artifact(records, n=2)
+    calibrate_combined(records, n=2)
     bare = [change_candidates(record, scores=None) for record in records]
     with pytest.raises(RecordError, match=r"line 1: .* no raw output of 'judge'; it has none"):
-        combined_artifact(bare)
-
-
-def test_loaded_artifact_combines_scores_to_the_bit_like_the_saved_one(tmp_path: Path) -> None:
-    artifact, tests = combined_artifact(make_records(10, 200)), make_records(11, 300, prefix="new")
-    artifact.save(tmp_path / "one.json")
-    loaded = CalibrationArtifact.load(tmp_path / "one.json")
-    assert loaded == artifact
-    assert loaded.digest == artifact.digest
-    before, after = (tabulate(tests, combination=one.combination).draws.scores for one in (artifact, loaded))
-    assert before.tobytes() == after.tobytes()
-    loaded.save(tmp_path / "two.json")
-    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+        calibrate_combined(bare)
 
 
 # Evaluation -----------------------------------------------------------------------------------------------
 
 
 def test_evaluate_scores_test_records_with_the_combination() -> None:
-    artifact, tests = combined_artifact(make_records(12, 400)), make_records(13, 300, prefix="new")
+    artifact, tests = calibrate_combined(make_records(12, 400)), make_records(13, 300, prefix="new")
     report = evaluate(artifact, tests)
     plain = artifact.model_copy(update={"combination": None})
-    by_hand = evaluate(plain, rescore(tests, of(artifact)))
+    by_hand = evaluate(plain, rescore(tests, get_combination(artifact)))
     assert report.methods == by_hand.methods
     # With the recorded scores, which tell nothing, the same thresholds do something else.
     assert report.methods != evaluate(plain, tests).methods
@@ -382,7 +351,7 @@ def test_evaluate_scores_test_records_with_the_combination() -> None:
 
 def test_evaluate_scores_the_held_out_part_with_the_combination() -> None:
     records = make_records(14, 400)
-    artifact = combined_artifact(records, test_fraction=0.3)
+    artifact = calibrate_combined(records, test_fraction=0.3)
     part = artifact.calibration.split.part
     held = [record for record in records if part(record.id, None) == "test"]
     assert evaluate(artifact, records).methods == evaluate(artifact, held).methods
@@ -395,25 +364,16 @@ def test_evaluate_scores_the_held_out_part_with_the_combination() -> None:
 
 @pytest.fixture(scope="module")
 def facts() -> list[PromptRecord]:
-    rng, made = np.random.default_rng(0), []
-    for record in list_facts():
-        extended = tuple(
-            c.model_copy(
-                update={
-                    "scores": {
-                        **(c.scores or {}),
-                        "noise": float(rng.normal()),
-                        "hint": float(c.correct + 0.7 * rng.normal()),
-                    }
-                }
-            )
-            for c in record.candidates
-        )
-        made.append(record.model_copy(update={"candidates": extended}))
-    return made
+    rng = np.random.default_rng(0)
+
+    def add_outputs(one: Candidate) -> dict[str, Any]:
+        noise, hint = float(rng.normal()), float(one.correct + 0.7 * rng.normal())
+        return {"scores": {**(one.scores or {}), "noise": noise, "hint": hint}}
+
+    return [change_candidates(record, add_outputs) for record in list_facts()]
 
 
-def held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> Discrimination:
+def compute_held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> Discrimination:
     """On the prompts that neither fitted nor calibrated."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
@@ -430,31 +390,24 @@ def held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | None) -> 
 
 def test_combination_discriminates_better_than_either_verifier(facts: list[PromptRecord]) -> None:
     both, logprob, hint, noise = (
-        held_out_auroc(facts, names)
+        compute_held_out_auroc(facts, names)
         for names in (["sequence_logprob", "hint"], ["sequence_logprob"], ["hint"], ["noise"])
     )
     assert both.low > max(logprob.high, hint.high)
     assert noise.low <= 0.5 <= noise.high
     # Noise beside it hardly harms; one verifier by itself keeps its order, and that of `score`.
-    assert held_out_auroc(facts, ["sequence_logprob", "noise"]).low > 0.5
-    assert logprob.auroc == pytest.approx(held_out_auroc(facts, None).auroc, abs=1e-6)
+    assert compute_held_out_auroc(facts, ["sequence_logprob", "noise"]).low > 0.5
+    assert logprob.auroc == pytest.approx(compute_held_out_auroc(facts, None).auroc, abs=1e-6)
 
 
 def test_combination_reverses_a_verifier_that_points_the_other_way(facts: list[PromptRecord]) -> None:
     some = facts[: repetitions(len(facts), share=0.3)]
-    as_it_is = held_out_auroc(some, ["hint"])
+    as_it_is = compute_held_out_auroc(some, ["hint"])
     turned = [
-        record.model_copy(
-            update={
-                "candidates": tuple(
-                    c.model_copy(update={"scores": {"hint": -(c.scores or {})["hint"]}})
-                    for c in record.candidates
-                )
-            }
-        )
+        change_candidates(record, lambda one: {"scores": {"hint": -(one.scores or {})["hint"]}})
         for record in some
     ]
-    assert replace(held_out_auroc(turned, ["hint"]), low=0.0, high=0.0) == replace(
+    assert replace(compute_held_out_auroc(turned, ["hint"]), low=0.0, high=0.0) == replace(
         as_it_is, low=0.0, high=0.0
     )
 

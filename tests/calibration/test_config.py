@@ -1,4 +1,4 @@
-"""What may be asked of a calibration, what does not go together, and what comes of what does."""
+"""`CalibrationConfig`: which options exist, which combinations are refused, and what the others do."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from langchain_cfc.calibration.config import POLICY_ALPHAS, TESTED_STEPS
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError
+from langchain_cfc.errors import CFCError, FeatureError, InputError
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import Candidate, Provenance, tabulate
+from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 from tests.calibration.prompts import make_prompts
-from tests.factories import reload_artifact
+from tests.factories import change_candidates, reload_artifact
 
 STABLE = PaperStability.from_constant()
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def config_of(**options: Any) -> CalibrationConfig:
+def make_config(**options: Any) -> CalibrationConfig:
     config = CalibrationConfig(**{"alpha": "0.3", "window": None, **options})
     config.check()
     return config
@@ -74,7 +72,7 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
     }
 
 
-def weighted(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
+def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
     """The same prompts with a likelihood ratio in their metadata."""
     return [
         one.model_copy(update={"metadata": {**one.metadata, "ratio": ratio(row)}})
@@ -113,9 +111,12 @@ def test_config_from_artifact_reproduces_the_artifact(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
     clusters = [str(row // 2) for row in range(200)] if "within_clusters" in options else None
-    records = weighted(make_prompts(0, 200, clusters=clusters), lambda row: 1 + row % 2)
+    records = set_ratios(make_prompts(0, 200, clusters=clusters), lambda row: 1 + row % 2)
     rng = np.random.default_rng(0)
-    records = [one.model_copy(update={"candidates": _with_noise(one, rng)}) for one in records]
+    records = [
+        change_candidates(one, lambda c: {"scores": {"score": c.score, "noise": float(rng.random())}})
+        for one in records
+    ]
     provenance = Provenance(n=4, separate_scores=True)
     made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
     config = CalibrationConfig.from_artifact(made)
@@ -126,14 +127,6 @@ def test_config_from_artifact_reproduces_the_artifact(
             assert (list(found) if isinstance(value, list) else found) == value
     again = calibrate(records, provenance=provenance, **config.options())
     assert again.frozen_digest == made.frozen_digest
-
-
-def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candidate, ...]:
-    """The candidates with raw outputs of two verifiers, the second of which knows nothing."""
-    return tuple(
-        one.model_copy(update={"scores": {"score": one.score, "noise": float(rng.random())}})
-        for one in record.candidates
-    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +179,7 @@ def _with_noise(record: PromptRecord, rng: np.random.Generator) -> tuple[Candida
 )
 def test_config_check_refuses_incompatible_options(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        config_of(**options)
+        make_config(**options)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +195,7 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
     ],
 )
 def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> None:
-    assert config_of(**options).alphas == ("0.3",)
+    assert make_config(**options).alphas == ("0.3",)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +213,13 @@ def test_calibrate_refuses_invalid_ridge_options(options: dict[str, Any]) -> Non
 
 
 def test_config_alpha_may_be_omitted_only_for_a_policy() -> None:
-    assert config_of(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
-    assert config_of(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
+    assert make_config(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
+    assert make_config(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
 @pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
 def test_level_steps_are_valid_levels_up_to_the_level_in_equal_parts(alpha: str) -> None:
-    steps = config_of().level_steps(alpha)
+    steps = make_config().level_steps(alpha)
     numbers = [Decimal(step) for step in steps]
     assert steps[-1] == alpha
     assert numbers == sorted(set(numbers))
@@ -250,7 +243,7 @@ def test_level_steps_are_valid_levels_up_to_the_level_in_equal_parts(alpha: str)
 def test_config_confident_sets_delta_of_marginal_and_grouped_rules(
     options: dict[str, Any], kind: type, delta: str | None
 ) -> None:
-    config = config_of(**options)
+    config = make_config(**options)
     rule = config.make_rule("0.3")
     assert isinstance(rule, kind)
     assert getattr(rule, "delta", None) == delta
@@ -258,9 +251,9 @@ def test_config_confident_sets_delta_of_marginal_and_grouped_rules(
 
 
 def test_config_confident_tests_levels_of_the_conditional_rule() -> None:
-    assert config_of(confident=True).tests_levels
-    assert isinstance(config_of(confident=True).make_rule("0.3"), ConditionalThreshold)
-    assert not config_of().tests_levels
+    assert make_config(confident=True).tests_levels
+    assert isinstance(make_config(confident=True).make_rule("0.3"), ConditionalThreshold)
+    assert not make_config().tests_levels
 
 
 def test_certification_split_is_made_only_where_needed() -> None:
@@ -277,12 +270,6 @@ def test_certification_split_is_made_only_where_needed() -> None:
         assert artifact.calibration.split.certification == share
         assert (artifact.calibration.certification_size > 0) == (share > 0)
         assert ("certification" in artifact.calibration.digests) == (share > 0)
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, math.nan])
-def test_calibrate_refuses_certification_fraction_out_of_range(fraction: float) -> None:
-    with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
-        calibrate(make_prompts(0, 60), alpha="0.3", features="1", certification_fraction=fraction)
 
 
 def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> None:
@@ -380,7 +367,7 @@ def test_ridge_takes_its_units_from_the_fit_split() -> None:
 
 def test_estimated_slack_of_a_ridge_uses_the_weights_of_the_shift() -> None:
     rng = np.random.default_rng(0)
-    records = weighted(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
+    records = set_ratios(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
     artifact = calibrate(
         records, alpha="0.3", features="mean_score", ridge=0.1, shift="meta(ratio)", fit_fraction=0.25
     )
@@ -430,14 +417,14 @@ BAD_RATIOS: list[Any] = [0.0, -1.0, math.nan, math.inf, "2", True]
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, "2", True])
 def test_calibrate_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
-    records = weighted(make_prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
+    records = set_ratios(make_prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
     with pytest.raises(FeatureError, match="'p7'"):
         calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
 
 
 @pytest.mark.parametrize("ratio", BAD_RATIOS)
 def test_decide_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
-    records = weighted(make_prompts(0, 60), lambda row: 1.0 + row % 3)
+    records = set_ratios(make_prompts(0, 60), lambda row: 1.0 + row % 3)
     artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
     assert artifact.metadata_keys == ("ratio",)
     good, bad = {"ratio": 1.5}, {"ratio": ratio}
@@ -454,7 +441,7 @@ def test_decide_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
 def test_shift_threshold_is_the_weighted_order_statistic() -> None:
     # With the constant alone the threshold is the smallest score at which the weights of those at or below
     # reach tau of all weights, the prompt's own included.
-    records = weighted(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
+    records = set_ratios(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
     artifact = reload_artifact(calibrate(records, alpha="0.3", features="1", shift="meta(ratio)"))
     success = np.array([min(one.score for one in record.candidates) for record in records])
     weights = np.array([float(one.metadata["ratio"]) for one in records])
@@ -520,8 +507,8 @@ def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
 def test_levels_share_delta_if_a_policy_chooses_among_them() -> None:
     # Whichever level labels choose, its promise has to hold: all of them at once.
     options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
-    alone = config_of(alpha=["0.3", "0.4"], **options).make_rule("0.3")
-    chosen = config_of(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).make_rule("0.3")
+    alone = make_config(alpha=["0.3", "0.4"], **options).make_rule("0.3")
+    chosen = make_config(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).make_rule("0.3")
     assert isinstance(alone, MarginalThreshold)
     assert isinstance(chosen, MarginalThreshold)
     assert (alone.delta, chosen.delta) == ("0.1", "0.05")

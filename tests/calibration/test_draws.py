@@ -20,31 +20,29 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.draw_rules import parse_draw_rule, replay
-from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import compare
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
-from tests.factories import drawn_candidates, reload_artifact
+from tests.factories import change_candidates, drawn_candidates, reload_artifact
 from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
 from tests.lengths import mostly_long, repetitions
 
 SEPARATE = Provenance(n=8, verifier={"id": "sequence-probability"})
 VOTES = Provenance(n=8, verifier=dict(SelfConsistency().fingerprint))
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 RULES = ["lead(2, at_most=8)", "below(0.2, at_most=6)", "agree(0.8, rounds=2+2+4)"]
 
 
 @functools.cache
-def records_of(seed: int = 0, size: int = 120) -> list[PromptRecord]:
+def make_records(seed: int = 0, size: int = 120) -> list[PromptRecord]:
     return make_prompts(np.random.default_rng(seed), size, n=8)
 
 
-def with_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
+def score_by_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
     """The records with scores of self-consistency among the first candidates, of this library's verifier."""
     voted = []
     for record in records:
@@ -62,18 +60,18 @@ def calibrate_with(
     draws: str, records: Any = None, provenance: Provenance | None = SEPARATE, **options: Any
 ) -> Any:
     given = {"alpha": "0.3", "features": "1", "allow_unattainable": True, **options}
-    return calibrate(records or records_of(), draws=draws, provenance=provenance, **given)
+    return calibrate(records or make_records(), draws=draws, provenance=provenance, **given)
 
 
 @mostly_long("draws", RULES, quick=1)
 def test_draw_rule_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
     artifact = reload_artifact(calibrate_with(draws, features="hat(mean_score, 3)"))
     assert artifact.draws == draws
-    table = tabulate_draws(artifact, records_of(1, 60))
+    table = tabulate_draws(artifact, make_records(1, 60))
     counts = table.draws.counts
     assert len(set(counts.tolist())) > 1
     together = decide(artifact, table.draws)
-    whole = tabulate(records_of(1, 60))
+    whole = tabulate(make_records(1, 60))
     for row, count in enumerate(counts.tolist()):
         alone = whole.take(np.array([row])).keep_first_candidates(count)
         single = decide(artifact, alone.draws)
@@ -84,12 +82,12 @@ def test_draw_rule_artifact_decides_as_on_each_prefix_alone(draws: str) -> None:
 
 def test_evaluate_states_the_mean_number_of_draws() -> None:
     artifact = calibrate_with(RULES[0])
-    report = evaluate(artifact, records_of(1, 60))
-    assert report.mean_draws == tabulate_draws(artifact, records_of(1, 60)).draws.counts.mean()
+    report = evaluate(artifact, make_records(1, 60))
+    assert report.mean_draws == tabulate_draws(artifact, make_records(1, 60)).draws.counts.mean()
     assert 2.0 <= (report.mean_draws or 0.0) < 8.0
-    certified = certify(artifact, records_of(2, 200), provenance=SEPARATE)
+    certified = certify(artifact, make_records(2, 200), provenance=SEPARATE)
     assert reload_artifact(certified).certificates[0].prompts == 200
-    plain = evaluate(calibrate_with("fixed(8)"), records_of(1))
+    plain = evaluate(calibrate_with("fixed(8)"), make_records(1))
     assert "mean_draws" not in plain.model_dump()
     mean = f"{report.mean_draws:.1f}"
     assert report.describe_draws("candidates each") == f"at most 8 candidates each, {mean} on average"
@@ -98,8 +96,8 @@ def test_evaluate_states_the_mean_number_of_draws() -> None:
 
 def test_attainable_coverage_ignores_labels_after_the_last_draw() -> None:
     artifact = calibrate_with("below(0.2, at_most=8)")
-    table = tabulate(records_of())
-    counts = tabulate_draws(artifact, records_of()).draws.counts
+    table = tabulate(make_records())
+    counts = tabulate_draws(artifact, make_records()).draws.counts
     attainable = [bool(table.correct[row, :count].any()) for row, count in enumerate(counts.tolist())]
     assert artifact.calibration.attainable_coverage == pytest.approx(np.mean(attainable))
     assert np.mean(attainable) < table.correct.any(axis=1).mean()
@@ -107,30 +105,30 @@ def test_attainable_coverage_ignores_labels_after_the_last_draw() -> None:
 
 @mostly_long("draws", [RULES[0], "below(0.3, rounds=2+2+2)", RULES[2]], quick=1)
 def test_agreement_scores_are_those_of_the_verifier_on_the_prefix(draws: str) -> None:
-    artifact = calibrate_with(draws, with_votes(records_of()), VOTES)
-    table = tabulate_draws(artifact, with_votes(records_of(1, 40)))
+    artifact = calibrate_with(draws, score_by_votes(make_records()), VOTES)
+    table = tabulate_draws(artifact, score_by_votes(make_records(1, 40)))
     for row, count in enumerate(table.draws.counts.tolist()):
-        (expected,) = with_votes([records_of(1, 40)[row]], count)
+        (expected,) = score_by_votes([make_records(1, 40)[row]], count)
         assert table.draws.scores[row, :count].tolist() == [one.score for one in expected.candidates]
 
 
 def test_agreement_scores_of_all_candidates_differ_from_those_of_the_prefix() -> None:
     # The control: what a calibration that reuses them would see.
-    artifact = calibrate_with(RULES[0], with_votes(records_of()), VOTES)
-    voted = with_votes(records_of(1, 40))
+    artifact = calibrate_with(RULES[0], score_by_votes(make_records()), VOTES)
+    voted = score_by_votes(make_records(1, 40))
     table = tabulate_draws(artifact, voted)
     reused = tabulate(voted).draws.scores
     assert (table.draws.is_drawn & (table.draws.scores != reused)).any(axis=1).mean() > 0.5
     with pytest.raises(InputError, match="not those of self-consistency on the recorded answers, first in"):
-        calibrate_with(RULES[0], records_of(), VOTES)
+        calibrate_with(RULES[0], make_records(), VOTES)
 
 
 @pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
 def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> None:
     with pytest.raises(InputError, match=r"always stops after one draw. Use rounds=.* lead or agree"):
-        calibrate_with(draws, with_votes(records_of()), VOTES)
-    artifact = calibrate_with("below(0.3, rounds=2+2+4)", with_votes(records_of()), VOTES)
-    counts = tabulate_draws(artifact, with_votes(records_of(1, 40))).draws.counts
+        calibrate_with(draws, score_by_votes(make_records()), VOTES)
+    artifact = calibrate_with("below(0.3, rounds=2+2+4)", score_by_votes(make_records()), VOTES)
+    counts = tabulate_draws(artifact, score_by_votes(make_records(1, 40))).draws.counts
     assert set(counts.tolist()) == {2, 4, 8}
     assert (
         calibrate_with(draws).draws == draws
@@ -181,36 +179,38 @@ def test_calibrate_refuses_a_draw_rule_that_records_cannot_replay(
 def test_fixed_draw_rule_equals_n() -> None:
     fixed = calibrate_with("fixed(6)")
     plain = calibrate(
-        records_of(), alpha="0.3", features="1", n=6, allow_unattainable=True, provenance=SEPARATE
+        make_records(), alpha="0.3", features="1", n=6, allow_unattainable=True, provenance=SEPARATE
     )
     assert (fixed.draws, fixed.n) == (None, 6)
     assert fixed.model_copy(update={"created_at": plain.created_at}).digest == plain.digest
     assert "draws" not in plain.model_dump()
     with pytest.raises(InputError, match="record exactly that many"):
-        calibrate_with("fixed(6)", with_votes(records_of()), VOTES)
+        calibrate_with("fixed(6)", score_by_votes(make_records()), VOTES)
 
 
 def test_decide_refuses_candidates_that_the_draw_rule_would_not_draw() -> None:
     artifact = calibrate_with(RULES[0])
-    table = tabulate(records_of(1, 20))
+    table = tabulate(make_records(1, 20))
     with pytest.raises(InputError, match="stops earlier than after the 8 draws"):
         decide(artifact, table.draws)
     with pytest.raises(InputError, match="stops later than after the 1 draws"):
         decide(artifact, table.keep_first_candidates(1).draws)
-    other = tabulate_draws(calibrate_with(RULES[2]), records_of(1, 20))
+    other = tabulate_draws(calibrate_with(RULES[2]), make_records(1, 20))
     with pytest.raises(InputError, match="another rule has shortened these prompts"):
         evaluate(artifact, other)
-    plain = calibrate(records_of(), alpha="0.3", features="1", allow_unattainable=True)
+    plain = calibrate(make_records(), alpha="0.3", features="1", allow_unattainable=True)
     with pytest.raises(InputError, match="can be used only with this rule"):
         evaluate(plain, other)
 
 
 def test_prompts_shortened_by_the_same_draw_rule_calibrate_and_test() -> None:
     artifact = calibrate_with(RULES[0])
-    shortened: LabelledBatch = tabulate_draws(artifact, records_of())
+    shortened: LabelledBatch = tabulate_draws(artifact, make_records())
     again = calibrate_with(RULES[0], shortened)
     assert again.levels == artifact.levels
-    assert evaluate(artifact, tabulate_draws(artifact, records_of(1))) == evaluate(artifact, records_of(1))
+    assert evaluate(artifact, tabulate_draws(artifact, make_records(1))) == evaluate(
+        artifact, make_records(1)
+    )
 
 
 def test_artifact_refuses_a_forged_draw_rule() -> None:
@@ -231,7 +231,7 @@ def test_config_from_artifact_reproduces_the_draw_rule() -> None:
     artifact = calibrate_with(RULES[2], adaptive_alpha=True, features="hat(mean_score, 3)")
     config = CalibrationConfig.from_artifact(artifact)
     assert (config.draws, config.n) == (RULES[2], None)
-    again = calibrate(records_of(), **config.options(), provenance=SEPARATE)
+    again = calibrate(make_records(), **config.options(), provenance=SEPARATE)
     assert again.levels == artifact.levels
     assert "--draws 'agree(0.8, rounds=2+2+4)'" in config.command(["r.jsonl"])
     assumed = artifact.guarantee().assumptions
@@ -239,8 +239,8 @@ def test_config_from_artifact_reproduces_the_draw_rule() -> None:
 
 
 def test_draw_rule_accepts_a_combination_of_separate_verifiers() -> None:
-    raw = {name: tabulate(records_of()).draws.scores for name in ("one", "two")}
-    table = replace(tabulate(records_of()), raw=raw)
+    raw = {name: tabulate(make_records()).draws.scores for name in ("one", "two")}
+    table = replace(tabulate(make_records()), raw=raw)
     stated = Provenance(n=8, verifier={"id": "one+two"}, separate_scores=True)
     options = {"combine": ["one", "two"], "alpha": "0.6"}
     artifact = reload_artifact(calibrate_with("below(0.4, at_most=8)", table, stated, **options))
@@ -262,7 +262,7 @@ class Judge:
         return [zlib.crc32(f"{prompt}/{one.text}".encode()) % 1000 / 1000 for one in candidates]
 
 
-def make_outputs(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
+def add_outputs(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord]:
     """The records with the outputs of two verifiers on their first candidates, of which one compares them."""
     made = []
     for record in records:
@@ -283,9 +283,9 @@ ENSEMBLE: dict[str, Any] = {"votes": SelfConsistency(), "judge": Judge()}
 BOTH = Provenance(n=8, generator={"id": "recorded"}, verifier=dict(VerifierEnsemble(ENSEMBLE).fingerprint))
 
 
-def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
+def calibrate_ensemble(draws: str, **options: Any) -> CalibrationArtifact:
     made: CalibrationArtifact = calibrate_with(
-        draws, make_outputs(records_of(size=200)), BOTH, combine=["votes", "judge"], **options
+        draws, add_outputs(make_records(size=200)), BOTH, combine=["votes", "judge"], **options
     )
     return reload_artifact(made)
 
@@ -293,9 +293,9 @@ def calibrate_both(draws: str, **options: Any) -> CalibrationArtifact:
 @pytest.mark.parametrize("separate", [True, False])
 def test_combination_is_fitted_to_records_stopped_by_the_draw_rule(separate: bool, tmp_path: Path) -> None:
     rule = parse_draw_rule(RULES[0])
-    whole = make_outputs(records_of(size=200))
+    whole = add_outputs(make_records(size=200))
     drawn = rule.count_draws(tabulate(whole).draws).tolist()
-    few = [make_outputs([one], seen)[0] for one, seen in zip(whole, drawn, strict=True)]
+    few = [add_outputs([one], seen)[0] for one, seen in zip(whole, drawn, strict=True)]
     provenance = BOTH
     if separate:  # as if neither verifier compared candidates
         provenance = Provenance(n=8, verifier={"id": "both"}, separate_scores=True)
@@ -317,7 +317,7 @@ def test_combination_is_fitted_to_records_stopped_by_the_draw_rule(separate: boo
 
 
 def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
-    stopped = replay(parse_draw_rule(RULES[0]), tabulate(records_of()))
+    stopped = replay(parse_draw_rule(RULES[0]), tabulate(make_records()))
     with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
         calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
     # The first two were drawn for every prompt.
@@ -326,8 +326,8 @@ def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
 
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)
 def test_combination_with_agreement_is_scored_on_the_prefix_as_in_serving(draws: str) -> None:
-    artifact = calibrate_both(draws, features="hat(mean_score, 3)")
-    new = make_outputs(records_of(1, repetitions(200, share=0.3)))
+    artifact = calibrate_ensemble(draws, features="hat(mean_score, 3)")
+    new = add_outputs(make_records(1, repetitions(200, share=0.3)))
     table = tabulate_draws(artifact, new)
     decisions = decide(artifact, table.draws)
     combination = artifact.combination
@@ -372,7 +372,7 @@ def test_draw_rule_refuses_a_combination_that_prefixes_cannot_have(
 ) -> None:
     with pytest.raises(InputError, match=problem):
         calibrate(
-            make_outputs(records_of()),
+            add_outputs(make_records()),
             alpha="0.3",
             features="1",
             draws=draws,
@@ -383,7 +383,7 @@ def test_draw_rule_refuses_a_combination_that_prefixes_cannot_have(
 
 
 def test_calibrate_n_refuses_fewer_candidates_than_the_verifier_compared() -> None:
-    voted = with_votes(records_of())
+    voted = score_by_votes(make_records())
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "allow_unattainable": True}
     words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or omit n"
     with pytest.raises(InputError, match=words):
@@ -391,24 +391,17 @@ def test_calibrate_n_refuses_fewer_candidates_than_the_verifier_compared() -> No
     with pytest.raises(InputError, match=words):
         compare(voted, n=3, alpha=0.3, splits=2, methods="marginal", provenance=VOTES)
     # As many as were recorded, or scores that do not depend on the others.
-    short = with_votes(records_of(), 3)
+    short = score_by_votes(make_records(), 3)
     artifact = calibrate(short, provenance=VOTES.model_copy(update={"n": 3}), **options)
-    assert calibrate(records_of(), n=3, provenance=SEPARATE, **options).n == artifact.n == 3
+    assert calibrate(make_records(), n=3, provenance=SEPARATE, **options).n == artifact.n == 3
     with pytest.raises(InputError, match=words):
-        evaluate(artifact, with_votes(records_of(1, 40)))
+        evaluate(artifact, score_by_votes(make_records(1, 40)))
 
 
 def test_calibrate_n_refuses_a_comparing_verifier_in_a_combination() -> None:
     both = [
-        record.model_copy(
-            update={
-                "candidates": tuple(
-                    one.model_copy(update={"scores": {"a": one.score, "b": 1.0 - one.score**2}})
-                    for one in record.candidates
-                )
-            }
-        )
-        for record in with_votes(records_of())
+        change_candidates(record, lambda one: {"scores": {"a": one.score, "b": 1.0 - one.score**2}})
+        for record in score_by_votes(make_records())
     ]
     verifier = {"a.id": "self-consistency", "a.agreement": "equal", "b.id": "model-judge"}
     options: dict[str, Any] = {"alpha": "0.3", "features": "1", "combine": ["a", "b"]}

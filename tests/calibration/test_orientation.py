@@ -11,29 +11,21 @@ import pytest
 
 from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.calibration.checks import ORIENTATION_CONFIDENCE
-from langchain_cfc.errors import AttainabilityWarning, OrientationWarning
+from langchain_cfc.errors import OrientationWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.scoring import compute_auroc
-from tests.calibration.prompts import make_prompts
+from tests.calibration.prompts import make_prompts, remove_date
+from tests.factories import change_candidates
 from tests.recordings import list_facts
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def flip_scores(records: list[PromptRecord]) -> list[PromptRecord]:
-    return [
-        record.model_copy(
-            update={
-                "candidates": tuple(c.model_copy(update={"score": 1.0 - c.score}) for c in record.candidates)
-            }
-        )
-        for record in records
-    ]
+    return [change_candidates(record, lambda one: {"score": 1.0 - one.score}) for record in records]
 
 
-def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.WarningMessage]:
+def catch_orientation_warnings(records: list[PromptRecord], **options: Any) -> list[warnings.WarningMessage]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", OrientationWarning)
         calibrate(records, **{"alpha": "0.2", "features": "1", "allow_unattainable": True, **options})
@@ -42,8 +34,8 @@ def warnings_of(records: list[PromptRecord], **options: Any) -> list[warnings.Wa
 
 def test_orientation_warning_appears_only_for_reversed_scores() -> None:
     records = list_facts()
-    assert warnings_of(records) == []
-    [warned] = warnings_of(flip_scores(records))
+    assert catch_orientation_warnings(records) == []
+    [warned] = catch_orientation_warnings(flip_scores(records))
     assert warned.filename == __file__  # whoever called `calibrate` is shown
     # All prompts calibrate here, so that the figures are those of the whole file.
     labelled = tabulate(flip_scores(records))
@@ -62,20 +54,19 @@ def test_orientation_warning_changes_nothing_in_the_artifact() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OrientationWarning)
         quiet = calibrate(records, alpha="0.2", features="mean_score", allow_unattainable=True)
-    same = {"created_at": ""}
-    assert loud.model_copy(update=same) == quiet.model_copy(update=same)
+    assert remove_date(loud) == remove_date(quiet)
 
 
 @pytest.mark.long
 def test_orientation_warning_does_not_appear_for_uninformative_scores() -> None:
     # Each of 200 calibrations warns with probability near (1 - 0.999) / 2; more than five would have a
     # probability below 1e-8 even at twice that.
-    assert sum(len(warnings_of(make_prompts(seed, 60))) for seed in range(200)) <= 5
+    assert sum(len(catch_orientation_warnings(make_prompts(seed, 60))) for seed in range(200)) <= 5
 
 
 def test_orientation_warning_does_not_appear_if_all_labels_are_equal() -> None:
-    assert warnings_of(make_prompts(0, 60, right=1.0)) == []
-    assert warnings_of(make_prompts(0, 60, right=0.0)) == []
+    assert catch_orientation_warnings(make_prompts(0, 60, right=1.0)) == []
+    assert catch_orientation_warnings(make_prompts(0, 60, right=0.0)) == []
 
 
 def test_orientation_warning_counts_a_cluster_once() -> None:
@@ -93,9 +84,9 @@ def test_orientation_warning_counts_a_cluster_once() -> None:
     ]
     talk = [record(f"t{row}", 0.9, 0.1, "talk") for row in range(200)]
     for within in ("one", "all"):
-        assert warnings_of([*alone, *talk], within_clusters=within) == []
+        assert catch_orientation_warnings([*alone, *talk], within_clusters=within) == []
     strangers = [one.model_copy(update={"cluster": None}) for one in talk]
-    assert len(warnings_of([*alone, *strangers])) == 1
+    assert len(catch_orientation_warnings([*alone, *strangers])) == 1
 
 
 def test_orientation_warning_names_a_combination_reversed_between_splits() -> None:
@@ -103,23 +94,16 @@ def test_orientation_warning_names_a_combination_reversed_between_splits() -> No
     split = calibrate(
         records, alpha="0.2", features="1", combine=["sequence_logprob"], allow_unattainable=True
     ).calibration.split
-    assert warnings_of(records, combine=["sequence_logprob"]) == []
+    assert catch_orientation_warnings(records, combine=["sequence_logprob"]) == []
+
     # A combination takes either direction, so only a difference between the splits can turn it round.
+    def reverse(one: Candidate) -> dict[str, Any]:
+        return {"scores": {"sequence_logprob": -(one.scores or {})["sequence_logprob"]}}
+
     torn = [
-        record.model_copy(
-            update={
-                "candidates": tuple(
-                    c.model_copy(
-                        update={"scores": {"sequence_logprob": -(c.scores or {})["sequence_logprob"]}}
-                    )
-                    for c in record.candidates
-                )
-            }
-        )
-        if split.part(record.id, record.cluster) == "fit"
-        else record
+        change_candidates(record, reverse) if split.part(record.id, record.cluster) == "fit" else record
         for record in records
     ]
-    [warned] = warnings_of(torn, combine=["sequence_logprob"])
+    [warned] = catch_orientation_warnings(torn, combine=["sequence_logprob"])
     assert re.search("prompts that the combination was fitted on show the opposite", str(warned.message))
     assert "1 - p" not in str(warned.message)

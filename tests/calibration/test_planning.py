@@ -30,7 +30,7 @@ from langchain_cfc.thresholds import MarginalThreshold, compute_tau, conformal_r
 from tests.lengths import mostly_long, repetitions
 
 
-def pilot(
+def make_pilot(
     correct: BoolArray, topics: list[str] | None = None, clusters: list[str | None] | None = None
 ) -> LabelledBatch:
     size = len(correct)
@@ -42,9 +42,9 @@ def pilot(
     )
 
 
-def single(hits: int, size: int) -> LabelledBatch:
+def make_pilot_of_one(hits: int, size: int) -> LabelledBatch:
     """A pilot with one candidate per prompt, `hits` of them correct."""
-    return pilot((np.arange(size) < hits)[:, np.newaxis])
+    return make_pilot((np.arange(size) < hits)[:, np.newaxis])
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def demo() -> LabelledBatch:
         return tabulate(read_records(path))
 
 
-def by_name(plan: Plan) -> dict[str, GroupPlan]:
+def get_groups_by_name(plan: Plan) -> dict[str, GroupPlan]:
     return {group.name: group for group in plan.groups}
 
 
@@ -167,7 +167,7 @@ def test_find_pilot_size_is_where_clopper_pearson_has_ten_points(attainable: flo
 # what a plan promises
 
 
-def simulated(size: int, alpha: str, attainable: float, repeats: int, seed: int) -> FloatArray:
+def simulate_thresholds(size: int, alpha: str, attainable: float, repeats: int, seed: int) -> FloatArray:
     """Thresholds of the package's own rule; success scores are uniform up to `attainable`, else the cap.
 
     The coverage of a threshold below the cap is then the threshold itself.
@@ -191,8 +191,8 @@ def test_recommended_calibration_misses_the_slack_at_most_with_delta() -> None:
     assert overall.recommended_calibration == 295
     repeats = repetitions(4000, share=0.5)
     error = 4.75 * math.sqrt(0.1 * 0.9 / repeats)
-    full = simulated(295, "0.2", 1.0, repeats, seed=1) >= 0.77
-    half = simulated(147, "0.2", 1.0, repeats, seed=2) >= 0.77
+    full = simulate_thresholds(295, "0.2", 1.0, repeats, seed=1) >= 0.77
+    half = simulate_thresholds(147, "0.2", 1.0, repeats, seed=2) >= 0.77
     assert full.mean() >= 0.9 - error
     assert half.mean() < 0.9 - error
 
@@ -209,9 +209,9 @@ def test_plan_states_how_often_the_target_is_certifiable() -> None:
     assert chance is not None
     assert chance >= 0.9
     repeats = repetitions(4000, share=0.25)
-    reached = simulated(size, "0.1", 0.95, repeats, seed=3) < 2.0
+    reached = simulate_thresholds(size, "0.1", 0.95, repeats, seed=3) < 2.0
     assert abs(reached.mean() - chance) <= 4.75 * math.sqrt(chance * (1.0 - chance) / repeats)
-    least = simulated(19, "0.1", 0.95, repeats, seed=4) < 2.0
+    least = simulate_thresholds(19, "0.1", 0.95, repeats, seed=4) < 2.0
     assert least.mean() < 0.9 - 4.75 * math.sqrt(0.1 * 0.9 / repeats)
 
 
@@ -240,7 +240,7 @@ def test_plan_gives_a_group_its_calibration_prompts() -> None:
     ],
 )
 def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verdict: str) -> None:
-    (overall,) = plan_from_pilot(single(hits, 20), alpha=alpha).groups
+    (overall,) = plan_from_pilot(make_pilot_of_one(hits, 20), alpha=alpha).groups
     assert overall.verdict == verdict
     assert overall.smallest_alpha_certain is not None
     assert (alpha > overall.smallest_alpha_certain) == (verdict == "attainable")
@@ -248,7 +248,7 @@ def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verd
 
 def test_plan_interval_is_that_of_clopper_and_pearson() -> None:
     """8 of 10: (0.4439, 0.9748), the textbook interval; one-sided lower bound 0.4931."""
-    (overall,) = plan_from_pilot(single(8, 10), alpha=0.1).groups
+    (overall,) = plan_from_pilot(make_pilot_of_one(8, 10), alpha=0.1).groups
     assert overall.attainable_ci == pytest.approx((0.4439, 0.9748), abs=5e-5)
     assert overall.smallest_alpha_certain == pytest.approx(1 - beta.ppf(0.05, 8, 3), abs=1e-9)
     assert overall.smallest_alpha_expected == pytest.approx(0.2)
@@ -271,15 +271,15 @@ def test_plan_from_assumptions_at_the_boundary_of_the_target(
 
 
 def test_plan_has_no_size_for_an_estimate_at_the_target() -> None:
-    (overall,) = plan_from_pilot(single(14, 20), alpha=0.3).groups
+    (overall,) = plan_from_pilot(make_pilot_of_one(14, 20), alpha=0.3).groups
     assert overall.verdict == "uncertain"
     assert overall.minimum_calibration is overall.recommended_calibration is overall.prompts_needed is None
 
 
 def test_plan_needs_more_prompts_for_a_narrow_but_certain_margin() -> None:
     """A margin of 0.02 over tau = 0.8 is settled by 2,000 pilot prompts and not by 50."""
-    (sure,) = plan_from_pilot(single(1640, 2000), alpha=0.2).groups
-    (unsure,) = plan_from_pilot(single(41, 50), alpha=0.2).groups
+    (sure,) = plan_from_pilot(make_pilot_of_one(1640, 2000), alpha=0.2).groups
+    (unsure,) = plan_from_pilot(make_pilot_of_one(41, 50), alpha=0.2).groups
     assert (sure.verdict, unsure.verdict) == ("attainable", "uncertain")
     assert sure.recommended_calibration == find_settled_size(compute_tau(0.2), Fraction("0.82"), 0.1) > 295
     assert unsure.recommended_calibration == 295
@@ -302,7 +302,7 @@ def test_plan_from_pilot_groups_equal_a_calculation_by_hand() -> None:
     """Topic a: 30 of 40 prompts by one of two candidates; topic b: 20 of 20 by both."""
     first = np.array([True] * 30 + [False] * 10 + [True] * 20)
     second = np.array([False] * 40 + [True] * 20)
-    labelled = pilot(np.stack([first, second], axis=1), ["a"] * 40 + ["b"] * 20)
+    labelled = make_pilot(np.stack([first, second], axis=1), ["a"] * 40 + ["b"] * 20)
     plan = plan_from_pilot(labelled, alpha=0.25, group="topic", fit_fraction=0.0, test_fraction=0.5)
     assert [group.name for group in plan.groups] == ["all prompts", "group(topic)=a", "group(topic)=b"]
     assert [group.pilot_size for group in plan.groups] == [60, 40, 20]
@@ -327,8 +327,8 @@ def test_plan_from_pilot_counts_one_prompt_of_each_cluster() -> None:
     """Ten paraphrases of a question are one piece of evidence, not ten."""
     correct = np.ones((30, 1), dtype=np.bool_)
     clusters: list[str | None] = [f"c{i // 10}" for i in range(30)]
-    assert plan_from_pilot(pilot(correct), alpha=0.1).groups[0].pilot_size == 30
-    assert plan_from_pilot(pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
+    assert plan_from_pilot(make_pilot(correct), alpha=0.1).groups[0].pilot_size == 30
+    assert plan_from_pilot(make_pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
 
 
 def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
@@ -350,7 +350,7 @@ def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch)
     ("drawn", "numbers"), [(1, [1]), (3, [1, 2, 3]), (10, [1, 2, 3, 5, 10]), (12, [1, 2, 3, 5, 10, 12])]
 )
 def test_plan_from_pilot_numbers_of_candidates_by_default(drawn: int, numbers: list[int]) -> None:
-    plan = plan_from_pilot(pilot(np.ones((4, drawn), dtype=np.bool_)), alpha=0.2)
+    plan = plan_from_pilot(make_pilot(np.ones((4, drawn), dtype=np.bool_)), alpha=0.2)
     assert [at.n for at in plan.by_n] == numbers
 
 
@@ -385,12 +385,12 @@ def test_plan_survives_json(demo: LabelledBatch) -> None:
 
 
 def test_plan_gives_no_advice_if_the_target_is_within_reach() -> None:
-    assert plan_from_pilot(single(195, 200), alpha=0.2).advice == []
+    assert plan_from_pilot(make_pilot_of_one(195, 200), alpha=0.2).advice == []
 
 
 def test_plan_advice_names_a_target_out_of_reach_and_alternatives() -> None:
     correct = np.tile(np.array([[True, False, False, False]]), (200, 1))  # pass@1 = 1/4, pass@4 = 1
-    (sentence,) = plan_from_pilot(pilot(correct), alpha=0.2, n=1).advice
+    (sentence,) = plan_from_pilot(make_pilot(correct), alpha=0.2, n=1).advice
     assert "all prompts: alpha = 0.2 is out of reach, however many prompts are labelled" in sentence
     assert "n = 1 candidates attain 25 % coverage" in sentence
     assert "n = 4 is estimated to exceed the target" in sentence
@@ -402,14 +402,14 @@ def test_plan_advice_names_a_pilot_too_small_to_tell() -> None:
 
     The normal approximation says 1.96^2 p (1 - p) / 0.05^2 = 253.
     """
-    (sentence,) = plan_from_pilot(single(17, 20), alpha=0.2).advice
+    (sentence,) = plan_from_pilot(make_pilot_of_one(17, 20), alpha=0.2).advice
     assert "The pilot of 20 prompts is too small to tell whether alpha = 0.2 is within reach" in sentence
     assert f"about {find_pilot_size(19 / 24)} would measure" in sentence
     assert find_pilot_size(19 / 24) == 272
 
 
 def test_plan_advice_on_a_pilot_of_one_prompt() -> None:
-    (sentence,) = plan_from_pilot(single(1, 1), alpha=0.2).advice
+    (sentence,) = plan_from_pilot(make_pilot_of_one(1, 1), alpha=0.2).advice
     assert f"about {find_pilot_size(3 / 5)} would measure" in sentence
 
 
@@ -431,7 +431,7 @@ def test_plan_advice_names_rare_groups_and_assumptions() -> None:
 
 def test_plan_from_pilot_on_the_demo_recording(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.2, group="topic")
-    groups = by_name(plan)
+    groups = get_groups_by_name(plan)
     assert len(groups) == 10
     assert sum(group.pilot_size or 0 for group in plan.groups[1:]) == groups["all prompts"].pilot_size == 1224
     assert sum(group.share for group in plan.groups[1:]) == pytest.approx(1.0)
@@ -450,7 +450,7 @@ def test_plan_from_pilot_on_the_demo_recording(demo: LabelledBatch) -> None:
 def test_plan_has_no_size_if_the_overall_target_is_out_of_reach(demo: LabelledBatch) -> None:
     plan = plan_from_pilot(demo, alpha=0.1, group="topic")
     assert (plan.labelled_prompts, plan.expected_cost) == (None, None)
-    assert by_name(plan)["group(topic)=continent"].verdict == "attainable"
+    assert get_groups_by_name(plan)["group(topic)=continent"].verdict == "attainable"
     assert "calibration would refuse it" in plan.advice[0]
 
 
@@ -504,17 +504,17 @@ def test_plan_from_assumptions_accepts_rounded_shares() -> None:
 def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
     settings: dict[str, Any] = {"alpha": 0.2, **wrong}
     with pytest.raises(InputError, match=message):
-        plan_from_pilot(pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
+        plan_from_pilot(make_pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
 
 
 def test_plan_from_pilot_refuses_an_empty_pilot() -> None:
     with pytest.raises(InputError, match="the pilot is empty"):
-        plan_from_pilot(single(0, 5).take(np.array([], dtype=np.int64)), alpha=0.2)
+        plan_from_pilot(make_pilot_of_one(0, 5).take(np.array([], dtype=np.int64)), alpha=0.2)
 
 
 def test_plan_from_pilot_names_a_missing_metadata_key() -> None:
     with pytest.raises(FeatureError, match="no metadata 'topic'"):
-        plan_from_pilot(single(4, 5), alpha=0.2, group="topic")
+        plan_from_pilot(make_pilot_of_one(4, 5), alpha=0.2, group="topic")
 
 
 def test_plan_from_pilot_accepts_any_key_and_a_single_category() -> None:

@@ -1,4 +1,4 @@
-"""What an artifact counts of its prompts, for those who watch for drift later."""
+"""The reference counts of an artifact, with which monitoring compares later prompts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.decision import decide
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.records import Provenance, tabulate
-from tests.calibration.prompts import make_prompts, with_score
-from tests.factories import reload_artifact
+from tests.calibration.prompts import make_prompts
+from tests.factories import change_candidates, reload_artifact
 
 Prompts: TypeAlias = Callable[..., list[PromptRecord]]
 FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
 OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
 
 
-def reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], ReferenceHistogram]:
+def get_reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str | None], ReferenceHistogram]:
     return {(one.name, one.alpha): one for one in artifact.reference}
 
 
@@ -31,7 +31,7 @@ def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None
     records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
     part = artifact.calibration.split.part
-    watched = reference_by_name(artifact)["mean_score", None]
+    watched = get_reference_by_name(artifact)["mean_score", None]
     labelled = tabulate([one for one in records if part(one.id, None) == "calibration"])
     mean_score = parse_statistic("mean_score").values
     means = mean_score(labelled.draws)
@@ -42,20 +42,24 @@ def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None
     assert set(watched.edges) <= set(mean_score(fitted.draws).tolist())
 
     def changing(which: str) -> ReferenceHistogram:
-        changed = [with_score(one, 0.5) if part(one.id, None) == which else one for one in records]
-        return reference_by_name(calibrate(changed, allow_unattainable=True, **OPTIONS))["mean_score", None]
+        changed = [
+            change_candidates(one, score=0.5) if part(one.id, None) == which else one for one in records
+        ]
+        return get_reference_by_name(calibrate(changed, allow_unattainable=True, **OPTIONS))[
+            "mean_score", None
+        ]
 
     assert changing("calibration").edges == watched.edges
     assert changing("calibration").counts != watched.counts
     # The negative control: prompts of the fit split do move the bins.
     one_fit = next(one for one in records if part(one.id, None) == "fit")
-    moved = [with_score(one, 0.0) if one is one_fit else one for one in records]
-    assert reference_by_name(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
+    moved = [change_candidates(one, score=0.0) if one is one_fit else one for one in records]
+    assert get_reference_by_name(calibrate(moved, **OPTIONS))["mean_score", None].edges != watched.edges
 
 
 def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
     artifact = calibrate(make_prompts(1, 400), **OPTIONS)
-    watched = reference_by_name(artifact)["min_score", None]
+    watched = get_reference_by_name(artifact)["min_score", None]
     sizes = {one.name: one.size for one in artifact.calibration.groups}
     assert set(watched.counts) == {one.name for one in artifact.feature_map.guaranteed_weights()}
     for name, counts in watched.counts.items():
@@ -65,7 +69,7 @@ def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
             # A sum of independent draws of mean `size` and variance at most that: within five deviations.
             assert abs(sum(counts) - sizes[name]) <= 5 * sizes[name] ** 0.5
     # Within a group, what is the same for all its members says nothing.
-    inside = reference_by_name(artifact)["bins(mean_score, 3)[0]", None]
+    inside = get_reference_by_name(artifact)["bins(mean_score, 3)[0]", None]
     assert not any(name.startswith("bins") for name in inside.counts)
     assert "1" in inside.counts
 
@@ -78,7 +82,7 @@ def test_reference_counts_decisions_on_held_out_prompts() -> None:
     part = artifact.calibration.split.part
     tested = tabulate([one for one in records if part(one.id, None) == "test"])
     for alpha in ("0.2", "0.4"):
-        decided = reference_by_name(artifact)["decision", alpha]
+        decided = get_reference_by_name(artifact)["decision", alpha]
         decisions = decide(artifact, tested.draws, alpha)
         reasons: list[str] = [decisions.reason(row) for row in range(len(tested))]
         names = ("not_certifiable", "no_candidate_accepted", "answered")
@@ -86,12 +90,12 @@ def test_reference_counts_decisions_on_held_out_prompts() -> None:
         assert sum(decided.counts["1"]) == artifact.calibration.held_out_size > 50
         assert decided.edges == [0.5, 1.5]
         assert (
-            sum(reference_by_name(artifact)["threshold", alpha].counts["1"])
+            sum(get_reference_by_name(artifact)["threshold", alpha].counts["1"])
             == artifact.calibration.held_out_size
         )
     # Randomised thresholds are counted with each prompt's own random number.
     drawn = calibrate(records, randomised=True, allow_unattainable=True, **OPTIONS)
-    counted = reference_by_name(drawn)["threshold", "0.2"]
+    counted = get_reference_by_name(drawn)["threshold", "0.2"]
     fitting = tabulate([one for one in records if part(one.id, None) == "fit"])
     found = decide(drawn, fitting.draws, "0.2", uniforms=drawn.uniforms(fitting)).thresholds
     assert set(counted.edges) <= set(found[np.isfinite(found)].tolist())
@@ -105,12 +109,12 @@ def test_reference_counts_one_prompt_of_each_cluster() -> None:
     records = make_prompts(1, 200, clusters=[f"c{row // 4}" for row in range(200)])
     artifact = calibrate(records, alpha="0.3", features="1", within_clusters="all")
     assert artifact.calibration.size == 200
-    assert sum(reference_by_name(artifact)["mean_score", None].counts["1"]) == 50
+    assert sum(get_reference_by_name(artifact)["mean_score", None].counts["1"]) == 50
 
 
 def test_reference_bins_have_equal_widths_without_a_fit_split() -> None:
     artifact = calibrate(make_prompts(1, 60), alpha="0.3", features="1")
-    watched = reference_by_name(artifact)["mean_score", None]
+    watched = get_reference_by_name(artifact)["mean_score", None]
     assert watched.edges == [bin_ / 16 for bin_ in range(1, 16)]
     assert sum(watched.counts["1"]) == 60
 
@@ -145,7 +149,7 @@ def test_reference_histogram_refuses_counts_that_do_not_fit_its_bins(
 def test_reference_counts_draws_under_a_draw_rule() -> None:
     records = make_prompts(1, 300)
     options = {**OPTIONS, "provenance": Provenance(n=4, separate_scores=True)}
-    assert ("draws", None) not in reference_by_name(calibrate(records, **options))
+    assert ("draws", None) not in get_reference_by_name(calibrate(records, **options))
     stopped = calibrate(records, draws="below(0.3, at_most=4)", **options)
-    drawn = reference_by_name(stopped)["draws", None]
+    drawn = get_reference_by_name(stopped)["draws", None]
     assert sum(drawn.counts["1"]) == stopped.calibration.size

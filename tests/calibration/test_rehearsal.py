@@ -1,4 +1,4 @@
-"""What a calibration refuses before anything is paid for."""
+"""`rehearse_calibration`: which calibrations are refused before any candidate is drawn."""
 
 from __future__ import annotations
 

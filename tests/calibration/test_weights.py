@@ -1,4 +1,4 @@
-"""Prompts that were chosen to be labelled with unequal probabilities: weighed where weights are understood.
+"""Prompts that were labelled with unequal probabilities: weighted where weights are supported.
 
 That the promise holds so is in `tests/guarantees/test_exactness.py`.
 """

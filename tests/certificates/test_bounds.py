@@ -35,14 +35,14 @@ FALSE_ALARM = 1e-6
 DELTAS = [1e-6, 0.01, 0.05, 0.1, 0.5, 0.9]
 
 
-def exact_tail(count: int, size: int, rate: Fraction) -> Fraction:
+def compute_exact_tail(count: int, size: int, rate: Fraction) -> Fraction:
     """P(Binomial(size, rate) <= count), without round-off."""
     return sum(
         (math.comb(size, k) * rate**k * (1 - rate) ** (size - k) for k in range(count + 1)), Fraction(0)
     )
 
 
-def summed_tail(count: int, size: int, rate: float) -> float:
+def compute_summed_tail(count: int, size: int, rate: float) -> float:
     """The same for many trials: the terms relative to that of the count nearest the mean, 15 sd either way.
 
     A term follows from its neighbour by one factor, which is good to 3e-16; so 3e4 of them, the most that the
@@ -59,30 +59,32 @@ def summed_tail(count: int, size: int, rate: float) -> float:
     return math.fsum(terms[counts <= count]) / math.fsum(terms)
 
 
-def beyond(bounds: Sequence[float], end: float) -> list[float]:
+def list_rates_beyond(bounds: Sequence[float], end: float) -> list[float]:
     """A grid of true probabilities, and those just beyond each bound, where it fails most often."""
     return [p for p in (*np.linspace(0.0, 1.0, 41), *(math.nextafter(b, end) for b in bounds)) if 0 <= p <= 1]
 
 
-def upper_fails(bound: Bound, size: int, delta: float) -> float:
+def compute_upper_failure(bound: Bound, size: int, delta: float) -> float:
     """The largest probability with which an upper bound lies below the true probability."""
     bounds = np.array([bound(count, size, delta) for count in range(size + 1)])
     counts = np.arange(size + 1)
     return max(
-        float(stats.binom.pmf(counts[bounds < p], size, p).sum()) for p in beyond(bounds.tolist(), 1.0)
+        float(stats.binom.pmf(counts[bounds < p], size, p).sum())
+        for p in list_rates_beyond(bounds.tolist(), 1.0)
     )
 
 
-def lower_fails(bound: Bound, size: int, delta: float) -> float:
+def compute_lower_failure(bound: Bound, size: int, delta: float) -> float:
     """The largest probability with which a lower bound lies above the true probability."""
     bounds = np.array([bound(count, size, delta) for count in range(size + 1)])
     counts = np.arange(size + 1)
     return max(
-        float(stats.binom.pmf(counts[bounds > p], size, p).sum()) for p in beyond(bounds.tolist(), 0.0)
+        float(stats.binom.pmf(counts[bounds > p], size, p).sum())
+        for p in list_rates_beyond(bounds.tolist(), 0.0)
     )
 
 
-def wald(sign: float) -> Bound:
+def make_wald_bound(sign: float) -> Bound:
     """The bound by the normal approximation, which everybody uses and which is no bound."""
 
     def bound(count: int, size: int, delta: float) -> float:
@@ -113,18 +115,21 @@ def test_bounds_are_the_tightest_with_a_tail_of_at_most_delta(size: int, delta: 
     # In fractions, without tolerance; within 1e-7 of the bound the tail is larger than delta.
     for count in range(size):
         bound = Fraction(upper_bound(count, size, delta))
-        assert exact_tail(count, size, bound) <= Fraction(delta)
-        assert exact_tail(count, size, bound - (1 - bound) * bound / 10**7) > Fraction(delta)
+        assert compute_exact_tail(count, size, bound) <= Fraction(delta)
+        assert compute_exact_tail(count, size, bound - (1 - bound) * bound / 10**7) > Fraction(delta)
         # At least size - count successes are at most count failures.
         bound = Fraction(lower_bound(size - count, size, delta))
-        assert exact_tail(count, size, 1 - bound) <= Fraction(delta)
-        assert exact_tail(count, size, 1 - bound - (1 - bound) * bound / 10**7) > Fraction(delta)
+        assert compute_exact_tail(count, size, 1 - bound) <= Fraction(delta)
+        assert compute_exact_tail(count, size, 1 - bound - (1 - bound) * bound / 10**7) > Fraction(delta)
 
 
 @mostly_long("delta", DELTAS, quick=2)
 @pytest.mark.parametrize("size", [1, 5, 40, pytest.param(300, marks=pytest.mark.long)])
 def test_bounds_fail_with_probability_at_most_delta(size: int, delta: float) -> None:
-    for failure in (upper_fails(upper_bound, size, delta), lower_fails(lower_bound, size, delta)):
+    for failure in (
+        compute_upper_failure(upper_bound, size, delta),
+        compute_lower_failure(lower_bound, size, delta),
+    ):
         # Just beyond a bound the failure has all but probability delta, so the check can tell.
         assert delta * (1 - 1e-6) < failure <= delta
 
@@ -132,11 +137,11 @@ def test_bounds_fail_with_probability_at_most_delta(size: int, delta: float) -> 
 @pytest.mark.parametrize("size", [5, 40, 300])
 def test_normal_approximation_fails_the_check_of_bounds(size: int) -> None:
     # With true probability just beyond 0, no success (all but sure) makes Wald's upper bound 0.
-    assert upper_fails(wald(+1.0), size, 0.05) > 0.9
-    assert lower_fails(wald(-1.0), size, 0.05) > 0.9
+    assert compute_upper_failure(make_wald_bound(+1.0), size, 0.05) > 0.9
+    assert compute_lower_failure(make_wald_bound(-1.0), size, 0.05) > 0.9
     # Also for probabilities that are not tiny: Wald's bound for 2 % and 40 trials.
     counts = np.arange(41)
-    missing = np.array([wald(+1.0)(int(count), 40, 0.05) < 0.02 for count in counts])
+    missing = np.array([make_wald_bound(+1.0)(int(count), 40, 0.05) < 0.02 for count in counts])
     assert stats.binom.pmf(counts[missing], 40, 0.02).sum() > 0.4
 
 
@@ -159,9 +164,9 @@ def test_upper_bound_far_in_the_tail_is_within_1e_8_of_delta() -> None:
     # Ten million trials at p = 0.9, five standard deviations below the mean: there the inverse of the tail in
     # some versions of SciPy ends where the tail is off by a relative 2e-8 of delta, on either side.
     count, size = 8_995_256, 10**7
-    delta = summed_tail(count, size, 0.9)
+    delta = compute_summed_tail(count, size, 0.9)
     bound = upper_bound(count, size, delta)
-    assert delta * (1 - 1e-8) < summed_tail(count, size, bound) <= delta
+    assert delta * (1 - 1e-8) < compute_summed_tail(count, size, bound) <= delta
 
 
 # The p-value ----------------------------------------------------------------------------------------------
@@ -171,7 +176,7 @@ def test_upper_bound_far_in_the_tail_is_within_1e_8_of_delta() -> None:
 @pytest.mark.parametrize("size", [1, 2, 20, 60])
 def test_binomial_p_value_is_exact_and_never_too_small(size: int, rate: Fraction) -> None:
     for count in range(size + 1):
-        exact = exact_tail(count, size, rate)
+        exact = compute_exact_tail(count, size, rate)
         value = binomial_p_value(count, size, rate)
         assert exact <= Fraction(value) <= exact * (1 + Fraction(1, 10**8))
         peer = stats.binomtest(count, size, float(rate), alternative="less").pvalue
@@ -180,7 +185,9 @@ def test_binomial_p_value_is_exact_and_never_too_small(size: int, rate: Fraction
 
 @pytest.mark.parametrize(("count", "size", "rate"), [(49_300, 10**6, 0.05), (9_990, 10**8, 1e-4)])
 def test_binomial_p_value_of_many_trials_is_a_sum_of_terms(count: int, size: int, rate: float) -> None:
-    assert binomial_p_value(count, size, rate) == pytest.approx(summed_tail(count, size, rate), rel=1e-8)
+    assert binomial_p_value(count, size, rate) == pytest.approx(
+        compute_summed_tail(count, size, rate), rel=1e-8
+    )
 
 
 @pytest.mark.parametrize("size", [1, 30, pytest.param(500, marks=pytest.mark.long)])
@@ -236,7 +243,7 @@ def test_binomial_p_value_rounds_a_rate_down_to_a_float() -> None:
 # How many trials ------------------------------------------------------------------------------------------
 
 
-def enough(share: Fraction, rate: Fraction, delta: float) -> tuple[int, int]:
+def search_sizes(share: Fraction, rate: Fraction, delta: float) -> tuple[int, int]:
     """By trying every size: the first at which the p-value is at most delta, and the one from which on it is.
 
     P(Binomial(m, rate) <= share m) <= exp(-m K) with the relative entropy K of share to rate (Chernoff), so
@@ -269,12 +276,12 @@ SHARES = [
 @pytest.mark.parametrize(("share", "rate"), SHARES)
 def test_required_size_is_the_one_from_which_every_size_passes(share: str, rate: str, delta: float) -> None:
     exact_share, exact_rate = Fraction(share), Fraction(rate)
-    assert required_size(exact_share, exact_rate, delta) == enough(exact_share, exact_rate, delta)[1]
+    assert required_size(exact_share, exact_rate, delta) == search_sizes(exact_share, exact_rate, delta)[1]
 
 
 def test_required_size_is_not_the_first_size_that_passes() -> None:
     # The negative control of the test above: a size that does by luck, before more prompts undo it.
-    first, always = enough(Fraction("0.04"), Fraction("0.1"), 0.05)
+    first, always = search_sizes(Fraction("0.04"), Fraction("0.1"), 0.05)
     assert (first, always) == (46, 76)
     assert binomial_p_value(1, 46, 0.1) <= 0.05 < binomial_p_value(2, 50, 0.1)
 
@@ -356,7 +363,7 @@ def test_mean_upper_bound_scales_with_its_values() -> None:
     )
 
 
-def by_normal_law(values: FloatArray, largest: float, delta: float) -> float:
+def compute_normal_bound(values: FloatArray, largest: float, delta: float) -> float:
     """Mean plus a normal quantile of standard errors, which is no bound."""
     deviation = float(values.std(ddof=1))
     return min(
@@ -364,28 +371,29 @@ def by_normal_law(values: FloatArray, largest: float, delta: float) -> float:
     )
 
 
-def without_the_range(values: FloatArray, largest: float, delta: float) -> float:
+def compute_bound_without_range(values: FloatArray, largest: float, delta: float) -> float:
     """The empirical Bernstein bound without its last term."""
     spread = math.sqrt(2 * float(values.var(ddof=1)) * math.log(2 / delta) / len(values))
     return min(largest, float(values.mean()) + spread)
 
 
-def fails_on_two_points(bound: Any, size: int, delta: float) -> float:
+def compute_two_point_failure(bound: Any, size: int, delta: float) -> float:
     """The largest failure probability for values 0 and 1, exactly: the bound depends on a binomial count."""
     counts = np.arange(size + 1)
     bounds = np.array([bound(np.repeat([0.0, 1.0], [size - k, k]), 1.0, delta) for k in counts])
     assert (bounds[: size // 2] < 1.0).all()  # A bound that says nothing would never fail.
     return max(
-        float(stats.binom.pmf(counts[bounds < p], size, p).sum()) for p in beyond(bounds.tolist(), 1.0)
+        float(stats.binom.pmf(counts[bounds < p], size, p).sum())
+        for p in list_rates_beyond(bounds.tolist(), 1.0)
     )
 
 
 @pytest.mark.parametrize("delta", [0.01, 0.1, 0.5])
 def test_mean_upper_bound_of_two_points_fails_at_most_with_delta(delta: float) -> None:
     for size in (100, 400)[: 2 if LONG else 1]:
-        assert fails_on_two_points(mean_upper_bound, size, delta) <= delta
-        assert fails_on_two_points(by_normal_law, size, delta) > delta
-        assert fails_on_two_points(without_the_range, size, delta) > delta
+        assert compute_two_point_failure(mean_upper_bound, size, delta) <= delta
+        assert compute_two_point_failure(compute_normal_bound, size, delta) > delta
+        assert compute_two_point_failure(compute_bound_without_range, size, delta) > delta
 
 
 # Law: R independent samples; the bound fails in at most delta of them, so that the number of failures is
@@ -399,19 +407,19 @@ LAWS: dict[str, tuple[float, Callable[[np.random.Generator], FloatArray]]] = {
 }
 
 
-def failures(law: str, bound: Any) -> int:
+def count_failures(law: str, bound: Any) -> int:
     truth, draw = LAWS[law]
     rng = np.random.default_rng(5)
     return sum(bound(draw(rng), 10.0, DELTA) < truth for _ in range(ROUNDS))
 
 
-def alarm(failed: int) -> bool:
+def is_alarm(failed: int) -> bool:
     return bool(stats.binom.sf(failed - 1, ROUNDS, DELTA) <= FALSE_ALARM / len(LAWS))
 
 
 @pytest.mark.parametrize("law", LAWS)
 def test_mean_upper_bound_holds_for_several_laws(law: str) -> None:
-    assert not alarm(failures(law, mean_upper_bound))
+    assert not is_alarm(count_failures(law, mean_upper_bound))
     # The bound says something, or it could not fail.
     _, draw = LAWS[law]
     rng = np.random.default_rng(6)
@@ -421,7 +429,7 @@ def test_mean_upper_bound_holds_for_several_laws(law: str) -> None:
 
 
 def test_normal_approximation_of_a_mean_fails_on_a_skewed_law() -> None:
-    assert alarm(failures("skewed", by_normal_law))
+    assert is_alarm(count_failures("skewed", compute_normal_bound))
 
 
 # Refusals -------------------------------------------------------------------------------------------------

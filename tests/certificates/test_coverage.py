@@ -17,7 +17,6 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest, sample_groups
 from langchain_cfc.errors import (
-    AttainabilityWarning,
     FeatureError,
     FingerprintError,
     FingerprintWarning,
@@ -27,32 +26,30 @@ from langchain_cfc.errors import (
 from langchain_cfc.guarantee import CoverageCertificate
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from tests.certificates.prompts import make_replay_chain
-from tests.factories import reload_artifact
+from tests.factories import change_candidates, reload_artifact
 
-from .prompts import TOPICS, part_of, prompts
+from .prompts import TOPICS, prompts, take_part
 
 KNOWN = prompts(0, 400)
 FRESH = prompts(1, 300)
 # Of all tests of this file together that could fail by bad luck, were their seeds not fixed.
 FALSE_ALARMS = 1e-6
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def calibrate_known(features: str = "group(topic)", **options: Any) -> CalibrationArtifact:
     return calibrate(KNOWN, **{"alpha": "0.2", "features": features, **options})
 
 
-def certificate_of(
+def certify_and_get(
     artifact: CalibrationArtifact, records: Any = FRESH, **options: Any
 ) -> CoverageCertificate:
     (certificate,) = certify(artifact, records, **options).certificates
     return certificate
 
 
-def lower(successes: int, size: int, delta: float) -> float:
+def compute_lower_bound(successes: int, size: int, delta: float) -> float:
     """The one-sided bound of Clopper and Pearson, by SciPy's own test."""
     if size == 0:
         return 0.0
@@ -60,7 +57,7 @@ def lower(successes: int, size: int, delta: float) -> float:
     return float(test.proportion_ci(1.0 - delta, method="exact").low)
 
 
-def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: str) -> dict[str, Any]:
+def count_outcomes(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: str) -> dict[str, Any]:
     """By prompt, one at a time: its topic, size of the set, whether it is covered, whether flagged."""
     found: dict[str, Any] = {"topic": [], "size": [], "covered": [], "kept": []}
     for record in records:
@@ -83,8 +80,8 @@ def counts(artifact: CalibrationArtifact, records: list[PromptRecord], alpha: st
 @pytest.mark.parametrize("alpha", ["0.1", "0.3"])
 def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str) -> None:
     artifact = calibrate_known(alpha=["0.1", "0.3"])
-    found = certificate_of(artifact, alpha=alpha, delta=delta)
-    seen = counts(artifact, FRESH, alpha)
+    found = certify_and_get(artifact, alpha=alpha, delta=delta)
+    seen = count_outcomes(artifact, FRESH, alpha)
     everyone, *groups = found.shares
     whole = float(delta)
     assert (found.alpha, found.delta, found.prompts) == (alpha, delta, 300)
@@ -97,12 +94,14 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
         inside = members[share.name]
         assert share.prompts == inside.sum()
         assert (share.kept, share.covered) == (seen["kept"][inside].sum(), seen["covered"][inside].sum())
-        assert share.kept_at_least == pytest.approx(lower(share.kept, share.prompts, failing), abs=1e-7)
+        assert share.kept_at_least == pytest.approx(
+            compute_lower_bound(share.kept, share.prompts, failing), abs=1e-7
+        )
         assert share.coverage_at_least == pytest.approx(
-            lower(share.covered, share.prompts, failing), abs=1e-7
+            compute_lower_bound(share.covered, share.prompts, failing), abs=1e-7
         )
         # With all of delta for one bound it would be larger, and five others would have nothing left.
-        assert share.kept_at_least < lower(share.kept, share.prompts, whole) - 1e-3
+        assert share.kept_at_least < compute_lower_bound(share.kept, share.prompts, whole) - 1e-3
     sizes = seen["size"]
     logarithm = math.log(2 / (whole / 6))
     bernstein = (
@@ -113,24 +112,19 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
 
 
 def test_certify_without_groups_spends_delta_on_all_prompts() -> None:
-    found = certificate_of(calibrate_known("1"), delta="0.3")
+    found = certify_and_get(calibrate_known("1"), delta="0.3")
     (everyone,) = found.shares
-    assert everyone.kept_at_least == pytest.approx(lower(everyone.kept, 300, 0.1), abs=1e-7)
-    assert everyone.kept_at_least > lower(everyone.kept, 300, 0.05) + 1e-3
+    assert everyone.kept_at_least == pytest.approx(compute_lower_bound(everyone.kept, 300, 0.1), abs=1e-7)
+    assert everyone.kept_at_least > compute_lower_bound(everyone.kept, 300, 0.05) + 1e-3
 
 
 def test_certify_counts_flagged_prompts_as_kept_and_not_covered() -> None:
     # One topic of three is hopeless, so that it is flagged.
     known = [
-        one
-        if one.metadata["topic"] != "law"
-        else one.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in one.candidates)}
-        )
-        for one in KNOWN
+        change_candidates(one, correct=False) if one.metadata["topic"] == "law" else one for one in KNOWN
     ]
     artifact = calibrate(known, alpha="0.2", features="group(topic)", allow_unattainable=True)
-    by_name = {share.name: share for share in certificate_of(artifact).shares}
+    by_name = {share.name: share for share in certify_and_get(artifact).shares}
     law, art = by_name["group(topic)=law"], by_name["group(topic)=art"]
     assert (law.kept, law.covered, law.coverage_at_least) == (law.prompts, 0, 0.0)
     assert law.kept_at_least > 0.9
@@ -138,7 +132,7 @@ def test_certify_counts_flagged_prompts_as_kept_and_not_covered() -> None:
 
 
 @functools.cache
-def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
+def make_soft_world() -> tuple[CalibrationArtifact, LabelledBatch]:
     """An artifact of soft weightings and 20,000 prompts, whose labels play no role in who speaks for whom."""
     rng = np.random.default_rng(0)
     size = 20_000
@@ -154,7 +148,7 @@ def soft() -> tuple[CalibrationArtifact, LabelledBatch]:
 
 
 def test_sample_groups_draws_as_many_prompts_as_a_weighting_weighs() -> None:
-    artifact, labelled = soft()
+    artifact, labelled = make_soft_world()
     x = artifact.feature_map.transform(labelled.draws)
     everyone, *others = sample_groups(artifact, labelled, x)
     weights = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
@@ -180,7 +174,7 @@ def test_sample_groups_draws_as_many_prompts_as_a_weighting_weighs() -> None:
 
 
 def test_sample_groups_follows_the_distribution_of_the_weighting() -> None:
-    artifact, labelled = soft()
+    artifact, labelled = make_soft_world()
     x = artifact.feature_map.transform(labelled.draws)
     # Something that differs a lot between prompts of small and of large weight.
     hardest = labelled.draws.scores.max(axis=1)
@@ -201,7 +195,7 @@ def test_sample_groups_follows_the_distribution_of_the_weighting() -> None:
 
 
 def test_sample_groups_does_not_depend_on_labels() -> None:
-    artifact, labelled = soft()
+    artifact, labelled = make_soft_world()
     flipped = replace(labelled, correct=~labelled.correct)
     x = artifact.feature_map.transform(labelled.draws)
     for one, other in zip(
@@ -209,13 +203,13 @@ def test_sample_groups_does_not_depend_on_labels() -> None:
     ):
         np.testing.assert_array_equal(one.members, other.members)
     # Labels do decide on what is certified.
-    before, after = certificate_of(artifact, labelled), certificate_of(artifact, flipped)
+    before, after = certify_and_get(artifact, labelled), certify_and_get(artifact, flipped)
     assert [one.prompts for one in before.shares] == [one.prompts for one in after.shares]
     assert [one.covered for one in before.shares] != [one.covered for one in after.shares]
 
 
 def test_sample_groups_draws_independently_for_each_weighting() -> None:
-    artifact, labelled = soft()
+    artifact, labelled = make_soft_world()
     x = artifact.feature_map.transform(labelled.draws)
     members = {one.name: one.members for one in sample_groups(artifact, labelled, x)}
     f = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
@@ -235,10 +229,10 @@ def test_sample_groups_draws_independently_for_each_weighting() -> None:
 def test_records_digest_depends_on_content_and_not_on_order() -> None:
     labelled = tabulate(FRESH)
     digest = compute_records_digest(labelled)
-    assert certificate_of(calibrate_known()).records_digest == digest
+    assert certify_and_get(calibrate_known()).records_digest == digest
     order = np.random.default_rng(0).permutation(len(labelled))
     assert compute_records_digest(labelled.take(order)) == digest
-    assert certificate_of(calibrate_known(), [FRESH[row] for row in order]).records_digest == digest
+    assert certify_and_get(calibrate_known(), [FRESH[row] for row in order]).records_digest == digest
     correct, scores = labelled.correct.copy(), labelled.draws.scores.copy()
     correct[7, 2] ^= True
     scores[7, 2] = np.nextafter(scores[7, 2], 2.0)
@@ -258,8 +252,10 @@ def test_records_digest_depends_on_content_and_not_on_order() -> None:
 
 def test_certify_uses_only_the_certification_part() -> None:
     artifact = calibrate_known(certification_fraction=0.3, test_fraction=0.2, fit_fraction=0.2)
-    found = certificate_of(artifact, KNOWN)
-    parts = {name: part_of(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")}
+    found = certify_and_get(artifact, KNOWN)
+    parts = {
+        name: take_part(artifact, KNOWN, name) for name in ("fit", "calibration", "certification", "test")
+    }
     assert len(set().union(*(part.ids for part in parts.values()))) == 400
     assert sum(len(part) for part in parts.values()) == 400
     assert found.prompts == len(parts["certification"]) == artifact.calibration.certification_size
@@ -272,8 +268,8 @@ def test_certify_uses_only_the_certification_part() -> None:
 def test_certify_counts_one_prompt_of_each_cluster() -> None:
     clusters = [f"c{row // 3}" for row in range(300)]
     artifact = calibrate_known()
-    assert certificate_of(artifact, prompts(1, 300, clusters=clusters)).prompts == 100
-    assert certificate_of(artifact, prompts(1, 300)).prompts == 300
+    assert certify_and_get(artifact, prompts(1, 300, clusters=clusters)).prompts == 100
+    assert certify_and_get(artifact, prompts(1, 300)).prompts == 300
 
 
 def test_certify_refuses_calibration_records() -> None:
@@ -379,7 +375,7 @@ def test_served_result_contains_the_certificate_of_its_level(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("at_least", "text"), [(0.89999, "89.9 %"), (0.9, "90.0 %"), (0.0, "0.0 %")])
 def test_certificate_sentence_rounds_a_bound_down(at_least: float, text: str) -> None:
-    found = certificate_of(calibrate_known("1"))
+    found = certify_and_get(calibrate_known("1"))
     (share,) = found.shares
     changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
     assert f"flagged with probability at least {text}" in changed.sentence()
@@ -403,12 +399,7 @@ def test_certify_refuses_invalid_level_delta_and_records() -> None:
 
 
 def test_certify_refuses_answers_without_the_extractor_of_calibration() -> None:
-    known = [
-        one.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"answer": c.text}) for c in one.candidates)}
-        )
-        for one in KNOWN
-    ]
+    known = [change_candidates(one, lambda each: {"answer": each.text}) for one in KNOWN]
     artifact = calibrate(known, alpha="0.2", features="entropy", set_rule="all", fit_fraction=0.2)
     assert artifact.calibration.extracted_answers
     with pytest.raises(InputError, match="answer"):
@@ -418,7 +409,7 @@ def test_certify_refuses_answers_without_the_extractor_of_calibration() -> None:
 def test_certify_leaves_out_more_candidates_than_calibrated() -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", n=2)
     short = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in FRESH]
-    assert certificate_of(artifact, FRESH) == certificate_of(artifact, short)
+    assert certify_and_get(artifact, FRESH) == certify_and_get(artifact, short)
 
 
 def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
@@ -427,7 +418,7 @@ def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
         CandidateBatch.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
     )
     artifact = calibrate(KNOWN, alpha="0.2", features=groups)
-    last = certificate_of(artifact).shares[-1]
+    last = certify_and_get(artifact).shares[-1]
     assert (last.name, last.prompts, last.kept_at_least, last.coverage_at_least) == (
         "group(topic)=sky",
         0,
@@ -438,10 +429,10 @@ def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
 
 def test_certify_randomised_thresholds_is_reproducible() -> None:
     artifact = calibrate_known(randomised=True)
-    assert certificate_of(artifact) == certificate_of(artifact)
+    assert certify_and_get(artifact) == certify_and_get(artifact)
     uniforms = artifact.uniforms(tabulate(FRESH))
     assert uniforms is not None
     seen = compute_outcomes(artifact, tabulate(FRESH), "0.2")
     plain = compute_outcomes(calibrate_known(), tabulate(FRESH), "0.2")
     assert (seen.decisions.thresholds != plain.decisions.thresholds).any()
-    assert int(seen.kept.sum()) == certificate_of(artifact).shares[0].kept
+    assert int(seen.kept.sum()) == certify_and_get(artifact).shares[0].kept

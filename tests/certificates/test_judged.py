@@ -1,4 +1,4 @@
-"""Bets on a judge's and people's labels together: fair to the last digit, never ruinous, and best in g."""
+"""Bets on the labels of a judge and of people: fair, never ruinous, and of the fastest growth."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langchain_cfc.certificates.judged import (
 )
 
 
-def payoffs(fraction: float, target: float, prediction: float, inclusion: float) -> FloatArray:
+def get_payoffs(fraction: float, target: float, prediction: float, inclusion: float) -> FloatArray:
     """Without a label, for a kept promise, for a broken one."""
     numbers = map(np.array, (fraction, target, prediction, inclusion))
     return np.array(compute_payoffs(*numbers))
@@ -38,7 +38,7 @@ def payoffs(fraction: float, target: float, prediction: float, inclusion: float)
 def test_payoffs_are_fair_for_every_prediction_and_never_ruinous(
     fraction: float, target: float, prediction: float, inclusion: float
 ) -> None:
-    unlabelled, kept, broken = payoffs(fraction, target, prediction, inclusion)
+    unlabelled, kept, broken = get_payoffs(fraction, target, prediction, inclusion)
     assert min(unlabelled, kept, broken) > 0.0
     for label, pays in ((1.0, kept), (0.0, broken)):
         mean = inclusion * pays + (1.0 - inclusion) * unlabelled
@@ -59,7 +59,7 @@ def test_payoff_without_a_label_grows_fastest(
     fraction: float, target: float, prediction: float, inclusion: float
 ) -> None:
     by_label = np.array([1.0 - fraction + fraction / target, 1.0 - fraction])
-    best = payoffs(fraction, target, prediction, inclusion)[0]
+    best = get_payoffs(fraction, target, prediction, inclusion)[0]
 
     def growth(unlabelled: float) -> float:
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -77,7 +77,7 @@ def test_payoff_without_a_label_grows_fastest(
 def test_uninformative_judge_costs_nothing_at_the_best_bets() -> None:
     rate, target, inclusion = 0.85, 0.75, 0.1
     alone = (rate - target) / (1.0 - target)  # the best part to bet without a judge
-    unlabelled, kept, broken = payoffs(inclusion * alone, target, rate, inclusion)
+    unlabelled, kept, broken = get_payoffs(inclusion * alone, target, rate, inclusion)
     assert unlabelled == pytest.approx(1.0)
     assert kept == pytest.approx(rate / target)
     assert broken == pytest.approx((1.0 - rate) / (1.0 - target))
@@ -104,7 +104,7 @@ def test_mean_wealth_over_all_labels_and_samples_is_one() -> None:
     assert total == pytest.approx(1.0, abs=1e-12)
 
 
-def run(labels: list[bool]) -> JudgedEProcess:
+def update_with_labels(labels: list[bool]) -> JudgedEProcess:
     state = JudgedEProcess.start(1.0)
     for kept in labels:
         state = state.update(np.array(DOUBTED), np.array(1.0), np.array(True), np.array(kept))
@@ -125,7 +125,7 @@ def test_judged_bound_is_zero_at_first_and_never_falls() -> None:
 
 
 def test_judged_bound_rejects_a_target_only_with_all_smaller_ones() -> None:
-    state = run([True] * 100)
+    state = update_with_labels([True] * 100)
     peak = state.wealth.peak.copy()
     peak[20] = 0.0
     wealth = state.wealth.__class__(**{**state.wealth.__dict__, "peak": peak})

@@ -1,4 +1,4 @@
-"""Levels that the conditional rule is served at, so that its promise holds for the very artifact."""
+"""Tested levels: the level at which the conditional rule keeps its promise for one artifact."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import select_tested_levels as levels_tested
 from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
 from tests.lengths import mostly_long
 
-from .prompts import part_of, prompts
+from .prompts import prompts, take_part
 
 KNOWN = prompts(0, 500)
 DRAWS = tabulate(prompts(1, 200)).draws
 FEATURES = "hat(mean_score, 3)"
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def calibrate(records: Sequence[PromptRecord], **options: Any) -> CalibrationArtifact:
@@ -42,7 +40,7 @@ def calibrate(records: Sequence[PromptRecord], **options: Any) -> CalibrationArt
     return langchain_cfc.calibrate(records, **{"never_empty": False, **options})
 
 
-def steps_of(alpha: str) -> list[str]:
+def list_steps(alpha: str) -> list[str]:
     """Twenty equal steps up to a level, as decimal text."""
     return [f"{Decimal(alpha) * step / 20:f}".rstrip("0") for step in range(1, 21)]
 
@@ -64,9 +62,9 @@ def count_missed(artifact: CalibrationArtifact, alpha: str, prompts_of_test: Lab
 @mostly_long(("alpha", "delta"), [("0.2", "0.05"), ("0.3", "0.2"), ("0.25", "0.01")], quick=1)
 def test_confident_level_is_the_last_step_before_the_first_failure(alpha: str, delta: str) -> None:
     artifact = calibrate(KNOWN, alpha=alpha, features=FEATURES, confident=True, delta=delta)
-    tests = part_of(artifact, KNOWN, "certification")
+    tests = take_part(artifact, KNOWN, "certification")
     passed = []
-    for step in steps_of(alpha):
+    for step in list_steps(alpha):
         count = count_missed(calibrate_at(step), step, tests)
         if stats.binom.cdf(count, len(tests), float(alpha)) > float(delta):
             break
@@ -87,7 +85,7 @@ def test_confident_level_is_the_last_step_before_the_first_failure(alpha: str, d
 
 def test_confidence_states_delta_and_its_test_prompts() -> None:
     artifact = calibrate(KNOWN, alpha="0.2", features=FEATURES, confident=True, delta="0.10")
-    tests = part_of(artifact, KNOWN, "certification")
+    tests = take_part(artifact, KNOWN, "certification")
     confidence = artifact.confidence
     assert confidence is not None
     assert (confidence.delta, confidence.names, confidence.prompts) == ("0.1", ["1"], len(tests))
@@ -105,7 +103,7 @@ def test_confidence_states_delta_and_its_test_prompts() -> None:
 def test_confident_levels_are_served_at_least_as_tested() -> None:
     alphas = ["0.1", "0.2", "0.3"]
     artifact = calibrate(KNOWN, alpha=alphas, features=FEATURES, confident=True)
-    tests = part_of(artifact, KNOWN, "certification")
+    tests = take_part(artifact, KNOWN, "certification")
     loaded = reload_artifact(artifact)
     assert artifact.alphas == tuple(alphas)
     for level in loaded.levels:
@@ -160,7 +158,7 @@ def make_artifact_by_hand(quantiles: Mapping[str, float]) -> CalibrationArtifact
     )
 
 
-def one_candidate(kept: int, lost: int) -> LabelledBatch:
+def make_prompts_by_threshold(kept: int, lost: int) -> LabelledBatch:
     """Prompts whose first candidate is right: at a threshold of 0.5 so many are kept and so many lost."""
     size = kept + lost
     scores = [[0.25, 1.0, 1.0, 1.0]] * kept + [[0.75, 1.0, 1.0, 1.0]] * lost
@@ -172,7 +170,7 @@ def one_candidate(kept: int, lost: int) -> LabelledBatch:
 
 def test_level_test_ignores_later_steps_that_would_pass() -> None:
     # Of 100 prompts 40 are lost below 0.75, and at alpha = 0.3 that is too many.
-    tests = one_candidate(60, 40)
+    tests = make_prompts_by_threshold(60, 40)
     artifact = make_artifact_by_hand({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
     served = levels_tested(artifact, tests, {"0.3": ["0.1", "0.2", "0.3"]}, "0.05")
     assert [(one.alpha, one.effective_alpha) for one in served.levels] == [("0.3", "0.1")]
@@ -186,13 +184,15 @@ def test_level_test_ignores_later_steps_that_would_pass() -> None:
 
 def test_tested_levels_are_held_in_ascending_order() -> None:
     artifact = make_artifact_by_hand({"0.2": 0.9, "0.3": 0.8})
-    served = levels_tested(artifact, one_candidate(95, 5), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05")
+    served = levels_tested(
+        artifact, make_prompts_by_threshold(95, 5), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05"
+    )
     assert [one.alpha for one in served.levels] == ["0.2", "0.3"]
 
 
 def test_level_steps_are_tested_at_the_requested_level() -> None:
     # 12 of 100 lost show at level 0.05 that at most 0.2 are, and not that at most 0.1 are, the step's own.
-    tests = one_candidate(88, 12)
+    tests = make_prompts_by_threshold(88, 12)
     assert stats.binom.cdf(12, 100, 0.2) <= 0.05 < stats.binom.cdf(12, 100, 0.1)
     # At the larger level all are kept; were it to serve the smaller one in tests, that would pass as well.
     artifact = make_artifact_by_hand({"0.1": 0.5, "0.2": 0.9})
@@ -206,7 +206,7 @@ def test_level_test_error_names_a_sufficient_number_of_prompts() -> None:
     artifact = make_artifact_by_hand({"0.1": 0.5})
     for kept, lost in ((19, 1), (57, 3), (9, 0), (48, 4)):
         with pytest.raises(UnattainableTargetError) as caught:
-            levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
+            levels_tested(artifact, make_prompts_by_threshold(kept, lost), {"0.1": ["0.1"]}, "0.05")
         message = str(caught.value)
         assert "alpha = 0.1 cannot be promised with failure probability 0.05" in message
         assert f"failed on {lost} of {kept + lost} certification prompts" in message
@@ -217,11 +217,13 @@ def test_level_test_error_names_a_sufficient_number_of_prompts() -> None:
         for size in (needed, needed + 1, needed + 7, 2 * needed):
             again = math.floor(share * size)
             assert levels_tested(
-                artifact, one_candidate(size - again, again), {"0.1": ["0.1"]}, "0.05"
+                artifact, make_prompts_by_threshold(size - again, again), {"0.1": ["0.1"]}, "0.05"
             ).levels
         fewer = math.floor(share * (needed - 1))
         with pytest.raises(UnattainableTargetError):
-            levels_tested(artifact, one_candidate(needed - 1 - fewer, fewer), {"0.1": ["0.1"]}, "0.05")
+            levels_tested(
+                artifact, make_prompts_by_threshold(needed - 1 - fewer, fewer), {"0.1": ["0.1"]}, "0.05"
+            )
 
 
 def test_level_test_error_says_if_no_number_of_prompts_suffices() -> None:
@@ -230,7 +232,7 @@ def test_level_test_error_says_if_no_number_of_prompts_suffices() -> None:
         with pytest.raises(
             UnattainableTargetError, match="no number of certification prompts would be enough"
         ):
-            levels_tested(artifact, one_candidate(kept, lost), {"0.1": ["0.1"]}, "0.05")
+            levels_tested(artifact, make_prompts_by_threshold(kept, lost), {"0.1": ["0.1"]}, "0.05")
 
 
 def test_calibrate_confident_with_too_few_prompts_names_a_remedy() -> None:
@@ -259,10 +261,3 @@ def test_calibrate_confident_accepts_levels_of_twelve_decimals() -> None:
     assert artifact.alphas == ("0.300000000001",)
     assert artifact.levels[0].effective_alpha is not None
     assert Decimal(artifact.levels[0].effective_alpha) < Decimal("0.300000000001")
-
-
-def test_calibrate_confident_refuses_invalid_delta() -> None:
-    deltas: tuple[Any, ...] = (0, 1, "x", float("nan"))
-    for delta in deltas:
-        with pytest.raises(InputError, match="delta must be a decimal number"):
-            calibrate(KNOWN, alpha="0.3", features="1", confident=True, delta=delta)

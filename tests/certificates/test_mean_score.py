@@ -21,21 +21,19 @@ from langchain_cfc.certificates import certify_mean_score, state_abstentions
 from langchain_cfc.certificates.policies import find_short_number
 from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
+from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.evaluation import evaluate
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from langchain_cfc.report.page import render_report
 from tests.certificates.prompts import make_replay_chain, prompts
-from tests.factories import reload_artifact
+from tests.factories import change_candidates, reload_artifact
 from tests.lengths import mostly_long, repetitions
 
 KNOWN = prompts(0, 600)
 RATE, DELTA = "0.05", "0.1"
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +139,7 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     assert sum(one.answered for one in groups) == everyone.answered
     # Control: a group whose answers are all wrong is not certified, whatever the others are.
     spoiled = [
-        one.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"correct": False}) for c in one.candidates)}
-        )
-        if one.metadata["topic"] == "sea" and row % 4 == 2
-        else one
+        change_candidates(one, correct=False) if one.metadata["topic"] == "sea" and row % 4 == 2 else one
         for row, one in enumerate(records)
     ]
     worse = calibrate(

@@ -21,7 +21,7 @@ from langchain_cfc.certificates.policies import _list_policies
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError, UnattainableTargetError
+from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.records import tabulate
 from langchain_cfc.runnable import CFCRunnable
@@ -29,15 +29,13 @@ from tests.certificates.prompts import make_replay_chain
 from tests.factories import reload_artifact
 from tests.lengths import LONG, mostly_long, repetitions
 
-from .prompts import TOPICS, part_of, prompts
+from .prompts import TOPICS, prompts, take_part
 
 KNOWN = prompts(0, 900, decimals=1)
 FEWER = KNOWN[:450]
 ALPHAS = ["0.1", "0.15", "0.2", "0.3"]
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -58,20 +56,20 @@ def bot() -> CalibrationArtifact:
 
 @pytest.fixture(scope="module")
 def tuning(frozen: CalibrationArtifact) -> LabelledBatch:
-    return part_of(frozen, KNOWN, "calibration")
+    return take_part(frozen, KNOWN, "calibration")
 
 
 @pytest.fixture(scope="module")
 def tests(frozen: CalibrationArtifact) -> LabelledBatch:
-    return part_of(frozen, KNOWN, "certification")
+    return take_part(frozen, KNOWN, "certification")
 
 
-def curve_of(artifact: CalibrationArtifact) -> list[TradeOff]:
+def get_curve(artifact: CalibrationArtifact) -> list[TradeOff]:
     assert artifact.policy is not None
     return artifact.policy.curve
 
 
-def certificate_of(artifact: CalibrationArtifact) -> WrongRateCertificate:
+def get_certificate(artifact: CalibrationArtifact) -> WrongRateCertificate:
     return artifact.certified_policy.certificate
 
 
@@ -102,15 +100,17 @@ def compute_plainly(
     return found
 
 
-def tally(found: Sequence[tuple[bool, bool]]) -> tuple[int, int]:
+def count_answers(found: Sequence[tuple[bool, bool]]) -> tuple[int, int]:
     return sum(answered for answered, _ in found), sum(wrong for _, wrong in found)
 
 
-def in_order(
+def sort_by_tuning(
     artifact: CalibrationArtifact, tuning: LabelledBatch, curve: Sequence[TradeOff]
 ) -> list[TradeOff]:
     """The policies in the order of their tests: each answers more tuning prompts than those before."""
-    return sorted(curve, key=lambda one: tally(compute_plainly(artifact, tuning, one.alpha, one.policy))[0])
+    return sorted(
+        curve, key=lambda one: count_answers(compute_plainly(artifact, tuning, one.alpha, one.policy))[0]
+    )
 
 
 @mostly_long("rate", ["0.05", "0.1", "0.2"], quick=1)
@@ -118,18 +118,18 @@ def test_certify_policy_equals_an_independent_computation(
     rate: str, frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certify_policy(frozen, tuning, tests, max_wrong_rate=rate, delta="0.1")
-    curve, certificate = curve_of(artifact), certificate_of(artifact)
+    curve, certificate = get_curve(artifact), get_certificate(artifact)
     assert len({(one.alpha, one.policy) for one in curve}) == len(curve) > 2
     assert [one.answered for one in curve] == sorted(one.answered for one in curve)
     for one in curve:
-        answered, wrong = tally(compute_plainly(frozen, tests, one.alpha, one.policy))
+        answered, wrong = count_answers(compute_plainly(frozen, tests, one.alpha, one.policy))
         assert (one.answered, one.wrong) == (answered, wrong)
         # All bounds of the curve hold together: delta is divided by their number.
         test = stats.binomtest(wrong, answered, alternative="less")
         bound = test.proportion_ci(1 - 0.1 / len(curve), method="exact").high
         assert one.wrong_rate_at_most == pytest.approx(float(bound), abs=1e-7)
         assert one.wrong_rate_at_most > test.proportion_ci(0.9, method="exact").high + 1e-4
-    chain = in_order(frozen, tuning, curve)
+    chain = sort_by_tuning(frozen, tuning, curve)
     p_values = [stats.binom.cdf(one.wrong, one.answered, float(rate)) for one in chain]
     passed = next((place for place, p in enumerate(p_values) if p > 0.1), len(chain))
     assert passed > 0
@@ -152,13 +152,15 @@ def test_independent_policy_computation_notices_other_rules(
     scores = np.where(found.accepted, tests.draws.scores, np.inf)
     last = 3 - scores[:, ::-1].argmin(axis=1)
     wrong_of_last = ~tests.correct[np.arange(len(tests)), last] & found.accepted.any(axis=1)
-    _, wrong = tally(compute_plainly(frozen, tests, "0.15", AnswerPolicy()))
+    _, wrong = count_answers(compute_plainly(frozen, tests, "0.15", AnswerPolicy()))
     assert wrong_of_last.sum() != wrong
     codes = tests.draws.answer_codes
     assert codes is not None
     same = codes == np.take_along_axis(codes, found.best[:, np.newaxis], axis=1)
     within = ((same & found.accepted).sum(axis=1) >= 3) & found.accepted.any(axis=1)
-    assert within.sum() < tally(compute_plainly(frozen, tests, "0.15", AnswerPolicy(min_agreement=3)))[0]
+    assert (
+        within.sum() < count_answers(compute_plainly(frozen, tests, "0.15", AnswerPolicy(min_agreement=3)))[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -214,7 +216,7 @@ def test_policy_on_agreement_needs_answers(frozen: CalibrationArtifact) -> None:
     assert decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=4)).answered[0]
 
 
-def relabelled(labelled: LabelledBatch, seed: int) -> LabelledBatch:
+def permute_labels(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     """The same prompts with the labels of others."""
     order = np.random.default_rng(seed).permutation(len(labelled))
     return replace(labelled, correct=labelled.correct[order])
@@ -224,7 +226,7 @@ def test_policies_tested_do_not_depend_on_certification_labels(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     def run(tune: LabelledBatch, test: LabelledBatch, rate: str) -> list[TradeOff]:
-        return curve_of(certify_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1"))
+        return get_curve(certify_policy(frozen, tune, test, max_wrong_rate=rate, delta="0.1"))
 
     def tested(curve: list[TradeOff]) -> list[tuple[str, AnswerPolicy, int]]:
         return [(one.alpha, one.policy, one.answered) for one in curve]
@@ -237,17 +239,17 @@ def test_policies_tested_do_not_depend_on_certification_labels(
         first = run(tuning, tests, rate)
         assert tested(run(tuning, everything_right, rate)) == tested(first)
     for seed in range(repetitions(3, share=1 / 3)):
-        other = run(tuning, relabelled(tests, seed), "0.6")
+        other = run(tuning, permute_labels(tests, seed), "0.6")
         assert tested(other) == tested(first)
         assert wrongs(other) != wrongs(first)  # the labels did change something
     # The labels of the tuning prompts do have a say.
-    assert tested(run(relabelled(tuning, 0), tests, "0.6")) != tested(first)
+    assert tested(run(permute_labels(tuning, 0), tests, "0.6")) != tested(first)
 
 
 def test_list_policies_offers_quarters_of_candidates_and_tenths_of_prompts() -> None:
     known = prompts(3, 1_000, n=8, decimals=12)
     artifact = calibrate(known, alpha="0.2", features="1", allow_unattainable=True)
-    tuning = part_of(artifact, known, "calibration")
+    tuning = take_part(artifact, known, "calibration")
     offered = [one.policy for one in _list_policies(artifact, "0.2", tuning)]
     assert {one.min_agreement for one in offered} == {1, 2, 4, 6, 8}
     assert {one.max_answers for one in offered} == {1, 2, 3, 5, None}
@@ -263,8 +265,8 @@ def test_policy_tests_stop_at_the_first_failure(
     rate, delta = 0.1, 0.1
     right = replace(tests, correct=np.ones_like(tests.correct))
     start = certify_policy(frozen, tuning, right, max_wrong_rate=str(rate), delta=str(delta))
-    chain = in_order(frozen, tuning, curve_of(start))
-    assert certificate_of(start).policies_tested == len(chain)
+    chain = sort_by_tuning(frozen, tuning, get_curve(start))
+    assert get_certificate(start).policies_tested == len(chain)
     answered = [np.array(compute_plainly(frozen, tests, one.alpha, one.policy))[:, 0] for one in chain]
     found = 0
     for place in range(1, len(chain) - 1):
@@ -280,7 +282,7 @@ def test_policy_tests_stop_at_the_first_failure(
             break
         found += 1
         artifact = certify_policy(frozen, tuning, labelled, max_wrong_rate=str(rate), delta=str(delta))
-        certificate = certificate_of(artifact)
+        certificate = get_certificate(artifact)
         assert certificate.policies_tested == first + 1
         served = chain[first - 1]
         assert (certificate.alpha, certificate.policy) == (served.alpha, served.policy)
@@ -297,12 +299,12 @@ def test_policy_groups_have_half_of_delta_and_their_own_sequences(
     correct[lost] = False
     labelled = replace(tests, correct=correct)
     artifact = certify_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1", by_group=True)
-    certificate = certificate_of(artifact)
+    certificate = get_certificate(artifact)
     everyone, *groups = certificate.groups
     assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
     assert [group.certified for group in groups] == [True, True, False]
     plain = np.array(compute_plainly(frozen, labelled, certificate.alpha, certificate.policy))
-    chain = in_order(frozen, tuning, curve_of(artifact))
+    chain = sort_by_tuning(frozen, tuning, get_curve(artifact))
     topics = np.array([one["topic"] for one in labelled.draws.metadata])
     members = {f"group(topic)={topic}": topics == topic for topic in TOPICS}
     members["1"] = np.ones(len(labelled), dtype=np.bool_)
@@ -330,7 +332,7 @@ def test_policy_groups_have_half_of_delta_and_their_own_sequences(
     held = [sum(step < count for count in reached.values()) for step in range(reached["1"])]
     assert (held[place], place) == max((count, step) for step, count in enumerate(held))
     # Without groups all of delta is for all prompts, and nothing is said about any other.
-    alone = certificate_of(certify_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1"))
+    alone = get_certificate(certify_policy(frozen, tuning, labelled, max_wrong_rate="0.3", delta="0.1"))
     assert [group.name for group in alone.groups] == ["1"]
 
 
@@ -354,15 +356,15 @@ def test_policy_halves_delta_if_groups_are_certified() -> None:
             with pytest.raises(UnattainableTargetError):
                 certify_policy(artifact, tuning, test, **options)
             continue
-        assert certificate_of(certify_policy(artifact, tuning, test, **options)).groups[0].certified
+        assert get_certificate(certify_policy(artifact, tuning, test, **options)).groups[0].certified
     # The other half is for two groups: 42 prompts in each do, since 0.9^42 = 0.012, and 41 do not.
     for size, certified in ((82, [True, False, False]), (84, [True, True, True])):
         options = {"max_wrong_rate": "0.1", "delta": "0.05", "by_group": True}
         made = certify_policy(artifact, tuning, tuning.take(np.arange(size)), **options)
-        assert [group.certified for group in certificate_of(made).groups] == certified
+        assert [group.certified for group in get_certificate(made).groups] == certified
 
 
-def needed_of(message: str) -> int:
+def parse_needed(message: str) -> int:
     found = re.search(r"about (\d+) would be enough", message)
     assert found is not None
     return int(found[1])
@@ -379,7 +381,7 @@ def test_policy_error_names_a_sufficient_number_of_prompts(
     assert "--certification-fraction" in message
     said = re.search(r"answers (\d+) of 20 certification prompts, (\d+) of them wrongly", message)
     assert said is not None
-    needed = needed_of(message)
+    needed = parse_needed(message)
     assert needed > 20
     # The same prompts over and over have the same shares.
     rows = np.tile(np.arange(20), math.ceil(needed / 20))
@@ -392,7 +394,9 @@ def test_policy_error_names_a_sufficient_number_of_prompts(
 Counts = dict[tuple[str, str], tuple[int, int]]
 
 
-def two_policies(tuned: Counts, tested: Counts) -> tuple[CalibrationArtifact, LabelledBatch, LabelledBatch]:
+def make_two_policies(
+    tuned: Counts, tested: Counts
+) -> tuple[CalibrationArtifact, LabelledBatch, LabelledBatch]:
     """Prompts whose sets hold one answer or two; of each kind and topic so many are right and wrong."""
     known = [
         PromptRecord(
@@ -426,11 +430,11 @@ def test_policy_with_most_certified_groups_is_chosen() -> None:
     # All of one answer are right. Of two answers topic b has too many wrong ones, over all prompts not.
     counts: Counts = {("one", "a"): (100, 0), ("one", "b"): (100, 0), ("two", "a"): (100, 0)}
     counts["two", "b"] = (60, 40)
-    artifact, tuning, tests = two_policies(counts, counts)
+    artifact, tuning, tests = make_two_policies(counts, counts)
     options: dict[str, Any] = {"max_wrong_rate": "0.2", "delta": "0.05"}
-    alone = certificate_of(certify_policy(artifact, tuning, tests, **options))
+    alone = get_certificate(certify_policy(artifact, tuning, tests, **options))
     assert (alone.policy, alone.groups[0].answered) == (AnswerPolicy(), 400)
-    groups = certificate_of(certify_policy(artifact, tuning, tests, by_group=True, **options))
+    groups = get_certificate(certify_policy(artifact, tuning, tests, by_group=True, **options))
     assert (groups.policy, groups.groups[0].answered) == (AnswerPolicy(max_answers=1), 200)
     assert [group.certified for group in groups.groups] == [True, True, True]
 
@@ -439,7 +443,7 @@ def test_policy_after_a_failed_one_is_not_certified_by_more_prompts() -> None:
     # Tuning likes sets of one answer best. On the certification prompts those are the ones that go wrong, and
     # since their test comes first, nothing certifies the policy behind it, however good it is.
     tuned: Counts = {("one", "a"): (300, 0), ("two", "b"): (100, 30)}
-    artifact, tuning, tests = two_policies(tuned, {("one", "a"): (18, 4), ("two", "b"): (65, 0)})
+    artifact, tuning, tests = make_two_policies(tuned, {("one", "a"): (18, 4), ("two", "b"): (65, 0)})
     for times in (1, 10, 100):
         again = tests.take(np.tile(np.arange(len(tests)), times))
         with pytest.raises(UnattainableTargetError, match="more prompts would not help"):
@@ -478,8 +482,8 @@ def test_calibrate_bot_with_too_few_prompts_names_a_remedy() -> None:
 
 def test_calibrate_bot_stores_policy_level_and_groups(bot: CalibrationArtifact) -> None:
     artifact = bot
-    certificate = certificate_of(artifact)
-    tests = part_of(artifact, KNOWN, "certification")
+    certificate = get_certificate(artifact)
+    tests = take_part(artifact, KNOWN, "certification")
     assert (certificate.max_wrong_rate, certificate.delta) == ("0.1", "0.1")
     assert certificate.records_digest == compute_records_digest(tests)
     assert certificate.artifact_digest == artifact.frozen_digest != artifact.digest
@@ -496,7 +500,7 @@ def test_calibrate_bot_stores_policy_level_and_groups(bot: CalibrationArtifact) 
         wrong_rate_groups=True,
         certification_fraction=0.3,
     )
-    assert [group.name for group in certificate_of(groups).groups] == [
+    assert [group.name for group in get_certificate(groups).groups] == [
         "1",
         *(f"group(topic)={topic}" for topic in TOPICS),
     ]
@@ -517,7 +521,7 @@ def test_artifact_needs_answers_if_its_policy_uses_them(
         (AnswerPolicy(max_answers=1), True),
         (AnswerPolicy(min_agreement=2), True),
     ):
-        certificate = certificate_of(artifact).model_copy(update={"policy": policy})
+        certificate = get_certificate(artifact).model_copy(update={"policy": policy})
         changed = artifact.policy.model_copy(update={"certificate": certificate})
         assert artifact.model_copy(update={"policy": changed}).needs_answers is needed
 
@@ -539,11 +543,13 @@ def test_policy_tests_a_level_without_the_others(
     frozen: CalibrationArtifact, tuning: LabelledBatch, tests: LabelledBatch
 ) -> None:
     artifact = certify_policy(frozen, tuning, tests, max_wrong_rate="0.1", delta="0.1", keep_levels=False)
-    for one in curve_of(artifact):
+    for one in get_curve(artifact):
         (level,) = (level for level in frozen.levels if level.alpha == one.alpha)
         alone = frozen.with_levels([level])
-        assert (one.answered, one.wrong) == tally(compute_plainly(alone, tests, one.alpha, one.policy))
-    certificate = certificate_of(artifact)
+        assert (one.answered, one.wrong) == count_answers(
+            compute_plainly(alone, tests, one.alpha, one.policy)
+        )
+    certificate = get_certificate(artifact)
     assert artifact.alphas == (certificate.alpha,)
     assert certificate.artifact_digest == artifact.frozen_digest != frozen.digest
     assert CalibrationArtifact.model_validate(artifact.model_dump()) == artifact
@@ -551,7 +557,7 @@ def test_policy_tests_a_level_without_the_others(
 
 def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact) -> None:
     artifact = reload_artifact(bot)
-    certificate = certificate_of(artifact)
+    certificate = get_certificate(artifact)
     split = artifact.calibration.split
     asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
     chain = make_replay_chain(artifact, asked, bot=True)
@@ -582,7 +588,7 @@ def test_bot_chain_on_the_recording_answers_the_counted_prompts() -> None:
         certification_fraction=0.3,
         provenance=source.provenance,
     )
-    certificate = certificate_of(artifact)
+    certificate = get_certificate(artifact)
     split = artifact.calibration.split
     asked = [one for one in records if split.part(one.id, one.cluster) == "certification"]
     chain = CFCRunnable(artifact=artifact, bot=True, **make_replay_parts(source))

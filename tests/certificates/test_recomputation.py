@@ -1,4 +1,4 @@
-"""Bounds of certificates are those that the counts beside them give, and any other is found."""
+"""`recompute_certificates` recomputes every bound from the counts of its certificate, and finds any other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.records import Provenance
-from tests.artifact.files import make_records, seal
+from tests.artifact.files import make_records, seal_content
 from tests.artifact.goldens import certify_by_people, make_claims
 from tests.cli.running import run
 from tests.lengths import mostly_long
@@ -102,7 +102,7 @@ def test_recompute_certificates_of_a_plain_artifact_is_empty() -> None:
 
 SHARE = ("certificates", 0, "shares", 0)
 COVERAGE = ("policy", "coverage", 0, "shares", 0)
-# Genuine artifact, the field, and what to make of it: bounds that are worse than their counts give load.
+# Genuine artifact, field, and change: a bound that is worse than its counts give loads, and must be found.
 WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
     ("sets", (*SHARE, "kept_at_least"), lambda bound: bound - 0.01),
     ("sets", (*SHARE[:3], 2, "coverage_at_least"), lambda bound: bound / 2),
@@ -142,7 +142,7 @@ def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
         inner = inner[step]
     inner[path[-1]] = change(inner[path[-1]])
     file = tmp_path / "tampered.json"
-    file.write_bytes(seal(content))
+    file.write_bytes(seal_content(content))
     tampered = CalibrationArtifact.load(file)
     assert any(not one.agrees for one in recompute_certificates(tampered))
     ran = run("inspect", file, "--verify", "--json", "--prompts", "1")
@@ -181,7 +181,7 @@ def test_load_refuses_a_better_bound_than_its_counts_give(
     assert inner.get(path[-1]) != value
     inner[path[-1]] = value
     file = tmp_path / "tampered.json"
-    file.write_bytes(seal(content))
+    file.write_bytes(seal_content(content))
     with pytest.raises(ArtifactFormatError):
         CalibrationArtifact.load(file)
 

@@ -20,7 +20,7 @@ from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, sugges
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_tau, conformal_rank
-from tests.claims.worlds import count_unsupported, make_answers
+from tests.claims.worlds import count_unsupported, make_answers, make_answers_with_outputs
 from tests.factories import make_artifact, make_records
 
 FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
@@ -175,27 +175,18 @@ def test_calibrate_claims_refuses_features_of_answers() -> None:
 
 
 def test_combination_of_claims_reads_no_padding() -> None:
-    rng = np.random.default_rng(9)
-    records = [
-        record.model_copy(
-            update={
-                "claims": tuple(
-                    claim.model_copy(update={"scores": {"a": 10 * claim.score, "b": float(rng.normal())}})
-                    for claim in record.claims
-                )
-            }
-        )
-        for record in make_answers(rng, 400)
-    ]
+    records = make_answers_with_outputs(np.random.default_rng(9), 400, factor=10)
     combined = calibrate(records, unit="claims", alpha=0.2, features="1", combine=["a", "b"])
     assert combined.combination is not None
     a, b = combined.combination.coefficients
     assert a < -0.5 < abs(b) + 0.5 < 0.9
     # One answer with a thousand claims widens the padding of all others, and changes nothing but its own.
-    assert evaluate(combined, [*records[:0], *make_new(records)]).methods["conditional"].claims is not None
+    assert (
+        evaluate(combined, [*records[:0], *rename_records(records)]).methods["conditional"].claims is not None
+    )
 
 
-def make_new(records: list[Any]) -> list[Any]:
+def rename_records(records: list[Any]) -> list[Any]:
     return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records[:100]]
 
 

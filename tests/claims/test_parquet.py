@@ -29,8 +29,8 @@ from langchain_cfc.records import (
 from tests.claims.worlds import make_answers
 from tests.cli.running import run
 from tests.lengths import repetitions
-from tests.records.same import outcome, parts, raw_outcome
-from tests.records.test_parquet import record as candidates_record
+from tests.records.same import get_outcome, get_parts, get_raw_outcome
+from tests.records.test_parquet import make_record as candidates_record
 
 pa: Any = importlib.import_module("pyarrow")
 pq: Any = importlib.import_module("pyarrow.parquet")
@@ -43,20 +43,20 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "records.parquet"
 
 
-def claim(**changes: Any) -> dict[str, Any]:
+def make_claim(**changes: Any) -> dict[str, Any]:
     return {"text": "Lima.", "score": 0.5, "supported": True} | changes
 
 
-def row(name: str = "this", **changes: Any) -> dict[str, Any]:
-    return {"id": name, "input": '"?"', "claims": [claim(), claim(text="9 moons.")]} | changes
+def make_row(name: str = "this", **changes: Any) -> dict[str, Any]:
+    return {"id": name, "input": '"?"', "claims": [make_claim(), make_claim(text="9 moons.")]} | changes
 
 
-def table(path: Path, rows: list[dict[str, Any]], schema: Any = None) -> Path:
+def write_table(path: Path, rows: list[dict[str, Any]], schema: Any = None) -> Path:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema(HEADER)), path)
     return path
 
 
-def strictly(path: Path) -> Iterator[ClaimsRecord]:
+def read_strictly(path: Path) -> Iterator[ClaimsRecord]:
     yield from read_records(path).claims()
 
 
@@ -65,7 +65,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 
 
 @st.composite
-def records(draw: st.DrawFn, name: str) -> ClaimsRecord:
+def draw_record(draw: st.DrawFn, name: str) -> ClaimsRecord:
     answer = draw(st.none() | texts)
     claims = []
     for _ in range(draw(st.integers(1, 3))):
@@ -98,7 +98,7 @@ def records(draw: st.DrawFn, name: str) -> ClaimsRecord:
 def test_claims_round_trip_between_parquet_and_json_lines(
     data: st.DataObject, header: Provenance | None
 ) -> None:
-    written = [data.draw(records(f"q{place}")) for place in range(data.draw(st.integers(1, 3)))]
+    written = [data.draw(draw_record(f"q{place}")) for place in range(data.draw(st.integers(1, 3)))]
     with TemporaryDirectory() as folder:
         lines, rows, again = (Path(folder, name) for name in ("a.jsonl", "a.parquet", "b.jsonl"))
         write_records(lines, written, header)
@@ -110,51 +110,59 @@ def test_claims_round_trip_between_parquet_and_json_lines(
         assert again.read_bytes() == lines.read_bytes()
         names = sorted({name for one in written for known in one.claims for name in known.scores or {}})
         for chosen in ([], names[:1], names, ["missing"]):
-            assert raw_outcome(found, chosen, claims=True) == raw_outcome(
+            assert get_raw_outcome(found, chosen, claims=True) == get_raw_outcome(
                 read_records(lines), chosen, claims=True
             )
 
 
 GOOD: list[dict[str, Any]] = [
-    row(),
-    row(claims=[claim()]),
-    row(answer=""),
-    row(answer="Lima.", claims=[claim(start=0, end=5), claim()]),
-    row(answer="é\U0001f600!", claims=[claim(start=2, end=3), claim(start=0, end=1)]),
-    row(claims=[claim(start=7, end=9), claim(), claim(start=0, end=1)]),
-    row(claims=[claim(scores=[]), claim(scores=[("a", 1.0), ("b", -2.5)])]),
-    row(claims=[claim(score=-0.0), claim(score=1.0, supported=False)]),
-    row(metadata='{"a": 1, "b": true}', reference="null", cluster="c", input="[]"),
+    make_row(),
+    make_row(claims=[make_claim()]),
+    make_row(answer=""),
+    make_row(answer="Lima.", claims=[make_claim(start=0, end=5), make_claim()]),
+    make_row(answer="é\U0001f600!", claims=[make_claim(start=2, end=3), make_claim(start=0, end=1)]),
+    make_row(claims=[make_claim(start=7, end=9), make_claim(), make_claim(start=0, end=1)]),
+    make_row(claims=[make_claim(scores=[]), make_claim(scores=[("a", 1.0), ("b", -2.5)])]),
+    make_row(claims=[make_claim(score=-0.0), make_claim(score=1.0, supported=False)]),
+    make_row(metadata='{"a": 1, "b": true}', reference="null", cluster="c", input="[]"),
 ]
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    (row("fine 3"), "id", "'fine 3' is also the id of"),
-    (row(input=None), "input", "missing"),
-    (row(claims=None), "claims", "missing"),
-    (row(claims=[]), "claims", "at least one claim"),
-    (row(claims=[None, claim()]), "claims[0]", "found None"),
-    (row(claims=[claim(), claim(text=None)]), "claims[1].text", "missing"),
-    (row(claims=[claim(), claim(text="")]), "claims[1].text", "not empty"),
-    (row(claims=[claim(), claim(score=None)]), "claims[1].score", "missing"),
-    (row(claims=[claim(), claim(score=float("nan"))]), "claims[1].score", "found nan"),
-    (row(claims=[claim(), claim(score=-0.1)]), "claims[1].score", "found -0.1"),
-    (row(claims=[claim(supported=None), claim()]), "claims[0].supported", "the claim is unlabelled"),
-    (row(claims=[claim(), claim(start=3)]), "claims[1]", "expected start < end"),
-    (row(claims=[claim(), claim(end=3)]), "claims[1]", "expected start < end"),
-    (row(claims=[claim(), claim(start=3, end=3)]), "claims[1]", "expected start < end"),
-    (row(claims=[claim(), claim(start=-1, end=3)]), "claims[1].start", "at least 0"),
-    (row(answer="éé", claims=[claim(start=0, end=3)]), "", "the answer has 2 characters"),
-    (row(answer="", claims=[claim(start=0, end=1)]), "", "the answer has 0 characters"),
-    (row(claims=[claim(), claim(scores=[("a", np.inf)])]), "claims[1].scores.a", "found inf"),
-    (row(claims=[claim(), claim(scores=[("a", 1.0), ("a", 1.0)])]), "claims[1].scores", "'a' twice"),
+    (make_row("fine 3"), "id", "'fine 3' is also the id of"),
+    (make_row(input=None), "input", "missing"),
+    (make_row(claims=None), "claims", "missing"),
+    (make_row(claims=[]), "claims", "at least one claim"),
+    (make_row(claims=[None, make_claim()]), "claims[0]", "found None"),
+    (make_row(claims=[make_claim(), make_claim(text=None)]), "claims[1].text", "missing"),
+    (make_row(claims=[make_claim(), make_claim(text="")]), "claims[1].text", "not empty"),
+    (make_row(claims=[make_claim(), make_claim(score=None)]), "claims[1].score", "missing"),
+    (make_row(claims=[make_claim(), make_claim(score=float("nan"))]), "claims[1].score", "found nan"),
+    (make_row(claims=[make_claim(), make_claim(score=-0.1)]), "claims[1].score", "found -0.1"),
+    (
+        make_row(claims=[make_claim(supported=None), make_claim()]),
+        "claims[0].supported",
+        "the claim is unlabelled",
+    ),
+    (make_row(claims=[make_claim(), make_claim(start=3)]), "claims[1]", "expected start < end"),
+    (make_row(claims=[make_claim(), make_claim(end=3)]), "claims[1]", "expected start < end"),
+    (make_row(claims=[make_claim(), make_claim(start=3, end=3)]), "claims[1]", "expected start < end"),
+    (make_row(claims=[make_claim(), make_claim(start=-1, end=3)]), "claims[1].start", "at least 0"),
+    (make_row(answer="éé", claims=[make_claim(start=0, end=3)]), "", "the answer has 2 characters"),
+    (make_row(answer="", claims=[make_claim(start=0, end=1)]), "", "the answer has 0 characters"),
+    (make_row(claims=[make_claim(), make_claim(scores=[("a", np.inf)])]), "claims[1].scores.a", "found inf"),
+    (
+        make_row(claims=[make_claim(), make_claim(scores=[("a", 1.0), ("a", 1.0)])]),
+        "claims[1].scores",
+        "'a' twice",
+    ),
 ]
 
 
 @pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
 def test_tabulate_of_claims_parquet_equals_the_table_of_its_records(path: Path, good: dict[str, Any]) -> None:
-    rows = [*(row(f"fine {number}", claims=[claim()]) for number in range(100)), good]
-    expected = tabulate(strictly(table(path, rows)), claims=True)
+    rows = [*(make_row(f"fine {number}", claims=[make_claim()]) for number in range(100)), good]
+    expected = tabulate(read_strictly(write_table(path, rows)), claims=True)
     found = tabulate(read_records(path), claims=True)
-    assert parts(found) == parts(expected)
+    assert get_parts(found) == get_parts(expected)
     assert found.prompt_kinds == expected.prompt_kinds
 
 
@@ -163,29 +171,29 @@ def test_tabulate_of_claims_parquet_equals_the_table_of_its_records(path: Path, 
 def test_read_records_names_the_bad_claims_row(
     path: Path, place: int, bad: dict[str, Any], field: str, words: str
 ) -> None:
-    rows = [row(f"fine {number}") for number in range(100)]
+    rows = [make_row(f"fine {number}") for number in range(100)]
     rows.insert(place, bad)
-    table(path, rows)
+    write_table(path, rows)
     with pytest.raises(RecordError) as caught:
-        list(strictly(path))
+        list(read_strictly(path))
     assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
     assert words in caught.value.problem
-    assert outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
+    assert get_outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
 
 
 def test_tabulate_makes_no_model_of_ordinary_claims_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10)]
-    expected = outcome(read_records(table(path, rows)), claims=True)
+    expected = get_outcome(read_records(write_table(path, rows)), claims=True)
 
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
     monkeypatch.setattr(columns, "validate_fields", made)
-    assert outcome(read_records(path), claims=True) == expected
+    assert get_outcome(read_records(path), claims=True) == expected
     # Negative control: a row in doubt does need the strict reader.
-    deep = row("deep", input="[" * 30 + "]" * 30)
+    deep = make_row("deep", input="[" * 30 + "]" * 30)
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
-        tabulate(read_records(table(path, [*rows, deep])), claims=True)
+        tabulate(read_records(write_table(path, [*rows, deep])), claims=True)
 
 
 FIELDS = {"text": pa.string(), "score": pa.float64(), "supported": pa.bool_()}
@@ -227,10 +235,12 @@ def test_read_records_refuses_unknown_or_missing_claims_columns(
 
 def test_read_records_accepts_related_claims_types(path: Path) -> None:
     schema = make_schema(text=pa.large_string(), score=pa.float32(), start=pa.int16(), end=pa.uint32())
-    rows = [row(f"q{number}", claims=[claim(), claim(start=2, end=4)]) for number in range(10)]
-    table(path, rows, schema)
-    assert [[one.end for one in made.claims] for made in strictly(path)] == [[None, 4]] * 10
-    assert parts(tabulate(read_records(path), claims=True)) == parts(tabulate(strictly(path), claims=True))
+    rows = [make_row(f"q{number}", claims=[make_claim(), make_claim(start=2, end=4)]) for number in range(10)]
+    write_table(path, rows, schema)
+    assert [[one.end for one in made.claims] for made in read_strictly(path)] == [[None, 4]] * 10
+    assert get_parts(tabulate(read_records(path), claims=True)) == get_parts(
+        tabulate(read_strictly(path), claims=True)
+    )
 
 
 def test_write_records_writes_claims_in_row_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,38 +32,38 @@ CLAIMS: list[dict[str, Any]] = [
 ]
 
 
-def fields(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
+def make_fields(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"id": "a", "input": "Tell me of Peru.", "claims": list(claims or CLAIMS), **more}
 
 
-def change(**changes: Any) -> dict[str, Any]:
+def change_claim(**changes: Any) -> dict[str, Any]:
     claim = {**CLAIMS[1], **changes}
-    return fields(CLAIMS[0], {name: value for name, value in claim.items() if value is not ...})
+    return make_fields(CLAIMS[0], {name: value for name, value in claim.items() if value is not ...})
 
 
-def dump(one: Any) -> bytes:
+def encode_line(one: Any) -> bytes:
     return one if isinstance(one, bytes) else json.dumps(one).encode()
 
 
 @pytest.mark.parametrize(
     ("content", "where", "problem"),
     [
-        (fields(claims=[]), "claims", "at least one claim"),
-        (fields(claims=None), "claims", "at least one claim"),
-        (change(text=""), "claims[1].text", "not empty"),
-        (change(score=1.5), "claims[1].score", "smaller is better"),
-        (change(score=float("nan")), "claims[1].score", "smaller is better"),
-        (change(supported=...), "claims[1].supported", "the claim is unlabelled"),
-        (change(supported=None), "claims[1].supported", "the claim is unlabelled"),
-        (change(supported=1), "claims[1].supported", "true or false"),
-        (change(supportd=True), "claims[1].supportd", "unknown field"),
-        (change(start=36), "claims[1]", "expected start < end"),
-        (change(start=...), "claims[1]", "expected start < end"),
-        (change(start=-1), "claims[1].start", "at least 0"),
-        (change(scores={"a": "b"}), "claims[1].scores", "finite"),
-        (fields(answer=ANSWER[:-1]), "", "has 35 characters"),
+        (make_fields(claims=[]), "claims", "at least one claim"),
+        (make_fields(claims=None), "claims", "at least one claim"),
+        (change_claim(text=""), "claims[1].text", "not empty"),
+        (change_claim(score=1.5), "claims[1].score", "smaller is better"),
+        (change_claim(score=float("nan")), "claims[1].score", "smaller is better"),
+        (change_claim(supported=...), "claims[1].supported", "the claim is unlabelled"),
+        (change_claim(supported=None), "claims[1].supported", "the claim is unlabelled"),
+        (change_claim(supported=1), "claims[1].supported", "true or false"),
+        (change_claim(supportd=True), "claims[1].supportd", "unknown field"),
+        (change_claim(start=36), "claims[1]", "expected start < end"),
+        (change_claim(start=...), "claims[1]", "expected start < end"),
+        (change_claim(start=-1), "claims[1].start", "at least 0"),
+        (change_claim(scores={"a": "b"}), "claims[1].scores", "finite"),
+        (make_fields(answer=ANSWER[:-1]), "", "has 35 characters"),
         (
-            {**fields(), "candidates": [{"text": "x", "score": 0.5, "correct": True}]},
+            {**make_fields(), "candidates": [{"text": "x", "score": 0.5, "correct": True}]},
             "claims",
             "unknown field",
         ),
@@ -71,44 +71,44 @@ def dump(one: Any) -> bytes:
 )
 def test_parse_record_refuses_invalid_claims(content: dict[str, Any], where: str, problem: str) -> None:
     with pytest.raises(RecordError) as caught:
-        parse_record(dump(content), "file", 3)
+        parse_record(encode_line(content), "file", 3)
     assert problem in str(caught.value)
     assert where in str(caught.value)
 
 
-NASTY: list[Any] = [
-    fields(),
-    fields(answer=ANSWER),
-    fields(answer=None),
-    fields(answer=ANSWER[:-1]),
-    change(start=..., end=...),
-    change(start=None, end=None),
-    change(score=0),
-    change(score=True),
-    change(score=1e999),
-    change(text=5),
-    change(scores={"a": 1}),
-    change(supported=0),
-    change(end=21),
-    change(start=True),
-    fields(metadata={"a": []}),
-    fields(cluster=""),
-    fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"a": -2}}),
-    fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"b": -2}}),
-    fields({**CLAIMS[0], "scores": None}, {**CLAIMS[1], "scores": None}),
-    dump(fields()).replace(b'"score": 0.1', b'"score": 0.1, "score": 0.2'),
-    dump(fields()).replace(b'"id": "a"', b'"id": "a", "id": "b"'),
+DIFFICULT_LINES: list[Any] = [
+    make_fields(),
+    make_fields(answer=ANSWER),
+    make_fields(answer=None),
+    make_fields(answer=ANSWER[:-1]),
+    change_claim(start=..., end=...),
+    change_claim(start=None, end=None),
+    change_claim(score=0),
+    change_claim(score=True),
+    change_claim(score=1e999),
+    change_claim(text=5),
+    change_claim(scores={"a": 1}),
+    change_claim(supported=0),
+    change_claim(end=21),
+    change_claim(start=True),
+    make_fields(metadata={"a": []}),
+    make_fields(cluster=""),
+    make_fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"a": -2}}),
+    make_fields({**CLAIMS[0], "scores": {"a": 1.5}}, {**CLAIMS[1], "scores": {"b": -2}}),
+    make_fields({**CLAIMS[0], "scores": None}, {**CLAIMS[1], "scores": None}),
+    encode_line(make_fields()).replace(b'"score": 0.1', b'"score": 0.1, "score": 0.2'),
+    encode_line(make_fields()).replace(b'"id": "a"', b'"id": "a", "id": "b"'),
     {"id": "b", "input": "?", "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
     {"id": "b", "input": '"claims"', "candidates": [{"text": "claims", "score": 0.5, "correct": True}]},
 ]
 
 
-@given(st.lists(st.sampled_from(range(len(NASTY))), min_size=1, max_size=3))
+@given(st.lists(st.sampled_from(range(len(DIFFICULT_LINES))), min_size=1, max_size=3))
 @example([0])
 @example([16, 16])
 def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     lines = [
-        dump(NASTY[one]).replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
+        encode_line(DIFFICULT_LINES[one]).replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
         for place, one in enumerate(chosen)
     ]
     decoded = decode_lines(lines)
@@ -126,10 +126,15 @@ def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> Non
 
 def test_fast_claims_reader_decodes_ordinary_lines() -> None:
     # Without this the test above could pass by never decoding anything.
-    for plain in (fields(), fields(answer=ANSWER), change(start=..., end=...), NASTY[16]):
-        same = [plain] if plain is NASTY[16] else [fields(*plain["claims"][:1]), plain]
+    for plain in (
+        make_fields(),
+        make_fields(answer=ANSWER),
+        change_claim(start=..., end=...),
+        DIFFICULT_LINES[16],
+    ):
+        same = [plain] if plain is DIFFICULT_LINES[16] else [make_fields(*plain["claims"][:1]), plain]
         expected = len({tuple(claim) for one in same for claim in one["claims"]}) == 1
-        assert (decode_lines([dump(one) for one in same]) is not None) == expected
+        assert (decode_lines([encode_line(one) for one in same]) is not None) == expected
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
@@ -152,17 +157,21 @@ def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
 
 def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_bytes(b"\n".join(map(dump, [fields(), NASTY[-1]])))
+    path.write_bytes(b"\n".join(map(encode_line, [make_fields(), DIFFICULT_LINES[-1]])))
     with pytest.raises(RecordError, match="found candidates; expected claims"):
         tabulate(read_records(path), claims=True)
-    path.write_bytes(dump({"format": "langchain-cfc/records", "version": 1, "n": 1}) + b"\n" + dump(fields()))
+    path.write_bytes(
+        encode_line({"format": "langchain-cfc/records", "version": 1, "n": 1})
+        + b"\n"
+        + encode_line(make_fields())
+    )
     with pytest.raises(RecordError, match='says "unit": "claims"'):
         tabulate(read_records(path), claims=True)
 
 
 def test_tabulate_raw_reads_outputs_of_claims(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_bytes(dump(NASTY[16]))
+    path.write_bytes(encode_line(DIFFICULT_LINES[16]))
     _, raw = tabulate_raw(read_records(path), ["a"], claims=True)
     assert raw.tolist() == [[[1.5], [-2.0]]]
     with pytest.raises(RecordError, match="claim 0 of record 'a' has no raw output of 'b'"):
@@ -170,7 +179,7 @@ def test_tabulate_raw_reads_outputs_of_claims(tmp_path: Path) -> None:
 
 
 def test_functions_for_candidates_refuse_claims() -> None:
-    record = parse_record(dump(fields()), "", 1)
+    record = parse_record(encode_line(make_fields()), "", 1)
     with pytest.raises(InputError, match="holds claims of one answer"):
         require_candidates(record)
     with pytest.raises(InputError, match="--unit claims"):

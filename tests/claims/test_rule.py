@@ -21,7 +21,7 @@ ANSWERS = st.lists(
 )
 
 
-def pack(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
+def make_batch(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
     return LabelledBatch.of_claims(
         [str(row) for row in range(len(answers))],
         [[score for score, _ in answer] for answer in answers],
@@ -29,7 +29,7 @@ def pack(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
     )
 
 
-def keep(labelled: LabelledBatch, rule: Claims, threshold: float) -> list[list[bool]]:
+def keep_claims(labelled: LabelledBatch, rule: Claims, threshold: float) -> list[list[bool]]:
     size = len(labelled)
     thresholds = Thresholds(np.full(size, threshold), np.zeros(size), np.zeros(size, dtype=np.bool_))
     sets = AnswerSets.from_levels(
@@ -42,19 +42,19 @@ def keep(labelled: LabelledBatch, rule: Claims, threshold: float) -> list[list[b
 
 def test_claims_success_scores_equal_a_calculation_by_hand() -> None:
     # Confidences .9 (wrong), .75 (right), .5 (wrong) and .25 (wrong): with k = 0 all claims up to .9 go.
-    labelled = pack([[(0.1, False), (0.25, True), (0.5, False), (0.75, False)], [(0.25, True)]])
+    labelled = make_batch([[(0.1, False), (0.25, True), (0.5, False), (0.75, False)], [(0.25, True)]])
     found = [Claims(k).success_scores(labelled, 2.0).tolist() for k in (0, 1, 2, 3, 9)]
     assert found == [[0.9, 0.0], [0.5, 0.0], [0.25, 0.0], [0.0, 0.0], [0.0, 0.0]]
-    assert keep(labelled, Claims(1), 0.5) == [[True, True, False, False], [True]]
+    assert keep_claims(labelled, Claims(1), 0.5) == [[True, True, False, False], [True]]
 
 
 @given(answers=ANSWERS, k=st.integers(0, 3), threshold=st.integers(0, 9).map(lambda one: one / 8))
 def test_claims_success_score_is_the_smallest_sufficient_threshold(
     answers: list[list[tuple[float, bool]]], k: int, threshold: float
 ) -> None:
-    labelled, rule = pack(answers), Claims(k)
+    labelled, rule = make_batch(answers), Claims(k)
     scores = rule.success_scores(labelled, 2.0)
-    kept = keep(labelled, rule, threshold)
+    kept = keep_claims(labelled, rule, threshold)
     left = [
         sum(flag and not supported for flag, (_, supported) in zip(row, answer, strict=True))
         for row, answer in zip(kept, answers, strict=True)
@@ -64,15 +64,15 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
     accepted[labelled.draws.is_drawn] = [flag for row in kept for flag in row]
     assert rule.covers(labelled.correct, accepted).tolist() == [count <= k for count in left]
     # What is kept shrinks as the threshold grows, and nothing is left where it is infinite.
-    fewer = keep(labelled, rule, threshold + 0.125)
+    fewer = keep_claims(labelled, rule, threshold + 0.125)
     assert all(
         a >= b for row, lower in zip(kept, fewer, strict=True) for a, b in zip(row, lower, strict=True)
     )
-    assert not any(flag for row in keep(labelled, rule, np.inf) for flag in row)
+    assert not any(flag for row in keep_claims(labelled, rule, np.inf) for flag in row)
 
 
 def test_claims_threshold_drops_within_its_error_bound() -> None:
-    labelled = pack([[(0.5, True)]])
+    labelled = make_batch([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))
     levels = Claims(0).levels(labelled.draws)
     sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, never_empty=False, unit="claims")
@@ -80,7 +80,7 @@ def test_claims_threshold_drops_within_its_error_bound() -> None:
 
 
 def test_set_rules_refuse_records_of_the_other_unit() -> None:
-    claims = pack([[(0.5, True)]])
+    claims = make_batch([[(0.5, True)]])
     answers = LabelledBatch.of(["a"], [[0.5]], [[True]], [["x"]])
     with pytest.raises(InputError, match="unit='claims'"):
         parse_set_rule("all").success_scores(claims, 2.0)
@@ -106,7 +106,7 @@ def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
         LabelledBatch.of_claims([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
         for row, one in enumerate(rows)
     ]
-    whole, joined = pack(rows), LabelledBatch.concatenate(parts)
+    whole, joined = make_batch(rows), LabelledBatch.concatenate(parts)
     assert joined.unit == "claims"
     for name in ("scores", "counts"):
         assert getattr(joined.draws, name).tolist() == getattr(whole.draws, name).tolist()

@@ -1,4 +1,4 @@
-"""`CFCRunnable(output="claims")`: what is left of an answer, and what never reaches anybody."""
+"""`CFCRunnable(output="claims")`: the kept claims of an answer, and that dropped ones are not shown."""
 
 from __future__ import annotations
 

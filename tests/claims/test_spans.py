@@ -27,7 +27,7 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import SequenceProbability, VerifierInput
 
 
-def split(splitter: Any, answer: str) -> list[Span]:
+def split_answer(splitter: Any, answer: str) -> list[Span]:
     return run_flow(ClaimSplitter(splitter).split(DrawnCandidate(answer), {}))
 
 
@@ -48,7 +48,7 @@ def split(splitter: Any, answer: str) -> list[Span]:
     ],
 )
 def test_sentence_splitter_finds_sentences(answer: str, sentences: list[str] | None) -> None:
-    spans = split(SentenceSplitter(), answer)
+    spans = split_answer(SentenceSplitter(), answer)
     assert [answer[span.start : span.end] for span in spans] == ([answer] if sentences is None else sentences)
     assert [span.text for span in spans] == [answer[span.start : span.end] for span in spans]
     assert run_flow(SentenceSplitter().flow(answer, {})) == [Span(span.start, span.end) for span in spans]
@@ -56,7 +56,7 @@ def test_sentence_splitter_finds_sentences(answer: str, sentences: list[str] | N
 
 @given(st.text(max_size=60))
 def test_sentence_splitter_returns_ordered_spans_for_any_text(answer: str) -> None:
-    spans = split(SentenceSplitter(), answer)
+    spans = split_answer(SentenceSplitter(), answer)
     ends = [0, *(span.end for span in spans)]
     for end, span in zip(ends, spans, strict=False):
         assert end <= span.start < span.end <= len(answer)
@@ -83,7 +83,7 @@ WHOLE = "A b. C d."
     ],
 )
 def test_claim_splitter_accepts_every_form_of_spans(splitter: Any) -> None:
-    assert split(splitter, WHOLE) == [Span(0, 4, "A b."), Span(5, 9, "C d.")]
+    assert split_answer(splitter, WHOLE) == [Span(0, 4, "A b."), Span(5, 9, "C d.")]
 
 
 def test_claim_splitter_accepts_async_functions_and_reworded_claims() -> None:
@@ -113,7 +113,7 @@ def test_claim_splitter_accepts_async_functions_and_reworded_claims() -> None:
 )
 def test_claim_splitter_refuses_invalid_spans(returned: Any, problem: str) -> None:
     with pytest.raises(SplitterError, match=problem):
-        split(lambda _: returned, WHOLE)
+        split_answer(lambda _: returned, WHOLE)
 
 
 def test_claim_splitter_failures_are_typed_errors() -> None:
@@ -121,14 +121,14 @@ def test_claim_splitter_failures_are_typed_errors() -> None:
         raise LookupError(answer)
 
     with pytest.raises(SplitterError, match="the splitter failed with LookupError"):
-        split(fail, WHOLE)
+        split_answer(fail, WHOLE)
     with pytest.raises(SplitterError, match="got a str as splitter"):
         ClaimSplitter("sentences")  # type: ignore[arg-type]
     with pytest.raises(SplitterError, match="structured"):
         run_flow(ClaimSplitter(lambda _: []).split(DrawnCandidate("{}", None, {}), {}))
 
 
-def with_tokens(*tokens: str | bytes) -> DrawnCandidate:
+def make_answer_of_tokens(*tokens: str | bytes) -> DrawnCandidate:
     """An answer of these tokens; the k-th has log-probability -k."""
     content = [
         {
@@ -142,7 +142,7 @@ def with_tokens(*tokens: str | bytes) -> DrawnCandidate:
     return DrawnCandidate(text, AIMessage(text, response_metadata={"logprobs": {"content": content}}))
 
 
-def places(candidate: DrawnCandidate) -> list[float] | None:
+def get_token_places(candidate: DrawnCandidate) -> list[float] | None:
     if candidate.message is None:
         return None
     return [-one["logprob"] for one in candidate.message.response_metadata["logprobs"]["content"]]
@@ -160,23 +160,23 @@ def places(candidate: DrawnCandidate) -> list[float] | None:
 def test_make_claim_candidates_assigns_tokens_to_claims(
     tokens: tuple[Any, ...], spans: list[tuple[int, int]], expected: list[list[int]]
 ) -> None:
-    answer = with_tokens(*tokens)
-    claims = make_claim_candidates(answer, split(lambda _: spans, answer.text))
-    assert [places(claim) for claim in claims] == expected
+    answer = make_answer_of_tokens(*tokens)
+    claims = make_claim_candidates(answer, split_answer(lambda _: spans, answer.text))
+    assert [get_token_places(claim) for claim in claims] == expected
 
 
 def test_sequence_probability_scores_claims_by_their_tokens() -> None:
-    answer = with_tokens("A", " b", ".", " C", " d.")
-    claims = make_claim_candidates(answer, split(lambda _: [(0, 4), (5, 9)], answer.text))
+    answer = make_answer_of_tokens("A", " b", ".", " C", " d.")
+    claims = make_claim_candidates(answer, split_answer(lambda _: [(0, 4), (5, 9)], answer.text))
     given_ = VerifierInput(prompt="?", candidates=claims)
     scores = SequenceProbability(per_token=True).invoke(given_)
     assert scores == pytest.approx([1 - 2.718281828 ** (-1.0), 1 - 2.718281828 ** (-3.5)])
 
 
 def test_make_claim_candidates_ignores_tokens_of_another_text() -> None:
-    answer = with_tokens("A", " b.")
+    answer = make_answer_of_tokens("A", " b.")
     other = DrawnCandidate("A c.", answer.message)
-    assert [places(one) for one in make_claim_candidates(other, [Span(0, 4, "A c.")])] == [None]
+    assert [get_token_places(one) for one in make_claim_candidates(other, [Span(0, 4, "A c.")])] == [None]
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_restore_text_keeps_only_the_kept_claims(
 @given(st.lists(st.booleans(), min_size=6, max_size=6))
 def test_restore_text_adds_and_moves_no_word(kept: list[bool]) -> None:
     answer = "One is odd. Two is even.\nThree is prime.\n\nFour is a square. Five is odd.  Six is even."
-    spans = split(SentenceSplitter(), answer)
+    spans = split_answer(SentenceSplitter(), answer)
     left = restore_text(answer, spans, kept)
     words = [word for span, flag in zip(spans, kept, strict=True) if flag for word in str(span.text).split()]
     assert left.split() == words
@@ -214,8 +214,8 @@ def test_restore_text_adds_and_moves_no_word(kept: list[bool]) -> None:
 LONG = "Lima is the capital of Peru,\nand it has 9 moons. It is big."
 
 
-def list_by_model(reply: str, answer: str = LONG) -> list[Span]:
-    return split(ModelSplitter(FakeListChatModel(responses=[reply])), answer)
+def split_by_model(reply: str, answer: str = LONG) -> list[Span]:
+    return split_answer(ModelSplitter(FakeListChatModel(responses=[reply])), answer)
 
 
 def test_model_splitter_lists_claims_with_their_places() -> None:
@@ -224,27 +224,27 @@ def test_model_splitter_lists_claims_with_their_places() -> None:
         'Peru has nine moons. || "and it has 9 moons"\n'
         "* Lima is big || It is big."
     )
-    found = list_by_model(reply)
+    found = split_by_model(reply)
     assert [(LONG[one.start : one.end], one.text) for one in found] == [
         ("Lima is the capital of Peru", "Lima is the capital of Peru"),
         ("and it has 9 moons", "Peru has nine moons."),
         ("It is big.", "Lima is big"),
     ]
     # White space may differ; a quote that the answer does not hold stands for all of it.
-    assert list_by_model("a || Peru, and it has")[0] == Span(23, 39, "a")
-    assert list_by_model("a || Quito is near") == [Span(0, len(LONG), "a")]
-    assert list_by_model("a ||") == [Span(0, len(LONG), "a")]
-    assert list_by_model("NONE") == []
+    assert split_by_model("a || Peru, and it has")[0] == Span(23, 39, "a")
+    assert split_by_model("a || Quito is near") == [Span(0, len(LONG), "a")]
+    assert split_by_model("a ||") == [Span(0, len(LONG), "a")]
+    assert split_by_model("NONE") == []
 
 
 @pytest.mark.parametrize("reply", ["", "I cannot do that.", "Lima is the capital"])
 def test_model_splitter_refuses_a_reply_without_claims(reply: str) -> None:
     with pytest.raises(SplitterError, match="the model listed no claims"):
-        list_by_model(reply)
+        split_by_model(reply)
 
 
 def test_dropped_claim_without_a_place_drops_the_whole_answer() -> None:
-    spans = list_by_model("a || Lima is the capital\nb || nowhere")
+    spans = split_by_model("a || Lima is the capital\nb || nowhere")
     assert restore_text(LONG, spans, [True, False]) == ""
     kept = restore_text(LONG, spans, [False, True])
     assert "Lima is the capital" not in kept

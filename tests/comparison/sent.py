@@ -1,4 +1,4 @@
-"""What tests have other processes run: each imports this module, which therefore imports little."""
+"""Functions that tests run in other processes. Each of these imports this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import numpy as np
 from langchain_cfc.errors import FeatureError
 
 
-def squared(number: int) -> tuple[int, float]:
+def compute_squared(number: int) -> tuple[int, float]:
     """A result that depends on the number alone."""
     return number, float(np.random.default_rng(number).random(3).sum()) ** 2
 
 
-def threads(number: int) -> tuple[int, str | None, int]:
+def read_threads(number: int) -> tuple[int, str | None, int]:
     """What the process was told of its threads, and which process it is."""
     return number, os.environ.get("OPENBLAS_NUM_THREADS"), os.getpid()
 
 
-def slow(number: int) -> int:
+def sleep_and_return(number: int) -> int:
     """Takes its time."""
     time.sleep(0.05)
     return number
 
 
-def failing(number: int) -> int:
+def fail_at_two(number: int) -> int:
     """Fails at one split."""
     if number == 2:
         msg = "topic of record 'p7' is 'rare'; add prompts of this category"

@@ -36,7 +36,7 @@ def make_regressor() -> Any:
     return ConformalRegressor()
 
 
-def upper(
+def predict_upper_ends(
     success_scores: FloatArray, alpha: str, bins: IntArray | None = None, asked: Sequence[int] = (0,)
 ) -> list[float]:
     """The upper ends of crepes' intervals around 0, `inf` where they reach the cap."""
@@ -54,23 +54,23 @@ def upper(
     return [end if end < CAP else math.inf for end in intervals[:, 1].tolist()]
 
 
-def float_rank(size: int, alpha: str) -> int:
+def compute_float_rank(size: int, alpha: str) -> int:
     """The rank from above by crepes' arithmetic."""
     return int((1 - float(1 - Fraction(alpha))) * (size + 1))
 
 
-def exact_rank(size: int, alpha: str) -> int:
+def compute_exact_rank(size: int, alpha: str) -> int:
     """The same in fractions: N + 1 - ceil((N + 1) tau) = floor((N + 1) alpha)."""
     return math.floor(Fraction(alpha) * (size + 1))
 
 
-def ours(success_scores: FloatArray, alpha: str) -> float:
+def compute_our_threshold(success_scores: FloatArray, alpha: str) -> float:
     return (
         MarginalThreshold(alpha, CAP).fit(np.ones((len(success_scores), 1)), success_scores).threshold([1.0])
     )
 
 
-def from_above(success_scores: FloatArray, rank: int) -> float:
+def get_from_above(success_scores: FloatArray, rank: int) -> float:
     """The order statistic of a rank from above, `inf` where there is none or where it reaches the cap."""
     value = float(np.sort(success_scores)[-rank]) if 0 < rank <= len(success_scores) else math.inf
     return value if value < CAP else math.inf
@@ -85,11 +85,11 @@ def test_marginal_threshold_equals_that_of_crepes(kind: str) -> None:
         if kind == "capped":
             scores[rng.random(size) < 0.3] = CAP
         for alpha in ALPHAS:
-            (theirs,), mine = upper(scores, alpha), ours(scores, alpha)
-            rank = exact_rank(size, alpha)
-            assert mine == from_above(scores, rank)
-            if float_rank(size, alpha) != rank:
-                assert theirs == from_above(scores, rank - 1)
+            (theirs,), mine = predict_upper_ends(scores, alpha), compute_our_threshold(scores, alpha)
+            rank = compute_exact_rank(size, alpha)
+            assert mine == get_from_above(scores, rank)
+            if compute_float_rank(size, alpha) != rank:
+                assert theirs == get_from_above(scores, rank - 1)
                 seen["round-off"] += 1
                 seen["round-off that shows"] += theirs > mine
                 continue
@@ -97,7 +97,7 @@ def test_marginal_threshold_equals_that_of_crepes(kind: str) -> None:
             seen["agrees"] += 1
             seen["agrees at a whole number"] += (Fraction(alpha) * (size + 1)).denominator == 1
             # The control: one rank further up or down.
-            near = {from_above(scores, rank - 1), from_above(scores, rank + 1)} if rank else {0.0}
+            near = {get_from_above(scores, rank - 1), get_from_above(scores, rank + 1)} if rank else {0.0}
             seen["a rank off is seen"] += theirs not in near
     # Numbers of cells, the same for all kinds.
     assert seen["agrees"] + seen["round-off"] == 48 * len(ALPHAS)
@@ -111,8 +111,12 @@ def test_level_out_of_reach_is_infinite_for_crepes_too() -> None:
     scores = np.arange(8) / 10
     with pytest.warns(UserWarning, match="calibration examples is too small"):
         make_regressor().fit(scores).predict_int(np.zeros(1), confidence=0.9)
-    assert upper(scores, "0.10") == [ours(scores, "0.10")] == [math.inf]
-    assert upper(np.arange(9) / 10, "0.12") == [ours(np.arange(9) / 10, "0.12")] == [0.8]
+    assert predict_upper_ends(scores, "0.10") == [compute_our_threshold(scores, "0.10")] == [math.inf]
+    assert (
+        predict_upper_ends(np.arange(9) / 10, "0.12")
+        == [compute_our_threshold(np.arange(9) / 10, "0.12")]
+        == [0.8]
+    )
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.15", "0.25", "0.30", "0.33", "0.50"])
@@ -128,14 +132,16 @@ def test_group_thresholds_equal_mondrian_categories_of_crepes(alpha: str) -> Non
             scores = scores.round(1)
         if number % 3 == 1:
             scores[(groups == 3) & (rng.random(len(groups)) < 0.6)] = CAP  # hopeless, most of them
-        assert all(float_rank(size, alpha) == exact_rank(size, alpha) for size in sizes.tolist())
+        assert all(
+            compute_float_rank(size, alpha) == compute_exact_rank(size, alpha) for size in sizes.tolist()
+        )
         found = ConditionalThreshold(alpha, CAP).fit(np.eye(4)[groups], scores).solve(np.eye(4))
-        theirs = np.array(upper(scores, alpha, groups, range(4)))
+        theirs = np.array(predict_upper_ends(scores, alpha, groups, range(4)))
         finite = np.isfinite(theirs)
         infinite += int((~finite).sum())
         assert np.array_equal(finite, np.isfinite(found.values))
         assert np.array_equal(found.values[finite], theirs[finite])
         # The control: without categories thresholds are others.
-        unlike += bool((np.array(upper(scores, alpha) * 4)[finite] != theirs[finite]).any())
+        unlike += bool((np.array(predict_upper_ends(scores, alpha) * 4)[finite] != theirs[finite]).any())
     assert unlike == 12
     assert infinite > 0

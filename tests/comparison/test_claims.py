@@ -18,7 +18,7 @@ from langchain_cfc.experiments.methods import Method, Pool, Split, get_methods
 from langchain_cfc.experiments.metrics import CLAIMS_FIGURES, Outcomes, compute_claims_figures
 from langchain_cfc.records import Claim, ClaimsRecord, Provenance, tabulate, write_records
 from langchain_cfc.set_rules import Claims
-from tests.claims.worlds import make_answers
+from tests.claims.worlds import make_answers, make_answers_with_outputs
 
 # The most confident unsupported claim of four calibration answers of each topic.
 MISTAKES = {"a": (0.2, 0.4, 0.6, 0.8), "b": (0.1, 0.3, 0.5, 0.7)}
@@ -133,18 +133,7 @@ def test_compare_claims_reports_figures_and_groups() -> None:
 
 
 def test_compare_claims_accepts_a_combination_of_verifiers() -> None:
-    rng = np.random.default_rng(4)
-    records = [
-        one.model_copy(
-            update={
-                "claims": tuple(
-                    claim.model_copy(update={"scores": {"a": claim.score, "b": float(rng.normal())}})
-                    for claim in one.claims
-                )
-            }
-        )
-        for one in make_answers(rng, 200)
-    ]
+    records = make_answers_with_outputs(np.random.default_rng(4), 200)
     found = compare(records, alpha=0.3, unit="claims", combine=["a", "b"], methods="marginal", splits=2)
     assert found.methods["marginal"].figures["claims_kept"].mean > 0.2
 

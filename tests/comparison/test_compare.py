@@ -13,16 +13,24 @@ import pytest
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import AttainabilityWarning, CFCError, FeatureError, InputError, RecordError
+from langchain_cfc.errors import CFCError, FeatureError, InputError, RecordError
 from langchain_cfc.experiments import ComparisonReport, compare
 from langchain_cfc.experiments.methods import OUR_CONVENTION, ThresholdMethod
 from langchain_cfc.experiments.metrics import FIGURES
 from langchain_cfc.experiments.splits import Comparison
 from tests.comparison.worlds import count_progress, shuffle
-from tests.guarantees.promises import log_wealth
+from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long, repetitions
 
-from .worlds import differences, facts, numbers_in, protocol, raw_facts, records_of, world
+from .worlds import (
+    draw_world,
+    list_differences,
+    list_numbers,
+    make_protocol,
+    make_records,
+    tabulate_facts,
+    tabulate_raw_facts,
+)
 
 FALSE_ALARM = 1e-6
 EVERY = ("ours", "paper", "outside")
@@ -31,13 +39,13 @@ EVERY = ("ours", "paper", "outside")
 @pytest.fixture(scope="module")
 def report() -> ComparisonReport:
     """Everything there is, on every other prompt of the recording, at the levels of the paper."""
-    return compare(facts().take(np.arange(0, 1200, 2)), splits=2)
+    return compare(tabulate_facts().take(np.arange(0, 1200, 2)), splits=2)
 
 
 # One split of it is what an artifact does ------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings(f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}")
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 @mostly_long(
     ("features", "set_rule", "combine"),
     [
@@ -51,7 +59,7 @@ def report() -> ComparisonReport:
 def test_compare_with_one_split_equals_evaluate(
     features: str, set_rule: str, combine: list[str] | None
 ) -> None:
-    labelled = raw_facts() if combine else facts()
+    labelled = tabulate_raw_facts() if combine else tabulate_facts()
     found = compare(
         shuffle(labelled, 1),
         alpha="0.3",
@@ -111,12 +119,12 @@ def test_compare_with_one_split_equals_evaluate(
 
 @pytest.mark.long
 def test_compare_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
-    labelled = world(1, 240)
+    labelled = draw_world(1, 240)
     settings: dict[str, Any] = {"alpha": ("0.2", "0.4"), "features": "group(topic) + mean_score", "splits": 2}
     first = compare(labelled, **settings)
     for again in (labelled, shuffle(labelled, 2), shuffle(labelled, 3)):
-        assert differences(first.model_dump(), compare(again, **settings).model_dump()) == []
-    records = records_of(labelled)
+        assert list_differences(first.model_dump(), compare(again, **settings).model_dump()) == []
+    records = make_records(labelled)
     from_records = compare(records, **settings)
     assert from_records == compare(iter(records[::-1]), **settings)
     write_records(tmp_path / "records.jsonl", records[100:] + records[:100])
@@ -128,20 +136,20 @@ def test_compare_depends_on_records_and_seed_alone(tmp_path: Path) -> None:
 
 
 def test_compare_does_not_depend_on_order_even_with_ties() -> None:
-    labelled = world(2, 200, 3, decimals=1)
+    labelled = draw_world(2, 200, 3, decimals=1)
     first, other = (
         compare(one, alpha="0.3", methods=EVERY, features="group(topic)", splits=repetitions(4, share=0.5))
         for one in (labelled, shuffle(labelled, 5))
     )
-    assert differences(first.model_dump(), other.model_dump()) == []
+    assert list_differences(first.model_dump(), other.model_dump()) == []
 
 
 def test_compare_uses_one_prompt_of_each_cluster() -> None:
     rng = np.random.default_rng(3)
     names = [None if rng.random() < 0.3 else f"c{rng.integers(0, 50)}" for _ in range(240)]
-    labelled = world(3, 240, clusters=names)
+    labelled = draw_world(3, 240, clusters=names)
     different = len({name for name in names if name is not None}) + names.count(None)
-    comparison = Comparison.from_labelled(labelled, protocol(["marginal"]))
+    comparison = Comparison.from_labelled(labelled, make_protocol(["marginal"]))
     assert len(comparison.pool.labelled) == different
     chosen = [name for name in comparison.pool.labelled.clusters if name is not None]
     assert len(set(chosen)) == len(chosen)
@@ -150,7 +158,7 @@ def test_compare_uses_one_prompt_of_each_cluster() -> None:
     assert f"{240 - different} prompts were left out: only one prompt per cluster is used." in found.notes
     assert compare(shuffle(labelled, 1), alpha="0.3", methods=["marginal"], splits=2) == found
     # Another seed chooses others; without clusters all take part, and nothing is said.
-    again = Comparison.from_labelled(labelled, protocol(["marginal"], seed="1"))
+    again = Comparison.from_labelled(labelled, make_protocol(["marginal"], seed="1"))
     assert set(again.pool.labelled.ids) != set(comparison.pool.labelled.ids)
     alone = compare(replace(labelled, clusters=(None,) * 240), alpha="0.3", methods=["marginal"], splits=2)
     assert alone.data.prompts == 240
@@ -158,7 +166,7 @@ def test_compare_uses_one_prompt_of_each_cluster() -> None:
 
 
 def test_comparison_plan_parts_are_disjoint_and_complete() -> None:
-    comparison = Comparison.from_labelled(world(4, 300), protocol(["marginal"], test=0.3, fit=0.4))
+    comparison = Comparison.from_labelled(draw_world(4, 300), make_protocol(["marginal"], test=0.3, fit=0.4))
     tested = np.zeros(300)
     for number in range(40):
         rows = comparison.make_plan(number).rows(comparison.pool.labelled)
@@ -172,7 +180,7 @@ def test_comparison_plan_parts_are_disjoint_and_complete() -> None:
 
 
 def test_compare_n_uses_the_first_slots() -> None:
-    labelled = world(5, 200, 5)
+    labelled = draw_world(5, 200, 5)
     some = compare(labelled, n=2, alpha="0.4", splits=1)
     assert some.n_candidates == 2
     assert some == compare(labelled.keep_first_candidates(2), alpha="0.4", splits=1)
@@ -181,7 +189,7 @@ def test_compare_n_uses_the_first_slots() -> None:
 
 def test_compare_reports_progress_for_every_split() -> None:
     seen: list[int] = []
-    compare(world(6), alpha="0.3", methods=["marginal"], splits=7, progress=count_progress(seen))
+    compare(draw_world(6), alpha="0.3", methods=["marginal"], splits=7, progress=count_progress(seen))
     assert seen == [7] * 7
 
 
@@ -197,7 +205,7 @@ def test_comparison_report_is_json_with_finite_numbers(report: ComparisonReport)
         raise AssertionError(constant)
 
     json.loads(text, parse_constant=refuse)
-    found = numbers_in(report.model_dump())
+    found = list_numbers(report.model_dump())
     assert len(found) > 40_000
     assert all(math.isfinite(one) for one in found)
 
@@ -271,7 +279,7 @@ def test_compare_leads_with_the_strictest_level_within_reach() -> None:
         (10, (0.9, 0.9, 0.9)),
     ):
         found = compare(
-            world(seed, 300, hopeless=hopeless),
+            draw_world(seed, 300, hopeless=hopeless),
             alpha=("0.3", "0.05", "0.5", "0.15", "0.1"),
             methods=["marginal"],
             splits=2,
@@ -292,7 +300,7 @@ def test_compare_leads_with_the_strictest_level_within_reach() -> None:
 
 
 def test_comparison_data_describe_the_prompts() -> None:
-    labelled = world(11, 150, 4, decimals=1)
+    labelled = draw_world(11, 150, 4, decimals=1)
     data = compare(labelled, alpha="0.3", methods=["marginal"], splits=1).data
     scores, correct = labelled.draws.scores, labelled.correct
     assert data.prompts == 150
@@ -319,7 +327,7 @@ def test_comparison_data_describe_the_prompts() -> None:
 
 
 def test_comparison_risk_curve_is_thinned_to_100_points() -> None:
-    data = compare(world(12, 400, 2), alpha="0.3", methods=["marginal"], splits=2).data
+    data = compare(draw_world(12, 400, 2), alpha="0.3", methods=["marginal"], splits=2).data
     assert len(data.risk.answered) == len(data.risk.wrong) == 100
     assert data.risk.answered[0] == 1 / 400
     assert data.risk.answered[-1] == 1.0
@@ -329,17 +337,17 @@ def test_comparison_risk_curve_is_thinned_to_100_points() -> None:
 # Odd records -----------------------------------------------------------------------------------------------
 
 
-def with_labels(labelled: LabelledBatch, correct: BoolArray) -> LabelledBatch:
+def set_labels(labelled: LabelledBatch, correct: BoolArray) -> LabelledBatch:
     return replace(labelled, correct=correct)
 
 
 def test_compare_accepts_records_with_one_label_only() -> None:
-    labelled = world(13)
-    everything = compare(with_labels(labelled, np.ones((200, 4), np.bool_)), alpha="0.3", splits=1)
+    labelled = draw_world(13)
+    everything = compare(set_labels(labelled, np.ones((200, 4), np.bool_)), alpha="0.3", splits=1)
     assert everything.data.auroc is None
     assert everything.data.attainable_coverage == 1.0
     assert everything.methods["back-off"].mean_set_size == 4.0
-    nothing = compare(with_labels(labelled, np.zeros((200, 4), np.bool_)), alpha=("0.1", "0.3"), splits=1)
+    nothing = compare(set_labels(labelled, np.zeros((200, 4), np.bool_)), alpha=("0.1", "0.3"), splits=1)
     assert nothing.alpha == 0.3
     assert nothing.data.auroc is None
     assert "At alpha = 0.1, 0.3 the target is out of reach" in nothing.notes[0]
@@ -352,7 +360,7 @@ def test_compare_accepts_records_with_one_label_only() -> None:
 
 
 def test_compare_accepts_equal_scores_for_group_features() -> None:
-    labelled = world(14)
+    labelled = draw_world(14)
     alike = replace(labelled, draws=replace(labelled.draws, scores=np.full((200, 4), 0.5)))
     with pytest.raises(FeatureError, match=r"has only one bin: mean score is 0\.5"):
         compare(alike, splits=2)
@@ -367,14 +375,14 @@ def test_compare_accepts_equal_scores_for_group_features() -> None:
 
 
 def test_compare_accepts_one_candidate_per_prompt() -> None:
-    found = compare(world(15, n=1, hopeless=(0.3, 0.3, 0.3)), alpha=("0.2", "0.5"), splits=1)
+    found = compare(draw_world(15, n=1, hopeless=(0.3, 0.3, 0.3)), alpha=("0.2", "0.5"), splits=1)
     assert found.n_candidates == 1
     assert found.methods["TopK"].mean_set_size == 1.0
 
 
-def partly_extracted() -> list[PromptRecord]:
+def make_partly_extracted() -> list[PromptRecord]:
     """Records of which some candidates have an extracted answer and some have none."""
-    records = records_of(world(16))
+    records = make_records(draw_world(16))
     first = records[0]
     answered = (first.candidates[0].model_copy(update={"answer": "a"}), *first.candidates[1:])
     return [first.model_copy(update={"candidates": answered}), *records[1:]]
@@ -390,14 +398,14 @@ def partly_extracted() -> list[PromptRecord]:
     ],
 )
 def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dict[str, Any]) -> None:
-    compare(records_of(world(16)), alpha="0.3", splits=1, **settings)
+    compare(make_records(draw_world(16)), alpha="0.3", splits=1, **settings)
     with pytest.raises(InputError, match="only some candidates have an extracted `answer`"):
-        compare(partly_extracted(), alpha="0.3", splits=1, **settings)
+        compare(make_partly_extracted(), alpha="0.3", splits=1, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"set_rule": "unique"}, {"methods": ["conditional:unique"]}])
 def test_compare_refuses_an_answer_labelled_right_and_wrong(settings: dict[str, Any]) -> None:
-    labelled = world(17)
+    labelled = draw_world(17)
     codes = np.zeros_like(labelled.correct, dtype=np.int64)
     torn = replace(labelled, draws=replace(labelled.draws, answer_codes=codes))
     with pytest.raises(InputError, match="give the same answer, but one is labelled correct"):
@@ -445,13 +453,13 @@ def test_compare_refuses_invalid_arguments_before_measuring(changes: dict[str, A
     seen: list[int] = []
     settings: dict[str, Any] = {"splits": 2, "progress": count_progress(seen)} | changes
     with pytest.raises(InputError, match=message):
-        compare(world(18), **settings)
+        compare(draw_world(18), **settings)
     assert seen == []  # before anything was measured
 
 
 @pytest.mark.parametrize("name", ["features", "groups"])
 def test_compare_errors_name_the_record(name: str) -> None:
-    labelled = world(18)
+    labelled = draw_world(18)
     metadata = [dict(one) for one in labelled.draws.metadata]
     del metadata[9]["topic"]
     one_lacks = replace(labelled, draws=replace(labelled.draws, metadata=tuple(metadata)))
@@ -464,14 +472,14 @@ def test_compare_errors_name_the_record(name: str) -> None:
 def test_compare_refuses_too_few_prompts_and_says_what_to_do(size: int) -> None:
     for features, groups in (("1", "group(topic)"), ("hat(mean_score, 5)", "bins(mean_score, 5)")):
         with pytest.raises(CFCError, match=r"more|at least two different values|take another"):
-            compare(world(19, size), features=features, groups=groups, splits=5, alpha="0.3")
+            compare(draw_world(19, size), features=features, groups=groups, splits=5, alpha="0.3")
 
 
 def test_compare_refuses_no_records_and_missing_labels(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no records"):
         compare([])
     path = tmp_path / "records.jsonl"
-    write_records(path, records_of(world(19, 40)))
+    write_records(path, make_records(draw_world(19, 40)))
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     unlabelled = next(place for place, line in enumerate(lines) if "candidates" in line) + 3
     del lines[unlabelled]["candidates"][1]["correct"]
@@ -482,7 +490,7 @@ def test_compare_refuses_no_records_and_missing_labels(tmp_path: Path) -> None:
 
 def test_compare_accepts_an_empty_fit_split_if_nothing_is_fitted() -> None:
     # Of 20 prompts 2 are to fit on; in a split there are none with probability (9 / 10)^20 = 12 %.
-    some = world(20, 20)
+    some = draw_world(20, 20)
     settings: dict[str, Any] = {"features": "1", "groups": "group(topic)", "splits": 25}
     found = compare(some, alpha="0.3", methods=["conditional", "ICP"], **settings)
     assert found.methods["conditional"].figures["coverage"].splits == 25
@@ -492,9 +500,9 @@ def test_compare_accepts_an_empty_fit_split_if_nothing_is_fitted() -> None:
 # Independent pools, one split of each. In a split, calibration and test prompts are exchangeable, so that a
 # test prompt x has E f(x) (kept - tau) >= 0 for every f that the features span: for the constant, and with
 # group(topic) for each topic. A pool gives Z = mean of f (kept - tau) over its test prompts, Z <= 1 - tau, of
-# expectation at least 0. A gambler against it has wealth 1e6 with probability 1e-6 at most (`log_wealth`);
-# 9 checks hold together with probability 1 - 9e-6, and the seeds are fixed. At alpha = 0.1 the target is out
-# of reach, at 0.25 for one topic only: both flags and sets keep promises.
+# expectation at least 0. A gambler against it has wealth 1e6 with probability 1e-6 at most
+# (`compute_log_wealth`); 9 checks hold together with probability 1 - 9e-6, and the seeds are fixed. At
+# alpha = 0.1 the target is out of reach, at 0.25 for one topic only: both flags and sets keep promises.
 POOLS, SIZE = 160, 260
 HOPELESS = (0.0, 0.125, 0.25)
 ALPHAS_ASKED = ("0.1", "0.25")
@@ -513,7 +521,7 @@ MAY_BE_EMPTY = ThresholdMethod(
 def pools() -> list[ComparisonReport]:
     return [
         compare(
-            world(1000 + number, SIZE, 3, hopeless=HOPELESS),
+            draw_world(1000 + number, SIZE, 3, hopeless=HOPELESS),
             alpha=ALPHAS_ASKED,
             methods=["conditional", "marginal", MAY_BE_EMPTY, "CFC-FULL", "ICP"],
             features="group(topic)",
@@ -525,7 +533,7 @@ def pools() -> list[ComparisonReport]:
     ]
 
 
-def gains(pools: list[ComparisonReport], method: str, place: int, group: int | None) -> list[float]:
+def compute_gains(pools: list[ComparisonReport], method: str, place: int, group: int | None) -> list[float]:
     """Z of each pool, for all prompts or for one topic."""
     found = []
     for report in pools:
@@ -539,30 +547,30 @@ def gains(pools: list[ComparisonReport], method: str, place: int, group: int | N
     return found
 
 
-def alarm(pools: list[ComparisonReport], method: str, place: int, group: int | None) -> bool:
+def is_alarm(pools: list[ComparisonReport], method: str, place: int, group: int | None) -> bool:
     """Whether the promise is refuted."""
     alpha = float(ALPHAS_ASKED[place])
-    return log_wealth(gains(pools, method, place, group), alpha) >= -math.log(FALSE_ALARM)
+    return compute_log_wealth(compute_gains(pools, method, place, group), alpha) >= -math.log(FALSE_ALARM)
 
 
 @pytest.mark.long
 def test_our_methods_keep_their_promise_and_those_of_the_paper_do_not(pools: list[ComparisonReport]) -> None:
     for place in range(2):
-        assert not alarm(pools, "marginal", place, None)
+        assert not is_alarm(pools, "marginal", place, None)
         for group in (None, 0, 1, 2):
-            assert not alarm(pools, "conditional", place, group)
+            assert not is_alarm(pools, "conditional", place, group)
     # The controls. One threshold for all promises nothing for the hardest topic.
     plain = MAY_BE_EMPTY.name
-    assert not alarm(pools, plain, 1, None)
-    assert alarm(pools, plain, 1, 2) or alarm(pools, plain, 1, 1)
+    assert not is_alarm(pools, plain, 1, None)
+    assert is_alarm(pools, plain, 1, 2) or is_alarm(pools, plain, 1, 1)
     # The same thresholds and flags, and never less covered.
     for report in pools:
         filled, empty = (report.sweep[1].methods[name] for name in ("marginal", plain))
         assert filled.not_certifiable_rate == empty.not_certifiable_rate
         assert filled.coverage >= empty.coverage
     # S = 1 covers prompts without a correct candidate by accepting everything.
-    assert alarm(pools, "CFC-FULL", 0, None)
-    assert alarm(pools, "CFC-FULL", 0, 2)
+    assert is_alarm(pools, "CFC-FULL", 0, None)
+    assert is_alarm(pools, "CFC-FULL", 0, 2)
     # What is answered at 0.25: neither all nor nothing.
     answered = [1.0 - one.sweep[1].methods["conditional"].abstention_rate for one in pools]
     assert 0.3 < np.mean(answered) < 0.99
@@ -576,6 +584,6 @@ def test_paper_convention_covers_less_if_an_eighth_is_hopeless(
     # 1 / (N + 1) of its 30 or so calibration prompts more: (0.9 + 0.875 + 0.75) / 3 = 0.842 at nominal 0.9.
     # That the expectation is at least 0.87 is refuted by the same gambler; the control is 0.82.
     seen = np.array([one.sweep[0].methods["CFC-FULL"].coverage for one in pools])
-    assert log_wealth(seen - 0.87, 1.0 - 0.87) >= -math.log(FALSE_ALARM)
-    assert log_wealth(seen - 0.82, 1.0 - 0.82) < -math.log(FALSE_ALARM)
+    assert compute_log_wealth(seen - 0.87, 1.0 - 0.87) >= -math.log(FALSE_ALARM)
+    assert compute_log_wealth(seen - 0.82, 1.0 - 0.82) < -math.log(FALSE_ALARM)
     assert float(seen.mean()) == pytest.approx(0.845, abs=5e-4)  # as measured, the seeds being fixed

@@ -14,10 +14,10 @@ from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.features import FeatureMap, precompute_statistics
 from langchain_cfc.features.statistics import STATISTICS
 
-from .worlds import protocol, world
+from .worlds import draw_world, make_protocol
 
 
-def described(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
+def make_described_prompts(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     """Prompts that differ in metadata alone."""
     return precompute_statistics(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
 
@@ -38,7 +38,7 @@ def test_groups_compute_means_by_hand() -> None:
     "text", ["bins(mean_score, 5)", "bins(entropy, 3)", "group(topic)", "hard(entropy, max_score, 0.8)"]
 )
 def test_make_groups_divides_prompts_as_the_features_do(text: str) -> None:
-    draws = precompute_statistics(world(1, 300).draws)
+    draws = precompute_statistics(draw_world(1, 300).draws)
     some = draws.take(np.arange(0, 300, 3))
     groups = make_groups(text, some, draws)
     assert np.array_equal(groups.member, FeatureMap.parse(text).fit(some).transform(draws))
@@ -53,7 +53,7 @@ def test_make_groups_divides_prompts_as_the_features_do(text: str) -> None:
 
 
 def test_make_groups_words_are_readable() -> None:
-    draws = precompute_statistics(world(2, 100).draws)
+    draws = precompute_statistics(draw_world(2, 100).draws)
     assert make_groups("bins(mean_score, 3)", draws, draws).words == tuple(
         f"mean score: {place} of 3" for place in (1, 2, 3)
     )
@@ -74,18 +74,18 @@ def test_make_groups_words_are_readable() -> None:
     ],
 )
 def test_make_groups_refuses_terms_that_do_not_divide_prompts(text: str) -> None:
-    draws = world(3, 60).draws
+    draws = draw_world(3, 60).draws
     with pytest.raises(InputError, match="groups must be one term that splits prompts") as caught:
         make_groups(text, draws, draws)
     assert repr(text) in str(caught.value)
     with pytest.raises(InputError, match="groups must be one term"):
-        compare(world(3, 60), groups=text, splits=1, methods=["marginal"])
+        compare(draw_world(3, 60), groups=text, splits=1, methods=["marginal"])
 
 
 def test_hard_groups_are_cut_on_development_prompts_and_bins_on_all() -> None:
-    labelled = world(4, 300)
+    labelled = draw_world(4, 300)
     for text in ("hard(max_score, 0.8)", "bins(max_score, 3)"):
-        comparison = Comparison.from_labelled(labelled, protocol(["marginal"], groups=text))
+        comparison = Comparison.from_labelled(labelled, make_protocol(["marginal"], groups=text))
         draws, told_apart = comparison.pool.draws, 0
         for number in range(6):
             rows = comparison.make_plan(number).rows(comparison.pool.labelled)
@@ -104,7 +104,7 @@ def test_hard_groups_are_cut_on_development_prompts_and_bins_on_all() -> None:
 
 
 def test_property_groups_are_bins_of_statistics_and_categories() -> None:
-    draws = precompute_statistics(world(5, 300).draws)
+    draws = precompute_statistics(draw_world(5, 300).draws)
     texts = [groups.text for groups in make_property_groups(draws)]
     assert texts == [f"bins({name}, 5)" for name in STATISTICS if f"bins({name}, 5)" in texts] + [
         "group(topic)",
@@ -115,7 +115,7 @@ def test_property_groups_are_bins_of_statistics_and_categories() -> None:
         values = np.sort(draws.precomputed[name])
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0
         assert (f"bins({name}, 5)" in texts) == varies
-    assert make_property_groups(world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
+    assert make_property_groups(draw_world(5, 300).draws)[0].text == "group(topic)"  # nothing measured
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_property_groups_are_bins_of_statistics_and_categories() -> None:
 )
 def test_property_groups_accept_any_key_and_category(key: str) -> None:
     values = ['with "quotes"', "schön", "a, b)", "", "日本", "true"]
-    draws = described([{key: value} for value in values * 3])
+    draws = make_described_prompts([{key: value} for value in values * 3])
     (groups,) = make_property_groups(draws)
     assert groups.sizes.tolist() == [3.0] * len(values)
     assert len(set(groups.words)) == len(set(groups.names)) == len(values)
@@ -149,7 +149,9 @@ def test_property_groups_accept_any_key_and_category(key: str) -> None:
 
 
 def test_property_groups_use_booleans_and_whole_numbers_only() -> None:
-    draws = described([{"flag": row % 2 == 0, "level": row % 3, "price": row / 7} for row in range(30)])
+    draws = make_described_prompts(
+        [{"flag": row % 2 == 0, "level": row % 3, "price": row / 7} for row in range(30)]
+    )
     found = {groups.text: groups for groups in make_property_groups(draws)}
     assert set(found) == {"group(flag)", "group(level)"}
     assert found["group(flag)"].sizes.tolist() == [15.0, 15.0]
@@ -158,38 +160,38 @@ def test_property_groups_use_booleans_and_whole_numbers_only() -> None:
 
 def test_property_groups_keep_one_and_true_apart() -> None:
     kinds: list[Scalar] = [1, True, "1"]
-    draws = described([{"k": kinds[row % 3]} for row in range(12)])
+    draws = make_described_prompts([{"k": kinds[row % 3]} for row in range(12)])
     (groups,) = make_property_groups(draws)
     assert groups.sizes.tolist() == [4.0, 4.0, 4.0]
-    draws = described([{"k": kinds[row % 2]} for row in range(12)])
+    draws = make_described_prompts([{"k": kinds[row % 2]} for row in range(12)])
     assert [groups.text for groups in make_property_groups(draws)] == ["group(k)"]
 
 
 def test_property_groups_omit_metadata_missing_from_some_prompts() -> None:
     both: list[dict[str, Scalar]] = [{"a": str(row % 2), "b": str(row % 2)} for row in range(10)]
-    assert len(make_property_groups(described(both))) == 2
+    assert len(make_property_groups(make_described_prompts(both))) == 2
     for row in (0, 4, 9):
         some = [dict(one) for one in both]
         del some[row]["a"]
-        assert [groups.text for groups in make_property_groups(described(some))] == ["group(b)"]
-    assert make_property_groups(described([{} for _ in range(4)])) == ()
+        assert [groups.text for groups in make_property_groups(make_described_prompts(some))] == ["group(b)"]
+    assert make_property_groups(make_described_prompts([{} for _ in range(4)])) == ()
     assert make_property_groups(precompute_statistics(CandidateBatch(np.empty((0, 2)), None, None, ()))) == ()
 
 
 def test_property_groups_omit_constants_and_unique_names() -> None:
     for count, shown in ((1, False), (2, True), (MAX_CATEGORIES, True), (MAX_CATEGORIES + 1, False)):
-        draws = described([{"k": f"c{row % count}"} for row in range(2 * count)])
+        draws = make_described_prompts([{"k": f"c{row % count}"} for row in range(2 * count)])
         assert bool(make_property_groups(draws)) == shown
 
 
 def test_make_groups_refuses_an_unknown_category() -> None:
-    draws = described([{"k": str(row % 3)} for row in range(9)])
+    draws = make_described_prompts([{"k": str(row % 3)} for row in range(9)])
     with pytest.raises(FeatureError, match="which group\\(k\\) did not see"):
         make_groups("group(k)", draws.take(np.array([0, 1, 3, 4])), draws)
 
 
 def test_gap_names_the_worst_group_over_all_splits() -> None:
-    labelled = world(6, 400, 4, hopeless=(0.0, 0.2, 0.6))
+    labelled = draw_world(6, 400, 4, hopeless=(0.0, 0.2, 0.6))
     report = compare(labelled, alpha="0.3", methods=["ICP", "back-off"], groups="group(topic)", splits=6)
     for method in report.methods.values():
         worst = min(method.groups, key=lambda group: group.kept_promise)

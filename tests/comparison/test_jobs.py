@@ -17,11 +17,11 @@ from langchain_cfc.errors import CFCError, FeatureError
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.experiments.splits import _limit_threads, measure_splits
-from tests.comparison.sent import failing, squared, threads
+from tests.comparison.sent import compute_squared, fail_at_two, read_threads
 from tests.comparison.worlds import count_progress
 from tests.lengths import mostly_long
 
-from .worlds import raw_facts, world
+from .worlds import draw_world, tabulate_raw_facts
 
 THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -29,8 +29,8 @@ THREADS = "OPENBLAS_NUM_THREADS"
 @mostly_long(("splits", "jobs"), [(5, 2), (5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
 def test_measure_splits_keeps_order_for_any_number_of_jobs(splits: int, jobs: int) -> None:
     seen: list[int] = []
-    assert measure_splits(squared, splits, jobs, count_progress(seen)) == [
-        squared(number) for number in range(splits)
+    assert measure_splits(compute_squared, splits, jobs, count_progress(seen)) == [
+        compute_squared(number) for number in range(splits)
     ]
     assert seen == [splits] * splits
 
@@ -38,12 +38,12 @@ def test_measure_splits_keeps_order_for_any_number_of_jobs(splits: int, jobs: in
 @pytest.mark.long
 def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
-    found = measure_splits(threads, 8, 2)
+    found = measure_splits(read_threads, 8, 2)
     assert [number for number, _, _ in found] == list(range(8))
     assert {told for _, told, _ in found} == {"1"}
     assert os.getpid() not in {process for _, _, process in found}
     # The control: in this process nothing is told.
-    assert measure_splits(threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
+    assert measure_splits(read_threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
 
 
 @pytest.mark.parametrize("before", [None, "2", ""])
@@ -69,7 +69,7 @@ def test_limit_threads_restores_the_environment(before: str | None, monkeypatch:
 def test_measure_splits_raises_the_original_error(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(THREADS, raising=False)
     with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
-        measure_splits(failing, 6, jobs)
+        measure_splits(fail_at_two, 6, jobs)
     assert caught.value.row == 7
     assert not multiprocessing.active_children()
     assert THREADS not in os.environ
@@ -77,7 +77,7 @@ def test_measure_splits_raises_the_original_error(jobs: int, monkeypatch: pytest
 
 @pytest.mark.long
 def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
-    labelled = raw_facts().take(np.arange(0, 1200, 3))
+    labelled = tabulate_raw_facts().take(np.arange(0, 1200, 3))
 
     def report(jobs: int, combine: list[str] | None) -> ComparisonReport:
         return compare(
@@ -99,7 +99,7 @@ def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
 
 
 def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
-    labelled = world(1, 400)
+    labelled = draw_world(1, 400)
     metadata = [dict(one) for one in labelled.draws.metadata]
     metadata[7]["topic"] = "rare"
     with_one = replace(labelled, draws=replace(labelled.draws, metadata=tuple(metadata)))
@@ -118,7 +118,7 @@ import faulthandler, os, sys
 faulthandler.dump_traceback_later(25)  # should it not end, its standard error says where it is
 sys.path.insert(0, {root!r})
 from langchain_cfc.experiments.splits import measure_splits
-from tests.comparison.sent import slow
+from tests.comparison.sent import sleep_and_return
 
 def told(items, total):
     for place, item in enumerate(items):
@@ -127,7 +127,7 @@ def told(items, total):
         yield item
 
 if __name__ == "__main__":
-    measure_splits(slow, 4000, 2, told)
+    measure_splits(sleep_and_return, 4000, 2, told)
 """
 
 
@@ -147,7 +147,7 @@ def test_interrupted_measure_splits_leaves_no_process(whom: str, tmp_path: Path)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        assert len(members(process.pid)) >= 3
+        assert len(list_processes(process.pid)) >= 3
         send = partial(os.killpg if whom == "all" else os.kill, process.pid)
         send(signal.SIGINT)
         # All splits would take two minutes.
@@ -158,17 +158,17 @@ def test_interrupted_measure_splits_leaves_no_process(whom: str, tmp_path: Path)
         assert process.returncode != 0
         assert "KeyboardInterrupt" in errors
         for _ in range(50):
-            if not members(process.pid):
+            if not list_processes(process.pid):
                 break
             time.sleep(0.1)
-        assert not members(process.pid)
+        assert not list_processes(process.pid)
     finally:
-        if members(process.pid):
+        if list_processes(process.pid):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()  # closes the pipes, whose warnings would fail another test
 
 
-def members(session: int) -> list[int]:
+def list_processes(session: int) -> list[int]:
     """Processes of a session that still run; not those that ended and wait for their parent to look."""
     found = []
     for entry in Path("/proc").iterdir():
@@ -185,4 +185,4 @@ def members(session: int) -> list[int]:
 @pytest.mark.parametrize("jobs", [0, -1, 2.5])
 def test_compare_refuses_an_invalid_number_of_jobs(jobs: object) -> None:
     with pytest.raises(CFCError, match="jobs"):
-        compare(world(1), methods=["marginal"], splits=2, jobs=jobs)  # type: ignore[arg-type]
+        compare(draw_world(1), methods=["marginal"], splits=2, jobs=jobs)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from tests.comparison.worlds import shuffle
 from tests.lengths import mostly_long, repetitions
 
-from .worlds import facts, parts, protocol, split_of, world
+from .worlds import draw_world, make_protocol, make_split, make_split_by_hand, tabulate_facts
 
 pytestmark = [
     # Small calibration sets with hopeless prompts are the point here.
@@ -50,7 +50,7 @@ def get_method(name: str) -> Method:
 # Ours: what calibration and serving do ---------------------------------------------------------------------
 
 
-def served(
+def decide_by_artifact(
     labelled: LabelledBatch,
     name: str,
     alpha: str,
@@ -79,7 +79,7 @@ def served(
     return decide(artifact, split.test_candidates)
 
 
-def same(made: MethodOutput, decisions: Decisions) -> bool:
+def is_same(made: MethodOutput, decisions: Decisions) -> bool:
     return (
         np.array_equal(made.sets.accepted, decisions.accepted)
         and np.array_equal(made.sets.not_certifiable, decisions.not_certifiable)
@@ -114,18 +114,20 @@ QUICK = ("mean_score^2", "bins(max_score, 5)")
     ],
 )
 def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, set_rule: str) -> None:
-    labelled = facts()
+    labelled = tabulate_facts()
     alphas = ("0.25", "0.4")
-    comparison = Comparison.from_labelled(labelled, protocol(["ours"], features=features, set_rule=set_rule))
-    split, other = split_of(comparison, 0), split_of(comparison, 1)
+    comparison = Comparison.from_labelled(
+        labelled, make_protocol(["ours"], features=features, set_rule=set_rule)
+    )
+    split, other = make_split(comparison, 0), make_split(comparison, 1)
     for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
         for alpha in alphas:
             made = get_method(name).make(split, alpha)
-            assert same(made, served(labelled, name, alpha, split, 0))
+            assert is_same(made, decide_by_artifact(labelled, name, alpha, split, 0))
         # The controls: another split, and another level.
-        assert not same(made, served(labelled, name, alpha, other, 1))
+        assert not is_same(made, decide_by_artifact(labelled, name, alpha, other, 1))
         if set_rule != "unique(rank)" and ":" not in name:  # ranks take few values
-            assert not same(made, served(labelled, name, alphas[0], split, 0))
+            assert not is_same(made, decide_by_artifact(labelled, name, alphas[0], split, 0))
 
 
 @pytest.mark.long
@@ -134,7 +136,7 @@ def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
     flagged = answered = 0
     for number in range(40):
         n = int(rng.integers(1, 6))
-        labelled = world(number, int(rng.integers(100, 220)), n, decimals=int(rng.choice([1, 2, 9])))
+        labelled = draw_world(number, int(rng.integers(100, 220)), n, decimals=int(rng.choice([1, 2, 9])))
         features = (
             "1",
             "hat(mean_score, 3)",
@@ -145,12 +147,12 @@ def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
         set_rule = ("all", "best_prefix", "rank", "unique", "unique(best_prefix)")[rng.integers(5)]
         alpha = ("0.1", "0.2", "0.35", "0.5")[rng.integers(4)]
         comparison = Comparison.from_labelled(
-            labelled, protocol(["ours"], features=features, set_rule=set_rule)
+            labelled, make_protocol(["ours"], features=features, set_rule=set_rule)
         )
-        split = split_of(comparison, number)
+        split = make_split(comparison, number)
         for name in OUR_DEFAULT_METHODS:
             made = get_method(name).make(split, alpha)
-            assert same(made, served(labelled, name, alpha, split, number))
+            assert is_same(made, decide_by_artifact(labelled, name, alpha, split, number))
             flagged += int(made.sets.not_certifiable.sum())
             answered += int(made.sets.accepted.any(axis=1).sum())
     assert min(flagged, answered) > 2000
@@ -159,18 +161,18 @@ def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
 # The paper's conventions, by hand --------------------------------------------------------------------------
 
 
-def order_statistic(success: FloatArray, level: Fraction) -> float:
+def compute_order_statistic(success: FloatArray, level: Fraction) -> float:
     """The paper's threshold: the value of rank ceil((N + 1) tau), cut to [0, 1]; 1 beyond the last."""
     rank = math.ceil((len(success) + 1) * (1 - level))
     return 1.0 if rank > len(success) else min(max(sorted(success.tolist())[rank - 1], 0.0), 1.0)
 
 
-def success_score(scores: FloatArray, correct: BoolArray) -> float:
+def compute_success_score(scores: FloatArray, correct: BoolArray) -> float:
     """S, and 1 without a correct candidate."""
     return min([float(one) for one, right in zip(scores, correct, strict=True) if right], default=1.0)
 
 
-def prefix(scores: FloatArray, accepted: list[int]) -> list[int]:
+def take_prefix(scores: FloatArray, accepted: list[int]) -> list[int]:
     """Accepted candidates up to the one of lowest score, the earliest of several."""
     if not accepted:
         return []
@@ -178,32 +180,32 @@ def prefix(scores: FloatArray, accepted: list[int]) -> list[int]:
     return [slot for slot in accepted if slot <= best]
 
 
-def thresholds_by_bin(split: Split, level: Fraction) -> FloatArray:
+def compute_thresholds_by_bin(split: Split, level: Fraction) -> FloatArray:
     """Two bins of the mean score cut in the middle of the development prompts, a threshold in each."""
     labelled, rows = split.pool.labelled, split.development
     # In the order and with the rounding of the library: sorted sums.
     means = np.array([np.add.accumulate(np.sort(row))[-1] / len(row) for row in labelled.draws.scores])
     cut = np.sort(means[rows])[len(rows) // 2]
     success = np.array(
-        [success_score(*pair) for pair in zip(labelled.draws.scores, labelled.correct, strict=True)]
+        [compute_success_score(*pair) for pair in zip(labelled.draws.scores, labelled.correct, strict=True)]
     )
     by_bin = [
-        order_statistic(success[[row for row in rows if (means[row] >= cut) == side]], level)
+        compute_order_statistic(success[[row for row in rows if (means[row] >= cut) == side]], level)
         for side in (0, 1)
     ]
     return np.array([by_bin[int(means[row] >= cut)] for row in split.test])
 
 
-def sets_at(split: Split, thresholds: FloatArray, *, cut: bool) -> BoolArray:
+def make_sets_at(split: Split, thresholds: FloatArray, *, cut: bool) -> BoolArray:
     found = np.zeros((len(split.test), split.pool.draws.n), dtype=np.bool_)
     for place, (row, threshold) in enumerate(zip(split.test, thresholds, strict=True)):
         scores = split.pool.draws.scores[row]
         accepted = [slot for slot, score in enumerate(scores) if score <= threshold]
-        found[place, prefix(scores, accepted) if cut else accepted] = True
+        found[place, take_prefix(scores, accepted) if cut else accepted] = True
     return found
 
 
-def slack(size: int) -> Fraction:
+def compute_slack(size: int) -> Fraction:
     return Fraction(math.sqrt(math.log(1.0 / 0.9) / size))
 
 
@@ -214,9 +216,9 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
     worlds = repetitions(60, share=0.4)
     for number in range(worlds):
         size = int(rng.integers(12, 60))
-        labelled = world(number, size + 20, 3, decimals=decimals, hopeless=(0.1, 0.3, 0.5))
+        labelled = draw_world(number, size + 20, 3, decimals=decimals, hopeless=(0.1, 0.3, 0.5))
         order = rng.permutation(size + 20)
-        split = parts(
+        split = make_split_by_hand(
             labelled,
             order[: size // 4],
             order[size // 4 : size],
@@ -224,34 +226,37 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
             features="bins(mean_score, 2)",
         )
         alpha = ("0.07", "0.13", "0.29", "0.41")[number % 4]
-        level, eps = Fraction(Decimal(alpha)), slack(size)
+        level, eps = Fraction(Decimal(alpha)), compute_slack(size)
         success = np.array(
-            [success_score(labelled.draws.scores[row], labelled.correct[row]) for row in split.development]
+            [
+                compute_success_score(labelled.draws.scores[row], labelled.correct[row])
+                for row in split.development
+            ]
         )
-        one = np.full(20, order_statistic(success, level))
+        one = np.full(20, compute_order_statistic(success, level))
         left = max(level - eps, Fraction(0))
         expected = {
             "ICP": (one, False),
-            "CFC-FULL": (thresholds_by_bin(split, level), False),
-            "CFC": (thresholds_by_bin(split, level), True),
-            "CFC-PAC-FULL": (thresholds_by_bin(split, left) if left else np.ones(20), False),
-            "CFC-PAC": (thresholds_by_bin(split, left) if left else np.ones(20), True),
+            "CFC-FULL": (compute_thresholds_by_bin(split, level), False),
+            "CFC": (compute_thresholds_by_bin(split, level), True),
+            "CFC-PAC-FULL": (compute_thresholds_by_bin(split, left) if left else np.ones(20), False),
+            "CFC-PAC": (compute_thresholds_by_bin(split, left) if left else np.ones(20), True),
         }
         for name, (thresholds, cut) in expected.items():
             made = get_method(name).make(split, alpha)
             assert made.thresholds is not None
             assert made.thresholds.tolist() == thresholds.tolist(), name
-            assert made.sets.accepted.tolist() == sets_at(split, thresholds, cut=cut).tolist(), name
+            assert made.sets.accepted.tolist() == make_sets_at(split, thresholds, cut=cut).tolist(), name
             assert not made.sets.not_certifiable.any()
             assert made.drawn.tolist() == [3] * 20
             everything += bool((thresholds == 1.0).any())
             cut_short += bool(
-                cut and not np.array_equal(made.sets.accepted, sets_at(split, thresholds, cut=False))
+                cut and not np.array_equal(made.sets.accepted, make_sets_at(split, thresholds, cut=False))
             )
         # The control: our convention gives others.
         mine = get_method("conditional").make(split, alpha)
         ours_differs += not np.array_equal(
-            mine.sets.accepted, sets_at(split, expected["CFC-FULL"][0], cut=False)
+            mine.sets.accepted, make_sets_at(split, expected["CFC-FULL"][0], cut=False)
         )
     assert everything > worlds / 2
     assert cut_short > worlds
@@ -262,22 +267,24 @@ def test_learnt_cp_is_the_quantile_of_development_prompts() -> None:
     # Of N success scores the fit of a constant is the value of rank ceil(N tau) where N tau is not whole; the
     # conformal rank is the next one here.
     for number in range(20):
-        labelled = world(number, 33 + 10, 2, hopeless=(0.3, 0.4, 0.5))
-        split = parts(labelled, range(10), range(10, 33), range(33, 43))
+        labelled = draw_world(number, 33 + 10, 2, hopeless=(0.3, 0.4, 0.5))
+        split = make_split_by_hand(labelled, range(10), range(10, 33), range(33, 43))
         made = get_method("Learnt CP").make(split, "0.3")
-        success = [success_score(labelled.draws.scores[row], labelled.correct[row]) for row in range(33)]
+        success = [
+            compute_success_score(labelled.draws.scores[row], labelled.correct[row]) for row in range(33)
+        ]
         assert made.thresholds is not None
         assert np.allclose(made.thresholds, sorted(success)[math.ceil(33 * 0.7) - 1], rtol=0, atol=1e-12)
         assert not made.sets.not_certifiable.any()
 
 
 def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
-    split = parts(world(1, 60), range(10), range(10, 40), range(40, 60))
+    split = make_split_by_hand(draw_world(1, 60), range(10), range(10, 40), range(40, 60))
     strict = get_method("CFC-PAC")
     assert isinstance(strict, ThresholdMethod)
     assert strict.stability is not None
     assert strict.stability.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
-    assert float(slack(40)) == pytest.approx(0.051323, abs=1e-6)
+    assert float(compute_slack(40)) == pytest.approx(0.051323, abs=1e-6)
     # At alpha below the slack all is accepted, at alpha above it not; without slack never here.
     for name, alpha, all_accepted in (
         ("CFC-PAC-FULL", "0.0513", True),
@@ -295,8 +302,8 @@ def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
 
 
 def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
-    comparison = Comparison.from_labelled(facts(), protocol(["paper"]))
-    split = split_of(comparison, 0)
+    comparison = Comparison.from_labelled(tabulate_facts(), make_protocol(["paper"]))
+    split = make_split(comparison, 0)
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
         for alpha in ("0.2", "0.4"):
             full = get_method(whole).make(split, alpha)
@@ -319,17 +326,17 @@ def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
 # TopK, by hand ---------------------------------------------------------------------------------------------
 
 
-def best_k(scores: FloatArray, k: int) -> set[int]:
+def find_best_k(scores: FloatArray, k: int) -> set[int]:
     return set(sorted(range(len(scores)), key=lambda slot: (scores[slot], slot))[:k])
 
 
-def chosen_k(split: Split, grid: list[int], tau: Fraction, *, reaching: bool) -> int:
+def choose_k(split: Split, grid: list[int], tau: Fraction, *, reaching: bool) -> int:
     """K by its definition, ties to the smaller one."""
     labelled, rows = split.pool.labelled, split.development.tolist()
     coverage = {
         k: Fraction(
             sum(
-                any(labelled.correct[row, slot] for slot in best_k(labelled.draws.scores[row], k))
+                any(labelled.correct[row, slot] for slot in find_best_k(labelled.draws.scores[row], k))
                 for row in rows
             ),
             len(rows),
@@ -349,8 +356,8 @@ def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
     for number in range(worlds):
         n = int(rng.integers(1, 9))
         # 37 development prompts: no coverage is exactly between two others at these levels.
-        labelled = world(number, 37 + 12, n, decimals=int(rng.choice([1, 9])), hopeless=(0.0, 0.2, 0.3))
-        split = parts(labelled, range(7), range(7, 37), range(37, 49))
+        labelled = draw_world(number, 37 + 12, n, decimals=int(rng.choice([1, 9])), hopeless=(0.0, 0.2, 0.3))
+        split = make_split_by_hand(labelled, range(7), range(7, 37), range(37, 49))
         grid = None if number % 2 else (2, 4, 6, 8, 50)
         usable = [k for k in grid or range(1, n + 1) if k <= n]
         method = TopK("top", "", "", "paper", reaching, grid)
@@ -360,14 +367,14 @@ def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
             with pytest.raises(InputError, match=f"the records hold {n} candidates a prompt"):
                 method.make(split, alpha)
             continue
-        k = chosen_k(split, usable, tau, reaching=reaching)
+        k = choose_k(split, usable, tau, reaching=reaching)
         unreachable += split.pool.attainable[split.development].mean() < tau
         seen.add(k)
         made = method.make(split, alpha)
         assert made.thresholds is None
         assert not made.sets.not_certifiable.any()
         for place, row in enumerate(split.test):
-            expected = best_k(labelled.draws.scores[row], k)
+            expected = find_best_k(labelled.draws.scores[row], k)
             assert set(np.flatnonzero(made.sets.accepted[place])) == expected
     assert len(seen) > 5
     assert unreachable > worlds / 6
@@ -384,8 +391,10 @@ def make_ranked(places: list[int], n: int) -> LabelledBatch:
     )
 
 
-def size_of(places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None) -> int:
-    split = parts(make_ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
+def compute_top_k_size(
+    places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None
+) -> int:
+    split = make_split_by_hand(make_ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
     made = TopK("top", "", "", "paper", reaching, grid).make(split, alpha)
     return int(made.sets.accepted.sum())
 
@@ -393,14 +402,18 @@ def size_of(places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, .
 def test_top_k_nearest_and_reaching_readings_differ() -> None:
     # Coverage 0.5, 0.7, 0.9, 0.9 of 10 prompts with K = 1, 2, 3, 4.
     places = [1] * 5 + [2] * 2 + [3] * 2 + [0]
-    assert size_of(places, "0.25", reaching=True) == 3
-    assert size_of(places, "0.25", reaching=False) == 2
-    assert size_of(places, "0.1", reaching=True) == size_of(places, "0.1", reaching=False) == 3
+    assert compute_top_k_size(places, "0.25", reaching=True) == 3
+    assert compute_top_k_size(places, "0.25", reaching=False) == 2
+    assert (
+        compute_top_k_size(places, "0.1", reaching=True)
+        == compute_top_k_size(places, "0.1", reaching=False)
+        == 3
+    )
     # Out of reach: all that there are, or the first of those that come nearest.
-    assert size_of(places, "0.05", reaching=True) == 4
-    assert size_of(places, "0.05", reaching=False) == 3
-    assert size_of(places, "0.3", reaching=True, grid=(1, 4, 9)) == 4
-    assert size_of(places, "0.3", reaching=False, grid=(1, 4, 9)) in {1, 4}
+    assert compute_top_k_size(places, "0.05", reaching=True) == 4
+    assert compute_top_k_size(places, "0.05", reaching=False) == 3
+    assert compute_top_k_size(places, "0.3", reaching=True, grid=(1, 4, 9)) == 4
+    assert compute_top_k_size(places, "0.3", reaching=False, grid=(1, 4, 9)) in {1, 4}
 
 
 @pytest.mark.parametrize(
@@ -413,7 +426,7 @@ def test_top_k_nearest_and_reaching_readings_differ() -> None:
     ],
 )
 def test_top_k_takes_the_smaller_of_two_equally_near_k(places: list[int], alpha: str, expected: int) -> None:
-    assert size_of(places, alpha, reaching=False) == expected
+    assert compute_top_k_size(places, alpha, reaching=False) == expected
 
 
 # What no method may look at --------------------------------------------------------------------------------
@@ -421,14 +434,15 @@ def test_top_k_takes_the_smaller_of_two_equally_near_k(places: list[int], alpha:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
-    labelled = world(8, 240, 5, decimals=2)
+    labelled = draw_world(8, 240, 5, decimals=2)
     rows = range(40), range(40, 160), range(160, 240)
     correct = labelled.correct.copy()
     correct[160:] = ~correct[160:]
     flipped = replace(labelled, correct=correct)
     for features in ("hat(mean_score, 4)", "group(topic)"):
         before, after = (
-            get_method(name).make(parts(one, *rows, features=features), "0.2") for one in (labelled, flipped)
+            get_method(name).make(make_split_by_hand(one, *rows, features=features), "0.2")
+            for one in (labelled, flipped)
         )
         assert np.array_equal(before.sets.accepted, after.sets.accepted)
         assert np.array_equal(before.sets.not_certifiable, after.sets.not_certifiable)
@@ -437,7 +451,7 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
     correct = labelled.correct.copy()
     correct[:160] = ~correct[:160]
     changed = get_method(name).make(
-        parts(replace(labelled, correct=correct), *rows, features=features), "0.2"
+        make_split_by_hand(replace(labelled, correct=correct), *rows, features=features), "0.2"
     )
     moved = changed.sets.accepted != before.sets.accepted
     assert (moved | (changed.sets.not_certifiable != before.sets.not_certifiable)[:, np.newaxis]).any()
@@ -445,14 +459,14 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_methods_decide_each_test_prompt_as_if_alone(name: str) -> None:
-    labelled = world(9, 200, 4)
+    labelled = draw_world(9, 200, 4)
     features = "hat(mean_score, 4) + group(topic)"
     together = get_method(name).make(
-        parts(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
+        make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
     )
     for row in (150, 163, 199):
         alone = get_method(name).make(
-            parts(labelled, range(40), range(40, 150), [row], features=features), "0.25"
+            make_split_by_hand(labelled, range(40), range(40, 150), [row], features=features), "0.25"
         )
         assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
         assert alone.sets.not_certifiable[0] == together.sets.not_certifiable[row - 150]
@@ -460,14 +474,14 @@ def test_methods_decide_each_test_prompt_as_if_alone(name: str) -> None:
 
 def test_our_methods_ignore_fit_labels_and_paper_methods_use_them() -> None:
     # Labels of the fit split: ours does not look at them, the paper calibrates on them.
-    labelled = world(10, 200, 4)
+    labelled = draw_world(10, 200, 4)
     correct = labelled.correct.copy()
     correct[:40] = ~correct[:40]
     flipped = replace(labelled, correct=correct)
     rows = range(40), range(40, 150), range(150, 200)
     for name, looks in (("conditional", False), ("marginal", False), ("CFC-FULL", True), ("ICP", True)):
         before, after = (
-            get_method(name).make(parts(one, *rows, features="mean_score"), "0.25")
+            get_method(name).make(make_split_by_hand(one, *rows, features="mean_score"), "0.25")
             for one in (labelled, flipped)
         )
         assert np.array_equal(before.thresholds, after.thresholds) != looks  # type: ignore[arg-type]
@@ -477,8 +491,8 @@ def test_our_methods_ignore_fit_labels_and_paper_methods_use_them() -> None:
 
 
 def test_back_off_method_uses_all_development_prompts() -> None:
-    labelled = world(11, 200, 4)
-    split = parts(labelled, range(40), range(40, 150), range(150, 200))
+    labelled = draw_world(11, 200, 4)
+    split = make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200))
     rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
     for alpha in ("0.2", "0.5"):
         made = get_method("back-off").make(split, alpha)
@@ -487,7 +501,7 @@ def test_back_off_method_uses_all_development_prompts() -> None:
         assert made.thresholds is None
 
 
-def orders_of(labelled: LabelledBatch) -> list[IntArray]:
+def list_orders(labelled: LabelledBatch) -> list[IntArray]:
     """Its own order, and one in which easy and hard prompts alternate."""
     score = labelled.draws.scores.mean(axis=1)
     easy, hard = np.array_split(np.argsort(score), 2)
@@ -496,11 +510,11 @@ def orders_of(labelled: LabelledBatch) -> list[IntArray]:
 
 def test_sampling_method_divides_prompts_independently_of_order() -> None:
     # With rows in turn easy and hard, rows 0, 2, 4, ... would order configurations by easy prompts alone.
-    labelled = world(12, 400, 4)
+    labelled = draw_world(12, 400, 4)
     shares = []
-    for order in orders_of(labelled):
+    for order in list_orders(labelled):
         pool = labelled.take(order)
-        split = parts(pool, range(60), range(60, 300), range(300, 400))
+        split = make_split_by_hand(pool, range(60), range(60, 300), range(300, 400))
         made = get_method("sampling").make(split, "0.25")
         rule = split.cache["sampling",]
         assert rule.tested == 150
@@ -511,7 +525,7 @@ def test_sampling_method_divides_prompts_independently_of_order() -> None:
         # The cuts are quantiles of the ordering half: of scores of all prompts, not of easy ones.
         shares.append(float((pool.draws.scores[:300] <= rule.cuts[len(rule.cuts) // 2]).mean()))
     assert all(0.4 < share < 0.65 for share in shares)
-    easy = labelled.take(orders_of(labelled)[1])
+    easy = labelled.take(list_orders(labelled)[1])
     # The control: halves by place differ.
     assert float((easy.draws.scores[:300] <= np.median(easy.draws.scores[:300:2])).mean()) < 0.4
 
@@ -564,9 +578,11 @@ def test_get_methods_accepts_a_single_name() -> None:
 
 
 def test_methods_accept_draws_without_answers() -> None:
-    full = world(13, 200)
+    full = draw_world(13, 200)
     scores_only = replace(full, draws=CandidateBatch(full.draws.scores, None, None, full.draws.metadata))
     for name in EVERY:
-        split = parts(scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)")
+        split = make_split_by_hand(
+            scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)"
+        )
         made = get_method(name).make(split, "0.25")
         assert made.sets.distinct_answers.tolist() == made.sets.accepted.sum(axis=1).tolist()

@@ -26,18 +26,18 @@ from langchain_cfc.features import precompute_statistics
 from langchain_cfc.set_rules import AcceptAll
 from tests.lengths import repetitions
 
-from .worlds import mean_of, world
+from .worlds import compute_mean, draw_world
 
 FALSE_ALARM = 1e-6
 NAN = math.nan
 
 
-def groups_by(member: FloatArray) -> Groups:
+def make_groups_of(member: FloatArray) -> Groups:
     names = tuple(f"g{place}" for place in range(member.shape[1]))
     return Groups("group(g)", names, names, member)
 
 
-def made_of(
+def make_output(
     draws: CandidateBatch,
     accepted: BoolArray,
     flagged: BoolArray,
@@ -53,20 +53,20 @@ def made_of(
 # Every figure by its definition ----------------------------------------------------------------------------
 
 
-def share(numbers: list[bool]) -> float:
+def compute_share(numbers: list[bool]) -> float:
     return float(Fraction(sum(numbers), len(numbers))) if numbers else NAN
 
 
-def smallest(numbers: list[float]) -> float:
+def find_smallest(numbers: list[float]) -> float:
     return min((one for one in numbers if not math.isnan(one)), default=NAN)
 
 
-def stratum(distinct: int) -> int:
+def find_stratum(distinct: int) -> int:
     """1, 2, 3-4, 5-8, ..., the last one open."""
     return min(math.ceil(math.log2(distinct)), 6)
 
 
-def plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[str, float]:
+def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[str, float]:
     """The figures of one run but for slabs, prompt by prompt."""
     draws = made.sets.draws
     sizes: list[float] = []
@@ -85,22 +85,25 @@ def plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[
     rows = range(len(draws))
     in_group = [[row for row in rows if member[row, g]] for g in range(member.shape[1])]
     strata = [
-        [row for row in rows if distinct[row] and stratum(distinct[row]) == number] for number in range(7)
+        [row for row in rows if distinct[row] and find_stratum(distinct[row]) == number]
+        for number in range(7)
     ]
     return {
-        "coverage": share(covered),
-        "kept_promise": share(kept),
-        "not_certifiable_rate": share([bool(one) for one in made.sets.not_certifiable]),
-        "abstention_rate": share([size == 0 for size in sizes]),
-        "mean_set_size": mean_of(sizes),
-        "mean_distinct_answers": mean_of([float(one) for one in distinct]),
-        "worst_group_coverage": smallest([share([covered[row] for row in group]) for group in in_group]),
-        "size_stratified_kept_promise": smallest(
-            [share([kept[row] for row in one]) for one in strata if len(one) >= MIN_STRATUM_SIZE]
+        "coverage": compute_share(covered),
+        "kept_promise": compute_share(kept),
+        "not_certifiable_rate": compute_share([bool(one) for one in made.sets.not_certifiable]),
+        "abstention_rate": compute_share([size == 0 for size in sizes]),
+        "mean_set_size": compute_mean(sizes),
+        "mean_distinct_answers": compute_mean([float(one) for one in distinct]),
+        "worst_group_coverage": find_smallest(
+            [compute_share([covered[row] for row in group]) for group in in_group]
         ),
-        "selective_accuracy": share([right[row] for row in rows if sizes[row]]),
-        "all_correct_rate": share(spotless),
-        "mean_candidates_drawn": mean_of(made.drawn.astype(float)),
+        "size_stratified_kept_promise": find_smallest(
+            [compute_share([kept[row] for row in one]) for one in strata if len(one) >= MIN_STRATUM_SIZE]
+        ),
+        "selective_accuracy": compute_share([right[row] for row in rows if sizes[row]]),
+        "all_correct_rate": compute_share(spotless),
+        "mean_candidates_drawn": compute_mean(made.drawn.astype(float)),
     }
 
 
@@ -108,7 +111,7 @@ def plainly(made: MethodOutput, correct: BoolArray, member: FloatArray) -> dict[
 OF_A_SPLIT = set(FIGURES) - {"worst_group_kept_promise"}
 
 
-def same(found: FloatArray, expected: list[float]) -> None:
+def assert_close(found: FloatArray, expected: list[float]) -> None:
     assert np.allclose(found, expected, rtol=0, atol=1e-12, equal_nan=True), (found, expected)
 
 
@@ -119,7 +122,7 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
     for number in range(60):
         n = int(rng.choice([1, 2, 5, 40]))
         size = int(rng.choice([1, 7, 150]))
-        labelled = world(number, size, n, decimals=1)
+        labelled = draw_world(number, size, n, decimals=1)
         draws = labelled.draws
         if answers:
             codes = np.array([rng.integers(0, slot + 1) for slot in range(n)])
@@ -132,16 +135,18 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
         for likely in (0.0, rng.random(), 1.0):
             flagged = rng.random(size) < rng.choice([0.0, 0.3, 1.0])
             accepted = (rng.random((size, n)) < likely) & ~flagged[:, np.newaxis]
-            runs.append(made_of(draws, accepted, flagged, drawn=rng.integers(0, n + 1, size)))
+            runs.append(make_output(draws, accepted, flagged, drawn=rng.integers(0, n + 1, size)))
         correct = labelled.correct
-        found = compute_figures(Outcomes.from_outputs(runs, correct, AcceptAll()), groups_by(member), None)
+        found = compute_figures(
+            Outcomes.from_outputs(runs, correct, AcceptAll()), make_groups_of(member), None
+        )
         assert set(found) == OF_A_SPLIT
         assert np.isnan(found["worst_slab_kept_promise"]).all()
-        expected = [plainly(made, correct, member) for made in runs]
+        expected = [compute_figures_plainly(made, correct, member) for made in runs]
         for name in found:
             assert found[name].shape == (3,)
             if name != "worst_slab_kept_promise":
-                same(found[name], [one[name] for one in expected])
+                assert_close(found[name], [one[name] for one in expected])
                 seen[name].update(one[name] for one in expected)
     # Each takes many values, and those that need not be defined are both.
     del seen["worst_slab_kept_promise"]
@@ -157,7 +162,7 @@ def test_compute_figures_equals_a_calculation_by_hand() -> None:
     )
     correct = np.array([[True, False, True], [True, False, False], [False] * 3, [False, True, True]])
     accepted = np.array([[True, True, True], [True, True, False], [False] * 3, [False, False, False]])
-    made = made_of(
+    made = make_output(
         draws,
         accepted,
         np.array([False, False, True, False]),
@@ -166,7 +171,9 @@ def test_compute_figures_equals_a_calculation_by_hand() -> None:
     )
     seen = Outcomes.from_outputs([made], correct, AcceptAll())
     member = np.array([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
-    found = {name: values.tolist() for name, values in compute_figures(seen, groups_by(member), None).items()}
+    found = {
+        name: values.tolist() for name, values in compute_figures(seen, make_groups_of(member), None).items()
+    }
     assert found | {"worst_slab_kept_promise": [], "size_stratified_kept_promise": []} == {
         "coverage": [0.5],
         "kept_promise": [0.75],
@@ -183,29 +190,29 @@ def test_compute_figures_equals_a_calculation_by_hand() -> None:
         "all_correct_rate": [0.5],
         "mean_candidates_drawn": [1.5],
     }
-    by_group = compute_group_figures(seen, groups_by(member))
+    by_group = compute_group_figures(seen, make_groups_of(member))
     assert set(by_group) == {"coverage", "kept_promise", "not_certifiable_rate", "mean_set_size", "threshold"}
-    same(by_group["coverage"][0], [1.0, 0.0, NAN])
-    same(by_group["kept_promise"][0], [1.0, 0.5, NAN])
-    same(by_group["not_certifiable_rate"][0], [0.0, 0.5, NAN])
-    same(by_group["mean_set_size"][0], [2.5, 0.0, NAN])
-    same(by_group["threshold"][0], [0.55, 0.5, NAN])  # cut to 1 and to 0
+    assert_close(by_group["coverage"][0], [1.0, 0.0, NAN])
+    assert_close(by_group["kept_promise"][0], [1.0, 0.5, NAN])
+    assert_close(by_group["not_certifiable_rate"][0], [0.0, 0.5, NAN])
+    assert_close(by_group["mean_set_size"][0], [2.5, 0.0, NAN])
+    assert_close(by_group["threshold"][0], [0.55, 0.5, NAN])  # cut to 1 and to 0
 
 
 def test_group_thresholds_are_missing_for_a_method_without_thresholds() -> None:
-    labelled = world(2, 30, 2)
+    labelled = draw_world(2, 30, 2)
     nothing = np.zeros((30, 2), np.bool_)
     flagged = np.zeros(30, np.bool_)
     member = np.eye(2)[np.arange(30) % 2]
     runs = [
-        made_of(labelled.draws, nothing, flagged),
-        made_of(labelled.draws, nothing, flagged, np.full(30, 0.5)),
+        make_output(labelled.draws, nothing, flagged),
+        make_output(labelled.draws, nothing, flagged, np.full(30, 0.5)),
     ]
     found = compute_group_figures(
-        Outcomes.from_outputs(runs, labelled.correct, AcceptAll()), groups_by(member)
+        Outcomes.from_outputs(runs, labelled.correct, AcceptAll()), make_groups_of(member)
     )["threshold"]
-    same(found[0], [NAN, NAN])
-    same(found[1], [0.5, 0.5])
+    assert_close(found[0], [NAN, NAN])
+    assert_close(found[1], [0.5, 0.5])
 
 
 def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
@@ -214,8 +221,8 @@ def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
     draws = CandidateBatch(np.full((20, n), 0.5), None, None, ({},) * 20)
 
     def stratified(accepted: BoolArray, correct: BoolArray) -> FloatArray:
-        run = made_of(draws, accepted, np.zeros(20, np.bool_))
-        everything = groups_by(np.ones((20, 1)))
+        run = make_output(draws, accepted, np.zeros(20, np.bool_))
+        everything = make_groups_of(np.ones((20, 1)))
         figures = compute_figures(Outcomes.from_outputs([run], correct, AcceptAll()), everything, None)
         return figures["size_stratified_kept_promise"]
 
@@ -223,9 +230,9 @@ def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
         accepted = np.tile(np.arange(n) < size, (20, 1))
         correct = np.zeros((20, n), np.bool_)
         correct[:15, 0] = True
-        same(stratified(accepted, correct), [0.75])
+        assert_close(stratified(accepted, correct), [0.75])
         accepted[0] = False
-        same(stratified(accepted, correct), [NAN])
+        assert_close(stratified(accepted, correct), [NAN])
     # Neighbours on both sides of an edge: 10 prompts each make a stratum if they belong together.
     for below, together in (
         (1, False),
@@ -241,7 +248,7 @@ def test_size_stratified_kept_promise_uses_strata_of_set_size() -> None:
     ):
         accepted = np.arange(n) < np.repeat([below, below + 1], 10)[:, np.newaxis]
         correct = np.ones((20, n), np.bool_)
-        same(stratified(accepted, correct), [1.0 if together else NAN])
+        assert_close(stratified(accepted, correct), [1.0 if together else NAN])
 
 
 def test_size_stratified_kept_promise_reveals_coverage_by_huge_sets() -> None:
@@ -251,18 +258,18 @@ def test_size_stratified_kept_promise_reveals_coverage_by_huge_sets() -> None:
     accepted[:50, 1:] = False
     correct = np.zeros((100, 8), np.bool_)
     correct[:, 7] = True
-    run = made_of(draws, accepted, np.zeros(100, np.bool_))
+    run = make_output(draws, accepted, np.zeros(100, np.bool_))
     found = compute_figures(
-        Outcomes.from_outputs([run], correct, AcceptAll()), groups_by(np.ones((100, 1))), None
+        Outcomes.from_outputs([run], correct, AcceptAll()), make_groups_of(np.ones((100, 1))), None
     )
-    same(found["coverage"], [0.5])
-    same(found["size_stratified_kept_promise"], [0.0])
+    assert_close(found["coverage"], [0.5])
+    assert_close(found["size_stratified_kept_promise"], [0.0])
 
 
 # Slabs -----------------------------------------------------------------------------------------------------
 
 
-def worst_plainly(bins: IntArray, first: BoolArray, kept: BoolArray) -> float:
+def find_worst_plainly(bins: IntArray, first: BoolArray, kept: BoolArray) -> float:
     """Every run of bins along every direction: the worst with a tenth of the first half, on the other."""
     best: tuple[Fraction, float] | None = None
     total = int(first.sum())
@@ -291,16 +298,16 @@ def test_slabs_find_worst_equals_a_search_over_all_slabs() -> None:
         first = rng.random(size) < rng.choice([0.1, 0.5])
         kept = rng.random((4, size)) < np.array([[0.0], [0.5], [0.8], [1.0]])
         found = Slabs(bins, first).find_worst(kept)
-        expected = [worst_plainly(bins, first, run) for run in kept]
-        same(found, expected)
+        expected = [find_worst_plainly(bins, first, run) for run in kept]
+        assert_close(found, expected)
         undefined += sum(map(math.isnan, expected))
     assert 0 < undefined < 2 * worlds
 
 
-def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, BoolArray]:
+def plant_slab(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, BoolArray]:
     """Prompts that keep the promise with probability tau; in a hole, the sixth of largest mean, never."""
     rng = np.random.default_rng(seed)
-    labelled = world(seed, 6000, 4)
+    labelled = draw_world(seed, 6000, 4)
     draws = precompute_statistics(labelled.draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
@@ -313,7 +320,7 @@ def planted(seed: int, tau: float, *, hole: bool) -> tuple[Slabs, BoolArray, Boo
 
 
 def test_slabs_find_worst_finds_a_planted_slab() -> None:
-    slabs, kept, inside = planted(4, 0.9, hole=True)
+    slabs, kept, inside = plant_slab(4, 0.9, hole=True)
     (found,) = slabs.find_worst(kept[np.newaxis])
     # The three upper bins of the mean hold a little less than the hole, so that a slab with nothing kept is
     # there to be found, and on the other half nothing is kept in it either, but for its edge: of a slab of
@@ -331,9 +338,9 @@ def test_slabs_find_worst_is_near_the_target_without_a_hole() -> None:
     tau = 0.9
     alarms = 0
     for seed in (5, 6, 7):
-        slabs, kept, _ = planted(seed, tau, hole=False)
+        slabs, kept, _ = plant_slab(seed, tau, hole=False)
         (found,) = slabs.find_worst(kept[np.newaxis])
-        value, inside = worst_slab(slabs, kept, slabs.first)
+        value, inside = find_worst_slab(slabs, kept, slabs.first)
         assert found == pytest.approx(kept[inside & ~slabs.first].mean(), abs=1e-12)
         for half, alarm in ((~slabs.first, False), (slabs.first, True)):
             count, total = int(kept[inside & half].sum()), int((inside & half).sum())
@@ -347,7 +354,7 @@ def test_slabs_find_worst_is_near_the_target_without_a_hole() -> None:
     assert alarms == 3
 
 
-def worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, BoolArray]:
+def find_worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, BoolArray]:
     """The smallest share on one half, and which prompts lie in that slab; the first of several."""
     best, slab = 2.0, np.zeros(len(kept), np.bool_)
     for direction in slabs.bins.T:
@@ -363,7 +370,7 @@ def worst_slab(slabs: Slabs, kept: BoolArray, half: BoolArray) -> tuple[float, B
 
 
 def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
-    draws = precompute_statistics(world(8, 1000, 5).draws)
+    draws = precompute_statistics(draw_world(8, 1000, 5).draws)
     bins = compute_slab_bins(draws)
     assert bins is not None
     varying = [name for name, values in draws.precomputed.items() if np.ptp(values) > 0]
@@ -377,7 +384,7 @@ def test_slab_bins_hold_equal_numbers_and_follow_the_statistic() -> None:
         assert (np.diff(bins[order, place])[equal] == 0).all()
         if len(np.unique(draws.precomputed[name])) == 1000:
             assert np.bincount(bins[:, place], minlength=SLAB_BINS).tolist() == [50] * SLAB_BINS
-    assert compute_slab_bins(world(8, 1000, 5).draws) is None  # nothing measured
+    assert compute_slab_bins(draw_world(8, 1000, 5).draws) is None  # nothing measured
     flat = CandidateBatch(np.full((9, 3), 0.5), None, None, ({},) * 9)
     assert compute_slab_bins(precompute_statistics(flat)) is None
 

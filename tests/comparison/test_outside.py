@@ -26,7 +26,7 @@ from langchain_cfc.experiments.baselines import (
     _count_configurations,
     _rank_scores,
 )
-from tests.guarantees.laws import ROUND_OFF, World, tail
+from tests.guarantees.laws import ROUND_OFF, World, compute_smaller_tail
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
@@ -34,7 +34,7 @@ Prompts: TypeAlias = tuple[FloatArray, BoolArray, IntArray]
 ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.7")
 
 
-def candidates(rng: np.random.Generator, size: int, n: int, *, decimals: int = 1) -> Prompts:
+def draw_candidates(rng: np.random.Generator, size: int, n: int, *, decimals: int = 1) -> Prompts:
     """Scores, labels and answer codes; few different scores and answers, so that much ties and repeats."""
     correct = rng.random((size, n)) < rng.random((size, 1))
     scores = np.where(correct, rng.random((size, n)) ** 2, rng.random((size, n))).round(decimals)
@@ -92,7 +92,7 @@ def test_sampling_rule_without_answers_counts_no_repeats() -> None:
     assert (found.accepted.tolist(), found.draws.tolist()) == ([[True, True, False]], [2])
 
 
-def draw_by_the_letter(
+def draw_plainly(
     scores: Sequence[float], codes: Sequence[int], accept: float, stop: float
 ) -> tuple[list[int], int]:
     """One prompt by the letter of the method: draw, reject, and stop, with no array in sight."""
@@ -105,25 +105,25 @@ def draw_by_the_letter(
     return kept, len(scores)
 
 
-def figures(prompts: Prompts, accept: float, stop: float) -> tuple[int, int]:
+def count_figures(prompts: Prompts, accept: float, stop: float) -> tuple[int, int]:
     """Number of prompts missed, and number of candidates in all sets."""
     scores, correct, codes = prompts
     sets = [
-        draw_by_the_letter(row, answers, accept, stop)[0]
+        draw_plainly(row, answers, accept, stop)[0]
         for row, answers in zip(scores.tolist(), codes.tolist(), strict=True)
     ]
     missed = sum(not labels[kept].any() for kept, labels in zip(sets, correct, strict=True))
     return missed, sum(map(len, sets))
 
 
-def learnt_plainly(
+def learn_plainly(
     prompts: Prompts, cuts: Sequence[float], alpha: str, delta: float
 ) -> tuple[float, float] | None:
     """The configuration by definitions: dominated by none, tested one by one with SciPy's binomial law."""
     scores, correct, codes = prompts
     ordering, testing = (scores[::2], correct[::2], codes[::2]), (scores[1::2], correct[1::2], codes[1::2])
     grid = [(accept, stop) for accept in cuts for stop in (-math.inf, *cuts) if stop <= accept]
-    points = {one: figures(ordering, *one) for one in grid}
+    points = {one: count_figures(ordering, *one) for one in grid}
 
     def dominated(point: tuple[int, int]) -> bool:
         return any(
@@ -137,7 +137,7 @@ def learnt_plainly(
         accept, stop = min(
             (one for one, found in points.items() if found == point), key=lambda one: (-one[1], one[0])
         )
-        missed, _ = figures(testing, accept, stop)
+        missed, _ = count_figures(testing, accept, stop)
         if stats.binom.cdf(missed, len(testing[0]), float(Fraction(alpha))) > delta:
             return chosen
         chosen = accept, stop
@@ -152,14 +152,14 @@ def test_sampling_rule_learns_and_draws_like_plain_loops(by_answer: bool) -> Non
     for number in range(70):
         n = int(rng.integers(1, 5))
         size = int(rng.integers(2, 80))
-        scores, correct, codes = candidates(rng, size, n, decimals=1 + number % 2)
+        scores, correct, codes = draw_candidates(rng, size, n, decimals=1 + number % 2)
         if not by_answer:
             codes = np.tile(np.arange(n), (size, 1))
         known = codes if by_answer else None
         delta = float(rng.choice([0.05, 0.1, 0.3]))
         rule = SamplingRule.learn(scores, correct, known, delta=delta)
         for alpha in ALPHAS[number % 3 :: 3]:
-            expected = learnt_plainly((scores, correct, codes), rule.cuts.tolist(), alpha, delta)
+            expected = learn_plainly((scores, correct, codes), rule.cuts.tolist(), alpha, delta)
             assert rule.get_configuration(alpha) == expected
             found = rule.make_sets(scores, known, alpha)
             if expected is None:
@@ -170,7 +170,7 @@ def test_sampling_rule_learns_and_draws_like_plain_loops(by_answer: bool) -> Non
             assert not found.flagged.any()
             chosen.add(expected)
             for row in range(size):
-                kept, draws = draw_by_the_letter(scores[row].tolist(), codes[row].tolist(), *expected)
+                kept, draws = draw_plainly(scores[row].tolist(), codes[row].tolist(), *expected)
                 assert np.flatnonzero(found.accepted[row]).tolist() == kept
                 assert found.draws[row] == draws
     assert len(chosen) > 20  # The cases are not all alike.
@@ -179,18 +179,18 @@ def test_sampling_rule_learns_and_draws_like_plain_loops(by_answer: bool) -> Non
 def test_sampling_rule_counts_configurations_like_plain_loops() -> None:
     rng = np.random.default_rng(9)
     for _ in range(10):
-        scores, correct, codes = prompts = candidates(rng, 40, 5)
+        scores, correct, codes = prompts = draw_candidates(rng, 40, 5)
         cuts = np.array([0.1, 0.2, 0.4, 0.5, 0.8, 1.0])
         ranks, repeats = _rank_scores(cuts, scores, codes)
         covered, kept = _count_configurations(ranks, repeats, correct, len(cuts))
         for first, accept in enumerate(cuts):
             for column, stop in enumerate([-math.inf, *cuts[: first + 1]]):
-                missed, total = figures(prompts, accept, stop)
+                missed, total = count_figures(prompts, accept, stop)
                 assert (40 - covered[first, column], kept[first, column]) == (missed, total)
 
 
 def test_sampling_rule_cuts_are_quantiles_of_the_ordering_half() -> None:
-    scores, correct, codes = candidates(np.random.default_rng(3), 300, 4, decimals=9)
+    scores, correct, codes = draw_candidates(np.random.default_rng(3), 300, 4, decimals=9)
     rule = SamplingRule.learn(scores, correct, codes, delta="0.1")
     ordering = np.sort(scores[::2].ravel())
     assert len(rule.cuts) == MAX_CUTS
@@ -283,7 +283,7 @@ def test_sampling_rule_coverage_is_rarely_too_low() -> None:
         sound += fails(rule)
         # The control: whatever missed at most alpha of the testing prompts passes, without a p-value.
         enough = np.flatnonzero(rule.missed <= float(alpha) * rule.tested)
-        careless += len(enough) > 0 and fails(only(rule, int(enough[-1])))
+        careless += len(enough) > 0 and fails(keep_configuration(rule, int(enough[-1])))
 
     def too_often(failures: int) -> bool:
         return bool(stats.binom.sf(failures - 1, tried, delta) < FALSE_ALARM)
@@ -293,7 +293,7 @@ def test_sampling_rule_coverage_is_rarely_too_low() -> None:
     assert too_often(careless)
 
 
-def only(rule: SamplingRule, place: int) -> SamplingRule:
+def keep_configuration(rule: SamplingRule, place: int) -> SamplingRule:
     """The same with one of its configurations, which passes every test."""
     chosen = slice(place, place + 1)
     return replace(
@@ -335,7 +335,7 @@ def test_back_off_rule_keeps_what_plain_loops_keep() -> None:
     rng = np.random.default_rng(6)
     for _ in range(repetitions(60, share=0.3)):
         n = int(rng.integers(1, 5))
-        scores, correct, _ = candidates(rng, int(rng.integers(1, 40)), n)
+        scores, correct, _ = draw_candidates(rng, int(rng.integers(1, 40)), n)
         rule = BackOffRule.learn(scores, correct)
         for alpha in ALPHAS:
             for one in scores[:3]:
@@ -355,7 +355,7 @@ def test_back_off_rule_keeps_what_plain_loops_keep() -> None:
 # Back-off: the promise ------------------------------------------------------------------------------------
 
 
-def worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
+def list_worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
     """Prompts of few kinds, with scores that tie: (K, n) scores and labels, and the kinds' probabilities."""
     yield (
         np.array([[0.2], [0.5], [0.8], [0.5]]),
@@ -369,16 +369,16 @@ def worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
     )
 
 
-def kept_by_cut(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+def keep_below_cut(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
     return rule.make_sets(scores, str(float(alpha)))
 
 
-def kept_at_ties(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+def keep_at_ties(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
     """The control that keeps the threshold itself."""
     return np.asarray(scores <= rule.compute_threshold(str(float(alpha))))
 
 
-def kept_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+def keep_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
     """The control with the order statistic of rank k + 1."""
     return np.asarray(scores < rule.lowest[math.floor(alpha * (len(rule.lowest) + 1))])
 
@@ -386,7 +386,7 @@ def kept_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction)
 Kept = Callable[[BackOffRule, FloatArray, Fraction], BoolArray]
 
 
-def all_correct(
+def compute_all_correct(
     world: tuple[FloatArray, BoolArray, list[Fraction]], size: int, alpha: Fraction, kept: Kept
 ) -> Fraction:
     """P(every kept candidate is correct), summed over all calibration sets there are, in fractions."""
@@ -403,9 +403,9 @@ def all_correct(
 @pytest.mark.parametrize("alpha", [Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(3, 5)])
 def test_back_off_rule_keeps_its_promise_with_ties(alpha: Fraction) -> None:
     # No estimate: all 4^4 calibration sets. k = floor(5 alpha).
-    for world in worlds():
-        assert all_correct(world, 4, alpha, kept_by_cut) >= 1 - alpha
-        assert all_correct(world, 4, alpha, kept_at_ties) < 1 - alpha
+    for world in list_worlds():
+        assert compute_all_correct(world, 4, alpha, keep_below_cut) >= 1 - alpha
+        assert compute_all_correct(world, 4, alpha, keep_at_ties) < 1 - alpha
 
 
 def test_back_off_rule_one_rank_higher_breaks_the_promise() -> None:
@@ -414,8 +414,8 @@ def test_back_off_rule_one_rank_higher_breaks_the_promise() -> None:
     steps = np.arange(1, 13)[:, np.newaxis] / 16
     world = steps, np.zeros((12, 1), np.bool_), [Fraction(1, 12)] * 12
     for alpha in (Fraction(1, 4), Fraction(1, 2))[: repetitions(2, share=0.5)]:
-        assert all_correct(world, 3, alpha, kept_by_cut) >= 1 - alpha
-        assert all_correct(world, 3, alpha, kept_one_rank_higher) < 1 - alpha
+        assert compute_all_correct(world, 3, alpha, keep_below_cut) >= 1 - alpha
+        assert compute_all_correct(world, 3, alpha, keep_one_rank_higher) < 1 - alpha
 
 
 def test_back_off_rule_errors_follow_the_beta_binomial_law() -> None:
@@ -427,22 +427,22 @@ def test_back_off_rule_errors_follow_the_beta_binomial_law() -> None:
     size, fresh, splits, alpha = 39, 25, 1000, Fraction(1, 5)
     rank = math.floor(alpha * (size + 1))
     law = stats.betabinom(fresh, rank, size + 1 - rank)
-    totals = dict.fromkeys((kept_by_cut, kept_one_rank_higher), 0)
+    totals = dict.fromkeys((keep_below_cut, keep_one_rank_higher), 0)
     for _ in range(splits):
         scores, correct = rng.random((size + fresh, 3)), rng.random((size + fresh, 3)) < 0.6
         correct[:, 0] &= ~correct.all(axis=1)
         rule = BackOffRule.learn(scores[:size], correct[:size])
         for kept in totals:
             totals[kept] += int((kept(rule, scores[size:], alpha) & ~correct[size:]).any(axis=1).sum())
-    chances = {kept: tail(total, splits, law, fresh) for kept, total in totals.items()}
-    assert chances[kept_by_cut] > FALSE_ALARM / 2
-    assert chances[kept_one_rank_higher] < FALSE_ALARM / 2
+    chances = {kept: compute_smaller_tail(total, splits, law, fresh) for kept, total in totals.items()}
+    assert chances[keep_below_cut] > FALSE_ALARM / 2
+    assert chances[keep_one_rank_higher] < FALSE_ALARM / 2
 
 
 def test_sampling_and_back_off_keep_opposite_promises() -> None:
     # Back-off keeps its promise where it returns nothing; sampling keeps its own where it returns much that
     # is wrong. Shares of 2,000 prompts are off by more than `off` with probability 1e-6 (Hoeffding 1963).
-    scores, correct, codes = candidates(np.random.default_rng(8), 4000, 5, decimals=9)
+    scores, correct, codes = draw_candidates(np.random.default_rng(8), 4000, 5, decimals=9)
     half = len(scores) // 2
     off = math.sqrt(math.log(2.0 / FALSE_ALARM) / (2 * half))
     rule = SamplingRule.learn(scores[:half], correct[:half], codes[:half], delta="0.1")

@@ -10,7 +10,7 @@ from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.statistics import STATISTICS
 from langchain_cfc.set_rules import parse_set_rule
 
-from .worlds import parts, world
+from .worlds import draw_world, make_split_by_hand
 
 RULES = ("all", "best_prefix", "rank", "unique(all)", "unique(rank)")
 MAPS = ("1", "mean_score^2", "hat(entropy, 4)", "bins(max_score, 3) + group(topic)", "hard(entropy, 0.8)")
@@ -18,7 +18,7 @@ MAPS = ("1", "mean_score^2", "hat(entropy, 4)", "bins(max_score, 3) + group(topi
 
 @pytest.mark.parametrize("decimals", [1, 9])
 def test_pool_equals_direct_features_levels_and_success_scores(decimals: int) -> None:
-    labelled = world(1, decimals=decimals)
+    labelled = draw_world(1, decimals=decimals)
     measured, plain = Pool(labelled), Pool(labelled, measure=False)
     assert set(measured.draws.precomputed) == set(STATISTICS)
     assert not plain.draws.precomputed
@@ -58,7 +58,7 @@ def test_pool_success_scores_equal_a_calculation_by_hand() -> None:
 
 
 def test_pool_fits_a_map_on_the_given_rows_only() -> None:
-    labelled = world(3)
+    labelled = draw_world(3)
     some = np.arange(0, 200, 2)
     changed = np.array(labelled.draws.scores)
     changed[1::2] = changed[1::2] / 2
@@ -75,7 +75,7 @@ def test_pool_fits_a_map_on_the_given_rows_only() -> None:
 
 
 def test_pool_errors_name_the_record() -> None:
-    labelled = world(4)
+    labelled = draw_world(4)
     rows = np.array([row for row, one in enumerate(labelled.draws.metadata) if one["topic"] != "law"])
     stranger = next(row for row, one in enumerate(labelled.draws.metadata) if one["topic"] == "law")
     with pytest.raises(FeatureError, match=f"topic of record '{labelled.ids[stranger]}' is 'law'"):
@@ -83,7 +83,7 @@ def test_pool_errors_name_the_record() -> None:
 
 
 def test_split_computes_and_caches_its_parts() -> None:
-    split = parts(world(5), range(40), range(41, 100), [*range(120, 200), 40])
+    split = make_split_by_hand(draw_world(5), range(40), range(41, 100), [*range(120, 200), 40])
     assert split.development.tolist() == [*range(40), *range(41, 100)]
     assert split.get_rows("development") is split.development
     assert split.get_rows("fit").tolist() == list(range(40))

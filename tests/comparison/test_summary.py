@@ -16,7 +16,7 @@ from langchain_cfc.experiments.methods import get_methods
 from langchain_cfc.experiments.metrics import FIGURES, Groups
 from langchain_cfc.experiments.splits import SplitResult
 
-from .worlds import numbers_in
+from .worlds import list_numbers
 
 NAN = math.nan
 FALSE_ALARM = 1e-6
@@ -76,7 +76,7 @@ def test_compute_spread_of_one_split_has_no_narrow_interval() -> None:
 POOLS, SPLITS, ATTAINABLE = 300, 10, 0.8
 
 
-def pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
+def draw_pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
     correct = np.zeros((size, 2), np.bool_)
     correct[np.arange(size), rng.integers(0, 2, size)] = rng.random(size) < ATTAINABLE
     scores = rng.random((size, 2))
@@ -87,7 +87,7 @@ def pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
     )
 
 
-def contradicts(hits: int) -> bool:
+def is_contradiction(hits: int) -> bool:
     """Whether so few hits contradict 90 %."""
     return bool(stats.binom.cdf(hits, POOLS, 0.9) < FALSE_ALARM)
 
@@ -96,7 +96,7 @@ def hits(found: Sequence[Spread], truth: float, interval: Callable[[Spread], tup
     return sum(low <= truth <= high for low, high in map(interval, found))
 
 
-def naive(one: Spread) -> tuple[float, float]:
+def compute_naive_interval(one: Spread) -> tuple[float, float]:
     """Splits taken for independent."""
     half = 1.96 * one.sd / math.sqrt(one.splits - 1)
     return one.mean - half, one.mean + half
@@ -109,7 +109,7 @@ def test_intervals_contain_the_truth_as_often_as_stated(test_fraction: float) ->
     found: dict[str, list[Spread]] = {}
     for number in range(POOLS):
         report = compare(
-            pool(rng),
+            draw_pool(rng),
             alpha="0.4",
             methods=["marginal"],
             features="1",
@@ -137,12 +137,12 @@ def test_intervals_contain_the_truth_as_often_as_stated(test_fraction: float) ->
         name: hits(several, truth[name], lambda one: one.interval or (0.0, 1.0))
         for name, several in found.items()
     }
-    assert not {name: count for name, count in counts.items() if contradicts(count)}
+    assert not {name: count for name, count in counts.items() if is_contradiction(count)}
     # The control. What a method is calibrated for is left out: in one pool, shares kept on test prompts make
     # up for those kept in calibration, so that splits differ more than pools do.
     for name in ("predicted", "seen", "mean_set_size", "selective_accuracy"):
-        assert contradicts(hits(found[name], truth[name], naive)), name
-        assert hits(found[name], truth[name], naive) < 0.7 * POOLS
+        assert is_contradiction(hits(found[name], truth[name], compute_naive_interval)), name
+        assert hits(found[name], truth[name], compute_naive_interval) < 0.7 * POOLS
 
 
 # From splits to a report -----------------------------------------------------------------------------------
@@ -190,12 +190,12 @@ def measure_split(seed: int) -> SplitResult:
 SPLITS_MEASURED = [measure_split(seed) for seed in range(4)]
 
 
-def summary() -> Summary:
+def make_summary() -> Summary:
     return Summary(SPLITS_MEASURED, METHODS, ("0.1", "0.2"), GROUPS, (GROUPS, LEVELS), 7, 1.0)
 
 
 def test_summary_levels_are_means_over_splits() -> None:
-    levels = summary().build_levels()
+    levels = make_summary().build_levels()
     assert [(one.alpha, one.target_coverage, one.n_candidates) for one in levels] == [
         (0.1, 0.9, 7),
         (0.2, 0.8, 7),
@@ -239,7 +239,7 @@ def test_summary_levels_are_means_over_splits() -> None:
 
 
 def test_summary_gaps_are_of_the_group_worst_on_average() -> None:
-    for place, (level, tau) in enumerate(zip(summary().build_levels(), (0.9, 0.8), strict=True)):
+    for place, (level, tau) in enumerate(zip(make_summary().build_levels(), (0.9, 0.8), strict=True)):
         for number, method in enumerate(level.methods.values()):
             kept = np.array([one.properties[2 * number + place] for one in SPLITS_MEASURED])
             assert set(method.gaps) == {"group(g)", "mean_score"}
@@ -255,12 +255,12 @@ def test_summary_gaps_are_of_the_group_worst_on_average() -> None:
 
 def test_summary_omits_a_property_without_prompts() -> None:
     nothing = [replace(one, properties=np.full((4, 5), NAN)) for one in SPLITS_MEASURED]
-    levels = replace(summary(), measured=nothing).build_levels()
+    levels = replace(make_summary(), measured=nothing).build_levels()
     assert all(method.gaps == {} for level in levels for method in level.methods.values())
 
 
 def test_summary_reports_predicted_and_observed_attainable_coverage() -> None:
-    found = summary().build_attainable()
+    found = make_summary().build_attainable()
     # In the second group it is not known, nor in the third.
     assert [one.words for one in found] == ["all prompts", "a"]
     assert found[0].predicted.mean == 0.5
@@ -270,7 +270,7 @@ def test_summary_reports_predicted_and_observed_attainable_coverage() -> None:
 
 
 def test_summary_levels_contain_finite_numbers_only() -> None:
-    data = [level.model_dump() for level in summary().build_levels()]
-    found = numbers_in(data)
+    data = [level.model_dump() for level in make_summary().build_levels()]
+    found = list_numbers(data)
     assert len(found) > 200
     assert all(math.isfinite(one) for one in found)

@@ -1,4 +1,4 @@
-"""Prompts, splits and plain re-implementations for the tests of this room."""
+"""Prompts, splits and plain re-implementations for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ TOPICS = ("art", "law", "maths")
 
 
 @cache
-def facts() -> LabelledBatch:
+def tabulate_facts() -> LabelledBatch:
     """The recording that ships, in the order of its file."""
     return tabulate(load_recording())
 
 
 @cache
-def raw_facts() -> LabelledBatch:
+def tabulate_raw_facts() -> LabelledBatch:
     """The same with the raw outputs of its verifier."""
     return tabulate_raw(load_recording(), ["sequence_logprob"])[0]
 
 
-def world(
+def draw_world(
     seed: int,
     size: int = 200,
     n: int = 4,
@@ -71,7 +71,7 @@ def world(
     return LabelledBatch.of(ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters)
 
 
-def records_of(labelled: LabelledBatch) -> list[PromptRecord]:
+def make_records(labelled: LabelledBatch) -> list[PromptRecord]:
     """The same prompts as records, with texts that are told apart as the answers are."""
     codes = labelled.draws.answer_codes
     assert codes is not None
@@ -99,7 +99,7 @@ def shuffle(labelled: LabelledBatch, seed: int) -> LabelledBatch:
     return labelled.take(np.random.default_rng(seed).permutation(len(labelled)))
 
 
-def protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
+def make_protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
     """A protocol, by default on three splits at one level."""
     settings: dict[str, Any] = {
         "alphas": ("0.3",),
@@ -115,7 +115,7 @@ def protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
     return ComparisonSettings(methods=get_methods(methods), **(settings | changes))
 
 
-def split_of(comparison: Comparison, number: int) -> Split:
+def make_split(comparison: Comparison, number: int) -> Split:
     """A split of a comparison whose scores are the recorded ones."""
     rows = comparison.make_plan(number).rows(comparison.pool.labelled)
     settings = comparison.settings
@@ -129,7 +129,7 @@ def split_of(comparison: Comparison, number: int) -> Split:
     )
 
 
-def parts(
+def make_split_by_hand(
     labelled: LabelledBatch,
     fit: Iterable[int],
     calibration: Iterable[int],
@@ -139,36 +139,38 @@ def parts(
     set_rule: str = "all",
 ) -> Split:
     """A split by hand."""
-    fit, calibration, test = (_rows(part) for part in (fit, calibration, test))
+    fit, calibration, test = (_make_rows(part) for part in (fit, calibration, test))
     return Split(Pool(labelled), fit, calibration, test, features, set_rule)
 
 
-def _rows(numbers: Iterable[int]) -> IntArray:
+def _make_rows(numbers: Iterable[int]) -> IntArray:
     return np.array(list(numbers), dtype=np.int64)
 
 
-def differences(one: Any, other: Any, path: str = "") -> list[str]:
+def list_differences(one: Any, other: Any, path: str = "") -> list[str]:
     """Where two reports, as plain data, differ."""
     if isinstance(one, dict):
         if list(one) != list(other):
             return [f"{path}: {list(one)} and {list(other)}"]
-        return [found for key in one for found in differences(one[key], other[key], f"{path}/{key}")]
+        return [found for key in one for found in list_differences(one[key], other[key], f"{path}/{key}")]
     if isinstance(one, (list, tuple)):
         if len(one) != len(other):
             return [f"{path}: {len(one)} and {len(other)} entries"]
         several = zip(one, other, strict=True)
         return [
-            found for place, pair in enumerate(several) for found in differences(*pair, f"{path}/{place}")
+            found
+            for place, pair in enumerate(several)
+            for found in list_differences(*pair, f"{path}/{place}")
         ]
     return [] if one == other else [f"{path}: {one!r} and {other!r}"]
 
 
-def numbers_in(data: Any) -> list[float]:
+def list_numbers(data: Any) -> list[float]:
     """Every number of plain data."""
     if isinstance(data, dict):
-        return [number for value in data.values() for number in numbers_in(value)]
+        return [number for value in data.values() for number in list_numbers(value)]
     if isinstance(data, (list, tuple)):
-        return [number for value in data for number in numbers_in(value)]
+        return [number for value in data for number in list_numbers(value)]
     return [data] if isinstance(data, (int, float)) else []
 
 
@@ -183,7 +185,7 @@ def count_progress(seen: list[int]) -> Callable[[Iterable[Item], int], Iterable[
     return progress
 
 
-def mean_of(values: FloatArray | Sequence[float]) -> float:
+def compute_mean(values: FloatArray | Sequence[float]) -> float:
     """A mean that is NaN where there is nothing, without a warning."""
     numbers = list(values)
     return math.fsum(numbers) / len(numbers) if numbers else math.nan

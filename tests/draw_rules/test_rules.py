@@ -35,7 +35,7 @@ PROMPTS = st.lists(
 Prompt = Sequence[tuple[str, float]]
 
 
-def pack(prompts: Sequence[Prompt]) -> CandidateBatch:
+def make_batch(prompts: Sequence[Prompt]) -> CandidateBatch:
     return CandidateBatch.of(
         [[score for _, score in prompt] for prompt in prompts],
         [[answer for answer, _ in prompt] for prompt in prompts],
@@ -66,14 +66,14 @@ def draw_one_by_one(text: str, prompt: Prompt) -> int:
 @pytest.mark.parametrize("text", RULES)
 @given(prompts=PROMPTS)
 def test_draw_rule_stops_as_documented(text: str, prompts: list[list[tuple[str, float]]]) -> None:
-    found = parse_draw_rule(text).count_draws(pack(prompts))
+    found = parse_draw_rule(text).count_draws(make_batch(prompts))
     assert found.tolist() == [draw_one_by_one(text, prompt) for prompt in prompts]
 
 
 def is_function_of_prefix(rule: DrawRule, prompt: Prompt, other: Prompt) -> bool:
     """Whether other candidates behind the last draw leave the number of draws as it is."""
-    drawn = int(rule.count_draws(pack([prompt]))[0])
-    return bool(rule.count_draws(pack([[*prompt[:drawn], *other[drawn:]]]))[0] == drawn)
+    drawn = int(rule.count_draws(make_batch([prompt]))[0])
+    return bool(rule.count_draws(make_batch([[*prompt[:drawn], *other[drawn:]]]))[0] == drawn)
 
 
 @pytest.mark.parametrize("text", RULES)

@@ -31,7 +31,7 @@ def make_batch(seed: int, size: int = 30) -> LabelledBatch:
     )
 
 
-def shorten(seed: int) -> LabelledBatch:
+def make_short_batch(seed: int) -> LabelledBatch:
     labelled = make_batch(seed)
     return labelled.keep_drawn(np.random.default_rng(seed).integers(1, N + 1, len(labelled)))
 
@@ -39,7 +39,7 @@ def shorten(seed: int) -> LabelledBatch:
 @pytest.mark.parametrize("rule", SET_RULES)
 @given(seed=st.integers(0, 10_000))
 def test_set_rules_of_unequal_draws_equal_each_prompt_alone(rule: str, seed: int) -> None:
-    labelled, set_rule = shorten(seed), parse_set_rule(rule)
+    labelled, set_rule = make_short_batch(seed), parse_set_rule(rule)
     levels, counts = set_rule.levels(labelled.draws), labelled.draws.counts
     success = set_rule.success_scores(labelled, 2.0)
     for row, count in enumerate(counts.tolist()):
@@ -51,7 +51,7 @@ def test_set_rules_of_unequal_draws_equal_each_prompt_alone(rule: str, seed: int
 
 @given(seed=st.integers(0, 10_000))
 def test_statistics_of_unequal_draws_equal_each_prompt_alone(seed: int) -> None:
-    labelled = shorten(seed)
+    labelled = make_short_batch(seed)
     measured = precompute_statistics(labelled.draws).precomputed
     assert set(measured) == set(STATISTICS)
     for row, count in enumerate(labelled.draws.counts.tolist()):
@@ -62,7 +62,7 @@ def test_statistics_of_unequal_draws_equal_each_prompt_alone(seed: int) -> None:
 
 @given(seed=st.integers(0, 10_000))
 def test_padding_is_never_read(seed: int) -> None:
-    labelled = shorten(seed)
+    labelled = make_short_batch(seed)
     draws = labelled.draws
     rng, padding = np.random.default_rng(seed + 1), ~draws.is_drawn
     assert draws.answer_codes is not None
@@ -106,4 +106,4 @@ def test_concatenate_keeps_the_numbers_of_draws() -> None:
 
 def test_tabulate_refuses_a_table_shortened_by_a_draw_rule() -> None:
     with pytest.raises(InputError, match="can be used only with this rule"):
-        tabulate(shorten(0))
+        tabulate(make_short_batch(0))

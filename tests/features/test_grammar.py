@@ -26,7 +26,7 @@ statistics = st.one_of(st.sampled_from(sorted(STATISTICS)), keys.map(lambda key:
 
 
 @st.composite
-def term_texts(draw: st.DrawFn) -> str:
+def draw_term_text(draw: st.DrawFn) -> str:
     statistic = draw(statistics)
     gap = draw(spaces)
     kind = draw(st.sampled_from(["1", "power", "bins", "hat", "group", "hard"]))
@@ -80,7 +80,7 @@ def test_feature_map_text_is_canonical(written: str, canonical: str) -> None:
 
 
 @settings(derandomize=True)
-@given(st.lists(term_texts(), min_size=1, max_size=4, unique_by=lambda text: text.split("^")[0]))
+@given(st.lists(draw_term_text(), min_size=1, max_size=4, unique_by=lambda text: text.split("^")[0]))
 def test_canonical_feature_text_parses_to_the_same_map(texts: list[str]) -> None:
     try:
         features = FeatureMap.parse("+".join(texts))

@@ -1,4 +1,4 @@
-"""Statistics that were measured before are those that would be measured now."""
+"""Precomputed statistics equal those that are computed when needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXTS = (
 )
 
 
-def fitted_on(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
+def fit_or_explain(given: FeatureMap, draws: CandidateBatch) -> FeatureMap | str:
     """The fitted map, or why there is none."""
     try:
         return given.fit(draws) if given.needs_fit else given
@@ -39,7 +39,7 @@ def test_precomputed_statistics_give_the_same_features_to_the_bit(text: str, n: 
         known = precompute_statistics(draws)
         rows = np.random.default_rng(seed).permutation(60)[:25]
         given = FeatureMap.parse(text)
-        plain, fitted = fitted_on(given, draws.take(rows)), fitted_on(given, known.take(rows))
+        plain, fitted = fit_or_explain(given, draws.take(rows)), fit_or_explain(given, known.take(rows))
         if isinstance(plain, str) or isinstance(fitted, str):
             assert plain == fitted  # refused for the same reason
             continue

@@ -1,4 +1,4 @@
-"""Names of groups for people."""
+"""Readable names of groups."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from langchain_cfc.records import tabulate
 from tests.recordings import list_facts
 
 
-def name_all(text: str) -> list[str]:
+def list_group_names(text: str) -> list[str]:
     fitted = FeatureMap.parse(text).fit(tabulate(list_facts()).draws)
     return [name_group(one.words, one.name) for one in fitted.guaranteed_weights()]
 
 
 @pytest.mark.parametrize("text", ["hat(mean_score, 5)", "bins(mean_score, 5)", "mean_score^4"])
 def test_name_group_goes_from_very_easy_to_very_hard(text: str) -> None:
-    assert name_all(text) == ["all prompts", *(f"{one} questions" for one in DIFFICULTIES)]
+    assert list_group_names(text) == ["all prompts", *(f"{one} questions" for one in DIFFICULTIES)]
 
 
 def test_name_group_reverses_names_of_a_falling_statistic() -> None:
-    named = name_all("bins(top_share, 2)")
+    named = list_group_names("bins(top_share, 2)")
     assert named[1:] == ["hard questions (by top share)", "easy questions (by top share)"]
 
 
 def test_name_group_names_topics_and_numbers_more_than_five_groups() -> None:
-    assert "topic: capital" in name_all("group(topic)")
-    named = name_all("hat(mean_score, 7)")
+    assert "topic: capital" in list_group_names("group(topic)")
+    named = list_group_names("hat(mean_score, 7)")
     assert len(set(named)) == 8
     assert all("mean score near" in one for one in named[1:])
 
 
 def test_name_group_keeps_the_order_of_merged_groups() -> None:
     places = [
-        DIFFICULTIES.index(one.split(" questions")[0]) for one in name_all("hat(distinct_answers, 5)")[1:]
+        DIFFICULTIES.index(one.split(" questions")[0])
+        for one in list_group_names("hat(distinct_answers, 5)")[1:]
     ]
     assert places == sorted(set(places))
     assert (places[0], places[-1]) == (0, len(DIFFICULTIES) - 1)

@@ -31,7 +31,7 @@ seeds = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-9
 
 
-def wide_draws(seed: int, size: int, spread: float) -> CandidateBatch:
+def make_wide_draws(seed: int, size: int, spread: float) -> CandidateBatch:
     """Draws whose statistics lie far beyond those of a fit split with a smaller spread."""
     rng = np.random.default_rng(seed)
     scores = np.clip(0.5 + spread * rng.normal(scale=0.2, size=(size, 4)), 0.0, 1.0)
@@ -42,7 +42,9 @@ def wide_draws(seed: int, size: int, spread: float) -> CandidateBatch:
     return CandidateBatch.of(scores, metadata=metadata)
 
 
-def independently(features: FeatureMap, weight: GuaranteedWeight, draws: CandidateBatch) -> FloatArray:
+def compute_weight_independently(
+    features: FeatureMap, weight: GuaranteedWeight, draws: CandidateBatch
+) -> FloatArray:
     """The weight's function computed from what its term learned, without any features."""
     if weight.kind == "constant":
         return np.ones(len(draws))
@@ -53,23 +55,23 @@ def independently(features: FeatureMap, weight: GuaranteedWeight, draws: Candida
         statistic, degree = base.removeprefix("bernstein(").removesuffix(")").rsplit(", ", 1)
         k = int(degree)
         lo, hi = stored[statistic if k == 1 else f"{statistic}^{k}"]["range"]
-        u = (np.clip(values_of(statistic, draws), lo, hi) - lo) / (hi - lo)
+        u = (np.clip(compute_statistic(statistic, draws), lo, hi) - lo) / (hi - lo)
         return np.asarray(comb(k, position) * u**position * (1 - u) ** (k - position))
     if weight.kind == "hat":
         knots = stored[base]["knots"]
-        return np.asarray(np.interp(values_of("meta(y)", draws), knots, np.eye(len(knots))[position]))
+        return np.asarray(np.interp(compute_statistic("meta(y)", draws), knots, np.eye(len(knots))[position]))
     if base.startswith("bins"):
         edges = [-np.inf, *stored[base]["cuts"], np.inf]
-        x = values_of("meta(x)", draws)
+        x = compute_statistic("meta(x)", draws)
         return np.asarray((x >= edges[position]) & (x < edges[position + 1]), dtype=float)
     if base.startswith("group"):
         return np.array([float(entries["topic"] == weight.name.split("=")[1]) for entries in draws.metadata])
     cut_x, cut_y = stored[base]["cuts"]
-    hard = (values_of("meta(x)", draws) >= cut_x) | (values_of("meta(y)", draws) >= cut_y)
+    hard = (compute_statistic("meta(x)", draws) >= cut_x) | (compute_statistic("meta(y)", draws) >= cut_y)
     return np.asarray(hard if weight.name.endswith("=hard") else ~hard, dtype=float)
 
 
-def values_of(statistic: str, draws: CandidateBatch) -> FloatArray:
+def compute_statistic(statistic: str, draws: CandidateBatch) -> FloatArray:
     named = Statistic("meta", statistic[5]) if statistic.startswith("meta") else Statistic(statistic)
     return named.values(draws)
 
@@ -79,21 +81,23 @@ def values_of(statistic: str, draws: CandidateBatch) -> FloatArray:
 def test_guaranteed_weights_are_their_stated_functions_and_not_negative(
     text: str, seed: int, spread: float
 ) -> None:
-    features = FeatureMap.parse(text).fit(wide_draws(seed, 60, 1.0))
-    draws = wide_draws(seed + 1, 80, spread)
+    features = FeatureMap.parse(text).fit(make_wide_draws(seed, 60, 1.0))
+    draws = make_wide_draws(seed + 1, 80, spread)
     columns = features.transform(draws)
     for weight in features.guaranteed_weights():
         values = weight.values(columns)
         assert values.shape == (80,)
         assert (values >= -ROUNDING).all(), weight.name
-        np.testing.assert_allclose(values, independently(features, weight, draws), rtol=0, atol=ROUNDING)
+        np.testing.assert_allclose(
+            values, compute_weight_independently(features, weight, draws), rtol=0, atol=ROUNDING
+        )
 
 
 @settings(derandomize=True)
 @given(maps, seeds)
 def test_guaranteed_weights_are_positive_for_some_fitted_prompt(text: str, seed: int) -> None:
     # A function that is zero everywhere would be a promise about nobody.
-    fit = wide_draws(seed, 60, 1.0)
+    fit = make_wide_draws(seed, 60, 1.0)
     features = FeatureMap.parse(text).fit(fit)
     for weight in features.guaranteed_weights():
         assert weight.values(features.transform(fit)).max() > 0.1, weight.name

@@ -54,7 +54,7 @@ def calibrate(records: Iterable[PromptRecord] | LabelledBatch, **options: Any) -
     return langchain_cfc.calibrate(records, **{"never_empty": False, **options})
 
 
-def note(check: str, **figures: float) -> None:
+def record_figures(check: str, **figures: float) -> None:
     """Write down what a check counted, where the environment names a file for it."""
     path = os.environ.get("CFC_FIGURES")
     if path is not None:
@@ -66,18 +66,18 @@ def note(check: str, **figures: float) -> None:
 # Checks ---------------------------------------------------------------------------------------------------
 
 
-def too_often(failures: int, tried: int, delta: float) -> bool:
+def is_too_often(failures: int, tried: int, delta: float) -> bool:
     """Whether failures of independent repetitions refute "each has probability at most delta".
 
     By the exact binomial test. It resolves a failure probability p as soon as p is above delta by about
     (5.7 + z) sqrt(delta (1 - delta) / R), where z = 2 for a power of 98 %.
     """
     chance = float(stats.binom.sf(failures - 1, tried, delta))
-    note("too_often", failures=int(failures), tried=tried, delta=delta, chance=chance)
+    record_figures("too_often", failures=int(failures), tried=tried, delta=delta, chance=chance)
     return chance < FALSE_ALARM
 
 
-def follows(failures: int, chances: Sequence[float] | FloatArray) -> bool:
+def agrees_with_chances(failures: int, chances: Sequence[float] | FloatArray) -> bool:
     """Whether a number of independent events agrees with their known probabilities, on both sides.
 
     Its law is the convolution of theirs (Poisson's binomial); each side has half of the false alarms.
@@ -88,18 +88,18 @@ def follows(failures: int, chances: Sequence[float] | FloatArray) -> bool:
     return min(float(pmf[: failures + 1].sum()), float(pmf[failures:].sum())) > FALSE_ALARM / 2
 
 
-def uniform(numbers: Sequence[float] | FloatArray) -> bool:
+def is_uniform(numbers: Sequence[float] | FloatArray) -> bool:
     """Whether independent numbers agree with the uniform law on (0, 1).
 
     By the inequality of Dvoretzky, Kiefer and Wolfowitz with Massart's constant, which holds for every R:
     Pr(distance > e) <= 2 exp(-2 R e^2). It resolves a distance of twice sqrt(ln(2 / FALSE_ALARM) / (2 R)).
     """
     distance = float(stats.kstest(np.asarray(numbers), "uniform").statistic)
-    note("uniform", distance=distance, tried=len(numbers))
+    record_figures("uniform", distance=distance, tried=len(numbers))
     return distance <= math.sqrt(math.log(2.0 / FALSE_ALARM) / (2 * len(numbers)))
 
 
-def tail(total: int, repeated: int, law: Any, largest: int) -> float:
+def compute_smaller_tail(total: int, repeated: int, law: Any, largest: int) -> float:
     """The smaller of Pr(sum <= total) and Pr(sum >= total) for the sum of independent counts of one law.
 
     The law of the sum is the `repeated`-fold convolution, a power in Fourier space. Its round-off of about
@@ -110,10 +110,12 @@ def tail(total: int, repeated: int, law: Any, largest: int) -> float:
     return float(min(pmf[: total + 1].sum(), pmf[total:].sum()))
 
 
-def zero(gains: Sequence[float] | FloatArray, low: float, high: float, evidence: Evidence) -> bool:
+def agrees_with_zero(
+    gains: Sequence[float] | FloatArray, low: float, high: float, evidence: Evidence
+) -> bool:
     """Whether independent gains in [-low, high] agree with expectations of zero: bets on both sides.
 
-    Each side has half of the false alarms; see `log_wealth` for the resolution.
+    Each side has half of the false alarms; see `compute_log_wealth` for the resolution.
     """
     numbers = np.asarray(gains)
     return max(evidence(numbers, high), evidence(-numbers, low)) < ALARM + math.log(2.0)
@@ -129,15 +131,15 @@ SLOTS = 4
 RATIO = (GRID + 0.125) ** 2
 
 
-def _right(t: FloatArray) -> FloatArray:
+def _correct_chance(t: FloatArray) -> FloatArray:
     return 0.3 + 0.65 * (1.0 - t)
 
 
-def _power(t: FloatArray) -> FloatArray:
+def _score_exponent(t: FloatArray) -> FloatArray:
     return 0.686 + 0.237 * t
 
 
-def prompts(
+def draw_prompts(
     rng: np.random.Generator, size: int, *, shares: FloatArray = EQUAL, hopeless: bool = False
 ) -> LabelledBatch:
     """Independent prompts by the generator of the paper's synthetic tables, with few candidates.
@@ -156,11 +158,11 @@ def prompts(
     """
     place = rng.choice(len(GRID), size, p=shares)
     t = GRID[place]
-    correct = rng.random((size, SLOTS)) < _right(t)[:, None]
+    correct = rng.random((size, SLOTS)) < _correct_chance(t)[:, None]
     if not hopeless:
         correct[np.arange(size), rng.integers(0, SLOTS, size)] = True
     u = rng.random((size, SLOTS))
-    scores = np.where(correct, u ** (1.0 / _power(t))[:, None], u)
+    scores = np.where(correct, u ** (1.0 / _score_exponent(t))[:, None], u)
     return label_prompts(rng, place, scores, correct, rng.integers(0, 3, (size, SLOTS)))
 
 
@@ -173,10 +175,10 @@ def label_prompts(
     metadata: list[dict[str, Scalar]] = [
         {"difficulty": float(GRID[one]), "tier": str(TIERS[one]), "ratio": float(RATIO[one])} for one in place
     ]
-    return LabelledBatch.of(fresh_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata)
+    return LabelledBatch.of(draw_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata)
 
 
-def fresh_ids(rng: np.random.Generator, size: int) -> tuple[str, ...]:
+def draw_ids(rng: np.random.Generator, size: int) -> tuple[str, ...]:
     """Names for prompts; they only have to differ within a test, and 63 random bits do."""
     return tuple(f"{one:x}" for one in rng.integers(2**63, size=size).tolist())
 
@@ -191,14 +193,14 @@ PROBES = label_prompts(
 ).draws
 
 
-def covered_at(thresholds: FloatArray) -> FloatArray:
+def compute_coverage_at(thresholds: FloatArray) -> FloatArray:
     """(9,) the probability that a threshold covers a prompt of each difficulty that is not hopeless.
 
     One slot is correct for sure, the others with probability p, and a correct one has a score above s with
     probability 1 - s^k: Pr(S > s) = (1 - s^k) (1 - p s^k)^(n - 1).
     """
-    below = np.clip(thresholds, 0.0, 1.0) ** _power(GRID)
-    found: FloatArray = 1.0 - (1.0 - below) * (1.0 - _right(GRID) * below) ** (SLOTS - 1)
+    below = np.clip(thresholds, 0.0, 1.0) ** _score_exponent(GRID)
+    found: FloatArray = 1.0 - (1.0 - below) * (1.0 - _correct_chance(GRID) * below) ** (SLOTS - 1)
     return found
 
 
@@ -286,7 +288,7 @@ class World:
     def sample(self, rng: np.random.Generator, size: int) -> LabelledBatch:
         """Independent prompts."""
         rows = rng.choice(len(self.chances), size, p=self.chances)
-        return replace(self.everything.take(rows), ids=fresh_ids(rng, size))
+        return replace(self.everything.take(rows), ids=draw_ids(rng, size))
 
     def truth(
         self,
@@ -299,7 +301,7 @@ class World:
         return Outcome(self.chances, decisions, self.everything.correct)
 
 
-def broken(
+def has_broken_bound(
     certificate: CoverageCertificate,
     seen: Outcome,
     artifact: CalibrationArtifact,
@@ -318,7 +320,7 @@ def broken(
 # What is served -------------------------------------------------------------------------------------------
 
 
-def records_of(table: LabelledBatch) -> list[PromptRecord]:
+def make_records(table: LabelledBatch) -> list[PromptRecord]:
     """The same prompts as records, the id of each its input."""
     codes = table.draws.answer_codes
     assert codes is not None
@@ -340,9 +342,9 @@ def records_of(table: LabelledBatch) -> list[PromptRecord]:
     ]
 
 
-def serve(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -> list[CFCResult]:
+def serve_prompts(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -> list[CFCResult]:
     """What `CFCRunnable` returns for recorded prompts."""
-    records = records_of(table)
+    records = make_records(table)
     chain = CFCRunnable(
         generator=ReplayChatModel.from_records(records),
         verifier=RecordedScores(),
@@ -354,7 +356,7 @@ def serve(artifact: CalibrationArtifact, table: LabelledBatch, **options: Any) -
     return [chain.invoke(record.input) for record in records]
 
 
-def same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
+def is_same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
     """Whether what was served is, prompt by prompt, what was decided: then its laws are the same."""
     return all(
         (result.reason, result.threshold) == (decisions.reason(row), decisions.thresholds[row])
@@ -363,6 +365,6 @@ def same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
     )
 
 
-def kept_by(decisions: Decisions, table: LabelledBatch) -> BoolArray:
+def find_kept(decisions: Decisions, table: LabelledBatch) -> BoolArray:
     """(N,) covered or flagged."""
     return np.asarray((decisions.accepted & table.correct).any(axis=1) | decisions.not_certifiable)

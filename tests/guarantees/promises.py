@@ -14,7 +14,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
 
-from .laws import note
+from .laws import record_figures
 
 
 def make_prompts(
@@ -71,7 +71,7 @@ def make_prompts(
     ]
 
 
-def promise_gaps(
+def measure_promise_gaps(
     artifact: CalibrationArtifact,
     records: Sequence[PromptRecord] | LabelledBatch,
     *,
@@ -108,7 +108,7 @@ def promise_gaps(
     }
 
 
-def log_wealth(gains: Sequence[float] | FloatArray, most: float) -> float:
+def compute_log_wealth(gains: Sequence[float] | FloatArray, most: float) -> float:
     """Evidence against "independent Z_r <= most, each of expectation >= 0": a gambler's log wealth.
 
     Who bets b_r >= 0 against Z_r holds W = prod (1 - b_r Z_r). Bets are at most 0.8 / most, so that W > 0,
@@ -124,5 +124,5 @@ def log_wealth(gains: Sequence[float] | FloatArray, most: float) -> float:
         wealth += math.log1p(-bet * gain)
         total += gain
         squares += gain**2
-    note("log_wealth", wealth=wealth, mean=total / len(gains), tried=len(gains), most=most)
+    record_figures("log_wealth", wealth=wealth, mean=total / len(gains), tried=len(gains), most=most)
     return wealth

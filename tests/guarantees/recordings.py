@@ -58,7 +58,7 @@ class Recording:
 
 
 @lru_cache
-def load(path: str) -> Recording:
+def load_recording(path: str) -> Recording:
     """The recording at a path."""
     source = read_records(path)
     records = tuple(source)
@@ -78,7 +78,7 @@ def load(path: str) -> Recording:
     )
 
 
-def part(artifact: CalibrationArtifact, pool: LabelledBatch, *names: str) -> LabelledBatch:
+def take_parts(artifact: CalibrationArtifact, pool: LabelledBatch, *names: str) -> LabelledBatch:
     """The prompts of some parts of an artifact's split, in the pool's order."""
     rows = artifact.calibration.split.rows(pool)
     chosen: Sequence[np.ndarray] = [found for name, found in rows.items() if name in names]

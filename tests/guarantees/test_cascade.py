@@ -1,4 +1,4 @@
-"""A chain that is asked where another one abstains: on what its artifact must be calibrated.
+"""A chain for the prompts on which another chain abstains: it must be calibrated on such prompts.
 
 Prompts are easy or hard, half each. Candidates of an easy one are right and score 0.1; those of a hard one
 are wrong, and by the luck of the draw all score 0.1 or all 0.9, half each. The first chain flags what scores
@@ -18,7 +18,7 @@ from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 
-from .laws import FALSE_ALARM, calibrate, fresh_ids, kept_by
+from .laws import FALSE_ALARM, calibrate, draw_ids, find_kept
 
 N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
 
@@ -31,33 +31,33 @@ def draw_prompts(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
     scores = np.where(sure, 0.1, 0.9)[:, np.newaxis].repeat(N, axis=1)
     correct = np.repeat(~hard[:, np.newaxis], N, axis=1)
     texts = np.where(correct, "right", "wrong").tolist()
-    return LabelledBatch.of(fresh_ids(rng, hard.size), scores, correct, texts)
+    return LabelledBatch.of(draw_ids(rng, hard.size), scores, correct, texts)
 
 
 def calibrate_table(table: LabelledBatch) -> CalibrationArtifact:
     return calibrate(table, alpha=ALPHA, features="mean_score", allow_unattainable=True)
 
 
-def escalated(first: CalibrationArtifact, rng: np.random.Generator) -> BoolArray:
+def find_escalated(first: CalibrationArtifact, rng: np.random.Generator) -> BoolArray:
     """For the prompts on which the first abstains, whether each is hard."""
     hard = rng.random(PROMPTS) < 0.5
     return hard[~decide(first, draw_prompts(rng, hard).draws).answered]
 
 
-def kept_rarely(second: CalibrationArtifact, hard: BoolArray, rng: np.random.Generator) -> bool:
+def is_rarely_kept(second: CalibrationArtifact, hard: BoolArray, rng: np.random.Generator) -> bool:
     """Whether the second keeps its promise on what it gets too rarely for chance: an exact binomial tail."""
     table = draw_prompts(rng, hard)
-    kept = int(kept_by(decide(second, table.draws), table).sum())
+    kept = int(find_kept(decide(second, table.draws), table).sum())
     return bool(stats.binom.cdf(kept, hard.size, TAU) <= FALSE_ALARM)
 
 
 def test_escalation_chain_calibrated_on_escalated_prompts_keeps_its_promise() -> None:
     rng = np.random.default_rng(0)
     first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
-    second = calibrate_table(draw_prompts(rng, escalated(first, rng)))
-    asked = escalated(first, rng)
+    second = calibrate_table(draw_prompts(rng, find_escalated(first, rng)))
+    asked = find_escalated(first, rng)
     assert asked.size > PROMPTS / 8
-    assert not kept_rarely(second, asked, rng)
+    assert not is_rarely_kept(second, asked, rng)
 
 
 def test_escalation_chain_calibrated_on_all_prompts_breaks_its_promise() -> None:
@@ -67,5 +67,5 @@ def test_escalation_chain_calibrated_on_all_prompts_breaks_its_promise() -> None
     same = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
     hard = rng.random(PROMPTS) < 0.5
     # By itself it does as it promises.
-    assert not kept_rarely(same, hard, rng)
-    assert kept_rarely(same, escalated(first, rng), rng)
+    assert not is_rarely_kept(same, hard, rng)
+    assert is_rarely_kept(same, find_escalated(first, rng), rng)

@@ -17,7 +17,6 @@ from langchain_cfc import FeatureMap, calibrate
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import ClaimsRecord, tabulate
 from langchain_cfc.set_rules import Claims
 from tests.claims.worlds import count_unsupported, make_answers
@@ -28,12 +27,10 @@ SIZE = repetitions(40, share=0.3)
 MAPS = ["1", "group(tier)", "hat(mean_score, 4)", "hat(count, 3) + group(tier)", "bins(max_score, 3)"]
 LONG_MAPS = [*MAPS[:3], MAPS[4]]
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def sums(
+def sum_gaps(
     bag: list[ClaimsRecord], features: FeatureMap, k: int, *, marginal: bool = False, **options: Any
 ) -> dict[str, float]:
     """sum_i f(X_i) (kept_i - tau) for every guaranteed weighting, each prompt decided upon by the others."""
@@ -54,7 +51,7 @@ def sums(
     return totals
 
 
-def fit(features: str, seed: int) -> FeatureMap:
+def fit_map(features: str, seed: int) -> FeatureMap:
     answers = tabulate(make_answers(np.random.default_rng(seed), 60), claims=True)
     return FeatureMap.parse(features).fit(answers.draws)
 
@@ -67,7 +64,7 @@ def fit(features: str, seed: int) -> FeatureMap:
 def test_claims_promise_holds_for_any_bag_of_answers(features: str, k: int) -> None:
     for decimals in (None, 1):
         bag = make_answers(np.random.default_rng(k), SIZE, decimals=decimals)
-        assert min(sums(bag, fit(features, 99), k).values()) >= -ROUND_OFF
+        assert min(sum_gaps(bag, fit_map(features, 99), k).values()) >= -ROUND_OFF
 
 
 def test_claims_promise_holds_at_adaptive_stated_levels() -> None:
@@ -80,7 +77,7 @@ def test_claims_promise_holds_at_adaptive_stated_levels() -> None:
         features="hat(mean_score, 3)",
         fit_fraction=0.6,
     ).feature_map
-    assert min(sums(bag, fitted, 0, alpha="0.1", adaptive_alpha=True).values()) >= -ROUND_OFF
+    assert min(sum_gaps(bag, fitted, 0, alpha="0.1", adaptive_alpha=True).values()) >= -ROUND_OFF
 
 
 _success_scores = Claims._success_scores
@@ -115,12 +112,12 @@ def test_claims_promise_breaks_under_other_success_scores(
 ) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
     monkeypatch.setattr(Claims, "_success_scores", change)
-    assert max(sums(bag, fit("1", 99), 0)["1"] for bag in bags) < -SIZE / 20
+    assert max(sum_gaps(bag, fit_map("1", 99), 0)["1"] for bag in bags) < -SIZE / 20
 
 
 def test_claims_promise_breaks_for_hard_answers_under_one_threshold() -> None:
     bag = make_answers(np.random.default_rng(3), SIZE)
     hard = "group(tier)=hard"
-    features = fit("group(tier)", 99)
-    assert sums(bag, features, 0)[hard] >= -ROUND_OFF
-    assert sums(bag, features, 0, marginal=True)[hard] < -SIZE / 40
+    features = fit_map("group(tier)", 99)
+    assert sum_gaps(bag, features, 0)[hard] >= -ROUND_OFF
+    assert sum_gaps(bag, features, 0, marginal=True)[hard] < -SIZE / 40

@@ -31,7 +31,7 @@ REPETITIONS, TESTED = 200, 40
 NAMES = ("judge", *(f"noise {number}" for number in range(19)))
 
 
-def noisy_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
+def make_noisy_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
     """Prompts of three candidates, at least one of them correct, so that every prompt can be covered."""
     correct = rng.random((size, 3)) < 0.4
     correct[np.arange(size), rng.integers(0, 3, size)] = True
@@ -60,22 +60,22 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord]) -> int:
     return int(np.any(decide(artifact, labelled.draws).accepted & labelled.correct, axis=1).sum())
 
 
-def law_of(size: int) -> FloatArray:
+def compute_law(size: int) -> FloatArray:
     """(TESTED + 1,) the probabilities of the number covered."""
     rank = conformal_rank(size, compute_tau(ALPHA))
     found: FloatArray = stats.betabinom(TESTED, rank, size + 1 - rank).pmf(np.arange(TESTED + 1))
     return found
 
 
-def tails(total: int, sizes: list[int]) -> tuple[float, float]:
+def compute_tails(total: int, sizes: list[int]) -> tuple[float, float]:
     """Pr(sum <= total) and Pr(sum >= total) for one count of each law."""
     pmf = np.ones(1)
     for size in sizes:
-        pmf = np.convolve(pmf, law_of(size))
+        pmf = np.convolve(pmf, compute_law(size))
     return float(pmf[: total + 1].sum()), float(pmf[total:].sum())
 
 
-def fitted_on_calibration_prompts(records: list[PromptRecord]) -> CalibrationArtifact:
+def calibrate_on_fitted_prompts(records: list[PromptRecord]) -> CalibrationArtifact:
     """What nobody may do: the combination has seen the labels that its scores then calibrate with."""
     labelled, raw = tabulate_raw(records, NAMES)
     combination = fit_combination(NAMES, raw, labelled)
@@ -100,15 +100,15 @@ def test_combination_coverage_follows_its_law_if_fitted_on_a_fit_split() -> None
     sound = forbidden = 0
     sizes, forbidden_sizes = [], []
     for _ in range(REPETITIONS):
-        records, test = noisy_records(rng, 60), noisy_records(rng, TESTED)
+        records, test = make_noisy_records(rng, 60), make_noisy_records(rng, TESTED)
         artifact = reload_artifact(
             calibrate(records, alpha=ALPHA, features="1", combine=NAMES, fit_fraction=0.5)
         )
         sound += covered(artifact, test)
         sizes.append(artifact.calibration.size)
-        other = reload_artifact(fitted_on_calibration_prompts(records[:30]))
+        other = reload_artifact(calibrate_on_fitted_prompts(records[:30]))
         forbidden += covered(other, test)
         forbidden_sizes.append(other.calibration.size)
-    assert min(tails(sound, sizes)) > FALSE_ALARM / 2
-    low, _ = tails(forbidden, forbidden_sizes)
+    assert min(compute_tails(sound, sizes)) > FALSE_ALARM / 2
+    low, _ = compute_tails(forbidden, forbidden_sizes)
     assert low < FALSE_ALARM

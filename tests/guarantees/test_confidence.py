@@ -1,4 +1,4 @@
-"""Promises that hold for the very artifact with confidence 1 - delta: how often do they fail to?
+"""Promises for one artifact with confidence 1 - delta: they fail with probability at most delta.
 
 Every repetition draws fresh prompts, calibrates, saves and loads. What the artifact then does on all prompts
 is not estimated: it is a finite sum (see `laws`). So each repetition either keeps its promise or fails, and
@@ -22,7 +22,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify, levels
 from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
+from langchain_cfc.errors import OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import compute_tau, confident_rank
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
@@ -34,25 +34,23 @@ from .laws import (
     ROUND_OFF,
     TIERS,
     World,
-    broken,
+    agrees_with_chances,
     calibrate,
-    covered_at,
-    follows,
-    fresh_ids,
-    kept_by,
-    prompts,
-    same_as_served,
-    serve,
-    tail,
-    too_often,
-    uniform,
+    compute_coverage_at,
+    compute_smaller_tail,
+    draw_ids,
+    draw_prompts,
+    find_kept,
+    has_broken_bound,
+    is_same_as_served,
+    is_too_often,
+    is_uniform,
+    serve_prompts,
 )
 
 ALPHA, TAU = "0.2", 0.8
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +59,9 @@ def world() -> World:
     return World((0.9, 0.75, 0.6, 0.45), told=1.8)
 
 
-def coverage(artifact: CalibrationArtifact) -> FloatArray:
+def compute_coverage(artifact: CalibrationArtifact) -> FloatArray:
     """(9,) the true coverage at each difficulty; 1 where everything is flagged."""
-    return covered_at(decide(artifact, PROBES).thresholds)
+    return compute_coverage_at(decide(artifact, PROBES).thresholds)
 
 
 # The law of an order statistic ----------------------------------------------------------------------------
@@ -83,7 +81,7 @@ def test_confident_marginal_coverage_follows_its_beta_law() -> None:
     found: dict[bool, list[float]] = {True: [], False: []}
     covered = 0
     for number in range(repetitions(1000, share=0.1)):
-        calibration = prompts(rng, SIZE)
+        calibration = draw_prompts(rng, SIZE)
         for confident, truths in found.items():
             artifact = reload_artifact(
                 calibrate(
@@ -94,23 +92,23 @@ def test_confident_marginal_coverage_follows_its_beta_law() -> None:
                     **(SURE if confident else {}),
                 )
             )
-            truths.append(float(EQUAL @ coverage(artifact)))
+            truths.append(float(EQUAL @ compute_coverage(artifact)))
             if confident:
-                test = prompts(rng, TESTED)
+                test = draw_prompts(rng, TESTED)
                 decisions = decide(artifact, test.draws)
-                covered += int(kept_by(decisions, test).sum())
-                assert number >= 3 or same_as_served(decisions, serve(artifact, test))
+                covered += int(find_kept(decisions, test).sum())
+                assert number >= 3 or is_same_as_served(decisions, serve_prompts(artifact, test))
     failures = {confident: int((np.array(truths) < TAU).sum()) for confident, truths in found.items()}
     tried = len(found[True])
-    assert not too_often(failures[True], tried, float(DELTA))
-    assert follows(failures[True], [float(law.cdf(TAU))] * tried)
-    assert uniform(law.cdf(found[True]))
+    assert not is_too_often(failures[True], tried, float(DELTA))
+    assert agrees_with_chances(failures[True], [float(law.cdf(TAU))] * tried)
+    assert is_uniform(law.cdf(found[True]))
     # What is counted on test prompts, the truth nowhere used: the total of beta-binomial counts.
     counts = stats.betabinom(TESTED, rank, SIZE + 1 - rank)
-    assert tail(covered, tried, counts, TESTED) > FALSE_ALARM / 2
+    assert compute_smaller_tail(covered, tried, counts, TESTED) > FALSE_ALARM / 2
     # The rank that keeps the promise on average only fails for one calibration set in three.
-    assert too_often(failures[False], tried, float(DELTA))
-    assert not uniform(law.cdf(found[False]))
+    assert is_too_often(failures[False], tried, float(DELTA))
+    assert not is_uniform(law.cdf(found[False]))
 
 
 # Three groups of about 40 prompts, whose sizes are random; given the sizes, each fails on its own with its
@@ -119,7 +117,7 @@ def test_confident_marginal_coverage_follows_its_beta_law() -> None:
 GROUPS = ("easy", "middle", "hard")
 
 
-def joint(calibration: LabelledBatch, delta: str) -> tuple[float, dict[str, Any]]:
+def compute_joint_failure(calibration: LabelledBatch, delta: str) -> tuple[float, dict[str, Any]]:
     """The probability that some group fails, given how many prompts each has; and the laws of coverage."""
     sizes = {name: sum(one["tier"] == name for one in calibration.draws.metadata) for name in GROUPS}
     share = (1 - compute_tau(delta)) / len(GROUPS)
@@ -128,39 +126,39 @@ def joint(calibration: LabelledBatch, delta: str) -> tuple[float, dict[str, Any]
     return 1.0 - math.prod(1.0 - float(law.cdf(TAU)) for law in laws.values()), laws
 
 
-def by_group(coverages: FloatArray) -> dict[str, float]:
+def average_by_group(coverages: FloatArray) -> dict[str, float]:
     return {name: float(coverages[name == TIERS].mean()) for name in GROUPS}
 
 
-def members(table: LabelledBatch, name: str) -> LabelledBatch:
+def take_members(table: LabelledBatch, name: str) -> LabelledBatch:
     return table.take(np.array([row for row, one in enumerate(table.draws.metadata) if one["tier"] == name]))
 
 
 @pytest.mark.long
 def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
     rng = np.random.default_rng(2)
-    features = FeatureMap.parse("group(tier)").fit(prompts(rng, 200).draws)
+    features = FeatureMap.parse("group(tier)").fit(draw_prompts(rng, 200).draws)
     delta = "0.2"
     failed: dict[str, list[bool]] = {"grouped": [], "on average": [], "undivided": []}
     chances, ranks = [], []
     for number in range(repetitions(400)):
-        calibration = prompts(rng, 120)
-        chance, laws = joint(calibration, delta)
+        calibration = draw_prompts(rng, 120)
+        chance, laws = compute_joint_failure(calibration, delta)
         options: dict[str, Any] = {"alpha": ALPHA, "features": features}
         artifact = reload_artifact(
             calibrate(calibration, threshold_rule="grouped", confident=True, delta=delta, **options)
         )
-        truths = by_group(coverage(artifact))
+        truths = average_by_group(compute_coverage(artifact))
         failed["grouped"].append(min(truths.values()) < TAU)
         chances.append(chance)
         ranks += [float(laws[name].cdf(truths[name])) for name in GROUPS]
         # Controls: the conditional rule, which keeps each group's promise on average; and all of delta spent
         # on every group.
         average = reload_artifact(calibrate(calibration, **options))
-        failed["on average"].append(min(by_group(coverage(average)).values()) < TAU)
+        failed["on average"].append(min(average_by_group(compute_coverage(average)).values()) < TAU)
         undivided = [
             calibrate(
-                members(calibration, name),
+                take_members(calibration, name),
                 alpha=ALPHA,
                 features="1",
                 threshold_rule="marginal",
@@ -171,19 +169,19 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
         ]
         failed["undivided"].append(
             any(
-                by_group(coverage(reload_artifact(one)))[name] < TAU
+                average_by_group(compute_coverage(reload_artifact(one)))[name] < TAU
                 for name, one in zip(GROUPS, undivided, strict=True)
             )
         )
         if number < 3:
-            test = prompts(rng, TESTED)
-            assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
+            test = draw_prompts(rng, TESTED)
+            assert is_same_as_served(decide(artifact, test.draws), serve_prompts(artifact, test))
     tried = len(chances)
-    assert not too_often(sum(failed["grouped"]), tried, float(delta))
-    assert follows(sum(failed["grouped"]), chances)
-    assert uniform(ranks)
-    assert too_often(sum(failed["on average"]), tried, float(delta))
-    assert too_often(sum(failed["undivided"]), tried, float(delta))
+    assert not is_too_often(sum(failed["grouped"]), tried, float(delta))
+    assert agrees_with_chances(sum(failed["grouped"]), chances)
+    assert is_uniform(ranks)
+    assert is_too_often(sum(failed["on average"]), tried, float(delta))
+    assert is_too_often(sum(failed["undivided"]), tried, float(delta))
 
 
 @pytest.mark.long
@@ -209,8 +207,8 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
             seen = world.truth(artifact)
             weights = [one.values(seen.decisions.features) for one in features.guaranteed_weights()]
             failures[confident] += min(seen.mean(seen.kept, one) for one in weights) < TAU - ROUND_OFF
-    assert not too_often(failures[True], tried, float(DELTA))
-    assert too_often(failures[False], tried, float(DELTA))
+    assert not is_too_often(failures[True], tried, float(DELTA))
+    assert is_too_often(failures[False], tried, float(DELTA))
 
 
 # Tested levels --------------------------------------------------------------------------------------------
@@ -222,15 +220,15 @@ STEPS = [f"{step / 100:g}" for step in range(14, 21)]
 RARE = "0.02"
 
 
-def failing(artifact: CalibrationArtifact) -> bool:
-    return bool(EQUAL @ coverage(artifact) < TAU)
+def is_failing(artifact: CalibrationArtifact) -> bool:
+    return bool(EQUAL @ compute_coverage(artifact) < TAU)
 
 
-def after_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationArtifact | None:
+def calibrate_with_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationArtifact | None:
     """None where the target is refused, which is no failure."""
     try:
         return calibrate(
-            prompts(rng, 160),
+            draw_prompts(rng, 160),
             alpha=ALPHA,
             features=features,
             confident=True,
@@ -245,26 +243,26 @@ def after_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationAr
 @pytest.mark.long
 def test_tested_levels_keep_the_promise_with_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
-    features = FeatureMap.parse(SOFT).fit(prompts(rng, 200).draws)
+    features = FeatureMap.parse(SOFT).fit(draw_prompts(rng, 200).draws)
     tried, controls = repetitions(120), repetitions(130)
     failures, lower = 0, 0
     for number in range(tried):
-        artifact = after_tests(rng, features)
+        artifact = calibrate_with_tests(rng, features)
         if artifact is None:
             continue
         served = reload_artifact(artifact)
-        failures += failing(served)
+        failures += is_failing(served)
         lower += served.levels[0].effective_alpha is not None
         if number < 3:
-            test = prompts(rng, TESTED)
-            assert same_as_served(decide(served, test.draws), serve(served, test))
-    assert not too_often(failures, tried, float(RARE))
+            test = draw_prompts(rng, TESTED)
+            assert is_same_as_served(decide(served, test.draws), serve_prompts(served, test))
+    assert not is_too_often(failures, tried, float(RARE))
     # The test chose in most repetitions, and seldom refused.
     assert lower > tried / 2
     # Control: the share of misses itself in place of its p-value. No file: loading one would refuse it.
     monkeypatch.setattr(levels, "binomial_p_value", lambda missed, size, rate: float(missed > rate * size))
-    guessed = [after_tests(rng, features) for _ in range(controls)]
-    assert too_often(sum(failing(one) for one in guessed if one is not None), controls, float(RARE))
+    guessed = [calibrate_with_tests(rng, features) for _ in range(controls)]
+    assert is_too_often(sum(is_failing(one) for one in guessed if one is not None), controls, float(RARE))
 
 
 @pytest.mark.long
@@ -272,21 +270,21 @@ def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
     # The same test, exact p-values and all, on prompts that the threshold has been fitted to. And without a
     # test the level itself fails as often, since the rule keeps a little more than it has to.
     rng = np.random.default_rng(5)
-    features = FeatureMap.parse("hat(meta(difficulty), 9)").fit(prompts(rng, 200).draws)
+    features = FeatureMap.parse("hat(meta(difficulty), 9)").fit(draw_prompts(rng, 200).draws)
     controls = repetitions(160)
     untested = chosen = 0
     for _ in range(controls):
-        calibration = prompts(rng, 120)
+        calibration = draw_prompts(rng, 120)
         artifact = calibrate(calibration, alpha=STEPS, features=features, allow_unattainable=True)
         # Loading it would refuse it.
-        chosen += failing(
+        chosen += is_failing(
             levels.select_tested_levels(reload_artifact(artifact), calibration, {ALPHA: STEPS}, RARE)
         )
         untested += bool(
-            EQUAL @ covered_at(artifact.rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
+            EQUAL @ compute_coverage_at(artifact.rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
         )
-    assert too_often(chosen, controls, float(RARE))
-    assert too_often(untested, controls, float(RARE))
+    assert is_too_often(chosen, controls, float(RARE))
+    assert is_too_often(untested, controls, float(RARE))
 
 
 # Certificates of one frozen artifact ----------------------------------------------------------------------
@@ -319,27 +317,27 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
         assert certificate.mean_set_size is not None
         assert certificate.mean_set_size_at_most is not None
         too_small = certificate.mean_set_size_at_most < size - ROUND_OFF
-        failures["certified"] += too_small or broken(certificate, seen, artifact)
+        failures["certified"] += too_small or has_broken_bound(certificate, seen, artifact)
         # Controls: all of delta spent on every bound; the mean itself for a bound on it; and calibration
         # prompts, under names that are not recognised.
-        failures["undivided"] += broken(
+        failures["undivided"] += has_broken_bound(
             certificate, seen, artifact, lambda _, successes, among: lower_bound(successes, among, 0.05)
         )
         failures["mean size"] += certificate.mean_set_size < size
         used = records.take(made.calibration.split.rows(records)["calibration"])
-        again = certify(made, replace(used, ids=fresh_ids(rng, len(used)))).certificates[0]
-        failures["in sample"] += broken(again, seen, artifact)
+        again = certify(made, replace(used, ids=draw_ids(rng, len(used)))).certificates[0]
+        failures["in sample"] += has_broken_bound(again, seen, artifact)
         if number < 3:
             test = world.sample(rng, TESTED)
-            results = serve(artifact, test)
-            assert same_as_served(decide(artifact, test.draws), results)
+            results = serve_prompts(artifact, test)
+            assert is_same_as_served(decide(artifact, test.draws), results)
             assert results[0].guarantee.certificate == certificate
             # Under their own names they are recognised and refused.
             with pytest.raises(OverlapError):
                 certify(calibrate(used, alpha=ALPHA, features=features, allow_unattainable=True), used)
-    assert not too_often(failures["certified"], tried, 0.05)
+    assert not is_too_often(failures["certified"], tried, 0.05)
     for control in ("undivided", "mean size", "in sample"):
-        assert too_often(failures[control], tried, 0.05), control
+        assert is_too_often(failures[control], tried, 0.05), control
 
 
 @pytest.mark.long
@@ -351,11 +349,11 @@ def test_exact_coverage_sums_agree_with_sampled_prompts(world: World) -> None:
     )
     test = world.sample(rng, 100_000)
     seen = world.truth(made)
-    counted = int(kept_by(decide(made, test.draws), test).sum())
+    counted = int(find_kept(decide(made, test.draws), test).sum())
     law = stats.binom(len(test), seen.mean(seen.kept))
     assert min(law.cdf(counted), law.sf(counted - 1)) > FALSE_ALARM / 2
-    smooth = calibrate(prompts(rng, 200), alpha=ALPHA, features=SOFT)
-    test = prompts(rng, 100_000)
-    counted = int(kept_by(decide(smooth, test.draws), test).sum())
-    law = stats.binom(len(test), float(EQUAL @ coverage(smooth)))
+    smooth = calibrate(draw_prompts(rng, 200), alpha=ALPHA, features=SOFT)
+    test = draw_prompts(rng, 100_000)
+    counted = int(find_kept(decide(smooth, test.draws), test).sum())
+    law = stats.binom(len(test), float(EQUAL @ compute_coverage(smooth)))
     assert min(law.cdf(counted), law.sf(counted - 1)) > FALSE_ALARM / 2

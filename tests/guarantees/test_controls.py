@@ -1,9 +1,9 @@
-"""What must not be done, beside what is done, put to the same check.
+"""Negative controls: forbidden procedures fail the check that the permitted procedure passes.
 
 Every repetition draws fresh prompts, calibrates, saves and loads; the mean of f (kept - tau) over fresh test
-prompts has an expectation of at least 0, and is at most alpha, so it can be bet against (`log_wealth`). A
-sound rule reaches the alarm with probability at most `FALSE_ALARM`. Every control is off by several
-hundredths; at 200 repetitions and alpha = 0.2 the bets resolve 0.02.
+prompts has an expectation of at least 0, and is at most alpha, so it can be bet against
+(`compute_log_wealth`). A sound rule reaches the alarm with probability at most `FALSE_ALARM`. Every control
+is off by several hundredths; at 200 repetitions and alpha = 0.2 the bets resolve 0.02.
 """
 
 from __future__ import annotations
@@ -22,39 +22,37 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
-from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from tests.factories import reload_artifact
-from tests.guarantees.promises import log_wealth, promise_gaps
+from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
     calibrate,
-    fresh_ids,
-    kept_by,
-    prompts,
-    records_of,
-    same_as_served,
-    serve,
+    draw_ids,
+    draw_prompts,
+    find_kept,
+    is_same_as_served,
+    make_records,
+    serve_prompts,
 )
 
 ALPHA, TAU = "0.2", 0.8
 TESTED = 20
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
     """A map fitted on prompts that are used for nothing else."""
-    return FeatureMap.parse(text).fit(prompts(rng, 400).draws)
+    return FeatureMap.parse(text).fit(draw_prompts(rng, 400).draws)
 
 
-def worst(rounds: Sequence[dict[str, float]]) -> float:
+def find_largest_wealth(rounds: Sequence[dict[str, float]]) -> float:
     """The largest log wealth of any weighting."""
-    return max(log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
+    return max(compute_log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
 
 
 # A cache at serving, and another number of candidates -------------------------------------------------------
@@ -76,31 +74,33 @@ def test_repeated_or_fewer_candidates_break_the_promise() -> None:
     for number in range(repetitions(200, share=0.4)):
         artifact = reload_artifact(
             calibrate(
-                prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
+                draw_prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
             )
         )
-        test = prompts(rng, TESTED, hopeless=True)
-        own.append(promise_gaps(artifact, test))
-        from_cache.append(promise_gaps(artifact, copy_first_candidate(test)))
+        test = draw_prompts(rng, TESTED, hopeless=True)
+        own.append(measure_promise_gaps(artifact, test))
+        from_cache.append(measure_promise_gaps(artifact, copy_first_candidate(test)))
         with pytest.raises(InputError, match="n = 4 candidates"):
             decide(artifact, test.keep_first_candidates(2).draws)
-        fewer.append(promise_gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2)))
+        fewer.append(
+            measure_promise_gaps(artifact.model_copy(update={"n": 2}), test.keep_first_candidates(2))
+        )
         if number < 3:
-            assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
+            assert is_same_as_served(decide(artifact, test.draws), serve_prompts(artifact, test))
             # Serving cannot see it in the candidates.
-            assert same_as_served(
+            assert is_same_as_served(
                 decide(artifact, copy_first_candidate(test).draws),
-                serve(artifact, copy_first_candidate(test)),
+                serve_prompts(artifact, copy_first_candidate(test)),
             )
-    assert worst(own) < ALARM
-    assert log_wealth([one["1"] for one in from_cache], 1.0 - TAU) > ALARM
-    assert log_wealth([one["1"] for one in fewer], 1.0 - TAU) > ALARM
+    assert find_largest_wealth(own) < ALARM
+    assert compute_log_wealth([one["1"] for one in from_cache], 1.0 - TAU) > ALARM
+    assert compute_log_wealth([one["1"] for one in fewer], 1.0 - TAU) > ALARM
 
 
 def test_drawing_from_a_model_ignores_its_cache() -> None:
     rng = np.random.default_rng(2)
-    artifact = calibrate(prompts(rng, 60), alpha=ALPHA, features="1")
-    (record,) = records_of(prompts(rng, 1))
+    artifact = calibrate(draw_prompts(rng, 60), alpha=ALPHA, features="1")
+    (record,) = make_records(draw_prompts(rng, 1))
     model = ReplayChatModel.from_records([record]).model_copy(update={"cache": InMemoryCache()})
     assert len({str(model.invoke(str(record.input)).response_metadata) for _ in range(4)}) == 1
     chain = CFCRunnable(generator=model, verifier=RecordedScores(), artifact=artifact)
@@ -111,7 +111,7 @@ def test_drawing_from_a_model_ignores_its_cache() -> None:
 # Plain comparisons of floats --------------------------------------------------------------------------------
 
 
-def plainly(
+def apply_cap_plainly(
     cls: type[Thresholds],
     values: FloatArray,
     errors: FloatArray,
@@ -123,21 +123,21 @@ def plainly(
     return cls(np.where(values < cap, values, np.inf), np.zeros_like(errors), known)
 
 
-def one_by_one(_: object, __: object, reduced: FloatArray) -> BoolArray:
+def find_no_capped_prompt(_: object, __: object, reduced: FloatArray) -> BoolArray:
     """`ConditionalThreshold._surely_capped` as if no prompt's threshold were known beforehand."""
     return np.zeros(len(reduced), dtype=np.bool_)
 
 
-def certain(rng: np.random.Generator, size: int) -> LabelledBatch:
+def draw_certain_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     """All candidates are right, so that the success score is the feature `min_score`, and the threshold."""
     scores = rng.random((size, 3))
     answers = [["right"] * 3] * size
-    return LabelledBatch.of(fresh_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
+    return LabelledBatch.of(draw_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
 
 
-def doubtful(rng: np.random.Generator, size: int) -> LabelledBatch:
+def draw_doubtful_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     """Four prompts in five are hopeless, whatever they look like, so that every threshold is the cap."""
-    table = prompts(rng, size)
+    table = draw_prompts(rng, size)
     return replace(table, correct=table.correct & (rng.random(size) > 0.8)[:, np.newaxis])
 
 
@@ -146,8 +146,8 @@ def doubtful(rng: np.random.Generator, size: int) -> LabelledBatch:
     ("sampled", "features"),
     [
         # Not `min_score` by itself: a fit with coefficients 0 and 1 is exact.
-        (certain, "hat(min_score, 5) + std_score"),
-        (doubtful, "hat(mean_score, 5) + std_score"),
+        (draw_certain_prompts, "hat(min_score, 5) + std_score"),
+        (draw_doubtful_prompts, "hat(mean_score, 5) + std_score"),
     ],
 )
 def test_plain_float_comparisons_break_the_promise_at_a_level_or_the_cap(
@@ -165,16 +165,16 @@ def test_plain_float_comparisons_break_the_promise_at_a_level_or_the_cap(
     for number in range(repetitions(300, share=0.6)):
         artifact = reload_artifact(calibrate(sampled(rng, 100), **options))
         test = sampled(rng, TESTED)
-        own.append(promise_gaps(artifact, test))
+        own.append(measure_promise_gaps(artifact, test))
         if number < 3:
-            assert same_as_served(decide(artifact, test.draws), serve(artifact, test))
+            assert is_same_as_served(decide(artifact, test.draws), serve_prompts(artifact, test))
         with monkeypatch.context() as patched:
-            patched.setattr(Thresholds, "apply_cap", classmethod(plainly))
+            patched.setattr(Thresholds, "apply_cap", classmethod(apply_cap_plainly))
             # Asked one by one: the base fit, which answers for many at once, is exact here by luck.
-            patched.setattr(ConditionalThreshold, "_find_surely_capped", one_by_one)
-            plain.append(promise_gaps(artifact, test))
-    assert worst(own) < ALARM
-    assert log_wealth([one["1"] for one in plain], 1.0 - TAU) > ALARM
+            patched.setattr(ConditionalThreshold, "_find_surely_capped", find_no_capped_prompt)
+            plain.append(measure_promise_gaps(artifact, test))
+    assert find_largest_wealth(own) < ALARM
+    assert compute_log_wealth([one["1"] for one in plain], 1.0 - TAU) > ALARM
 
 
 # A level chosen after the answer ----------------------------------------------------------------------------
@@ -191,13 +191,13 @@ def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     by_lot: dict[str, list[float]] = {level: [] for level in LEVELS}
     afterwards: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(repetitions(320)):
-        artifact = reload_artifact(calibrate(prompts(rng, 99), alpha=LEVELS, features=features))
-        test = prompts(rng, TESTED)
+        artifact = reload_artifact(calibrate(draw_prompts(rng, 99), alpha=LEVELS, features=features))
+        test = draw_prompts(rng, TESTED)
         lots = rng.choice(LEVELS, TESTED)
         undecided = np.ones(TESTED, dtype=np.bool_)
         for level in reversed(LEVELS):
             decisions = decide(artifact, test.draws, level)
-            gap = kept_by(decisions, test) - (1.0 - float(level))
+            gap = find_kept(decisions, test) - (1.0 - float(level))
             answered = undecided & (decisions.accepted.any(axis=1) | (level == LEVELS[0]))
             undecided &= ~answered
             afterwards[level].append(float(np.mean(answered * gap)))
@@ -205,9 +205,9 @@ def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
         if number == 0:
             # Serving settles the level before it draws, and has no others to offer.
             with pytest.raises(InputError, match="not calibrated at alpha"):
-                serve(artifact, test, alpha="0.15")
-    assert all(log_wealth(found, float(level)) < ALARM for level, found in by_lot.items())
-    assert max(log_wealth(found, float(level)) for level, found in afterwards.items()) > ALARM
+                serve_prompts(artifact, test, alpha="0.15")
+    assert all(compute_log_wealth(found, float(level)) < ALARM for level, found in by_lot.items())
+    assert max(compute_log_wealth(found, float(level)) for level, found in afterwards.items()) > ALARM
 
 
 # A penalised constant ---------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_penalised_constant_breaks_the_marginal_promise() -> None:
     found: dict[Any, list[float]] = {"slopes": [], "all": []}
     kinds: dict[Any, str] = {}
     for number in range(repetitions(300)):
-        calibration, test = prompts(rng, 90), prompts(rng, TESTED)
+        calibration, test = draw_prompts(rng, 90), draw_prompts(rng, TESTED)
         for penalised, rounds in found.items():
             artifact: CalibrationArtifact = reload_artifact(
                 calibrate(
@@ -232,9 +232,9 @@ def test_penalised_constant_breaks_the_marginal_promise() -> None:
                     fit_fraction=0.3,
                 )
             )
-            rounds.append(promise_gaps(artifact, test)["1"])
+            rounds.append(measure_promise_gaps(artifact, test)["1"])
             kinds[penalised] = artifact.guarantee().kind
-            assert number or same_as_served(decide(artifact, test.draws), serve(artifact, test))
-    assert log_wealth(found["slopes"], 1.0 - TAU) < ALARM
-    assert log_wealth(found["all"], 1.0 - TAU) > ALARM
+            assert number or is_same_as_served(decide(artifact, test.draws), serve_prompts(artifact, test))
+    assert compute_log_wealth(found["slopes"], 1.0 - TAU) < ALARM
+    assert compute_log_wealth(found["all"], 1.0 - TAU) > ALARM
     assert kinds == {"slopes": "marginal", "all": "heuristic"}

@@ -24,7 +24,7 @@ from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
 from tests.lengths import mostly_long, repetitions
 
-from .laws import ROUND_OFF, calibrate, fresh_ids, too_often
+from .laws import ROUND_OFF, calibrate, draw_ids, is_too_often
 
 RATE, DELTA = "0.1", "0.1"
 PROMPTS = 120
@@ -41,7 +41,7 @@ class Scale:
         kinds = rng.integers(0, len(self.scores), size)
         right = rng.random(size) >= self.wrong[kinds]
         scores = self.scores[kinds][:, np.newaxis]
-        return LabelledBatch.of(fresh_ids(rng, size), scores, right[:, np.newaxis], [["a"]] * size)
+        return LabelledBatch.of(draw_ids(rng, size), scores, right[:, np.newaxis], [["a"]] * size)
 
     def rate_below(self, cut: float) -> float:
         """The wrong-answer rate where the mean score is at most a cut."""
@@ -82,7 +82,9 @@ def artifact() -> CalibrationArtifact:
     return calibrate(everyone, alpha="0.5", features="1")
 
 
-def certify(artifact: CalibrationArtifact, labelled: LabelledBatch, **options: Any) -> list[AnswerPolicy]:
+def certify_cuts(
+    artifact: CalibrationArtifact, labelled: LabelledBatch, **options: Any
+) -> list[AnswerPolicy]:
     """The certified policies, by ascending rate."""
     given = {"max_wrong_rates": [RATE], "delta": DELTA, **options}
     try:
@@ -102,7 +104,7 @@ def count_failures(
     """In how many repetitions a cut is certified whose rate is too high, and any cut at all."""
     failures = found = 0
     for _ in range(tried):
-        for policy in certify(artifact, scale.sample(rng, size)):
+        for policy in certify_cuts(artifact, scale.sample(rng, size)):
             assert policy.max_mean_score is not None
             failures += scale.rate_below(policy.max_mean_score) > float(RATE) + ROUND_OFF
             found += 1
@@ -116,7 +118,7 @@ def test_certified_cut_rarely_exceeds_its_wrong_answer_rate(name: str, artifact:
     rng = np.random.default_rng(sorted(SCALES).index(name))
     tried = repetitions(300, share=1 / 6)
     failures, _ = count_failures(SCALES[name], artifact, rng, tried)
-    assert not too_often(failures, tried, float(DELTA))
+    assert not is_too_often(failures, tried, float(DELTA))
 
 
 def test_certified_cuts_are_found_where_answers_are_good(artifact: CalibrationArtifact) -> None:
@@ -129,7 +131,7 @@ def test_certified_cuts_are_found_where_answers_are_good(artifact: CalibrationAr
     # The safest prompts are wrong, and the sequences that start later find a cut nevertheless.
     scale = make_scale([0.05], [1.0, 0.0], 500)
     tried = repetitions(20, share=0.5)
-    assert sum(bool(certify(artifact, scale.sample(rng, 600))) for _ in range(tried)) >= 0.75 * tried
+    assert sum(bool(certify_cuts(artifact, scale.sample(rng, 600))) for _ in range(tried)) >= 0.75 * tried
 
 
 # Controls: all ranks are tested at level delta, and those that pass count although others before them failed;
@@ -159,7 +161,7 @@ def test_cuts_chosen_without_a_test_sequence_exceed_their_rate(
     monkeypatch.setattr(cuts, function, select)
     scale, tried = SCALES["just above the rate everywhere"], repetitions(100, share=0.3)
     failures, _ = count_failures(scale, artifact, np.random.default_rng(2), tried, 400)
-    assert too_often(failures, tried, float(DELTA))
+    assert is_too_often(failures, tried, float(DELTA))
 
 
 @pytest.mark.long
@@ -176,4 +178,4 @@ def test_all_bounds_of_the_trade_off_curve_hold_together(artifact: CalibrationAr
             scale.rate_below(one.policy.max_mean_score or 0.0) > one.wrong_rate_at_most + ROUND_OFF
             for one in made.certified_policy.curve
         )
-    assert not too_often(failures, tried, float(DELTA))
+    assert not is_too_often(failures, tried, float(DELTA))

@@ -1,4 +1,4 @@
-"""Draw rules keep the promise word for word, and what is no draw rule breaks it.
+"""Draw rules keep the promise, and rules that look at more than the drawn candidates break it.
 
 As in `test_leave_one_out`, each of N + 1 prompts is decided upon by the others, and under every guaranteed
 weighting the sum of f(X) (kept - tau) is at least 0, without any tolerance for chance: prompts that a rule
@@ -20,11 +20,10 @@ from langchain_cfc import FeatureMap, PromptRecord
 from langchain_cfc.calibration import fit
 from langchain_cfc.candidates import LabelledBatch, score_by_agreement
 from langchain_cfc.draw_rules import DrawRule, replay
-from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.verifiers import SelfConsistency
 from tests.guarantees.promises import make_prompts
-from tests.guarantees.test_leave_one_out import ROUND_OFF, sums
+from tests.guarantees.test_leave_one_out import ROUND_OFF, sum_leave_one_out_gaps
 from tests.lengths import mostly_long, repetitions
 
 N, SIZE = 8, repetitions(40, share=0.3)
@@ -41,9 +40,7 @@ SEPARATE = Provenance(n=N, verifier={"id": "sequence-probability"})
 VOTES = Provenance(n=N, verifier=dict(SelfConsistency(normalise=None).fingerprint))
 Shorten = Callable[..., LabelledBatch]
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def make_bag(seed: int, *, votes: bool = False) -> list[PromptRecord]:
@@ -60,11 +57,13 @@ def make_bag(seed: int, *, votes: bool = False) -> list[PromptRecord]:
     return scored
 
 
-def measure(
+def measure_gaps(
     bag: list[PromptRecord], features: str, draws: str, provenance: Provenance, **options: Any
 ) -> dict[str, float]:
     rule = FeatureMap.parse(features).fit(tabulate(make_bag(99)).draws)
-    return sums(bag, rule, draws=draws, provenance=provenance, **{"alpha": "0.3", **options})
+    return sum_leave_one_out_gaps(
+        bag, rule, draws=draws, provenance=provenance, **{"alpha": "0.3", **options}
+    )
 
 
 @mostly_long("draws", RULES, quick=3)
@@ -72,35 +71,35 @@ def measure(
     "features", [*(pytest.param(one, marks=pytest.mark.long) for one in MAPS[:-1]), MAPS[-1]]
 )
 def test_draw_rule_promise_holds_for_any_bag_of_prompts(features: str, draws: str) -> None:
-    found = measure(make_bag(MAPS.index(features)), features, draws, SEPARATE)
+    found = measure_gaps(make_bag(MAPS.index(features)), features, draws, SEPARATE)
     assert min(found.values()) >= -ROUND_OFF
 
 
 @mostly_long("draws", [RULES[1], RULES[4], RULES[5]], quick=1)
 def test_draw_rule_promise_holds_for_agreement_scores(draws: str) -> None:
-    found = measure(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
+    found = measure_gaps(make_bag(7, votes=True), "entropy + group(tier)", draws, VOTES)
     assert min(found.values()) >= -ROUND_OFF
 
 
 @mostly_long("set_rule", ["best_prefix", "unique(rank)", "at_least_one"], quick=1)
 def test_draw_rule_promise_holds_for_every_set_rule(set_rule: str) -> None:
-    found = measure(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
+    found = measure_gaps(make_bag(8), "group(tier)", RULES[1], SEPARATE, set_rule=set_rule)
     assert min(found.values()) >= -ROUND_OFF
 
 
-def until_correct(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+def draw_until_correct(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
     """Look at labels: draw until a candidate is correct."""
     first = labelled.correct.argmax(axis=1) + 1
     return labelled.keep_drawn(np.where(labelled.correct.any(axis=1), first, rule.at_most).astype(np.int64))
 
 
-def until_best(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+def draw_until_best(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
     """Look at later draws: stop at the best of all recorded candidates."""
     del rule
     return labelled.keep_drawn(labelled.draws.scores.argmin(axis=1).astype(np.int64) + 1)
 
 
-def with_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
+def reuse_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__: Any) -> LabelledBatch:
     """Reuse the scores that candidates had among all recorded ones."""
     return replay(rule, labelled)
 
@@ -108,9 +107,9 @@ def with_recorded_scores(rule: DrawRule, labelled: LabelledBatch, *_: Any, **__:
 @mostly_long(
     ("shorten", "draws", "votes"),
     [
-        (until_correct, "lead(1, at_most=8)", False),
-        (until_best, "lead(1, at_most=8)", False),
-        (with_recorded_scores, "lead(3, rounds=2+1)", True),
+        (draw_until_correct, "lead(1, at_most=8)", False),
+        (draw_until_best, "lead(1, at_most=8)", False),
+        (reuse_recorded_scores, "lead(3, rounds=2+1)", True),
     ],
     quick=1,
 )
@@ -119,7 +118,7 @@ def test_draw_rule_promise_breaks_if_calibration_stops_by_other_information(
 ) -> None:
     def lowest() -> float:
         provenance = VOTES if votes else SEPARATE
-        found = [measure(make_bag(seed, votes=votes), "1", draws, provenance)["1"] for seed in (1, 2)]
+        found = [measure_gaps(make_bag(seed, votes=votes), "1", draws, provenance)["1"] for seed in (1, 2)]
         return min(found)
 
     assert lowest() >= -ROUND_OFF

@@ -1,8 +1,8 @@
-"""Equalities: what is exact, what is exact up to a known slack, and what a known shift costs.
+"""Laws of coverage: exact equalities, equalities up to a known slack, and coverage under a known shift.
 
 Every repetition draws fresh prompts, calibrates, saves and loads. Success scores are continuous, every prompt
-has a correct candidate. Laws are of expectations and tested by betting (`log_wealth`): the alarm of a sound
-rule sounds with probability at most `FALSE_ALARM`, for any number of repetitions.
+has a correct candidate. Laws are of expectations and tested by betting (`compute_log_wealth`): the alarm of a
+sound rule sounds with probability at most `FALSE_ALARM`, for any number of repetitions.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.errors import InputError
 from tests.factories import reload_artifact
-from tests.guarantees.promises import log_wealth
+from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
 
 from .laws import (
@@ -30,22 +30,20 @@ from .laws import (
     GRID,
     PROBES,
     RATIO,
+    agrees_with_zero,
     calibrate,
-    covered_at,
-    kept_by,
-    prompts,
-    same_as_served,
-    serve,
-    zero,
+    compute_coverage_at,
+    draw_prompts,
+    find_kept,
+    is_same_as_served,
+    serve_prompts,
 )
 
 ALPHA, TAU = "0.2", 0.8
 SOFT = "hat(meta(difficulty), 4)"
 ROUND_OFF = 1e-12
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 # Where prompts are served after a shift: the likelihood ratio to equal shares is the metadata `ratio`.
 SHIFTED = RATIO / RATIO.sum()
@@ -53,18 +51,18 @@ SHIFTED = RATIO / RATIO.sum()
 
 def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
     """A map fitted on prompts that are used for nothing else."""
-    return FeatureMap.parse(text).fit(prompts(rng, 400).draws)
+    return FeatureMap.parse(text).fit(draw_prompts(rng, 400).draws)
 
 
-def gains(
+def measure_gains(
     artifact: CalibrationArtifact, rng: np.random.Generator, shares: FloatArray = EQUAL
 ) -> dict[str, float]:
     """The mean of f (kept - tau) over 40 fresh prompts, by weighting; in [-tau, alpha], since f <= 1."""
     tau = artifact.guarantee().target_coverage
-    test = prompts(rng, 40, shares=shares)
+    test = draw_prompts(rng, 40, shares=shares)
     drawn = rng.random(len(test)) if artifact.randomised else None
     decisions = decide(artifact, test.draws, uniforms=drawn)
-    kept = kept_by(decisions, test)
+    kept = find_kept(decisions, test)
     return {
         one.name: float(np.mean(one.values(decisions.features) * (kept - tau)))
         for one in artifact.feature_map.guaranteed_weights()
@@ -92,7 +90,7 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
     shares = SHIFTED if options else EQUAL
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for _ in range(repetitions(400)):
-        calibration = prompts(rng, 19)
+        calibration = draw_prompts(rng, 19)
         for randomised, rounds in found.items():
             artifact = reload_artifact(
                 calibrate(
@@ -104,18 +102,20 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
                     **options,
                 )
             )
-            rounds.append(gains(artifact, rng, shares))
+            rounds.append(measure_gains(artifact, rng, shares))
     names = list(found[True][0])
-    assert all(zero([one[name] for one in found[True]], 0.5, 0.5, log_wealth) for name in names)
-    assert not zero([one["1"] for one in found[False]], 0.5, 0.5, log_wealth)
+    assert all(
+        agrees_with_zero([one[name] for one in found[True]], 0.5, 0.5, compute_log_wealth) for name in names
+    )
+    assert not agrees_with_zero([one["1"] for one in found[False]], 0.5, 0.5, compute_log_wealth)
 
 
 def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     artifact = reload_artifact(
-        calibrate(prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True)
+        calibrate(draw_prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True)
     )
-    test = prompts(rng, 60)
+    test = draw_prompts(rng, 60)
     drawn: list[int] = []
 
     def seeded(bits: int) -> int:
@@ -124,10 +124,10 @@ def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.Monk
 
     # The source nobody can steer is replaced by one that can be repeated.
     monkeypatch.setattr(secrets, "randbits", seeded)
-    results = serve(artifact, test)
+    results = serve_prompts(artifact, test)
     assert len(set(drawn)) == len(test)
     uniforms = (np.array(drawn) + 0.5) / 2.0**52
-    assert same_as_served(decide(artifact, test.draws, uniforms=uniforms), results)
+    assert is_same_as_served(decide(artifact, test.draws, uniforms=uniforms), results)
     with pytest.raises(InputError, match="uniforms"):
         decide(artifact, test.draws)
 
@@ -139,17 +139,17 @@ def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.Monk
 SIZE = 60
 
 
-def truths(artifact: CalibrationArtifact, shares: FloatArray = EQUAL) -> dict[str, float]:
+def compute_true_gains(artifact: CalibrationArtifact, shares: FloatArray = EQUAL) -> dict[str, float]:
     """The expectation of f (kept - tau) over prompts, given the artifact, by weighting."""
     decisions = decide(artifact, PROBES)
-    gap = covered_at(decisions.thresholds) - TAU
+    gap = compute_coverage_at(decisions.thresholds) - TAU
     return {
         one.name: float(shares @ (one.values(decisions.features) * gap))
         for one in artifact.feature_map.guaranteed_weights()
     }
 
 
-def largest(values: FloatArray, size: int) -> float:
+def compute_expected_maximum(values: FloatArray, size: int) -> float:
     """E max f over so many prompts, f taking these values on `GRID` with equal shares."""
     steps = np.sort(values)
     reached = (np.arange(1, len(steps) + 1) / len(steps)) ** size
@@ -162,13 +162,14 @@ def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
     features = fit_map(SOFT, rng)
     on_grid = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
     slack = {
-        name: features.dimension / (SIZE + 1) * largest(values, SIZE + 1) for name, values in on_grid.items()
+        name: features.dimension / (SIZE + 1) * compute_expected_maximum(values, SIZE + 1)
+        for name, values in on_grid.items()
     }
     own: list[dict[str, float]] = []
     stricter: list[dict[str, float]] = []
     marginal: list[dict[str, float]] = []
     for _ in range(repetitions(400)):
-        calibration = prompts(rng, SIZE)
+        calibration = draw_prompts(rng, SIZE)
         asked: list[tuple[list[dict[str, float]], dict[str, Any]]] = [
             (own, {"alpha": ALPHA}),
             (stricter, {"alpha": "0.04"}),
@@ -176,15 +177,15 @@ def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
         ]
         for rounds, options in asked:
             artifact = calibrate(calibration, features=features, allow_unattainable=True, **options)
-            rounds.append(truths(reload_artifact(artifact)))
+            rounds.append(compute_true_gains(reload_artifact(artifact)))
 
     def bets(rounds: list[dict[str, float]], name: str) -> tuple[float, float]:
         """Evidence against either bound; f (kept - tau) lies between -tau E f and alpha E f."""
         share = float(EQUAL @ on_grid[name])
         numbers = np.array([one[name] for one in rounds])
         return (
-            log_wealth(numbers, (1.0 - TAU) * share),
-            log_wealth(slack[name] - numbers, slack[name] + TAU * share),
+            compute_log_wealth(numbers, (1.0 - TAU) * share),
+            compute_log_wealth(slack[name] - numbers, slack[name] + TAU * share),
         )
 
     assert slack["1"] == features.dimension / (SIZE + 1)
@@ -210,7 +211,7 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
     for number in range(repetitions(500)):
         artifact = reload_artifact(
             calibrate(
-                prompts(rng, 120),
+                draw_prompts(rng, 120),
                 alpha=ALPHA,
                 features=features,
                 ridge=3.0,
@@ -219,12 +220,12 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
             )
         )
         decisions = decide(artifact, PROBES, uniforms=rng.random(len(GRID)))
-        covered, slack = covered_at(decisions.thresholds), artifact.guarantee().estimated_slack
+        covered, slack = compute_coverage_at(decisions.thresholds), artifact.guarantee().estimated_slack
         for name, values in weights.items():
             gaps[name].append(float(EQUAL @ (values * (covered - TAU))))
             stated[name].append(slack[name] * float(EQUAL @ values))
         assert number or artifact.guarantee().kind == "marginal"
-    assert zero(gaps["1"], TAU, 1.0 - TAU, log_wealth)
+    assert agrees_with_zero(gaps["1"], TAU, 1.0 - TAU, compute_log_wealth)
     assert np.abs(stated["1"]).max() < ROUND_OFF
 
     def off(name: str, claimed: FloatArray) -> float:
@@ -234,8 +235,8 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
         most = (1.0 - TAU) * share
         numbers = np.array(gaps[name]) + np.clip(claimed, -most, most)
         return max(
-            log_wealth(numbers + NEAR, 2.0 * most + NEAR),
-            log_wealth(NEAR - numbers, TAU * share + most + NEAR),
+            compute_log_wealth(numbers + NEAR, 2.0 * most + NEAR),
+            compute_log_wealth(NEAR - numbers, TAU * share + most + NEAR),
         )
 
     assert all(off(name, np.array(stated[name])) < ALARM for name in weights if name != "1")
@@ -254,20 +255,20 @@ def test_shift_weights_keep_the_promise_where_prompts_are_served(features: str) 
     feature_map = fit_map(features, rng)
     weighted, unweighted, unshifted = [], [], []
     for number in range(repetitions(300, share=0.6)):
-        calibration = prompts(rng, 60)
+        calibration = draw_prompts(rng, 60)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
         own = reload_artifact(calibrate(calibration, shift="meta(ratio)", **options))
         other = reload_artifact(calibrate(calibration, **options))
-        weighted.append(gains(own, rng, SHIFTED))
-        unweighted.append(gains(other, rng, SHIFTED))
-        unshifted.append(gains(other, rng))
+        weighted.append(measure_gains(own, rng, SHIFTED))
+        unweighted.append(measure_gains(other, rng, SHIFTED))
+        unshifted.append(measure_gains(other, rng))
         if number < 3:
-            test = prompts(rng, 20, shares=SHIFTED)
-            assert same_as_served(decide(own, test.draws), serve(own, test))
+            test = draw_prompts(rng, 20, shares=SHIFTED)
+            assert is_same_as_served(decide(own, test.draws), serve_prompts(own, test))
     for name in weighted[0]:
-        assert log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
-        assert log_wealth([one[name] for one in unshifted], 1.0 - TAU) < ALARM
-    assert log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
+        assert compute_log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
+        assert compute_log_wealth([one[name] for one in unshifted], 1.0 - TAU) < ALARM
+    assert compute_log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
 
 
 # Labels chosen with unequal probabilities -------------------------------------------------------------------
@@ -279,7 +280,7 @@ CHOSEN = 1.0 - 0.9 * GRID
 
 def choose_labelled(rng: np.random.Generator, size: int) -> LabelledBatch:
     """The labelled ones of so many prompts, with their weights."""
-    asked = prompts(rng, size)
+    asked = draw_prompts(rng, size)
     chances = CHOSEN[[round(8 * float(one["difficulty"])) for one in asked.draws.metadata]]
     labelled = np.flatnonzero(rng.random(size) < chances)
     return replace(asked.take(labelled), weights=CHOSEN.min() / chances[labelled])
@@ -295,18 +296,18 @@ def test_labelling_weights_keep_the_promise_for_all_prompts(features: str) -> No
         calibration = choose_labelled(rng, 300)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
         own = reload_artifact(calibrate(calibration, **options))
-        weighted.append(gains(own, rng))
+        weighted.append(measure_gains(own, rng))
         fair = reload_artifact(calibrate(calibration, **options, threshold_rule="marginal"))
-        marginal.append(gains(fair, rng)["1"])
+        marginal.append(measure_gains(fair, rng)["1"])
         unweighted.append(
-            gains(reload_artifact(calibrate(replace(calibration, weights=None), **options)), rng)
+            measure_gains(reload_artifact(calibrate(replace(calibration, weights=None), **options)), rng)
         )
         if number < 3:
-            test = prompts(rng, 20)
-            assert same_as_served(decide(own, test.draws), serve(own, test))
+            test = draw_prompts(rng, 20)
+            assert is_same_as_served(decide(own, test.draws), serve_prompts(own, test))
             # A weighted threshold rests on all labels, and a fair sample is a part of them.
             assert own.calibration.size == len(calibration) > 2 * fair.calibration.size
     for name in weighted[0]:
-        assert log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
-    assert log_wealth(marginal, 1.0 - TAU) < ALARM
-    assert log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM
+        assert compute_log_wealth([one[name] for one in weighted], 1.0 - TAU) < ALARM
+    assert compute_log_wealth(marginal, 1.0 - TAU) < ALARM
+    assert compute_log_wealth([one["1"] for one in unweighted], 1.0 - TAU) > ALARM

@@ -22,9 +22,8 @@ import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
-from tests.guarantees.promises import make_prompts, promise_gaps
+from tests.guarantees.promises import make_prompts, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions
 
 from .laws import calibrate
@@ -44,9 +43,7 @@ FEATURES = [
 ]
 EACH_MAP = mostly_long("features", FEATURES, quick=3)
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 def leave_each_out(
@@ -65,7 +62,7 @@ def leave_each_out(
     ]
 
 
-def add_up(
+def sum_gaps(
     artifacts: Sequence[CalibrationArtifact],
     records: Sequence[PromptRecord],
     *,
@@ -77,13 +74,13 @@ def add_up(
     totals: dict[str, float] = {}
     for artifact, record in zip(artifacts, records, strict=True):
         weight = 1.0 if artifact.shift is None else float(record.metadata["difficulty"])
-        gaps = promise_gaps(artifact, [record], alpha=level, marginal=marginal, stated=stated)
+        gaps = measure_promise_gaps(artifact, [record], alpha=level, marginal=marginal, stated=stated)
         for name, gap in gaps.items():
             totals[name] = totals.get(name, 0.0) + weight * gap
     return totals
 
 
-def sums(
+def sum_leave_one_out_gaps(
     records: Sequence[PromptRecord],
     features: FeatureMap,
     *,
@@ -92,7 +89,7 @@ def sums(
     **options: Any,
 ) -> dict[str, float]:
     """The same, each prompt decided upon by the others."""
-    return add_up(leave_each_out(records, features, **options), records, level=level, marginal=marginal)
+    return sum_gaps(leave_each_out(records, features, **options), records, level=level, marginal=marginal)
 
 
 @mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(best_prefix)"], quick=1)
@@ -102,7 +99,7 @@ def test_promise_holds_for_any_bag_of_prompts(features: str, set_rule: str) -> N
     for decimals in (None, 1):
         fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40, decimals=decimals)).draws)
         bag = make_prompts(rng, SIZE, decimals=decimals)
-        found = sums(bag, fitted, set_rule=set_rule)
+        found = sum_leave_one_out_gaps(bag, fitted, set_rule=set_rule)
         assert min(found.values()) >= -ROUND_OFF
 
 
@@ -111,7 +108,7 @@ def test_promise_exceeds_tau_by_at_most_the_number_of_features(features: str) ->
     # Continuous success scores below the cap, which the features do not determine: at most d lie on the fit.
     rng = np.random.default_rng(10)
     fitted = FeatureMap.parse(features).fit(tabulate(make_prompts(rng, 40)).draws)
-    found = sums(make_prompts(rng, SIZE, hopeless=False), fitted)
+    found = sum_leave_one_out_gaps(make_prompts(rng, SIZE, hopeless=False), fitted)
     assert -ROUND_OFF <= found["1"] <= fitted.dimension + ROUND_OFF
 
 
@@ -128,15 +125,15 @@ def test_adaptive_stated_coverages_are_kept_in_any_bag_of_prompts(features: str)
     assert stated is not None
     assert len(set(stated.alphas)) > 3
     artifacts = leave_each_out(bag, fitted, alpha="0.1", adaptive_alpha=True)
-    found = add_up(artifacts, bag)
+    found = sum_gaps(artifacts, bag)
     assert sum(name.startswith("stated_coverage[") for name in found) == 3
     assert min(found.values()) >= -ROUND_OFF
     # Under a shift each prompt counts with its likelihood ratio.
-    shifted = sums(bag, fitted, alpha="0.1", adaptive_alpha=True, shift="meta(difficulty)")
+    shifted = sum_leave_one_out_gaps(bag, fitted, alpha="0.1", adaptive_alpha=True, shift="meta(difficulty)")
     assert shifted != found
     assert min(shifted.values()) >= -ROUND_OFF
     # The control: if 90 % were stated for all of them, this would not be kept.
-    assert min(add_up(artifacts, bag, stated=0.9).values()) < -1.0
+    assert min(sum_gaps(artifacts, bag, stated=0.9).values()) < -1.0
 
 
 @pytest.mark.parametrize(
@@ -145,7 +142,7 @@ def test_adaptive_stated_coverages_are_kept_in_any_bag_of_prompts(features: str)
 def test_each_of_several_levels_keeps_its_promise_in_any_bag(level: str) -> None:
     rng = np.random.default_rng(11)
     fitted = FeatureMap.parse("mean_score^2").fit(tabulate(make_prompts(rng, 40)).draws)
-    found = sums(make_prompts(rng, SIZE), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
+    found = sum_leave_one_out_gaps(make_prompts(rng, SIZE), fitted, alpha=("0.1", "0.2", "0.4"), level=level)
     assert min(found.values()) >= -ROUND_OFF
 
 
@@ -157,5 +154,5 @@ def test_marginal_and_learned_rules_break_the_conditional_promise() -> None:
     tiers = FeatureMap.parse("group(tier)").fit(tabulate(make_prompts(rng, 80)).draws)
     bag = make_prompts(rng, repetitions(60, share=0.5))
     most = -len(bag) / 30
-    assert sums(bag, tiers, marginal=True)["group(tier)=hard"] < most
-    assert sums(bag, fitted, threshold_rule="learned")["1"] < most
+    assert sum_leave_one_out_gaps(bag, tiers, marginal=True)["group(tier)=hard"] < most
+    assert sum_leave_one_out_gaps(bag, fitted, threshold_rule="learned")["1"] < most

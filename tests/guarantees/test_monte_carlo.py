@@ -20,15 +20,14 @@ from langchain_cfc import Candidate, FeatureMap, PromptRecord
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
 from tests.factories import reload_artifact
-from tests.guarantees.promises import log_wealth, make_prompts, promise_gaps
+from tests.guarantees.promises import compute_log_wealth, make_prompts, measure_promise_gaps
 from tests.lengths import repetitions
 
-from .laws import calibrate, tail
+from .laws import calibrate, compute_smaller_tail
 
 Records = Callable[..., list[PromptRecord]]
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
@@ -38,30 +37,28 @@ FALSE_ALARM = 1e-6
 ALPHA = "0.2"
 TAU = 0.8
 
-pytestmark = pytest.mark.filterwarnings(
-    # Small calibration sets with hopeless prompts are the point here.
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+# Small calibration sets with hopeless prompts are the point here.
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def alarm(weightings: int) -> float:
+def compute_alarm(weightings: int) -> float:
     """The log wealth that a sound rule reaches for any of so many weightings with probability <= 1e-6."""
     return math.log(weightings / FALSE_ALARM)
 
 
-def worst(rounds: Sequence[dict[str, float]]) -> float:
+def find_largest_wealth(rounds: Sequence[dict[str, float]]) -> float:
     """The largest log wealth of any weighting; f <= 1, so a round gains at most alpha = 1 - tau."""
-    return max(log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
+    return max(compute_log_wealth([one[name] for one in rounds], 1.0 - TAU) for name in rounds[0])
 
 
-def distance(counts: IntArray, law: Any, largest: int) -> float:
+def compute_distance(counts: IntArray, law: Any, largest: int) -> float:
     """Kolmogorov's distance between the counts' distribution function and that of the law."""
     steps = np.arange(largest + 1)
     seen = np.searchsorted(np.sort(counts), steps, side="right") / len(counts)
     return float(np.abs(seen - law.cdf(steps)).max())
 
 
-def agrees(counts: IntArray, law: Any, largest: int, tests: int = 1) -> bool:
+def agrees_with_law(counts: IntArray, law: Any, largest: int, tests: int = 1) -> bool:
     """Whether independent counts agree with a law, in their total and in their shape.
 
     The total has an exact tail probability (two sides, a quarter of the false alarms each). The shape goes by
@@ -70,8 +67,8 @@ def agrees(counts: IntArray, law: Any, largest: int, tests: int = 1) -> bool:
     """
     rate = FALSE_ALARM / tests
     bound = math.sqrt(math.log(4.0 / rate) / (2 * len(counts)))
-    total = tail(int(counts.sum()), len(counts), law, largest)
-    return total > rate / 4 and distance(counts, law, largest) <= bound
+    total = compute_smaller_tail(int(counts.sum()), len(counts), law, largest)
+    return total > rate / 4 and compute_distance(counts, law, largest) <= bound
 
 
 # Marginal and disjoint groups: an exact law ---------------------------------------------------------------
@@ -82,12 +79,14 @@ def agrees(counts: IntArray, law: Any, largest: int, tests: int = 1) -> bool:
 REPETITIONS, SIZE, TESTED = repetitions(400), 10, 40
 
 
-def coverage_law(size: int, alpha: str = ALPHA) -> Any:
+def make_coverage_law(size: int, alpha: str = ALPHA) -> Any:
     rank = conformal_rank(size, compute_tau(alpha))
     return stats.betabinom(TESTED, rank, size + 1 - rank)
 
 
-def covered(artifact: CalibrationArtifact, records: list[PromptRecord], *, marginal: bool = False) -> int:
+def count_covered(
+    artifact: CalibrationArtifact, records: list[PromptRecord], *, marginal: bool = False
+) -> int:
     labelled = tabulate(records)
     inside = decide(artifact, labelled.draws, marginal=marginal).accepted
     return int(np.any(inside & labelled.correct, axis=1).sum())
@@ -101,17 +100,17 @@ def test_marginal_coverage_follows_the_beta_binomial_law(threshold_rule: Any) ->
     for _ in range(REPETITIONS):
         calibration, test = (make_prompts(rng, size, hopeless=False) for size in (SIZE, TESTED))
         artifact = calibrate(calibration, alpha=ALPHA, features="1", threshold_rule=threshold_rule)
-        counts.append(covered(reload_artifact(artifact), test))
+        counts.append(count_covered(reload_artifact(artifact), test))
         # The quantile of rank ceil(N tau), which forgets the test prompt.
         labelled, rule = tabulate(calibration), artifact.parsed_set_rule
         quantile = np.sort(rule.success_scores(labelled, 2.0))[math.ceil(SIZE * TAU) - 1]
         too_low.append(int((rule.success_scores(tabulate(test), 2.0) <= quantile).sum()))
-    law = coverage_law(SIZE)
-    assert agrees(np.array(counts), law, TESTED)
-    assert not agrees(np.array(too_low), law, TESTED)
+    law = make_coverage_law(SIZE)
+    assert agrees_with_law(np.array(counts), law, TESTED)
+    assert not agrees_with_law(np.array(too_low), law, TESTED)
     # The law with the same mean that forgets that the calibration set is random: right total, wrong shape.
     forgetful = stats.binom(TESTED, law.mean() / TESTED)
-    assert not agrees(np.array(counts), forgetful, TESTED)
+    assert not agrees_with_law(np.array(counts), forgetful, TESTED)
 
 
 @pytest.mark.long
@@ -126,12 +125,12 @@ def test_group_coverage_follows_the_beta_binomial_law() -> None:
         artifact = reload_artifact(calibrate(calibration, alpha=ALPHA, features=groups))
         for tier in tiers:
             test = make_prompts(rng, TESTED, hopeless=False, tier=tier)
-            own[tier].append(covered(artifact, test))
-            marginal[tier].append(covered(artifact, test, marginal=True))
-    law = coverage_law(SIZE)
-    assert all(agrees(np.array(own[tier]), law, TESTED, tests=2) for tier in tiers)
+            own[tier].append(count_covered(artifact, test))
+            marginal[tier].append(count_covered(artifact, test, marginal=True))
+    law = make_coverage_law(SIZE)
+    assert all(agrees_with_law(np.array(own[tier]), law, TESTED, tests=2) for tier in tiers)
     # One threshold for everyone covers the easy group too often and the hard group too rarely.
-    assert not any(agrees(np.array(marginal[tier]), law, TESTED, tests=2) for tier in tiers)
+    assert not any(agrees_with_law(np.array(marginal[tier]), law, TESTED, tests=2) for tier in tiers)
 
 
 # Linear classes: an expectation ---------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def rounds(
     for _ in range(ROUNDS):
         records, test = (make_prompts(rng, size) for size in sizes)
         artifact = reload_artifact(calibrate(records, alpha=ALPHA, allow_unattainable=True, **options))
-        yield promise_gaps(artifact, test), artifact, test
+        yield measure_promise_gaps(artifact, test), artifact, test
 
 
 @pytest.mark.long
@@ -174,11 +173,11 @@ def test_promise_holds_under_every_guaranteed_weighting(features: str, set_rule:
     options = {"features": features, "set_rule": set_rule, "fit_fraction": 0.35}
     for found, artifact, test in rounds(3, (90, 20), **options):
         own.append(found)
-        marginal.append(promise_gaps(artifact, test, marginal=True))
-    assert worst(own) < alarm(len(own[0]))
+        marginal.append(measure_promise_gaps(artifact, test, marginal=True))
+    assert find_largest_wealth(own) < compute_alarm(len(own[0]))
     # The marginal rule keeps only the first promise, on average over all prompts.
-    assert log_wealth([one["1"] for one in marginal], 1.0 - TAU) < alarm(1)
-    assert worst(marginal) > alarm(len(own[0]))
+    assert compute_log_wealth([one["1"] for one in marginal], 1.0 - TAU) < compute_alarm(1)
+    assert find_largest_wealth(marginal) > compute_alarm(len(own[0]))
 
 
 @pytest.mark.long
@@ -195,11 +194,11 @@ def test_promise_is_not_kept_by_needlessly_large_sets() -> None:
         artifact = reload_artifact(
             calibrate(calibration, alpha=ALPHA, features=features, allow_unattainable=True)
         )
-        own.append(slack - promise_gaps(artifact, test)["1"])
+        own.append(slack - measure_promise_gaps(artifact, test)["1"])
         # Accepting everything covers all of these prompts.
         everything.append(slack - (1.0 - TAU))
-    assert log_wealth(own, slack + TAU) < alarm(1)
-    assert log_wealth(everything, slack + TAU) > alarm(1)
+    assert compute_log_wealth(own, slack + TAU) < compute_alarm(1)
+    assert compute_log_wealth(everything, slack + TAU) > compute_alarm(1)
 
 
 @pytest.mark.long
@@ -214,11 +213,11 @@ def test_truncated_set_keeps_the_promise_only_if_calibrated_as_truncated() -> No
             )
             for rule in ("best_prefix", "all")
         )
-        own.append(promise_gaps(truncated, test))
-        borrowed.append(promise_gaps(whole, test, set_rule="best_prefix"))
-    assert worst(own) < alarm(len(own[0]))
+        own.append(measure_promise_gaps(truncated, test))
+        borrowed.append(measure_promise_gaps(whole, test, set_rule="best_prefix"))
+    assert find_largest_wealth(own) < compute_alarm(len(own[0]))
     # The paper's truncated rows: thresholds of the whole sets, applied to their first part.
-    assert log_wealth([one["1"] for one in borrowed], 1.0 - TAU) > alarm(1)
+    assert compute_log_wealth([one["1"] for one in borrowed], 1.0 - TAU) > compute_alarm(1)
 
 
 @pytest.mark.long
@@ -237,9 +236,9 @@ def test_learned_rule_breaks_the_promise_with_many_features() -> None:
                 fit_fraction=0.4,
                 allow_unattainable=True,
             )
-            found[rule].append(promise_gaps(reload_artifact(artifact), test))
-    assert worst(found["conditional"]) < alarm(8 + 1)
-    assert log_wealth([one["1"] for one in found["learned"]], 1.0 - TAU) > alarm(1)
+            found[rule].append(measure_promise_gaps(reload_artifact(artifact), test))
+    assert find_largest_wealth(found["conditional"]) < compute_alarm(8 + 1)
+    assert compute_log_wealth([one["1"] for one in found["learned"]], 1.0 - TAU) > compute_alarm(1)
 
 
 @pytest.mark.long
@@ -255,7 +254,7 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_the_promise() -> None:
         artifact = reload_artifact(
             calibrate(calibration, alpha=ALPHA, features=groups, allow_unattainable=True)
         )
-        own.append(promise_gaps(artifact, test))
+        own.append(measure_promise_gaps(artifact, test))
         known, asked = tabulate(calibration), tabulate(test)
         scores = np.minimum(rule.success_scores(known, 2.0), 1.0)
         wrong = ConditionalThreshold(ALPHA).fit(groups.transform(known.draws), scores)
@@ -267,11 +266,11 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_the_promise() -> None:
         at_one.append(
             {w.name: float(np.mean(w.values(features) * (kept - TAU))) for w in groups.guaranteed_weights()}
         )
-    assert worst(own) < alarm(3)
-    assert worst(at_one) > alarm(3)
+    assert find_largest_wealth(own) < compute_alarm(3)
+    assert find_largest_wealth(at_one) > compute_alarm(3)
 
 
-def certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
+def make_certain_records(rng: np.random.Generator, size: int) -> list[PromptRecord]:
     """Prompts whose two candidates are both right, so that the success score is the statistic `min_score`."""
     scores = rng.random((size, 2))
     return [
@@ -294,13 +293,13 @@ def test_map_fitted_on_calibration_prompts_breaks_the_promise() -> None:
     apart: list[dict[str, float]] = []
     together: list[dict[str, float]] = []
     for _ in range(ROUNDS):
-        fit, calibration, test = (certain_records(rng, size) for size in (40, 40, 20))
+        fit, calibration, test = (make_certain_records(rng, size) for size in (40, 40, 20))
         for split, found in ((fit, apart), (calibration, together)):
             fitted = bins.fit(tabulate(split).draws)
             artifact = calibrate(calibration, alpha=ALPHA, features=fitted, allow_unattainable=True)
-            found.append(promise_gaps(reload_artifact(artifact), test))
-    assert worst(apart) < alarm(len(apart[0]))
-    assert log_wealth([one["1"] for one in together], 1.0 - TAU) > alarm(1)
+            found.append(measure_promise_gaps(reload_artifact(artifact), test))
+    assert find_largest_wealth(apart) < compute_alarm(len(apart[0]))
+    assert compute_log_wealth([one["1"] for one in together], 1.0 - TAU) > compute_alarm(1)
 
 
 @pytest.mark.long
@@ -315,13 +314,13 @@ def test_each_of_several_levels_keeps_its_own_promise() -> None:
             calibrate(records, alpha=levels, features="mean_score^2", allow_unattainable=True)
         )
         for level in levels:
-            found[level].append(promise_gaps(artifact, test, alpha=level))
+            found[level].append(measure_promise_gaps(artifact, test, alpha=level))
     names = found["0.1"][0]
     for level in levels:
         for name in names:
-            wealth = log_wealth([one[name] for one in found[level]], float(level))
-            assert wealth < alarm(len(levels) * len(names))
+            wealth = compute_log_wealth([one[name] for one in found[level]], float(level))
+            assert wealth < compute_alarm(len(levels) * len(names))
     # A gain is measured against its own tau: the sets of the largest alpha do not keep the smallest's
     # promise.
     mistaken = [one["1"] + 0.6 - 0.9 for one in found["0.4"]]
-    assert log_wealth(mistaken, 0.1) > alarm(1)
+    assert compute_log_wealth(mistaken, 0.1) > compute_alarm(1)

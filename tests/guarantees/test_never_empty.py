@@ -3,7 +3,7 @@
 Law: with `never_empty`, every set holds what it held without, and flags stay. So under every weighting f >=
 0 of the feature map E f(X) (kept - tau) can only rise, and is at least 0. On prompts of finitely many kinds
 (see `laws.World`) it is computed exactly for every calibration set, and the evidence over calibration sets
-is that of `conftest.log_wealth`, with a false alarm of at most 1e-6 for each weighting. The controls are
+is that of `compute_log_wealth`, with a false alarm of at most 1e-6 for each weighting. The controls are
 rules that look alike and break the law: one fills flagged sets and takes their flags away, one shrinks sets
 to the best candidate, one serves with a policy sets that its certificate has not seen.
 """
@@ -20,18 +20,16 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.demo import FEATURES, SET_RULE, load_recording
-from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.factories import reload_artifact
-from tests.guarantees.promises import log_wealth
+from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long, repetitions
 from tests.recordings import list_facts
 
-from .laws import ALARM, ROUND_OFF, Outcome, World, same_as_served, serve, too_often
+from .laws import ALARM, ROUND_OFF, Outcome, World, is_same_as_served, is_too_often, serve_prompts
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 ALPHA, TAU = "0.1", 0.9
 HARD = "group(tier)=hard"
 
@@ -42,16 +40,16 @@ def world() -> World:
     return World((0.9, 0.85, 0.7, 0.05), told=2.0)
 
 
-def tiers_of(world: World) -> FeatureMap:
+def fit_tiers(world: World) -> FeatureMap:
     return FeatureMap.parse("group(tier)").fit(world.everything.draws)
 
 
-def allowing(artifact: CalibrationArtifact) -> CalibrationArtifact:
+def allow_empty_sets(artifact: CalibrationArtifact) -> CalibrationArtifact:
     """The same artifact with sets that may be empty."""
     return artifact.model_copy(update={"never_empty": False})
 
 
-def unflagged(seen: Outcome) -> Outcome:
+def remove_flags(seen: Outcome) -> Outcome:
     """A rule that fills flagged sets as well, and takes their flags away."""
     decisions = seen.decisions
     rows = np.flatnonzero(decisions.not_certifiable)
@@ -61,7 +59,7 @@ def unflagged(seen: Outcome) -> Outcome:
     return replace(seen, decisions=replace(decisions, accepted=inside, not_certifiable=none))
 
 
-def shrunk(seen: Outcome) -> Outcome:
+def shrink_sets(seen: Outcome) -> Outcome:
     """A rule that always returns the best candidate alone."""
     decisions = seen.decisions
     best = decisions.levels.argmin(axis=1)[:, np.newaxis] == np.arange(decisions.levels.shape[1])
@@ -70,7 +68,7 @@ def shrunk(seen: Outcome) -> Outcome:
     )
 
 
-def gains_of(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
+def compute_gains(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
     """E f(X) (kept - tau) for every weighting f of the map, exactly."""
     kept = seen.kept - TAU
     return {
@@ -80,21 +78,21 @@ def gains_of(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
 
 
 def test_never_empty_grows_sets_keeps_flags_and_never_lowers_coverage(world: World) -> None:
-    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    rng, tiers = np.random.default_rng(0), fit_tiers(world)
     rises, falls = [], []
     for number in range(4):
         artifact = reload_artifact(
             calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
         )
-        seen, before = world.truth(artifact), world.truth(allowing(artifact))
+        seen, before = world.truth(artifact), world.truth(allow_empty_sets(artifact))
         assert (seen.decisions.not_certifiable == before.decisions.not_certifiable).all()
         assert (seen.decisions.accepted >= before.decisions.accepted).all()
         assert (seen.decisions.accepted.any(axis=1) != seen.decisions.not_certifiable).all()
         rises.append(seen.mean(seen.covered) - before.mean(before.covered))
-        falls.append(before.mean(before.covered) - seen.mean(shrunk(seen).covered))
+        falls.append(before.mean(before.covered) - seen.mean(shrink_sets(seen).covered))
         if number == 0:
             table = world.sample(rng, 20)
-            assert same_as_served(decide(artifact, table.draws), serve(artifact, table))
+            assert is_same_as_served(decide(artifact, table.draws), serve_prompts(artifact, table))
     assert min(rises) >= 0.0
     assert max(rises) > 0.005
     assert max(falls) > 0.005  # the control: sets of the best candidate alone do not only grow
@@ -104,18 +102,18 @@ def test_never_empty_grows_sets_keeps_flags_and_never_lowers_coverage(world: Wor
 # 0.135 over all prompts and 0.195 over hard ones (unflagged), and 0.6 (served without the best candidate).
 @pytest.mark.long
 def test_never_empty_keeps_the_promise_under_every_weighting(world: World) -> None:
-    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    rng, tiers = np.random.default_rng(0), fit_tiers(world)
     gains: dict[str, list[dict[str, float]]] = {"never empty": [], "may be empty": [], "unflagged": []}
     for _ in range(repetitions(40)):
         artifact = reload_artifact(
             calibrate(world.sample(rng, 80), alpha=ALPHA, features=tiers, allow_unattainable=True)
         )
-        seen, before = world.truth(artifact), world.truth(allowing(artifact))
-        for rule, one in zip(gains, (seen, before, unflagged(seen)), strict=True):
-            gains[rule].append(gains_of(one, tiers))
+        seen, before = world.truth(artifact), world.truth(allow_empty_sets(artifact))
+        for rule, one in zip(gains, (seen, before, remove_flags(seen)), strict=True):
+            gains[rule].append(compute_gains(one, tiers))
 
     def wealth(rule: str, name: str) -> float:
-        return log_wealth([one[name] for one in gains[rule]], 1.0 - TAU)
+        return compute_log_wealth([one[name] for one in gains[rule]], 1.0 - TAU)
 
     assert len(gains["never empty"][0]) == 4
     for name in gains["never empty"][0]:
@@ -127,7 +125,7 @@ def test_never_empty_keeps_the_promise_under_every_weighting(world: World) -> No
 
 @pytest.mark.long
 def test_at_least_one_set_rule_keeps_its_promise(world: World) -> None:
-    rng, tiers = np.random.default_rng(0), tiers_of(world)
+    rng, tiers = np.random.default_rng(0), fit_tiers(world)
     gains: list[dict[str, float]] = []
     without: list[float] = []
     for _ in range(repetitions(40)):
@@ -139,20 +137,20 @@ def test_at_least_one_set_rule_keeps_its_promise(world: World) -> None:
             never_empty=False,
             allow_unattainable=True,
         )
-        gains.append(gains_of(world.truth(artifact), tiers))
+        gains.append(compute_gains(world.truth(artifact), tiers))
         # The control: the same thresholds for sets that do not hold the best candidate in any case.
         other = world.truth(artifact.model_copy(update={"set_rule": "all"}))
-        without.append(gains_of(other, tiers)["1"])
+        without.append(compute_gains(other, tiers)["1"])
     for name in gains[0]:
-        assert log_wealth([one[name] for one in gains], 1.0 - TAU) < ALARM
-    assert log_wealth(without, 1.0 - TAU) > ALARM
+        assert compute_log_wealth([one[name] for one in gains], 1.0 - TAU) < ALARM
+    assert compute_log_wealth(without, 1.0 - TAU) > ALARM
 
 
 # Bot mode -------------------------------------------------------------------------------------------------
 RATE, DELTA = "0.1", "0.1"
 
 
-def certified(
+def calibrate_bot(
     records: LabelledBatch, features: FeatureMap, *, never_empty: bool
 ) -> CalibrationArtifact | None:
     """None where the rate is refused."""
@@ -171,7 +169,7 @@ def certified(
         return None
 
 
-def exceeded(world: World, artifact: CalibrationArtifact) -> bool:
+def exceeds_rate(world: World, artifact: CalibrationArtifact) -> bool:
     """Whether more of the answered prompts are answered wrongly than certified."""
     certificate = artifact.certified_policy.certificate
     seen = world.truth(artifact, certificate.alpha, certificate.policy)
@@ -184,21 +182,21 @@ def exceeded(world: World, artifact: CalibrationArtifact) -> bool:
 @pytest.mark.long
 def test_certified_wrong_rate_holds_with_never_empty() -> None:
     world = World((0.9, 0.6, 0.3, 0.1), told=4.0)
-    rng, tiers = np.random.default_rng(2), tiers_of(world)
+    rng, tiers = np.random.default_rng(2), fit_tiers(world)
     tried = repetitions(30, share=0.3)
     policies, failures, unseen = 0, 0, 0
     for _ in range(tried):
         records = world.sample(rng, 160)
-        made, other = (certified(records, tiers, never_empty=one) for one in (True, False))
+        made, other = (calibrate_bot(records, tiers, never_empty=one) for one in (True, False))
         if made is not None:
             policies += 1
-            failures += exceeded(world, reload_artifact(made))
+            failures += exceeds_rate(world, reload_artifact(made))
         if other is not None:
             # The control: the certificate is about sets that may be empty, and others are served.
-            unseen += exceeded(world, other.model_copy(update={"never_empty": True}))
+            unseen += exceeds_rate(world, other.model_copy(update={"never_empty": True}))
     assert policies >= tried / 4
-    assert not too_often(failures, tried, float(DELTA))
-    assert too_often(unseen, tried, float(DELTA))
+    assert not is_too_often(failures, tried, float(DELTA))
+    assert is_too_often(unseen, tried, float(DELTA))
 
 
 # The recording that ships ---------------------------------------------------------------------------------
@@ -220,7 +218,7 @@ def test_never_empty_answers_every_easy_prompt_of_the_recording(seed: int) -> No
     table = tabulate(
         [one for one in records if artifact.calibration.split.part(one.id, one.cluster) == "test"]
     )
-    seen, before = decide(artifact, table.draws), decide(allowing(artifact), table.draws)
+    seen, before = decide(artifact, table.draws), decide(allow_empty_sets(artifact), table.draws)
     assert (seen.not_certifiable == before.not_certifiable).all()
     assert (seen.accepted >= before.accepted).all()
     codes = table.draws.answer_codes

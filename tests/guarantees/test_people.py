@@ -2,7 +2,7 @@
 
 In simulated sequences of labels, made by `benchmarks/lib/judged_world.py`, the true probability lies just
 below the target. A sequence counts as false if the target is certified after any of its prompts. The law is
-Ville's inequality, for every judge; the check is the exact binomial test of `laws.too_often`.
+Ville's inequality, for every judge; the check is the exact binomial test of `laws.is_too_often`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from langchain_cfc.collect import PeopleSample
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import prompts
 from tests.collect.test_people import judge
-from tests.guarantees.laws import note, too_often
+from tests.guarantees.laws import is_too_often, record_figures
 from tests.lengths import mostly_long, repetitions
 
 TARGET, BELOW = 0.75, 0.749
@@ -37,7 +37,7 @@ def test_people_certificates_are_false_less_often_than_delta(right: float, *, bi
         share=0.3,
         seed=int(100 * right),
     )
-    assert not too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert not is_too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
 @mostly_long("share", [0.02, 0.5], quick=1)
@@ -46,7 +46,7 @@ def test_people_certificates_are_valid_for_every_labelled_share(share: float) ->
     _, certified = count_labels(
         world, TARGET, sequences=SEQUENCES, prompts=PROMPTS, share=share, seed=int(100 * share)
     )
-    assert not too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert not is_too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
 @pytest.mark.parametrize("labels", ["judge as people", "easy ones only"])
@@ -61,7 +61,7 @@ def test_biased_or_copied_labels_break_people_certificates(labels: str) -> None:
         labels=labels,  # type: ignore[arg-type]
         seed=7,
     )
-    assert too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert is_too_often(int(certified.sum()), SEQUENCES, DELTA)
 
 
 @pytest.mark.long
@@ -74,7 +74,7 @@ def test_good_judge_saves_two_of_five_labels_by_people(rate: float, *, biased: b
     world = World(rate, 0.9, biased)
     both, _ = count_labels(world, TARGET, sequences=400, prompts=12_000, seed=1)
     people, _ = count_labels(world, TARGET, sequences=400, prompts=4_000, labels="people", seed=2)
-    note("labels", both=float(both.mean()), people=float(people.mean()))
+    record_figures("labels", both=float(both.mean()), people=float(people.mean()))
     assert both.mean() <= 0.6 * people.mean()
 
 
@@ -102,4 +102,4 @@ def test_people_certificates_of_artifacts_are_false_less_often_than_delta() -> N
         for row, name in enumerate(judged.ids):
             state = state.update(*judged.prompts.get(row), np.array(kept_of[name]))
         false += bool(state.compute_bound(DELTA) >= target)
-    assert not too_often(false, repeated, DELTA)
+    assert not is_too_often(false, repeated, DELTA)

@@ -1,4 +1,4 @@
-"""Certificates on real prompts, split again and again: what they say of prompts that nobody looked at.
+"""Certificates on a real recording, split again and again: their bounds against the prompts held out.
 
 A certificate speaks of independent prompts from a population. A recording is no population; but given its
 fit and calibration prompts, an artifact is fixed, and of the prompts held out the ones that certify are a
@@ -36,29 +36,27 @@ from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound
 from langchain_cfc.certificates.coverage import Outcomes, sample_groups
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
-from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
-from .laws import calibrate, follows, note, same_as_served, too_often
-from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
+from .laws import agrees_with_chances, calibrate, is_same_as_served, is_too_often, record_figures
+from .recordings import NAMES, PATHS, SHIPPED, Recording, load_recording, take_parts
 
 SET_RULE = "unique(all)"
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module", params=PATHS, ids=NAMES)
 def recording(request: pytest.FixtureRequest) -> Recording:
-    return load(request.param)
+    return load_recording(request.param)
 
 
-def held_out(artifact: CalibrationArtifact, pool: LabelledBatch) -> LabelledBatch:
+def take_held_out(artifact: CalibrationArtifact, pool: LabelledBatch) -> LabelledBatch:
     """The R prompts that stand for the population."""
-    return part(artifact, pool, "certification", "test")
+    return take_parts(artifact, pool, "certification", "test")
 
 
 # Samples without replacement ------------------------------------------------------------------------------
@@ -72,10 +70,10 @@ def held_out(artifact: CalibrationArtifact, pool: LabelledBatch) -> LabelledBatc
 LARGEST = repetitions(1000, share=0.4)
 
 
-def wrong_verdicts(rate: Fraction, delta: float, more: int = 0) -> float:
+def compute_wrong_verdicts(rate: Fraction, delta: float, more: int = 0) -> float:
     """The largest probability of a wrong verdict, with so many events more than the test accepts."""
     drawn = np.arange(1, LARGEST + 1)
-    accepted = accepts(drawn, float(rate), delta)
+    accepted = count_accepted(drawn, float(rate), delta)
     steps = np.flatnonzero(np.diff(accepted, prepend=-1) > 0)
     worst = 0.0
     for size in range(int(drawn[steps[0]]), LARGEST + 1):
@@ -86,7 +84,7 @@ def wrong_verdicts(rate: Fraction, delta: float, more: int = 0) -> float:
     return worst
 
 
-def accepts(drawn: IntArray, rate: float, delta: float) -> IntArray:
+def count_accepted(drawn: IntArray, rate: float, delta: float) -> IntArray:
     """The largest number of events that the binomial test accepts as rare; -1 where there is none."""
     # `ppf` is the smallest x with P(Bin <= x) >= delta: the one before it has a smaller probability.
     return np.asarray(stats.binom.ppf(delta, drawn, rate) - 1, dtype=np.int64)
@@ -105,12 +103,12 @@ def accepts(drawn: IntArray, rate: float, delta: float) -> IntArray:
 def test_binomial_tests_hold_for_samples_without_replacement(rate: str, delta: float) -> None:
     # The test that is meant is the library's.
     for size in (60, 100, 345):
-        count = int(accepts(np.array([size]), float(rate), delta)[0])
+        count = int(count_accepted(np.array([size]), float(rate), delta)[0])
         found = [binomial_p_value(one, size, Fraction(rate)) for one in (count, count + 1)]
         assert found[0] <= delta < found[1]
-    assert 0.5 * delta < wrong_verdicts(Fraction(rate), delta) <= delta
+    assert 0.5 * delta < compute_wrong_verdicts(Fraction(rate), delta) <= delta
     # A test that accepts one event more is wrong too often.
-    assert wrong_verdicts(Fraction(rate), delta, more=1) > delta
+    assert compute_wrong_verdicts(Fraction(rate), delta, more=1) > delta
 
 
 # Bounds of a certificate ----------------------------------------------------------------------------------
@@ -172,7 +170,7 @@ class Bound(NamedTuple):
         return float(stats.hypergeom.pmf(counts[above], self.size, self.events, self.drawn).sum())
 
 
-def bounds_of(
+def list_bounds(
     artifact: CalibrationArtifact,
     certificate: CoverageCertificate,
     population: LabelledBatch,
@@ -224,9 +222,9 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
             allow_unattainable=True,
         )
         artifact = certify(artifact, recording.pool, delta=CERTIFIED)
-        population = held_out(artifact, recording.pool)
+        population = take_held_out(artifact, recording.pool)
         seen = compute_outcomes(artifact, population, recording.alpha)
-        bounds = bounds_of(artifact, artifact.certificates[0], population, seen)
+        bounds = list_bounds(artifact, artifact.certificates[0], population, seen)
         assert all(one.chance <= one.share for one in bounds)
         failing += any(one.fails for one in bounds)
         overall.append(bounds[0])
@@ -234,25 +232,29 @@ def test_all_bounds_of_a_certificate_hold_together_over_splits(recording: Record
         size_fails += sizes.mean() > artifact.certificates[0].mean_set_size_at_most
         # Controls: every bound with all of delta; and from the calibration prompts.
         undivided += any(one._replace(value=lower_bound(one.seen, one.drawn, delta)).fails for one in bounds)
-        own = compute_outcomes(artifact, part(artifact, recording.pool, "calibration"), recording.alpha).kept
+        own = compute_outcomes(
+            artifact, take_parts(artifact, recording.pool, "calibration"), recording.alpha
+        ).kept
         looked_up = lower_bound(int(own.sum()), len(own), bounds[0].share)
         in_sample += bounds[0]._replace(value=looked_up).fails
     chances = [one.chance for one in overall]
     misled = sum(one.misleads for one in overall)
     chances_to_mislead = [one.chance_to_mislead for one in overall]
-    note("any bound fails", splits=failing, tried=tried)
-    note("the one over all prompts fails", splits=sum(one.fails for one in overall), expected=sum(chances))
-    note("it is above the test part's share", splits=misled, expected=sum(chances_to_mislead))
+    record_figures("any bound fails", splits=failing, tried=tried)
+    record_figures(
+        "the one over all prompts fails", splits=sum(one.fails for one in overall), expected=sum(chances)
+    )
+    record_figures("it is above the test part's share", splits=misled, expected=sum(chances_to_mislead))
     margins = [one.events / one.size - one.value for one in overall]
-    note("it lies below the truth", by=float(np.mean(margins)))
-    note("the bound on the mean set size fails", splits=int(size_fails))
-    note("controls", undivided=undivided, from_calibration_prompts=in_sample)
-    assert not too_often(failing, tried, delta)
-    assert follows(sum(one.fails for one in overall), chances)
-    assert follows(misled, chances_to_mislead)
+    record_figures("it lies below the truth", by=float(np.mean(margins)))
+    record_figures("the bound on the mean set size fails", splits=int(size_fails))
+    record_figures("controls", undivided=undivided, from_calibration_prompts=in_sample)
+    assert not is_too_often(failing, tried, delta)
+    assert agrees_with_chances(sum(one.fails for one in overall), chances)
+    assert agrees_with_chances(misled, chances_to_mislead)
     if recording.shipped:
-        assert too_often(undivided, tried, delta)
-        assert too_often(in_sample, tried, overall[0].share)
+        assert is_too_often(undivided, tried, delta)
+        assert is_too_often(in_sample, tried, overall[0].share)
 
 
 # Tested levels --------------------------------------------------------------------------------------------
@@ -264,7 +266,7 @@ TESTED = "0.1"
 
 
 def misses_too_many(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
-    kept = compute_outcomes(artifact, held_out(artifact, pool), artifact.alphas[0]).kept
+    kept = compute_outcomes(artifact, take_held_out(artifact, pool), artifact.alphas[0]).kept
     return Fraction(int((~kept).sum()), len(kept)) > Fraction(artifact.alphas[0])
 
 
@@ -296,15 +298,17 @@ def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> Non
             continue
         failures += misses_too_many(artifact, recording.pool)
         served.append(float(artifact.levels[0].effective_alpha or alpha))
-        test = part(artifact, recording.pool, "test")
+        test = take_parts(artifact, recording.pool, "test")
         kept.append(float(compute_outcomes(artifact, test, alpha).kept.mean()))
-    note("tested levels", certified=len(served), failing=failures, untested_failing=untested, tried=tried)
-    note("served", asked=float(alpha), level=float(np.mean(served)), kept=float(np.mean(kept)))
-    note("test parts below tau", splits=sum(one < 1.0 - float(alpha) for one in kept))
+    record_figures(
+        "tested levels", certified=len(served), failing=failures, untested_failing=untested, tried=tried
+    )
+    record_figures("served", asked=float(alpha), level=float(np.mean(served)), kept=float(np.mean(kept)))
+    record_figures("test parts below tau", splits=sum(one < 1.0 - float(alpha) for one in kept))
     assert served
-    assert not too_often(failures, tried, float(TESTED))
+    assert not is_too_often(failures, tried, float(TESTED))
     if recording.shipped:
-        assert too_often(untested, tried, float(TESTED))
+        assert is_too_often(untested, tried, float(TESTED))
 
 
 # Bot mode -------------------------------------------------------------------------------------------------
@@ -316,10 +320,10 @@ def test_tested_levels_keep_the_promise_over_splits(recording: Recording) -> Non
 RATE, DELTA = "0.1", "0.05"
 
 
-def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
+def has_too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Whether of the held-out prompts that are answered more than the certified share gets a wrong answer."""
     certificate = artifact.certified_policy.certificate
-    seen = compute_outcomes(artifact, held_out(artifact, pool), certificate.alpha, certificate.policy)
+    seen = compute_outcomes(artifact, take_held_out(artifact, pool), certificate.alpha, certificate.policy)
     named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
     found = False
     for group in certificate.groups:
@@ -329,21 +333,21 @@ def too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     return found
 
 
-def sets_are_worse(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
+def has_worse_sets(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Whether a bound fails that the same prompts certify about the sets of some level."""
-    population = held_out(artifact, pool)
+    population = take_held_out(artifact, pool)
     return any(
         one.fails
         for certificate in artifact.certified_policy.coverage
-        for one in bounds_of(
+        for one in list_bounds(
             artifact, certificate, population, compute_outcomes(artifact, population, certificate.alpha)
         )
     )
 
 
-def best_looking(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
+def is_best_looking_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bool:
     """Control: of all policies that the third split shows wrong seldom enough, the one that answers most."""
-    looked_at, population = part(artifact, pool, "certification"), held_out(artifact, pool)
+    looked_at, population = take_parts(artifact, pool, "certification"), take_held_out(artifact, pool)
     most, found = 0, False
     for alpha in artifact.alphas:
         seen, truth = (
@@ -385,31 +389,33 @@ def test_certified_wrong_rate_is_rarely_exceeded_over_splits(
             allow_unattainable=True,
         )
         if not by_group:
-            looking_good += best_looking(make(alpha=("0.1", "0.2", "0.3", "0.5")), recording.pool)
+            looking_good += is_best_looking_wrong(make(alpha=("0.1", "0.2", "0.3", "0.5")), recording.pool)
         try:
             artifact = make(max_wrong_rate=rate, delta=DELTA, wrong_rate_groups=by_group)
         except UnattainableTargetError:
             continue
-        failures += too_many_wrong(artifact, recording.pool)
-        worse += sets_are_worse(artifact, recording.pool)
+        failures += has_too_many_wrong(artifact, recording.pool)
+        worse += has_worse_sets(artifact, recording.pool)
         certificate = artifact.certified_policy.certificate
-        test = part(artifact, recording.pool, "test")
+        test = take_parts(artifact, recording.pool, "test")
         seen = compute_outcomes(artifact, test, certificate.alpha, certificate.policy)
         answered.append(float(seen.decisions.answered.mean()))
         wrong.append(float(seen.wrong[seen.decisions.answered].mean()))
         groups.append(sum(group.certified for group in certificate.groups[1:]))
-    note("policies", certified=len(answered), failing=failures, best_looking=looking_good, tried=tried)
-    note("bounds about sets fail", splits=worse)
+    record_figures(
+        "policies", certified=len(answered), failing=failures, best_looking=looking_good, tried=tried
+    )
+    record_figures("bounds about sets fail", splits=worse)
     if answered:
-        note("on the test part", answered=float(np.mean(answered)), wrong=float(np.mean(wrong)))
-        note("test parts with more wrong answers", splits=sum(one > float(rate) for one in wrong))
-        note("groups certified", mean=float(np.mean(groups)))
-    assert not too_often(failures, tried, float(DELTA))
-    assert not too_often(worse, tried, float(DELTA))
+        record_figures("on the test part", answered=float(np.mean(answered)), wrong=float(np.mean(wrong)))
+        record_figures("test parts with more wrong answers", splits=sum(one > float(rate) for one in wrong))
+        record_figures("groups certified", mean=float(np.mean(groups)))
+    assert not is_too_often(failures, tried, float(DELTA))
+    assert not is_too_often(worse, tried, float(DELTA))
     if recording.shipped:
         assert len(answered) > tried / 2
         assert by_group == (sum(groups) > 0)
-        assert by_group or too_often(looking_good, tried, float(DELTA))
+        assert by_group or is_too_often(looking_good, tried, float(DELTA))
 
 
 # The whole path -------------------------------------------------------------------------------------------
@@ -441,7 +447,7 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     if way == "certified":
         artifact = certify(artifact, recording.records, provenance=recording.provenance)
     artifact = reload_artifact(artifact)
-    population = held_out(artifact, recording.table)
+    population = take_held_out(artifact, recording.table)
     table = population.take(np.arange(repetitions(len(population), share=0.25)))
     policy = AnswerPolicy()
     alpha = recording.alpha
@@ -461,10 +467,10 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
         sampling="single_request",
     )
     results = [chain.invoke(record.input) for record in asked]
-    assert same_as_served(seen.decisions, results)
+    assert is_same_as_served(seen.decisions, results)
     # The control: another rule's decisions on the same prompts.
     other = decide(artifact, table.draws, alpha, marginal=True, policy=policy)
-    assert not same_as_served(other, results)
+    assert not is_same_as_served(other, results)
     for row, (record, result) in enumerate(zip(asked, results, strict=True)):
         labels = [one.correct for one in record.candidates]
         right = {one.answer_key for one in record.candidates if one.correct}

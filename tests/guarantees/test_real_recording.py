@@ -28,20 +28,18 @@ from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import compute_tau, confident_rank, conformal_rank
-from tests.guarantees.promises import log_wealth, promise_gaps
+from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions
 
-from .laws import ALARM, FALSE_ALARM, calibrate, follows, kept_by, note, uniform
-from .recordings import NAMES, PATHS, SHIPPED, Recording, load, part
+from .laws import ALARM, FALSE_ALARM, agrees_with_chances, calibrate, find_kept, is_uniform, record_figures
+from .recordings import NAMES, PATHS, SHIPPED, Recording, load_recording, take_parts
 
 SOFT = "mean_score + hard(mean_score, 0.8)"
 HARD = "hard(mean_score, 0.8)=hard"
 SET_RULE = "unique(all)"
 
-pytestmark = pytest.mark.filterwarnings(
-    # A small model often has no correct candidate on hard prompts; these are what is flagged.
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+# A small model often has no correct candidate on hard prompts; these are what is flagged.
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 class Split(NamedTuple):
@@ -70,7 +68,7 @@ class Split(NamedTuple):
 
 @pytest.fixture(scope="module", params=PATHS, ids=NAMES)
 def recording(request: pytest.FixtureRequest) -> Recording:
-    return load(request.param)
+    return load_recording(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +111,7 @@ def test_promise_holds_over_splits_under_every_guaranteed_weighting(
         assert len(names) == 1 + 2 + 2 + 9  # all, two Bernstein polynomials, easy and hard, nine topics
     found = {
         method: {
-            name: log_wealth([split.gains(method)[name] for split in splits], float(recording.alpha))
+            name: compute_log_wealth([split.gains(method)[name] for split in splits], float(recording.alpha))
             for name in names
         }
         for method in ("conditional", "marginal")
@@ -121,7 +119,7 @@ def test_promise_holds_over_splits_under_every_guaranteed_weighting(
     for method in found:
         for name in names:
             shares = [kept[name] for split in splits if name in (kept := split.kept(method))]
-            note(f"{method}, {name}", kept=float(np.mean(shares)), splits=len(shares))
+            record_figures(f"{method}, {name}", kept=float(np.mean(shares)), splits=len(shares))
     assert max(found["conditional"].values()) < ALARM
     # The marginal rule promises the average over all prompts, and keeps that.
     assert found["marginal"]["1"] < ALARM
@@ -157,8 +155,8 @@ def test_promise_holds_exactly_in_leave_one_out_on_the_recording(recording: Reco
             others, alpha=recording.alpha, features=features, set_rule=SET_RULE, allow_unattainable=True
         )
         for totals, found in (
-            (own, promise_gaps(artifact, [record])),
-            (marginal, promise_gaps(artifact, [record], marginal=True)),
+            (own, measure_promise_gaps(artifact, [record])),
+            (marginal, measure_promise_gaps(artifact, [record], marginal=True)),
         ):
             for name, gap in found.items():
                 totals[name] = totals.get(name, 0.0) + gap
@@ -230,7 +228,7 @@ class Counts(NamedTuple):
         return np.asarray(law.pmf(np.arange(self.tested + 1)))
 
 
-def counts_of_splits(recording: Recording, pool: LabelledBatch, rule: str) -> list[list[Counts]]:
+def count_splits(recording: Recording, pool: LabelledBatch, rule: str) -> list[list[Counts]]:
     """By split, by group."""
     features = recording.feature_map(recording.groups)
     found = []
@@ -244,19 +242,19 @@ def counts_of_splits(recording: Recording, pool: LabelledBatch, rule: str) -> li
             allow_unattainable=True,
             **RULES[rule],
         )
-        found.append(counts_of(artifact, pool, confident=rule == "for this artifact"))
+        found.append(count_split(artifact, pool, confident=rule == "for this artifact"))
     return found
 
 
-def counts_of(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: bool) -> list[Counts]:
-    calibration, test = part(artifact, pool, "calibration"), part(artifact, pool, "test")
+def count_split(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: bool) -> list[Counts]:
+    calibration, test = take_parts(artifact, pool, "calibration"), take_parts(artifact, pool, "test")
     groups = artifact.feature_map.transform(calibration.draws).T == 1.0
     tested = artifact.feature_map.transform(test.draws).T == 1.0
     known, scores = (
         artifact.parsed_set_rule.success_scores(one, artifact.cap) for one in (calibration, test)
     )
     kept = compute_outcomes(artifact, test, artifact.alphas[0]).kept
-    marginal = kept_by(decide(artifact, test.draws, marginal=True), test)
+    marginal = find_kept(decide(artifact, test.draws, marginal=True), test)
     tau, delta = compute_tau(artifact.alphas[0]), 1 - compute_tau(DELTA)
     found = []
     for members, seen in zip(groups, tested, strict=True):
@@ -281,7 +279,7 @@ def counts_of(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident: 
     return found
 
 
-def added(laws: Sequence[FloatArray]) -> FloatArray:
+def convolve_laws(laws: Sequence[FloatArray]) -> FloatArray:
     """The law of a sum of independent counts; its round-off of about 1e-13 is far below what is asked."""
     size = sum(len(law) - 1 for law in laws) + 1
     transform = np.ones(size // 2 + 1, dtype=np.complex128)
@@ -290,18 +288,18 @@ def added(laws: Sequence[FloatArray]) -> FloatArray:
     return np.asarray(np.fft.irfft(transform, size))
 
 
-def tails(rounds: list[list[Counts]], which: str) -> tuple[float, float]:
+def compute_tails(rounds: list[list[Counts]], which: str) -> tuple[float, float]:
     """The least Pr(sum <= total) and Pr(sum >= total) of every group's total and of that of all groups."""
     totals = [sum(getattr(one, which) for one in of_group) for of_group in zip(*rounds, strict=True)]
-    laws = [added([one.law for one in of_group]) for of_group in zip(*rounds, strict=True)]
-    totals, laws = [*totals, sum(totals)], [*laws, added(laws)]
+    laws = [convolve_laws([one.law for one in of_group]) for of_group in zip(*rounds, strict=True)]
+    totals, laws = [*totals, sum(totals)], [*laws, convolve_laws(laws)]
     return (
         min(float(law[: total + 1].sum()) for total, law in zip(totals, laws, strict=True)),
         min(float(law[total:].sum()) for total, law in zip(totals, laws, strict=True)),
     )
 
 
-def ranks(rounds: list[list[Counts]], which: str = "kept", law: str = "law") -> FloatArray:
+def compute_ranks(rounds: list[list[Counts]], which: str = "kept", law: str = "law") -> FloatArray:
     """Each law's distribution function at its count, randomised within the step."""
     rng = np.random.default_rng(3)
     found = []
@@ -312,25 +310,25 @@ def ranks(rounds: list[list[Counts]], which: str = "kept", law: str = "law") -> 
     return np.asarray(np.clip(found, 0.0, 1.0))
 
 
-def not_below_uniform(numbers: FloatArray) -> bool:
+def is_not_below_uniform(numbers: FloatArray) -> bool:
     """The one-sided inequality of Dvoretzky, Kiefer and Wolfowitz, Pr(F_R - F > e) <= exp(-2 R e^2)."""
     distance = float(stats.kstest(numbers, "uniform", alternative="greater").statistic)
     return distance <= math.sqrt(math.log(1.0 / FALSE_ALARM) / (2 * len(numbers)))
 
 
-def follow(rounds: list[list[Counts]], which: str) -> bool:
+def counts_follow_law(rounds: list[list[Counts]], which: str) -> bool:
     """Whether the counts follow their law."""
     share = FALSE_ALARM / (2 * (len(rounds[0]) + 1))
-    return min(tails(rounds, which)) > share and uniform(ranks(rounds, which))
+    return min(compute_tails(rounds, which)) > share and is_uniform(compute_ranks(rounds, which))
 
 
-def not_below(rounds: list[list[Counts]], which: str) -> bool:
+def counts_reach_law(rounds: list[list[Counts]], which: str) -> bool:
     """Whether the counts are at least what their law says."""
     share = FALSE_ALARM / (len(rounds[0]) + 1)
-    return tails(rounds, which)[0] > share and not_below_uniform(ranks(rounds, which))
+    return compute_tails(rounds, which)[0] > share and is_not_below_uniform(compute_ranks(rounds, which))
 
 
-def short_of(rounds: list[list[Counts]], tau: Fraction) -> tuple[int, list[float]]:
+def count_short_splits(rounds: list[list[Counts]], tau: Fraction) -> tuple[int, list[float]]:
     """In how many splits a group keeps less than tau of its test prompts, and by law the chance of each."""
     failures, chances = 0, []
     for groups in rounds:
@@ -342,7 +340,7 @@ def short_of(rounds: list[list[Counts]], tau: Fraction) -> tuple[int, list[float
     return failures, chances
 
 
-def without_ties(recording: Recording) -> LabelledBatch:
+def remove_ties(recording: Recording) -> LabelledBatch:
     """The pool's prompts with a success score that no other has, and below the cap."""
     pool = recording.pool
     scores = parse_set_rule(SET_RULE).success_scores(pool, 2.0)
@@ -354,29 +352,29 @@ def without_ties(recording: Recording) -> LabelledBatch:
 @pytest.mark.long
 @mostly_long("rule", RULES, quick=1)
 def test_group_coverage_follows_the_law_of_the_split(recording: Recording, rule: str) -> None:
-    rounds = counts_of_splits(recording, without_ties(recording), rule)
-    assert follow(rounds, "kept")
-    failures, chances = short_of(rounds, compute_tau(recording.alpha))
-    assert follows(failures, chances)
-    note("a group below tau", splits=failures, expected=sum(chances), tried=len(rounds))
+    rounds = count_splits(recording, remove_ties(recording), rule)
+    assert counts_follow_law(rounds, "kept")
+    failures, chances = count_short_splits(rounds, compute_tau(recording.alpha))
+    assert agrees_with_chances(failures, chances)
+    record_figures("a group below tau", splits=failures, expected=sum(chances), tried=len(rounds))
     if recording.shipped:  # Nine groups show a rank or two in 100 splits; fewer might not.
-        assert not follow(rounds, "weaker")
-    assert not follow(rounds, "marginal")
+        assert not counts_follow_law(rounds, "weaker")
+    assert not counts_follow_law(rounds, "marginal")
     # One threshold for everyone keeps too little somewhere, not only something else.
-    assert not not_below(rounds, "marginal")
+    assert not counts_reach_law(rounds, "marginal")
     if rule == "on average":
         # The law that takes the threshold for a fixed one has the right mean and the wrong shape. Ranks near
         # N, as confidence wants them, hardly leave room for a shape.
-        assert not uniform(ranks(rounds, law="forgetful"))
+        assert not is_uniform(compute_ranks(rounds, law="forgetful"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_ties_and_hopeless_prompts_only_raise_group_coverage(recording: Recording, rule: str) -> None:
-    rounds = counts_of_splits(recording, recording.pool, rule)
-    assert not_below(rounds, "kept")
-    failures, chances = short_of(rounds, compute_tau(recording.alpha))
-    note("a group below tau", splits=failures, expected_at_most=sum(chances), tried=len(rounds))
-    assert not not_below(rounds, "marginal")
+    rounds = count_splits(recording, recording.pool, rule)
+    assert counts_reach_law(rounds, "kept")
+    failures, chances = count_short_splits(rounds, compute_tau(recording.alpha))
+    record_figures("a group below tau", splits=failures, expected_at_most=sum(chances), tried=len(rounds))
+    assert not counts_reach_law(rounds, "marginal")
     if recording.shipped:  # Where most prompts of a group are flagged, the weaker rank flags them as well.
-        assert not not_below(rounds, "weaker")
+        assert not counts_reach_law(rounds, "weaker")

@@ -20,10 +20,10 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify_policy
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
+from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
 from tests.factories import reload_artifact
-from tests.guarantees.promises import log_wealth
+from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
 
 from .laws import (
@@ -32,17 +32,15 @@ from .laws import (
     Outcome,
     Reloaded,
     World,
-    broken,
     calibrate,
-    fresh_ids,
-    same_as_served,
-    serve,
-    too_often,
+    draw_ids,
+    has_broken_bound,
+    is_same_as_served,
+    is_too_often,
+    serve_prompts,
 )
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -51,30 +49,30 @@ def world() -> World:
     return World((0.5, 0.5, 0.5, 0.5), told=1.2)
 
 
-def policy_of(artifact: CalibrationArtifact) -> tuple[str, AnswerPolicy]:
+def get_policy(artifact: CalibrationArtifact) -> tuple[str, AnswerPolicy]:
     certificate = artifact.certified_policy.certificate
     return certificate.alpha, certificate.policy
 
 
-def wrong_rate(seen: Outcome, weights: Any = None) -> float:
+def compute_wrong_rate(seen: Outcome, weights: Any = None) -> float:
     """The share of answered prompts that get a wrong best answer; 0.0 where nothing is answered."""
     answered = seen.decisions.answered
     share = seen.mean(answered, weights)
     return seen.mean(seen.wrong & answered, weights) / share if share > 0.0 else 0.0
 
 
-def exceeded(world: World, artifact: CalibrationArtifact, rate: str) -> bool:
+def exceeds_rate(world: World, artifact: CalibrationArtifact, rate: str) -> bool:
     """Whether the true wrong-answer rate is above the certified one, overall or in any certified group."""
-    seen = world.truth(artifact, *policy_of(artifact))
+    seen = world.truth(artifact, *get_policy(artifact))
     named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
     return any(
-        wrong_rate(seen, named[group.name].values(seen.decisions.features)) > float(rate) + ROUND_OFF
+        compute_wrong_rate(seen, named[group.name].values(seen.decisions.features)) > float(rate) + ROUND_OFF
         for group in artifact.certified_policy.certificate.groups
         if group.certified
     )
 
 
-def policies(n: int) -> Iterator[AnswerPolicy]:
+def list_policies(n: int) -> Iterator[AnswerPolicy]:
     for most in (None, *range(1, n)):
         for agreement in range(1, n + 1):
             yield AnswerPolicy(max_answers=most, min_agreement=agreement)
@@ -90,7 +88,7 @@ DELTA = "0.1"
 SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 
 
-def certified(
+def calibrate_bot(
     records: LabelledBatch, features: FeatureMap, rate: str, delta: str = DELTA, **options: Any
 ) -> CalibrationArtifact | None:
     """None where the rate is refused."""
@@ -116,24 +114,24 @@ def test_certified_wrong_rate_is_rarely_exceeded(rate: str, least: float, world:
     features = FeatureMap.parse(FEATURES).fit(world.everything.draws)
     tried, failures, answering, sets_failed = repetitions(150), 0, 0, 0
     for _ in range(tried):
-        made = certified(world.sample(rng, 100), features, rate)
+        made = calibrate_bot(world.sample(rng, 100), features, rate)
         if made is None:
             continue
         artifact = reload_artifact(made)
-        failures += exceeded(world, artifact, rate)
+        failures += exceeds_rate(world, artifact, rate)
         # What the same prompts certify about the sets of every level that they chose among, all together.
         sets_failed += any(
-            broken(one, world.truth(artifact, one.alpha), artifact)
+            has_broken_bound(one, world.truth(artifact, one.alpha), artifact)
             for one in artifact.certified_policy.coverage
         )
         answering += 1
         if answering <= 3:
             test = world.sample(rng, 20)
-            alpha, policy = policy_of(artifact)
+            alpha, policy = get_policy(artifact)
             decisions = decide(artifact, test.draws, alpha, policy=policy)
-            assert same_as_served(decisions, serve(artifact, test, bot=True))
-    assert not too_often(failures, tried, float(DELTA))
-    assert not too_often(sets_failed, tried, float(DELTA))
+            assert is_same_as_served(decisions, serve_prompts(artifact, test, bot=True))
+    assert not is_too_often(failures, tried, float(DELTA))
+    assert not is_too_often(sets_failed, tried, float(DELTA))
     assert answering > least * tried
 
 
@@ -159,9 +157,9 @@ def test_untested_and_in_sample_policies_exceed_the_wrong_rate(
             again = certify_policy(artifact, used, used, max_wrong_rate=rate, delta=DELTA)
         except UnattainableTargetError:
             continue
-        in_sample += exceeded(world, again, rate)  # loading it would refuse it
-    assert too_often(looking_good, tried, float(DELTA))
-    assert too_often(in_sample, tried, float(DELTA))
+        in_sample += exceeds_rate(world, again, rate)  # loading it would refuse it
+    assert is_too_often(looking_good, tried, float(DELTA))
+    assert is_too_often(in_sample, tried, float(DELTA))
 
 
 def best_looking_exceeds(
@@ -171,7 +169,7 @@ def best_looking_exceeds(
     found: list[tuple[int, str, AnswerPolicy]] = []
     for alpha in artifact.alphas:
         every_set = decide(artifact, held_out.draws, alpha)
-        for policy in policies(artifact.n):
+        for policy in list_policies(artifact.n):
             decisions = replace(every_set, policy=policy)
             right = held_out.correct[np.arange(len(held_out)), decisions.best]
             answered = int(decisions.answered.sum())
@@ -180,7 +178,7 @@ def best_looking_exceeds(
     if not found:
         return False
     _, alpha, policy = max(found, key=lambda one: one[0])
-    return wrong_rate(world.truth(artifact, alpha, policy)) > rate + ROUND_OFF
+    return compute_wrong_rate(world.truth(artifact, alpha, policy)) > rate + ROUND_OFF
 
 
 # All three groups and all prompts together: half of delta = 0.05 goes to the groups. Of 250 repetitions 37
@@ -195,22 +193,22 @@ def test_certified_wrong_rate_is_rarely_exceeded_in_any_group(monkeypatch: pytes
 
     def failures(tried: int, through_a_file: Reloaded) -> int:
         made = (
-            certified(tiers.sample(rng, 400), features, rate, delta, wrong_rate_groups=True)
+            calibrate_bot(tiers.sample(rng, 400), features, rate, delta, wrong_rate_groups=True)
             for _ in range(tried)
         )
         artifacts = [through_a_file(one) for one in made if one is not None]
         groups = [one.certified_policy.certificate.groups[1:] for one in artifacts]
         assert any(group.certified for some in groups for group in some)
-        return sum(exceeded(tiers, one, rate) for one in artifacts)
+        return sum(exceeds_rate(tiers, one, rate) for one in artifacts)
 
     tried = repetitions(250)
-    assert not too_often(failures(tried, reload_artifact), tried, float(delta))
-    monkeypatch.setattr(certificates.policies, "binomial_p_value", plain_share)
+    assert not is_too_often(failures(tried, reload_artifact), tried, float(delta))
+    monkeypatch.setattr(certificates.policies, "binomial_p_value", compare_plain_share)
     # Loading these would refuse them.
-    assert too_often(failures(tried, lambda made: made), tried, float(delta))
+    assert is_too_often(failures(tried, lambda made: made), tried, float(delta))
 
 
-def plain_share(wrong: int, answered: int, rate: float) -> float:
+def compare_plain_share(wrong: int, answered: int, rate: float) -> float:
     """A p-value that is none: 0 where the share does not exceed the rate."""
     return float(wrong > rate * answered)
 
@@ -228,13 +226,13 @@ LEVEL, TAU = "0.3", 0.7
 ONE = CandidateBatch.of([[0.5, 0.5]], [["a", "b"]])
 
 
-def telling(rng: np.random.Generator, size: int) -> LabelledBatch:
+def draw_telling_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     scores = rng.random((size, 2))
     correct = rng.random((size, 2)) < 1.0 - scores
-    return LabelledBatch.of(fresh_ids(rng, size), scores, correct, [["a", "b"]] * size)
+    return LabelledBatch.of(draw_ids(rng, size), scores, correct, [["a", "b"]] * size)
 
 
-def kept_share(artifact: CalibrationArtifact) -> float:
+def compute_kept_share(artifact: CalibrationArtifact) -> float:
     """The probability that a threshold t covers or flags: 1 - (1 - (t - t^2 / 2))^2 below the cap."""
     threshold = float(decide(artifact, ONE).thresholds[0])
     t = min(max(threshold, 0.0), 1.0)
@@ -249,7 +247,7 @@ def test_set_promise_survives_a_policy_only_with_confidence() -> None:
     failures = {True: 0, False: 0}
     certified_too_much = shares_too_large = 0
     for _ in range(tried):
-        calibration, certification = telling(rng, 49), telling(rng, 1000)
+        calibration, certification = draw_telling_prompts(rng, 49), draw_telling_prompts(rng, 1000)
         for confident in failures:
             artifact = calibrate(
                 calibration,
@@ -259,7 +257,7 @@ def test_set_promise_survives_a_policy_only_with_confidence() -> None:
                 allow_unattainable=True,
                 **(SURE if confident else {}),
             )
-            gap = kept_share(reload_artifact(artifact)) - TAU
+            gap = compute_kept_share(reload_artifact(artifact)) - TAU
             try:
                 served = certify_policy(
                     artifact, calibration, certification, max_wrong_rate="0.3", delta=DELTA
@@ -268,24 +266,24 @@ def test_set_promise_survives_a_policy_only_with_confidence() -> None:
                 found = False
             else:
                 found = True
-                failures[confident] += kept_share(served) < TAU - ROUND_OFF
+                failures[confident] += compute_kept_share(served) < TAU - ROUND_OFF
             if not confident and found:
                 # What bot mode says of its sets instead; and, as a control, the share that was seen.
                 seen = served.certified_policy.coverage[0].shares[0]
-                certified_too_much += seen.kept_at_least > kept_share(served) + ROUND_OFF
-                shares_too_large += seen.kept / seen.prompts > kept_share(served) + ROUND_OFF
+                certified_too_much += seen.kept_at_least > compute_kept_share(served) + ROUND_OFF
+                shares_too_large += seen.kept / seen.prompts > compute_kept_share(served) + ROUND_OFF
             if not confident:
                 before.append(gap)
                 where_found.append(gap if found else 0.0)
                 # Sets of more than one answer withheld.
-                test = telling(rng, 20)
+                test = draw_telling_prompts(rng, 20)
                 decisions = decide(reload_artifact(artifact), test.draws, policy=AnswerPolicy(max_answers=1))
                 shown = decisions.accepted & decisions.answered[:, np.newaxis] & test.correct
                 after.append(float(np.mean(shown.any(axis=1) | decisions.not_certifiable)) - TAU)
-    assert log_wealth(before, 1.0 - TAU) < ALARM
-    assert log_wealth(where_found, 1.0 - TAU) > 2 * ALARM
-    assert log_wealth(after, 1.0 - TAU) > 2 * ALARM
-    assert not too_often(failures[True], tried, float(DELTA))
-    assert too_often(failures[False], tried, float(DELTA))
-    assert not too_often(certified_too_much, tried, float(DELTA))
-    assert too_often(shares_too_large, tried, float(DELTA))
+    assert compute_log_wealth(before, 1.0 - TAU) < ALARM
+    assert compute_log_wealth(where_found, 1.0 - TAU) > 2 * ALARM
+    assert compute_log_wealth(after, 1.0 - TAU) > 2 * ALARM
+    assert not is_too_often(failures[True], tried, float(DELTA))
+    assert is_too_often(failures[False], tried, float(DELTA))
+    assert not is_too_often(certified_too_much, tried, float(DELTA))
+    assert is_too_often(shares_too_large, tried, float(DELTA))

@@ -34,17 +34,17 @@ FIELDS = [
 FALSE_ALARM = 1e-6
 
 
-def a_cell(mean: str = "90.3", sd: str | None = "0.5", **more: object) -> PublishedCell:
+def make_cell(mean: str = "90.3", sd: str | None = "0.5", **more: object) -> PublishedCell:
     return published_cells("synthetic")[0].model_copy(update={"mean": mean, "sd": sd, **more})
 
 
-def around(mean: float, sd: float, seeds: int = 200) -> list[float]:
+def make_figures_around(mean: float, sd: float, seeds: int = 200) -> list[float]:
     """Figures with exactly this mean and spread, up to round-off."""
     return [mean - sd, mean + sd] * (seeds // 2)
 
 
 def test_cell_json_starts_with_the_documented_fields() -> None:
-    cell = compare_cell(a_cell(), around(90.0, 0.4))
+    cell = compare_cell(make_cell(), make_figures_around(90.0, 0.4))
     data = json.loads(cell.model_dump_json())
     assert list(data)[: len(FIELDS)] == FIELDS
     assert {"n_calibration", "n_candidates"} <= set(data)
@@ -54,12 +54,12 @@ def test_cell_json_starts_with_the_documented_fields() -> None:
 
 
 def test_cell_z_can_be_recomputed_from_the_cell() -> None:
-    cell = compare_cell(a_cell(), around(90.0, 0.4))
+    cell = compare_cell(make_cell(), make_figures_around(90.0, 0.4))
     scale = math.sqrt(cell.reproduced_sd**2 * (1 / 5 + 1 / cell.seeds) + cell.unit**2 / 12)
     assert (cell.reproduced, cell.reproduced_sd) == pytest.approx((90.0, 0.4))
     assert cell.z == pytest.approx((90.3 - 90.0) / scale)
     assert cell.z == pytest.approx(0.3 / math.sqrt(0.16 * 0.205 + 0.01 / 12))
-    assert compare_cell(a_cell("89.7"), around(90.0, 0.4)).z == pytest.approx(-cell.z)
+    assert compare_cell(make_cell("89.7"), make_figures_around(90.0, 0.4)).z == pytest.approx(-cell.z)
 
 
 def test_cell_z_of_the_same_law_has_students_spread() -> None:
@@ -74,13 +74,13 @@ def test_cell_z_of_the_same_law_has_students_spread() -> None:
     found = []
     for _ in range(4_000):
         printed = f"{rng.normal(90.0, 0.4, PUBLISHED_SEEDS).mean():.1f}"
-        found.append(abs(compare_cell(a_cell(printed), rng.normal(90.0, 0.4, seeds)).z))
+        found.append(abs(compare_cell(make_cell(printed), rng.normal(90.0, 0.4, seeds)).z))
     wider = [z * math.sqrt((0.2 + 1 / seeds) / 0.2) for z in found]
-    assert all(as_many_below(found, limit, seeds) for limit in (1.0, 2.0))
-    assert not all(as_many_below(wider, limit, seeds) for limit in (1.0, 2.0))
+    assert all(has_expected_number_below(found, limit, seeds) for limit in (1.0, 2.0))
+    assert not all(has_expected_number_below(wider, limit, seeds) for limit in (1.0, 2.0))
 
 
-def as_many_below(values: Sequence[float], limit: float, seeds: int) -> bool:
+def has_expected_number_below(values: Sequence[float], limit: float, seeds: int) -> bool:
     below, size = sum(value < limit for value in values), len(values)
     chance = 2 * stats.t.cdf(limit * math.sqrt(1 - 1 / seeds), seeds - 1) - 1
     low = stats.binom.cdf(below, size, chance - 0.002)
@@ -93,7 +93,7 @@ def as_many_below(values: Sequence[float], limit: float, seeds: int) -> bool:
     [("16.00", 16.0, 0.0), ("16.00", 16.005, -math.sqrt(3)), ("8.00", 10.0, -2.0 / (0.01 / math.sqrt(12)))],
 )
 def test_cell_z_uses_the_rounding_if_nothing_varies(printed: str, reproduced: float, z: float) -> None:
-    cell = compare_cell(a_cell(printed, "0.00"), [reproduced] * 3)
+    cell = compare_cell(make_cell(printed, "0.00"), [reproduced] * 3)
     assert cell.z == pytest.approx(z)
     assert cell.in_band is (abs(z) < 2)
 
@@ -103,7 +103,7 @@ def test_cell_z_uses_the_rounding_if_nothing_varies(printed: str, reproduced: fl
 )
 def test_cell_band_is_the_printed_spread_and_rounding(reproduced: float, inside: bool) -> None:
     # 90.3 +- 0.5, so from 89.8 - 0.05 to 90.8 + 0.05.
-    assert compare_cell(a_cell(), around(reproduced, 0.0)).in_band is inside
+    assert compare_cell(make_cell(), make_figures_around(reproduced, 0.0)).in_band is inside
 
 
 def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
@@ -112,7 +112,7 @@ def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
     for place, cell in enumerate(published_cells(table)):
         scale = math.sqrt(0.205 + cell.unit**2 / 12)
         mean = cell.value + (off[place] * scale if place < len(off) else 0.0)
-        found.append(compare_cell(cell, around(mean, 1.0)))
+        found.append(compare_cell(cell, make_figures_around(mean, 1.0)))
     return found
 
 

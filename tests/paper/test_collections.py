@@ -113,14 +113,14 @@ def test_read_examples_of_each_paper_dataset(folder: Path) -> None:
     assert IMAGE in json.dumps(message.content)
 
 
-def labels(labeler: Any, reference: Any, texts: list[str]) -> list[bool]:
+def label_texts(labeler: Any, reference: Any, texts: list[str]) -> list[bool]:
     candidates = [DrawnCandidate(text=text, message=None) for text in texts]
     given = LabelerInput(prompt="?", reference=reference, candidates=candidates)
     found: list[bool] = labeler.invoke(given)
     return found
 
 
-def extracted(parts: Components, texts: list[str]) -> list[str]:
+def extract_answers(parts: Components, texts: list[str]) -> list[str]:
     assert callable(parts.answer)
     return [parts.answer(text) for text in texts]
 
@@ -129,11 +129,11 @@ def test_labels_of_gsm8k_and_triviaqa_answers(folder: Path) -> None:
     maths, trivia = (
         read_config(folder / f"{name}.toml").create_components() for name in ("gsm8k", "triviaqa")
     )
-    solutions = extracted(maths, ["2 x 3 = 6\n#### 6", "#### 7", "I do not know"])
+    solutions = extract_answers(maths, ["2 x 3 = 6\n#### 6", "#### 7", "I do not know"])
     assert solutions == ["6", "7", ""]
-    assert labels(maths.labeler, ROWS["gsm8k"]["answer"], solutions) == [True, False, False]
-    answers = extracted(trivia, ["The city of kings.", "Cusco"])
-    assert labels(trivia.labeler, ["Lima", "City of Kings"], answers) == [True, False]
+    assert label_texts(maths.labeler, ROWS["gsm8k"]["answer"], solutions) == [True, False, False]
+    answers = extract_answers(trivia, ["The city of kings.", "Cusco"])
+    assert label_texts(trivia.labeler, ["Lima", "City of Kings"], answers) == [True, False]
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def own_parts() -> ModuleType:
 def test_caption_labels_asks_the_judge_once_per_caption(own_parts: ModuleType) -> None:
     labeler = own_parts.caption_labels(FakeListChatModel(responses=["Yes.", " no"]))
     captions = ROWS["flickr8k"]["captions"]
-    assert sorted(labels(labeler, captions, ["A child on stairs.", "A dog."])) == [False, True]
+    assert sorted(label_texts(labeler, captions, ["A child on stairs.", "A dog."])) == [False, True]
 
 
 def test_caption_labels_refuses_an_unclear_judgement(own_parts: ModuleType) -> None:
     labeler = own_parts.caption_labels(FakeListChatModel(responses=["Perhaps"]))
     with pytest.raises(LabelerError, match="expected Yes or No"):
-        labels(labeler, ["A child ."], ["A dog."])
+        label_texts(labeler, ["A child ."], ["A dog."])
 
 
 def test_caption_judge_prompt_contains_references_and_no_image(own_parts: ModuleType) -> None:

@@ -25,7 +25,7 @@ def table() -> LabelledBatch:
     return tabulate(read_records(RECORDING))
 
 
-def label(draws: CandidateBatch, correct: list[list[bool]]) -> LabelledBatch:
+def label_draws(draws: CandidateBatch, correct: list[list[bool]]) -> LabelledBatch:
     ids = tuple(map(str, range(len(draws))))
     return LabelledBatch(draws, np.array(correct), ids, (None,) * len(draws), draws.n)
 
@@ -61,7 +61,7 @@ def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
 
 def test_quadratic_settings_equal_a_calculation_by_hand() -> None:
     scores = [[0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], [0.2, 0.4, 0.6, 0.8, 1.0, 0.0, 0.0]]
-    labelled = label(CandidateBatch.of(scores), [[True] * 7] * 2)
+    labelled = label_draws(CandidateBatch.of(scores), [[True] * 7] * 2)
     means = {
         "mean-loss-quadratic-first-5": (0.3, 0.6),
         "mean-loss-quadratic-first-2": (0.15, 0.3),
@@ -80,7 +80,7 @@ def test_top_k_of_distinct_answers_equals_a_calculation_by_hand() -> None:
     draws = CandidateBatch.of(
         [[0.3, 0.1, 0.2, 0.4], [0.4, 0.3, 0.2, 0.1]], answers=[["a"] * 4, ["a", "b", "c", "d"]]
     )
-    labelled = label(draws, [[True] * 4, [False, False, True, False]])
+    labelled = label_draws(draws, [[True] * 4, [False, False, True, False]])
     rows, sizes = np.arange(2), {}
     for distinct in (False, True):
         split = Split(Pool(labelled), rows[:0], rows, rows, "1", "all")
@@ -141,7 +141,7 @@ def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) ->
     answers = [[str(code) for code in row] * 3 for row in codes.tolist()]
     draws = CandidateBatch.of(np.tile(some.draws.scores, 3), answers=answers)
     found = reproduce_study(
-        "triviaqa", label(draws, np.tile(some.correct, 3).tolist()), alpha=["0.4"], splits=1
+        "triviaqa", label_draws(draws, np.tile(some.correct, 3).tolist()), alpha=["0.4"], splits=1
     )
     assert found.comparison.n_candidates == 20
 
@@ -149,7 +149,7 @@ def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) ->
 def test_reproduce_study_distinct_needs_answers() -> None:
     draws = CandidateBatch.of([[0.1, 0.2]] * 4)
     with pytest.raises(InputError, match="distinct answers cannot be counted"):
-        reproduce_study("flickr8k", label(draws, [[True, False]] * 4), count="distinct")
+        reproduce_study("flickr8k", label_draws(draws, [[True, False]] * 4), count="distinct")
 
 
 def test_paper_methods_for_distinct_answers_differ_in_top_k_only() -> None:

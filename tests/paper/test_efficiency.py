@@ -45,11 +45,11 @@ T = np.array([0.1, 0.5, 0.9])[:, None]
 U = np.linspace(0.05, 0.8, 16)
 
 
-def named(world: EfficiencyWorld) -> str:
+def get_name(world: EfficiencyWorld) -> str:
     return world.name
 
 
-@pytest.mark.parametrize("world", CONTINUOUS, ids=named)
+@pytest.mark.parametrize("world", CONTINUOUS, ids=get_name)
 def test_efficiency_world_closed_forms_are_consistent(world: EfficiencyWorld) -> None:
     """F inverts its inverse, C is G at it, and the slope is the difference quotient of C."""
     quantile = world.compute_quantile(U, T, 20)
@@ -64,14 +64,14 @@ def test_efficiency_world_closed_forms_are_consistent(world: EfficiencyWorld) ->
         assert world.compute_slope(u, T, 20) == pytest.approx(slope, rel=1e-5)
 
 
-def far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> bool:
+def is_far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> bool:
     """Whether the distribution function of values leaves the band around a law, atoms allowed."""
     at = np.unique(np.clip(values, 0.0, 1.0))
     below = np.searchsorted(np.sort(values), at, side="right") / len(values)
     return bool(np.abs(below - law(at)).max() > math.sqrt(math.log(2 / FALSE_ALARM) / (2 * len(values))))
 
 
-@pytest.mark.parametrize("world", ALL, ids=named)
+@pytest.mark.parametrize("world", ALL, ids=get_name)
 @pytest.mark.parametrize("difficulty", [0.0, 0.7])
 def test_efficiency_world_draws_follow_the_closed_forms(world: EfficiencyWorld, difficulty: float) -> None:
     n, t = 8, np.full(30_000, difficulty)
@@ -80,17 +80,17 @@ def test_efficiency_world_draws_follow_the_closed_forms(world: EfficiencyWorld, 
     drawn = np.where(correct, scores, np.inf).min(axis=1)
     direct = world.draw_success_scores(t, n, np.random.default_rng(4))
     for success in (drawn, direct):
-        assert not far_from(success, lambda v: world.compute_coverage(v, at, n))
+        assert not is_far_from(success, lambda v: world.compute_coverage(v, at, n))
         # Neither with half the candidates nor, where all else is equal, with another scale.
-        assert far_from(success, lambda v: world.compute_coverage(v, at, n // 2)) is not world.one_correct
+        assert is_far_from(success, lambda v: world.compute_coverage(v, at, n // 2)) is not world.one_correct
     # One candidate of each prompt, so that the draws are independent.
-    assert not far_from(scores[:, 0], lambda v: world.compute_share(v, at, n))
+    assert not is_far_from(scores[:, 0], lambda v: world.compute_share(v, at, n))
     other = replace(world, skill=(world.skill[0] + 1.0, world.skill[1] + 1.0))
     if world.chance != (1.0, 1.0) and not isinstance(world, FittedWorld):
-        assert far_from(scores[:, 0], lambda v: other.compute_share(v, at, n))
+        assert is_far_from(scores[:, 0], lambda v: other.compute_share(v, at, n))
 
 
-@pytest.mark.parametrize("world", ALL, ids=named)
+@pytest.mark.parametrize("world", ALL, ids=get_name)
 def test_efficiency_midpoint_sums_keep_their_bound(world: EfficiencyWorld) -> None:
     """On a coarse grid, held against one of 2^16 nodes; the variation of G on it is below its bound."""
     coarse, fine, level = make_nodes(64), make_nodes(), np.array(0.15)
@@ -203,14 +203,14 @@ def small() -> EfficiencyReport:
     )
 
 
-def limit(cells: int) -> float:
+def compute_limit(cells: int) -> float:
     return float(stats.norm.isf(FALSE_ALARM / (2 * cells)))
 
 
 @pytest.mark.long
 def test_simulated_sizes_agree_with_the_integral(small: EfficiencyReport) -> None:
     assert len(small.cells) == 2 * 8 * 3
-    assert max(abs(cell.z) for cell in small.cells) < limit(len(small.cells))
+    assert max(abs(cell.z) for cell in small.cells) < compute_limit(len(small.cells))
     for cell in small.cells:
         if cell.rule != "learned":
             # Three quarters of 4,000 prompts: 0.05 is seven standard errors.
@@ -224,7 +224,7 @@ def test_simulated_sizes_agree_with_the_integral(small: EfficiencyReport) -> Non
         for cell in small.cells
         if (cell.world, cell.rule, cell.alpha) == ("independent", "marginal", "0.2")
     ]
-    assert abs(cell.simulated - wrong) / cell.standard_error > limit(len(small.cells))
+    assert abs(cell.simulated - wrong) / cell.standard_error > compute_limit(len(small.cells))
 
 
 @pytest.mark.long
@@ -254,7 +254,7 @@ def test_analyse_efficiency_passes_in_full_for_any_number_of_jobs() -> None:
 def test_analyse_efficiency_holds_for_other_seeds() -> None:
     for seed in range(2, 8):
         report = analyse_efficiency(repetitions=2, sizes=(100, 200), seed=seed, jobs=2)
-        assert max(abs(cell.z) for cell in report.cells) < limit(6 * len(report.cells))
+        assert max(abs(cell.z) for cell in report.cells) < compute_limit(6 * len(report.cells))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ CORNERS = {
 Key = tuple[str, str, str, int | None, int | None, str | None]
 
 
-def key(cell: PublishedCell) -> Key:
+def get_key(cell: PublishedCell) -> Key:
     return cell.method, cell.alpha, cell.metric, cell.n_calibration, cell.n_candidates, cell.features
 
 
@@ -56,7 +56,7 @@ def test_published_table_is_complete_without_duplicates(table: str) -> None:
     cells = published_cells(table)
     methods, levels, metrics = ({getattr(c, name) for c in cells} for name in ("method", "alpha", "metric"))
     assert (len(cells), len(methods), len(levels), len(metrics)) == SHAPES[table]
-    assert len({key(cell) for cell in cells}) == len(cells)
+    assert len({get_key(cell) for cell in cells}) == len(cells)
     assert methods <= PAPER
     settings = Counter((c.n_calibration, c.n_candidates, c.features) for c in cells)
     assert len(set(settings.values())) == 1  # as many cells in each setting
@@ -79,7 +79,7 @@ def test_published_numbers_are_possible(table: str) -> None:
         assert most is not None
         assert 0 < cell.value <= most
         assert cell.spread is None or 0 <= cell.spread < 10
-    shares = {key(c): c.value for c in published_cells(table) if c.metric != "APSS"}
+    shares = {get_key(c): c.value for c in published_cells(table) if c.metric != "APSS"}
     for where, value in shares.items():
         # No group is covered more than all on average.
         assert where[2] != "GSC" or value <= shares[(*where[:2], "ECR", *where[3:])]
@@ -87,10 +87,10 @@ def test_published_numbers_are_possible(table: str) -> None:
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_excerpt")])
 def test_published_excerpts_repeat_the_appendix(table: str) -> None:
-    whole = {key(cell): cell for cell in published_cells(table.removesuffix("_excerpt"))}
+    whole = {get_key(cell): cell for cell in published_cells(table.removesuffix("_excerpt"))}
     differing = []
     for cell in published_cells(table):
-        same = whole[key(cell)]
+        same = whole[get_key(cell)]
         assert cell.kind == "excerpt" != same.kind
         assert cell.mean == same.mean
         if cell.sd not in {None, same.sd}:
@@ -102,10 +102,10 @@ def test_published_excerpts_repeat_the_appendix(table: str) -> None:
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_ablation")])
 def test_published_ablations_agree_with_the_sweep(table: str) -> None:
-    sweep = {key(cell): cell for cell in published_cells(table.removesuffix("_ablation"))}
+    sweep = {get_key(cell): cell for cell in published_cells(table.removesuffix("_ablation"))}
     shared = 0
     for cell in published_cells(table):
-        same = sweep.get(key(cell))
+        same = sweep.get(get_key(cell))
         if same is not None:
             shared += 1
             # The synthetic ablation prints shares as 0.802, no digit less.

@@ -62,17 +62,17 @@ def difficulty(labelled: LabelledBatch) -> FloatArray:
     return np.array([float(one["difficulty"]) for one in labelled.draws.metadata])
 
 
-def success(labelled: LabelledBatch) -> FloatArray:
+def compute_success_scores(labelled: LabelledBatch) -> FloatArray:
     """(N,) the paper's S, but infinite where no candidate is correct."""
     return np.asarray(np.where(labelled.correct, labelled.draws.scores, np.inf).min(axis=1))
 
 
-def improbable(count: int, size: int, chance: float) -> bool:
+def is_improbable(count: int, size: int, chance: float) -> bool:
     law = stats.binom(size, chance)
     return bool(min(law.cdf(count), law.sf(count - 1)) < FALSE_ALARM / 2)
 
 
-def far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> bool:
+def is_far_from(values: FloatArray, law: Callable[[FloatArray], FloatArray]) -> bool:
     """Whether the values' distribution function leaves the band around the law; the law is continuous."""
     ordered, size = np.sort(values), len(values)
     expected = np.where(np.isfinite(ordered), law(np.where(np.isfinite(ordered), ordered, 1.0)), 1.0)
@@ -88,7 +88,7 @@ def test_synthetic_world_draw_is_reproducible_and_complete(drawn: LabelledBatch)
     assert drawn.ids[-1] == str(PROMPTS - 1)
     assert (drawn.recorded, drawn.draws.answer_codes, drawn.draws.lengths) == (N, None, None)
     assert ((drawn.draws.scores >= 0) & (drawn.draws.scores <= 1)).all()
-    assert not far_from(difficulty(drawn), lambda t: t)
+    assert not is_far_from(difficulty(drawn), lambda t: t)
     again = WORLD.draw(PROMPTS, N, np.random.default_rng(20_260_101))
     assert (again.draws.scores == drawn.draws.scores).all()
     assert (again.correct == drawn.correct).all()
@@ -96,7 +96,7 @@ def test_synthetic_world_draw_is_reproducible_and_complete(drawn: LabelledBatch)
     assert (other.draws.scores != drawn.draws.scores).any()
 
 
-def rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
+def do_rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     """Correct candidates of the easiest and of the hardest fifth of prompts, and of all."""
     hard = difficulty(drawn)
     parts = [(0.0, 0.2), (0.8, 1.0), (0.0, 1.0)]
@@ -105,32 +105,32 @@ def rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
         # Given T, candidates are independent, but T differs: the count is Poisson binomial, whose tails the
         # binomial of the mean chance bounds (Hoeffding 1956).
         chance = float(world.chance(hard[rows]).mean())
-        if improbable(int(drawn.correct[rows].sum()), int(rows.sum()) * N, chance):
+        if is_improbable(int(drawn.correct[rows].sum()), int(rows.sum()) * N, chance):
             return False
     return True
 
 
 def test_synthetic_candidates_are_correct_as_often_as_stated(drawn: LabelledBatch) -> None:
-    assert rates_fit(WORLD, drawn)
+    assert do_rates_fit(WORLD, drawn)
     for other in OTHER_RATES:
-        assert not rates_fit(other, drawn)
+        assert not do_rates_fit(other, drawn)
 
 
-def shapes_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
+def do_shapes_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     """V^k(T) of correct candidates is uniform, in the easier and in the harder half."""
     rows, slots = np.nonzero(drawn.correct)
     hard = difficulty(drawn)[rows]
     uniform = drawn.draws.scores[rows, slots] ** world.exponent(hard)
-    return not any(far_from(uniform[part], lambda v: v) for part in (hard < 0.5, hard >= 0.5))
+    return not any(is_far_from(uniform[part], lambda v: v) for part in (hard < 0.5, hard >= 0.5))
 
 
 def test_synthetic_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
-    assert shapes_fit(WORLD, drawn)
+    assert do_shapes_fit(WORLD, drawn)
     for other in OTHER_SHAPES:
-        assert not shapes_fit(other, drawn)
-    assert not far_from(drawn.draws.scores[~drawn.correct], lambda v: v)
+        assert not do_shapes_fit(other, drawn)
+    assert not is_far_from(drawn.draws.scores[~drawn.correct], lambda v: v)
     # Not those of the correct ones, which would be of no use then.
-    assert far_from(drawn.draws.scores[drawn.correct], lambda v: v)
+    assert is_far_from(drawn.draws.scores[drawn.correct], lambda v: v)
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.4, 1.0])
@@ -138,27 +138,27 @@ def test_synthetic_success_score_given_difficulty_follows_its_law(hard: float) -
     """The closed form, on draws of a world that has this one difficulty only."""
     at, elsewhere = np.array(hard), np.array(abs(hard - 0.3))
     there = SyntheticWorld(float(WORLD.chance(at)), 0.0, float(WORLD.exponent(at)), 0.0)
-    found = success(there.draw(PROMPTS, N, np.random.default_rng(7)))
+    found = compute_success_scores(there.draw(PROMPTS, N, np.random.default_rng(7)))
     covered = int(np.isfinite(found).sum())
-    assert not improbable(covered, PROMPTS, float(WORLD.coverage_given(np.array(1.0), at, N)))
-    assert not far_from(found, lambda v: WORLD.coverage_given(v, at, N))
+    assert not is_improbable(covered, PROMPTS, float(WORLD.coverage_given(np.array(1.0), at, N)))
+    assert not is_far_from(found, lambda v: WORLD.coverage_given(v, at, N))
     # Neither with half the candidates, nor at another difficulty.
-    assert far_from(found, lambda v: WORLD.coverage_given(v, at, N // 2))
-    assert far_from(found, lambda v: WORLD.coverage_given(v, elsewhere, N))
+    assert is_far_from(found, lambda v: WORLD.coverage_given(v, at, N // 2))
+    assert is_far_from(found, lambda v: WORLD.coverage_given(v, elsewhere, N))
 
 
-def over_all(world: ClosedForms) -> Callable[[FloatArray], FloatArray]:
+def make_law_over_all(world: ClosedForms) -> Callable[[FloatArray], FloatArray]:
     return lambda threshold: world.coverage(threshold, N)
 
 
 def test_synthetic_success_score_over_all_prompts_follows_its_law(drawn: LabelledBatch) -> None:
-    found = success(drawn)
+    found = compute_success_scores(drawn)
     covered = int(np.isfinite(found).sum())
-    assert not far_from(found, over_all(WORLD))
-    assert not improbable(covered, PROMPTS, WORLD.attainable(N))
+    assert not is_far_from(found, make_law_over_all(WORLD))
+    assert not is_improbable(covered, PROMPTS, WORLD.attainable(N))
     for other in [replace(WORLD, rate=0.07), replace(WORLD, shape=0.80)]:
-        assert far_from(found, over_all(other))
-    assert improbable(covered, PROMPTS, replace(WORLD, rate=0.045).attainable(N))
+        assert is_far_from(found, make_law_over_all(other))
+    assert is_improbable(covered, PROMPTS, replace(WORLD, rate=0.045).attainable(N))
 
 
 def test_synthetic_attainable_coverage_of_the_default_world() -> None:

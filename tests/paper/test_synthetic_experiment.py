@@ -76,7 +76,9 @@ class ByHand:
         return np.array(values)[np.searchsorted(cuts, self.t[self.test], side="right")]
 
 
-def of(measured: SplitResult, method: str, alpha: str, levels: tuple[str, ...] = ALPHAS) -> tuple[float, ...]:
+def get_figures(
+    measured: SplitResult, method: str, alpha: str, levels: tuple[str, ...] = ALPHAS
+) -> tuple[float, ...]:
     names = NAMES if levels == ALPHAS else NAMES[-2:]
     run_number = names.index(method) * len(levels) + levels.index(alpha)
     figures = ("coverage", "worst_group_coverage", "mean_set_size")
@@ -88,11 +90,13 @@ def test_measure_seed_equals_plain_arithmetic(
     alpha: str, one_seed: dict[tuple[int, int], SplitResult]
 ) -> None:
     hand, tau, found = ByHand(*MAIN_SETTING), 1 - float(alpha), one_seed[MAIN_SETTING]
-    assert of(found, "CFC", alpha) == pytest.approx(hand.figures(hand.deciles(tau)), abs=1e-12)
-    assert of(found, "CFC-PAC", alpha) == pytest.approx(hand.figures(hand.deciles(tau + EPS)), abs=1e-12)
+    assert get_figures(found, "CFC", alpha) == pytest.approx(hand.figures(hand.deciles(tau)), abs=1e-12)
+    assert get_figures(found, "CFC-PAC", alpha) == pytest.approx(
+        hand.figures(hand.deciles(tau + EPS)), abs=1e-12
+    )
     rank = int(np.ceil(round(10_001 * tau, 9)))
     one = np.sort(hand.success[hand.calibration])[rank - 1]
-    assert of(found, "ICP", alpha) == pytest.approx(hand.figures(np.full(10_000, one)), abs=1e-12)
+    assert get_figures(found, "ICP", alpha) == pytest.approx(hand.figures(np.full(10_000, one)), abs=1e-12)
 
 
 def test_synthetic_top_k_takes_the_nearest_k(one_seed: dict[tuple[int, int], SplitResult]) -> None:
@@ -101,7 +105,7 @@ def test_synthetic_top_k_takes_the_nearest_k(one_seed: dict[tuple[int, int], Spl
     for alpha in ALPHAS:
         coverage = {k: ordered[hand.calibration, :k].any(axis=1).mean() for k in TOP_K_GRID}
         nearest = min(TOP_K_GRID, key=lambda k: abs(coverage[k] - (1 - float(alpha))))
-        ecr, _, apss = of(one_seed[MAIN_SETTING], "TopK", alpha)
+        ecr, _, apss = get_figures(one_seed[MAIN_SETTING], "TopK", alpha)
         assert apss == nearest
         assert ecr == pytest.approx(ordered[hand.test, :nearest].any(axis=1).mean())
 
@@ -124,7 +128,7 @@ def test_synthetic_learnt_cp_equals_a_linear_programme(
     beta = -solved.eqlin.marginals
     of_test = np.clip(hand.t[hand.test], t.min(), t.max())  # a map clips to the range that it was fitted on
     thresholds = np.clip(np.column_stack([np.ones_like(of_test), of_test, of_test**2]) @ beta, 0.0, 1.0)
-    found = of(one_seed[MAIN_SETTING], "Learnt CP", "0.2")
+    found = get_figures(one_seed[MAIN_SETTING], "Learnt CP", "0.2")
     # A candidate on the very edge may fall to either side of a solver's tolerance.
     assert found == pytest.approx(hand.figures(thresholds), abs=2e-3)
 
@@ -137,9 +141,9 @@ def test_synthetic_ablation_uses_the_first_prompts_and_candidates(
         eps = np.sqrt(np.log(1 / 0.9) / size)
         found = one_seed[size, budget]
         expected = hand.figures(hand.deciles(0.8))
-        assert of(found, "CFC", "0.2", ("0.2",)) == pytest.approx(expected, abs=1e-12)
+        assert get_figures(found, "CFC", "0.2", ("0.2",)) == pytest.approx(expected, abs=1e-12)
         expected = hand.figures(hand.deciles(0.8 + eps))
-        assert of(found, "CFC-PAC", "0.2", ("0.2",)) == pytest.approx(expected, abs=1e-12)
+        assert get_figures(found, "CFC-PAC", "0.2", ("0.2",)) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Whether two ways of reading records come to the same."""
+"""Comparison of two ways of reading records."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw
 
 
-def outcome(records: Iterable[LabelledRecord], **options: Any) -> object:
+def get_outcome(records: Iterable[LabelledRecord], **options: Any) -> object:
     """The table in parts that can be compared to the bit, or the error."""
     try:
-        return parts(tabulate(records, **options))
+        return get_parts(tabulate(records, **options))
     except InputError as error:
         return type(error), str(error)
 
 
-def parts(table: LabelledBatch) -> list[object]:
+def get_parts(table: LabelledBatch) -> list[object]:
     draws = table.draws
     # Claims are not compared with each other.
     assert (draws.answer_codes is None) == (draws.lengths is None) == (table.unit == "claims")
@@ -39,10 +39,10 @@ def parts(table: LabelledBatch) -> list[object]:
     ]
 
 
-def raw_outcome(records: Iterable[LabelledRecord], names: list[str], **options: Any) -> object:
+def get_raw_outcome(records: Iterable[LabelledRecord], names: list[str], **options: Any) -> object:
     """The same with the raw outputs of some verifiers."""
     try:
         labelled, raw = tabulate_raw(records, names, **options)
     except InputError as error:
         return type(error), str(error)
-    return [*parts(labelled), raw.shape, raw.tobytes()]
+    return [*get_parts(labelled), raw.shape, raw.tobytes()]

@@ -11,12 +11,12 @@ from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
-from tests.records.same import parts
+from tests.records.same import get_parts
 
 N = 3
 
 
-def records(size: int = 50) -> list[PromptRecord]:
+def make_records(size: int = 50) -> list[PromptRecord]:
     rng = np.random.default_rng(0)
     return [
         PromptRecord(
@@ -39,7 +39,7 @@ def records(size: int = 50) -> list[PromptRecord]:
     ]
 
 
-def batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
+def make_batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
     rows = [one.candidates for one in several]
     given: dict[str, Any] = {
         "ids": [one.id for one in several],
@@ -55,35 +55,39 @@ def batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
 
 
 def test_concatenated_batches_equal_the_table_of_their_records() -> None:
-    data = records()
-    joined = LabelledBatch.concatenate(batch(data[start : start + 7]) for start in range(0, len(data), 7))
+    data = make_records()
+    joined = LabelledBatch.concatenate(
+        make_batch(data[start : start + 7]) for start in range(0, len(data), 7)
+    )
     labelled, _ = tabulate_raw(data, ["judge"])
-    assert parts(joined) == parts(labelled)
+    assert get_parts(joined) == get_parts(labelled)
     # Batches in another order are another table.
-    other = LabelledBatch.concatenate([batch(data[7:]), batch(data[:7])])
-    assert parts(other) != parts(labelled)
+    other = LabelledBatch.concatenate([make_batch(data[7:]), make_batch(data[:7])])
+    assert get_parts(other) != get_parts(labelled)
 
 
 def test_take_and_keep_first_candidates_equal_the_table_of_the_part() -> None:
-    data = records()
+    data = make_records()
     rows = np.array([5, 3, 49, 3 + 8])
     picked = [data[row] for row in rows]
-    assert parts(batch(data).take(rows)) == parts(batch(picked))
-    assert parts(batch(data).keep_first_candidates(2)) == parts(tabulate_raw(data, ["judge"], n=2)[0])
+    assert get_parts(make_batch(data).take(rows)) == get_parts(make_batch(picked))
+    assert get_parts(make_batch(data).keep_first_candidates(2)) == get_parts(
+        tabulate_raw(data, ["judge"], n=2)[0]
+    )
     for n in (0, N + 1):
         with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
-            batch(data).keep_first_candidates(n)
+            make_batch(data).keep_first_candidates(n)
 
 
 def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
-    data = records()
-    assert parts(tabulate(batch(data, raw={}), n=2)) == parts(tabulate(data, n=2))
-    labelled, raw = tabulate_raw(batch(data), ["judge"], n=2)
+    data = make_records()
+    assert get_parts(tabulate(make_batch(data, raw={}), n=2)) == get_parts(tabulate(data, n=2))
+    labelled, raw = tabulate_raw(make_batch(data), ["judge"], n=2)
     expected, expected_raw = tabulate_raw(data, ["judge"], n=2)
-    assert parts(labelled) == parts(expected)
+    assert get_parts(labelled) == get_parts(expected)
     np.testing.assert_array_equal(raw, expected_raw)
     with pytest.raises(InputError, match="no raw outputs of 'p_true'; it has 'judge'"):
-        tabulate_raw(batch(data), ["p_true"])
+        tabulate_raw(make_batch(data), ["p_true"])
 
 
 @pytest.mark.parametrize(
@@ -107,30 +111,30 @@ def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
 )
 def test_labelled_batch_refuses_invalid_arrays(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        batch(records(3), **changes)
+        make_batch(make_records(3), **changes)
 
 
 def test_concatenate_refuses_tables_that_differ() -> None:
-    data = records(6)
+    data = make_records(6)
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
-    for other in (batch(shorter), batch(data[3:], raw={})):
+    for other in (make_batch(shorter), make_batch(data[3:], raw={})):
         with pytest.raises(InputError, match="need the same n and the same raw outputs"):
-            LabelledBatch.concatenate([batch(data[:3]), other])
+            LabelledBatch.concatenate([make_batch(data[:3]), other])
     with pytest.raises(InputError, match="at least one"):
         LabelledBatch.concatenate([])
     with pytest.raises(InputError, match="the id 'q2' occurs 2 times"):
-        LabelledBatch.concatenate([batch(data[:3]), batch(data[2:])])
+        LabelledBatch.concatenate([make_batch(data[:3]), make_batch(data[2:])])
 
 
 def test_concatenate_of_extracted_answers_and_texts_is_mixed() -> None:
-    data = records(6)
+    data = make_records(6)
     for first, second, both in (
         (True, True, True),
         (False, False, False),
         (True, False, None),
         (None, True, None),
     ):
-        one, other = batch(data[:3], extracted=first), batch(data[3:], extracted=second)
+        one, other = make_batch(data[:3], extracted=first), make_batch(data[3:], extracted=second)
         assert LabelledBatch.concatenate([one, other]).extracted is both
 
 

@@ -24,15 +24,15 @@ from langchain_cfc.records import (
 )
 from langchain_cfc.records import columns as parquet_rows
 from langchain_cfc.records import parquet as parquet_writing
-from tests.records.same import outcome, parts, raw_outcome
-from tests.records.test_reading import fields as json_fields
+from tests.records.same import get_outcome, get_parts, get_raw_outcome
+from tests.records.test_reading import make_fields as json_fields
 from tests.records.test_reading import write_lines
 
 pa: Any = importlib.import_module("pyarrow")
 pq: Any = importlib.import_module("pyarrow.parquet")
 
 
-def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
+def make_record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
     candidates = tuple(
         Candidate(text=text, score=slot / 10, correct=text == "b", scores={"judge": slot + 0.5})
         for slot, text in enumerate(texts)
@@ -45,12 +45,12 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "records.parquet"
 
 
-def candidate(**changes: Any) -> dict[str, Any]:
+def make_candidate(**changes: Any) -> dict[str, Any]:
     return {"text": "a", "score": 0.5, "correct": True} | changes
 
 
-def row(name: str = "q1", **changes: Any) -> dict[str, Any]:
-    return {"id": name, "input": '"?"', "candidates": [candidate(), candidate(text="b")]} | changes
+def make_row(name: str = "q1", **changes: Any) -> dict[str, Any]:
+    return {"id": name, "input": '"?"', "candidates": [make_candidate(), make_candidate(text="b")]} | changes
 
 
 def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options: Any) -> Path:
@@ -60,7 +60,9 @@ def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options:
 
 def test_write_records_writes_the_parquet_schema_and_provenance(path: Path) -> None:
     provenance = Provenance(n=3, verifier={"id": "judge"})
-    assert write_records(path, [record("q1"), record("q2", metadata={"topic": "é"})], provenance) == 2
+    assert (
+        write_records(path, [make_record("q1"), make_record("q2", metadata={"topic": "é"})], provenance) == 2
+    )
     schema = pq.read_schema(path)
     assert schema.equals(parquet_schema())
     assert schema.metadata == parquet_schema(provenance).metadata
@@ -72,116 +74,153 @@ def test_write_records_writes_the_parquet_schema_and_provenance(path: Path) -> N
 
 def test_write_records_gives_equal_parquet_bytes_for_equal_records(tmp_path: Path) -> None:
     for name in ("a.parquet", "b.parquet"):
-        write_records(tmp_path / name, [record("q1"), record("q2")])
+        write_records(tmp_path / name, [make_record("q1"), make_record("q2")])
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 def test_write_records_keeps_the_old_parquet_file_after_a_failure(path: Path) -> None:
-    write_records(path, [record("q1")])
+    write_records(path, [make_record("q1")])
     before = path.read_bytes()
     with pytest.raises(RecordError, match="the id of records, line 1"):
-        write_records(path, [record("q1"), record("q1")])
+        write_records(path, [make_record("q1"), make_record("q1")])
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
 
 def test_write_records_writes_parquet_in_row_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_writing, "_GROUP_ITEMS", 10)
-    records = [record(f"q{number}") for number in range(9)]
+    records = [make_record(f"q{number}") for number in range(9)]
     write_records(path, records)
     assert pq.ParquetFile(path).num_row_groups == 3
     assert list(read_records(path)) == records
 
 
 def test_read_records_joins_parquet_and_json_lines(path: Path, tmp_path: Path) -> None:
-    write_records(path, [record("q1"), record("q2")])
-    write_records(tmp_path / "more.jsonl", [record("q3")])
+    write_records(path, [make_record("q1"), make_record("q2")])
+    write_records(tmp_path / "more.jsonl", [make_record("q3")])
     both = read_records(path, tmp_path / "more.jsonl")
     assert [one.id for one in both] == ["q1", "q2", "q3"]
     assert tabulate(both).ids == ("q1", "q2", "q3")
-    write_records(tmp_path / "more.jsonl", [record("q2")])
+    write_records(tmp_path / "more.jsonl", [make_record("q2")])
     expected = rf"more\.jsonl, line 1: id: 'q2' is also the id of {path}, line 2"
     for read in (tabulate, list):
         with pytest.raises(RecordError, match=expected):
             read(both)
-    write_records(tmp_path / "more.jsonl", [record("q3")], Provenance(n=3))
+    write_records(tmp_path / "more.jsonl", [make_record("q3")], Provenance(n=3))
     with pytest.raises(RecordError, match="contradicting provenance: one here, but none in"):
         list(read_records(path, tmp_path / "more.jsonl"))
 
 
 def test_read_records_recognises_parquet_by_its_first_bytes(tmp_path: Path) -> None:
-    write_records(tmp_path / "a.parquet", [record("q1")])
+    write_records(tmp_path / "a.parquet", [make_record("q1")])
     (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl")
     assert len(list(read_records(tmp_path / "a.jsonl"))) == 1
     assert len(list(read_records(write_lines(tmp_path / "b.parquet", json_fields())))) == 1
 
 
 GOOD: list[dict[str, Any]] = [
-    row(),
-    row(metadata="{}", reference="null", cluster="c"),
-    row(metadata='{"a": 1, "b": true, "c": -0.0, "d": 12345678901234567890}'),
-    row(input="[]", reference='{"a": [1.5]}'),
-    row(input='{"a": null}'),
-    row(input="[" * 30 + "]" * 30),
-    row(candidates=[candidate(score=-0.0), candidate(answer="")]),
-    row(candidates=[candidate(scores=[]), candidate(scores=[("a", 1.0), ("b", -2.5)])]),
-    row(candidates=[candidate(text=None, message="{}"), candidate(text="{}")]),
-    row(candidates=[candidate(text=None, message='{"b": 1, "a": 2}'), candidate(text='{"a":2,"b":1}')]),
-    row(candidates=[candidate(answer="b"), candidate(text="b")]),
-    row(candidates=[candidate(text="é\x00\U0001f600"), candidate(text="")]),
+    make_row(),
+    make_row(metadata="{}", reference="null", cluster="c"),
+    make_row(metadata='{"a": 1, "b": true, "c": -0.0, "d": 12345678901234567890}'),
+    make_row(input="[]", reference='{"a": [1.5]}'),
+    make_row(input='{"a": null}'),
+    make_row(input="[" * 30 + "]" * 30),
+    make_row(candidates=[make_candidate(score=-0.0), make_candidate(answer="")]),
+    make_row(candidates=[make_candidate(scores=[]), make_candidate(scores=[("a", 1.0), ("b", -2.5)])]),
+    make_row(candidates=[make_candidate(text=None, message="{}"), make_candidate(text="{}")]),
+    make_row(
+        candidates=[
+            make_candidate(text=None, message='{"b": 1, "a": 2}'),
+            make_candidate(text='{"a":2,"b":1}'),
+        ]
+    ),
+    make_row(candidates=[make_candidate(answer="b"), make_candidate(text="b")]),
+    make_row(candidates=[make_candidate(text="é\x00\U0001f600"), make_candidate(text="")]),
 ]
 BAD: list[tuple[dict[str, Any], str, str]] = [
-    (row(id=None), "id", "missing"),
-    (row(name=""), "id", "found ''; expected text, not empty"),
-    (row("fine 3"), "id", "'fine 3' is also the id of"),
-    (row(cluster=""), "cluster", "found ''"),
-    (row(input=None), "input", "missing"),
-    (row(input="What?"), "input", "not JSON"),
-    (row(input="5"), "input", "found 5"),
-    (row(input='{"a": 1, "a": 1}'), "input", "the key 'a' twice"),
-    (row(input="[NaN]"), "input[0]", "found nan"),
-    (row(input='["\\ud800"]'), "input[0]", "half of a surrogate pair"),
-    (row(input="[" * 101 + "]" * 101), "input", "more than 100 nested levels"),
-    (row(reference="[1e999]"), "reference[0]", "found inf"),
-    (row(reference=""), "reference", "not JSON"),
-    (row(metadata="null"), "metadata", "found None"),
-    (row(metadata="[]"), "metadata", "found []"),
-    (row(metadata='{"a": null}'), "metadata.a", "found None"),
-    (row(metadata='{"a": 1, "a": 1}'), "metadata", "the key 'a' twice"),
-    (row(candidates=None), "candidates", "missing"),
-    (row(candidates=[]), "candidates", "at least one"),
-    (row(candidates=[candidate()]), "candidates", "found 1; expected 2"),
-    (row(candidates=[None, candidate()]), "candidates[0]", "found None"),
-    (row(candidates=[candidate(), candidate(score=None)]), "candidates[1].score", "missing"),
-    (row(candidates=[candidate(), candidate(score=1.5)]), "candidates[1].score", "found 1.5"),
-    (row(candidates=[candidate(), candidate(score=float("nan"))]), "candidates[1].score", "found nan"),
-    (row(candidates=[candidate(), candidate(correct=None)]), "candidates[1].correct", "unlabelled"),
-    (row(candidates=[candidate(), candidate(text=None)]), "candidates[1]", "neither of text and message"),
-    (row(candidates=[candidate(), candidate(message="{}")]), "candidates[1]", "both of text and message"),
-    (row(candidates=[candidate(), candidate(text=None, message="[]")]), "candidates[1].message", "found []"),
-    (row(candidates=[candidate(), candidate(text=None, message="{")]), "candidates[1].message", "not JSON"),
-    (row(candidates=[candidate(), candidate(scores=[("a", None)])]), "candidates[1].scores.a", "found None"),
-    (row(candidates=[candidate(), candidate(scores=[("a", np.inf)])]), "candidates[1].scores.a", "found inf"),
+    (make_row(id=None), "id", "missing"),
+    (make_row(name=""), "id", "found ''; expected text, not empty"),
+    (make_row("fine 3"), "id", "'fine 3' is also the id of"),
+    (make_row(cluster=""), "cluster", "found ''"),
+    (make_row(input=None), "input", "missing"),
+    (make_row(input="What?"), "input", "not JSON"),
+    (make_row(input="5"), "input", "found 5"),
+    (make_row(input='{"a": 1, "a": 1}'), "input", "the key 'a' twice"),
+    (make_row(input="[NaN]"), "input[0]", "found nan"),
+    (make_row(input='["\\ud800"]'), "input[0]", "half of a surrogate pair"),
+    (make_row(input="[" * 101 + "]" * 101), "input", "more than 100 nested levels"),
+    (make_row(reference="[1e999]"), "reference[0]", "found inf"),
+    (make_row(reference=""), "reference", "not JSON"),
+    (make_row(metadata="null"), "metadata", "found None"),
+    (make_row(metadata="[]"), "metadata", "found []"),
+    (make_row(metadata='{"a": null}'), "metadata.a", "found None"),
+    (make_row(metadata='{"a": 1, "a": 1}'), "metadata", "the key 'a' twice"),
+    (make_row(candidates=None), "candidates", "missing"),
+    (make_row(candidates=[]), "candidates", "at least one"),
+    (make_row(candidates=[make_candidate()]), "candidates", "found 1; expected 2"),
+    (make_row(candidates=[None, make_candidate()]), "candidates[0]", "found None"),
+    (make_row(candidates=[make_candidate(), make_candidate(score=None)]), "candidates[1].score", "missing"),
+    (make_row(candidates=[make_candidate(), make_candidate(score=1.5)]), "candidates[1].score", "found 1.5"),
     (
-        row(candidates=[candidate(), candidate(scores=[("a", 1.0), ("b", 1.0), ("a", 1.0)])]),
+        make_row(candidates=[make_candidate(), make_candidate(score=float("nan"))]),
+        "candidates[1].score",
+        "found nan",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(correct=None)]),
+        "candidates[1].correct",
+        "unlabelled",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(text=None)]),
+        "candidates[1]",
+        "neither of text and message",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(message="{}")]),
+        "candidates[1]",
+        "both of text and message",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(text=None, message="[]")]),
+        "candidates[1].message",
+        "found []",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(text=None, message="{")]),
+        "candidates[1].message",
+        "not JSON",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", None)])]),
+        "candidates[1].scores.a",
+        "found None",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", np.inf)])]),
+        "candidates[1].scores.a",
+        "found inf",
+    ),
+    (
+        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", 1.0), ("b", 1.0), ("a", 1.0)])]),
         "candidates[1].scores",
         "the key 'a' twice",
     ),
 ]
 
 
-def strictly(path: Path) -> Iterator[PromptRecord]:
+def read_strictly(path: Path) -> Iterator[PromptRecord]:
     yield from read_records(path)
 
 
 @pytest.mark.parametrize("good", GOOD, ids=range(len(GOOD)))
 def test_tabulate_of_parquet_rows_equals_the_table_of_their_records(path: Path, good: dict[str, Any]) -> None:
-    rows = [*(row(f"fine {number}") for number in range(100)), good | {"id": "this"}]
-    expected = parts(tabulate(strictly(table(path, rows))))
-    assert parts(tabulate(read_records(path))) == expected
-    names = {name for one in strictly(path) for known in one.candidates for name in known.scores or {}}
+    rows = [*(make_row(f"fine {number}") for number in range(100)), good | {"id": "this"}]
+    expected = get_parts(tabulate(read_strictly(table(path, rows))))
+    assert get_parts(tabulate(read_records(path))) == expected
+    names = {name for one in read_strictly(path) for known in one.candidates for name in known.scores or {}}
     for name in sorted(names | {"missing"}):
-        assert raw_outcome(read_records(path), [name]) == raw_outcome(strictly(path), [name])
+        assert get_raw_outcome(read_records(path), [name]) == get_raw_outcome(read_strictly(path), [name])
 
 
 @pytest.mark.parametrize(("bad", "field", "words"), BAD, ids=range(len(BAD)))
@@ -193,27 +232,27 @@ def test_read_records_names_the_bad_parquet_row(
     bad = {key: value for key, value in bad.items() if key != "name"} | (
         {"id": bad["name"]} if "name" in bad else {}
     )
-    rows = [row(f"fine {number}") for number in range(100)]
+    rows = [make_row(f"fine {number}") for number in range(100)]
     rows.insert(place, bad if bad["id"] != "q1" else bad | {"id": "this"})
     table(path, rows)
     with pytest.raises(RecordError) as caught:
         list(read_records(path))
     assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
     assert words in caught.value.problem
-    assert outcome(read_records(path)) == (RecordError, str(caught.value))
+    assert get_outcome(read_records(path)) == (RecordError, str(caught.value))
 
 
 def test_tabulate_makes_no_model_of_ordinary_parquet_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10) if one != GOOD[5]]
-    expected = outcome(read_records(table(path, rows)))
+    expected = get_outcome(read_records(table(path, rows)))
 
     def made(*_: object) -> None:
         pytest.fail("a model was made")
 
     monkeypatch.setattr(parquet_rows, "validate_fields", made)
-    assert outcome(read_records(path)) == expected
+    assert get_outcome(read_records(path)) == expected
     # Negative control: a row in doubt does need the strict reader.
     with pytest.raises(pytest.fail.Exception, match="a model was made"):
         tabulate(read_records(table(path, [*rows, GOOD[5] | {"id": "deep"}])))
@@ -221,7 +260,7 @@ def test_tabulate_makes_no_model_of_ordinary_parquet_rows(
 
 @pytest.mark.long
 def test_tabulate_holds_parquet_metadata_once_as_text(path: Path) -> None:
-    records = [record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
+    records = [make_record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
     write_records(path, records)
     metadata = tabulate(read_records(path)).draws.metadata
     assert [dict(one) for one in metadata] == [one.metadata for one in records]
@@ -257,10 +296,13 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_read_records_accepts_related_parquet_types(path: Path, kind: str) -> None:
-    rows = [row(f"q{number}", candidates=[candidate(score=1), candidate(score=0)]) for number in range(10)]
+    rows = [
+        make_row(f"q{number}", candidates=[make_candidate(score=1), make_candidate(score=0)])
+        for number in range(10)
+    ]
     table(path, rows, SCHEMAS[kind])
     assert [[one.score for one in made.candidates] for made in read_records(path)] == [[1.0, 0.0]] * 10
-    assert parts(tabulate(read_records(path))) == parts(tabulate(strictly(path)))
+    assert get_parts(tabulate(read_records(path))) == get_parts(tabulate(read_strictly(path)))
 
 
 LESS = {name: parquet_schema().field(name).type for name in ("id", "input", "candidates")}
@@ -306,7 +348,7 @@ def test_read_records_refuses_a_parquet_file_without_rows(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "middle"])
 def test_read_records_names_a_damaged_parquet_file(path: Path, damage: str) -> None:
-    write_records(path, [record(f"q{number} {os.urandom(50).hex()}") for number in range(500)])
+    write_records(path, [make_record(f"q{number} {os.urandom(50).hex()}") for number in range(500)])
     content = bytearray(path.read_bytes())
     if damage == "cut":
         content = content[: len(content) // 2]
@@ -321,7 +363,7 @@ def test_read_records_names_a_damaged_parquet_file(path: Path, damage: str) -> N
 
 def test_read_records_refuses_parquet_texts_that_are_not_utf8(path: Path) -> None:
     binary = pa.array([b"q\xff"], pa.binary()).view(pa.string())
-    rows = pa.Table.from_pylist([row()], schema=parquet_schema()).set_column(0, "id", binary)
+    rows = pa.Table.from_pylist([make_row()], schema=parquet_schema()).set_column(0, "id", binary)
     pq.write_table(rows, path)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match="damaged"):
@@ -330,32 +372,32 @@ def test_read_records_refuses_parquet_texts_that_are_not_utf8(path: Path) -> Non
 
 def test_read_records_names_a_bad_parquet_provenance(path: Path) -> None:
     text = json.dumps({"format": "langchain-cfc/records", "version": 2, "n": 2})
-    table(path, [row()], parquet_schema().with_metadata({"langchain-cfc": text}))
+    table(path, [make_row()], parquet_schema().with_metadata({"langchain-cfc": text}))
     with pytest.raises(RecordError, match=r"version: found 2; expected 1"):
         list(read_records(path))
 
 
 def test_parquet_records_without_pyarrow_name_the_extra(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_records(path, [record("q1")])
+    write_records(path, [make_record("q1")])
     before = path.read_bytes()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    for act in (lambda: list(read_records(path)), lambda: write_records(path, [record("q2")])):
+    for act in (lambda: list(read_records(path)), lambda: write_records(path, [make_record("q2")])):
         with pytest.raises(MissingExtraError, match=r"langchain-cfc\[collect\]"):
             act()
     assert path.read_bytes() == before
 
 
-def huge_rows(path: Path, size: int, count: int = 64) -> None:
+def write_huge_rows(path: Path, size: int, count: int = 64) -> None:
     """A small file of prompts that are all one long text, which stands in it once."""
-    rows = [{**row(f"q{number}"), "input": json.dumps("a" * size)} for number in range(count)]
+    rows = [{**make_row(f"q{number}"), "input": json.dumps("a" * size)} for number in range(count)]
     pq.write_table(pa.Table.from_pylist(rows, schema=parquet_schema()), path, compression="zstd")
 
 
 def test_read_records_refuses_parquet_rows_that_unpack_to_too_much(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    huge_rows(path, 50_000)
+    write_huge_rows(path, 50_000)
     assert path.stat().st_size < 20_000
     assert len(list(read_records(path))) == 64
     # A limit that takes less time to reach than that of 256 MiB.
@@ -366,7 +408,7 @@ def test_read_records_refuses_parquet_rows_that_unpack_to_too_much(
 
 
 def test_read_records_does_not_unpack_a_parquet_bomb(path: Path) -> None:
-    rows = [{**row(f"q{number}"), "input": json.dumps("a" * 30_000_000)} for number in range(3)]
+    rows = [{**make_row(f"q{number}"), "input": json.dumps("a" * 30_000_000)} for number in range(3)]
     table = pa.Table.from_pylist(rows, schema=parquet_schema())
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 50_000

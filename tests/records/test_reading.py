@@ -15,14 +15,14 @@ from langchain_cfc.records import Provenance, read_records
 HEADER: dict[str, Any] = {"format": "langchain-cfc/records", "version": 1, "n": 2}
 
 
-def fields(name: str = "q1", n: int = 2, **changes: Any) -> dict[str, Any]:
+def make_fields(name: str = "q1", n: int = 2, **changes: Any) -> dict[str, Any]:
     candidates = [{"text": f"answer {slot}", "score": 0.5, "correct": slot == 0} for slot in range(n)]
     return {"id": name, "input": "Capital?", "candidates": candidates} | changes
 
 
-def line(**changes: Any) -> str:
+def make_line(**changes: Any) -> str:
     """A record whose second candidate is changed; a change to ... leaves the field out."""
-    whole = fields()
+    whole = make_fields()
     changed = whole["candidates"][1] | changes
     whole["candidates"][1] = {name: value for name, value in changed.items() if value is not ...}
     return json.dumps(whole)
@@ -35,7 +35,7 @@ def write_lines(path: Path, *lines: object) -> Path:
     return path
 
 
-def first_problem(*paths: Path, **options: Any) -> RecordError:
+def catch_first_error(*paths: Path, **options: Any) -> RecordError:
     with pytest.raises(RecordError) as caught:
         list(read_records(*paths, **options))
     return caught.value
@@ -47,35 +47,37 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_read_records_iterates_in_order_and_repeatedly(path: Path) -> None:
-    records = read_records(write_lines(path, HEADER, fields("q1"), fields("q2", metadata={"topic": "geo"})))
+    records = read_records(
+        write_lines(path, HEADER, make_fields("q1"), make_fields("q2", metadata={"topic": "geo"}))
+    )
     assert [record.id for record in records] == ["q1", "q2"]
     assert [record.metadata for record in records] == [{}, {"topic": "geo"}]
     assert records.provenance == Provenance(n=2)
 
 
 def test_read_records_without_a_header_has_no_provenance(path: Path) -> None:
-    assert read_records(write_lines(path, fields())).provenance is None
+    assert read_records(write_lines(path, make_fields())).provenance is None
 
 
 def test_read_records_accepts_paths_as_text(path: Path) -> None:
-    assert read_records(str(write_lines(path, fields()))).paths == (path,)
+    assert read_records(str(write_lines(path, make_fields()))).paths == (path,)
 
 
 def test_read_records_joins_several_files(tmp_path: Path) -> None:
-    one = write_lines(tmp_path / "a.jsonl", HEADER, fields("q1"))
-    two = write_lines(tmp_path / "b.jsonl", HEADER, fields("q2"))
+    one = write_lines(tmp_path / "a.jsonl", HEADER, make_fields("q1"))
+    two = write_lines(tmp_path / "b.jsonl", HEADER, make_fields("q2"))
     assert [record.id for record in read_records(one, two)] == ["q1", "q2"]
 
 
 @pytest.mark.parametrize("name", ["records.jsonl.gz", "records.jsonl"])
 def test_read_records_recognises_gzip_by_its_first_bytes(tmp_path: Path, name: str) -> None:
-    plain = write_lines(tmp_path / "plain", HEADER, fields()).read_bytes()
+    plain = write_lines(tmp_path / "plain", HEADER, make_fields()).read_bytes()
     (tmp_path / name).write_bytes(gzip.compress(plain))
     assert list(read_records(tmp_path / name)) == list(read_records(tmp_path / "plain"))
 
 
 def test_read_records_accepts_a_plain_file_called_gz(tmp_path: Path) -> None:
-    assert len(list(read_records(write_lines(tmp_path / "records.gz", fields())))) == 1
+    assert len(list(read_records(write_lines(tmp_path / "records.gz", make_fields())))) == 1
 
 
 def test_read_records_accepts_byte_order_mark_blank_lines_and_crlf(path: Path) -> None:
@@ -83,7 +85,7 @@ def test_read_records_accepts_byte_order_mark_blank_lines_and_crlf(path: Path) -
         "\ufeff",
         json.dumps(HEADER),
         "",
-        json.dumps(fields(input="é\u2028"), ensure_ascii=False),
+        json.dumps(make_fields(input="é\u2028"), ensure_ascii=False),
         " ",
         "",
     ]
@@ -94,78 +96,98 @@ def test_read_records_accepts_byte_order_mark_blank_lines_and_crlf(path: Path) -
 
 
 def test_read_records_accepts_a_missing_last_line_end(path: Path) -> None:
-    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(fields()).encode())
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(make_fields()).encode())
     assert len(list(read_records(path))) == 1
 
 
 LINES = [
     pytest.param("{", "", ["not JSON", "character 2", "one object per line"], id="not JSON"),
     pytest.param('{"id": "q1" "input": 1}', "", ["Expecting ',' delimiter", "character 13"], id="no comma"),
-    pytest.param(json.dumps(fields()) + " {}", "", ["not JSON", "Extra data"], id="two values"),
+    pytest.param(json.dumps(make_fields()) + " {}", "", ["not JSON", "Extra data"], id="two values"),
     pytest.param("[1, 2]", "", ["found [1, 2]", "one JSON object"], id="no object"),
     pytest.param("NaN", "", ["found nan", "one JSON object"], id="NaN"),
     pytest.param('{"id": 1, "id": 2}', "", ["the key 'id' twice"], id="repeated key"),
     pytest.param("[" * 200_000, "", ["nested too deeply"], id="deep"),
     pytest.param('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"], id="digits"),
     pytest.param("{}", "id", ["missing", "text, not empty"], id="no fields"),
-    pytest.param(fields(name=""), "id", ["found ''", "not empty"], id="empty id"),
-    pytest.param(fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"], id="surrogate"),
-    pytest.param(fields(input=None), "input", ["found None", "a list of messages"], id="input"),
+    pytest.param(make_fields(name=""), "id", ["found ''", "not empty"], id="empty id"),
     pytest.param(
-        fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"], id="input NaN"
+        make_fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"], id="surrogate"
     ),
-    pytest.param(fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"], id="inf"),
-    pytest.param(fields(id=1, reference=float("nan")), "id", ["found 1;"], id="first of two"),
+    pytest.param(make_fields(input=None), "input", ["found None", "a list of messages"], id="input"),
     pytest.param(
-        fields(metadata={"a": {}}), "metadata.a", ["found {}", "texts, finite numbers"], id="metadata"
-    ),
-    pytest.param(fields(metadata={"a": float("inf")}), "metadata.a", ["found inf"], id="metadata inf"),
-    pytest.param(fields(metadata=[1]), "metadata", ["found [1]", "an object"], id="metadata list"),
-    pytest.param(fields(cluster=3), "cluster", ["found 3"], id="cluster"),
-    pytest.param(fields(candidates=[]), "candidates", ["found ()", "at least one"], id="none"),
-    pytest.param(fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
-    pytest.param(fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
-    pytest.param(
-        fields(refrence=1), "refrence", ["did you mean 'reference'?", "known fields: id, input"], id="unknown"
-    ),
-    pytest.param(fields(zzz=1), "zzz", ["unknown field; known fields: id, input"], id="unknown, far"),
-    pytest.param(fields(text="a"), "text", ["known fields: id, input"], id="field of a candidate"),
-    pytest.param(line(score=...), "candidates[1].score", ["missing", "smaller is better"], id="no score"),
-    pytest.param(line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"], id="score large"),
-    pytest.param(line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"], id="score small"),
-    pytest.param(line(score="0.5"), "candidates[1].score", ["found '0.5'", "a number"], id="score text"),
-    pytest.param(line(score=True), "candidates[1].score", ["found True", "a number"], id="score bool"),
-    pytest.param(line(score=float("nan")), "candidates[1].score", ["found nan", "in [0, 1]"], id="score NaN"),
-    pytest.param(line(correct=...), "candidates[1].correct", ["unlabelled", "label it"], id="unlabelled"),
-    pytest.param(line(correct=None), "candidates[1].correct", ["unlabelled", "label it"], id="label null"),
-    pytest.param(
-        line(correct="yes"), "candidates[1].correct", ["found 'yes'", "true or false"], id="label text"
-    ),
-    pytest.param(line(text=...), "candidates[1]", ["neither of text and message"], id="no content"),
-    pytest.param(line(message={}), "candidates[1]", ["both of text and message"], id="both contents"),
-    pytest.param(line(text=5), "candidates[1].text", ["found 5", "text"], id="text"),
-    pytest.param(line(answer=5), "candidates[1].answer", ["found 5", "text"], id="answer"),
-    pytest.param(line(scores={"a": "b"}), "candidates[1].scores.a", ["found 'b'", "finite"], id="scores"),
-    pytest.param(
-        line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
+        make_fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"], id="input NaN"
     ),
     pytest.param(
-        line(scroe=0.5), "candidates[1].scroe", ["did you mean 'score'?", "known fields: text"], id="typo"
+        make_fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"], id="inf"
+    ),
+    pytest.param(make_fields(id=1, reference=float("nan")), "id", ["found 1;"], id="first of two"),
+    pytest.param(
+        make_fields(metadata={"a": {}}), "metadata.a", ["found {}", "texts, finite numbers"], id="metadata"
+    ),
+    pytest.param(make_fields(metadata={"a": float("inf")}), "metadata.a", ["found inf"], id="metadata inf"),
+    pytest.param(make_fields(metadata=[1]), "metadata", ["found [1]", "an object"], id="metadata list"),
+    pytest.param(make_fields(cluster=3), "cluster", ["found 3"], id="cluster"),
+    pytest.param(make_fields(candidates=[]), "candidates", ["found ()", "at least one"], id="none"),
+    pytest.param(make_fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
+    pytest.param(make_fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
+    pytest.param(
+        make_fields(refrence=1),
+        "refrence",
+        ["did you mean 'reference'?", "known fields: id, input"],
+        id="unknown",
+    ),
+    pytest.param(make_fields(zzz=1), "zzz", ["unknown field; known fields: id, input"], id="unknown, far"),
+    pytest.param(make_fields(text="a"), "text", ["known fields: id, input"], id="field of a candidate"),
+    pytest.param(
+        make_line(score=...), "candidates[1].score", ["missing", "smaller is better"], id="no score"
+    ),
+    pytest.param(make_line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"], id="score large"),
+    pytest.param(make_line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"], id="score small"),
+    pytest.param(make_line(score="0.5"), "candidates[1].score", ["found '0.5'", "a number"], id="score text"),
+    pytest.param(make_line(score=True), "candidates[1].score", ["found True", "a number"], id="score bool"),
+    pytest.param(
+        make_line(score=float("nan")), "candidates[1].score", ["found nan", "in [0, 1]"], id="score NaN"
     ),
     pytest.param(
-        line(scroe=0.5, score=...),
+        make_line(correct=...), "candidates[1].correct", ["unlabelled", "label it"], id="unlabelled"
+    ),
+    pytest.param(
+        make_line(correct=None), "candidates[1].correct", ["unlabelled", "label it"], id="label null"
+    ),
+    pytest.param(
+        make_line(correct="yes"), "candidates[1].correct", ["found 'yes'", "true or false"], id="label text"
+    ),
+    pytest.param(make_line(text=...), "candidates[1]", ["neither of text and message"], id="no content"),
+    pytest.param(make_line(message={}), "candidates[1]", ["both of text and message"], id="both contents"),
+    pytest.param(make_line(text=5), "candidates[1].text", ["found 5", "text"], id="text"),
+    pytest.param(make_line(answer=5), "candidates[1].answer", ["found 5", "text"], id="answer"),
+    pytest.param(
+        make_line(scores={"a": "b"}), "candidates[1].scores.a", ["found 'b'", "finite"], id="scores"
+    ),
+    pytest.param(
+        make_line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
+    ),
+    pytest.param(
+        make_line(scroe=0.5),
+        "candidates[1].scroe",
+        ["did you mean 'score'?", "known fields: text"],
+        id="typo",
+    ),
+    pytest.param(
+        make_line(scroe=0.5, score=...),
         "candidates[1].scroe",
         ["unknown field; known fields: text", "did you mean 'score'?"],
         id="only typo",
     ),
     pytest.param(
-        line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9'),
+        make_line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9'),
         "candidates[1]",
         ["the key 'score' twice"],
         id="repeated key in a candidate",
     ),
     pytest.param(
-        line(text=..., message={"calls": [{"a": float("nan")}]}),
+        make_line(text=..., message={"calls": [{"a": float("nan")}]}),
         "candidates[1].message.calls[0].a",
         ["found nan"],
         id="message",
@@ -175,7 +197,7 @@ LINES = [
 
 @pytest.mark.parametrize(("bad", "field", "words"), LINES)
 def test_read_records_names_the_first_bad_line(path: Path, bad: object, field: str, words: list[str]) -> None:
-    error = first_problem(write_lines(path, fields("fine"), "", bad, "{"))
+    error = catch_first_error(write_lines(path, make_fields("fine"), "", bad, "{"))
     assert (error.source, error.line, error.field) == (str(path), 3, field)
     for word in words:
         assert word in error.problem
@@ -183,55 +205,58 @@ def test_read_records_names_the_first_bad_line(path: Path, bad: object, field: s
 
 
 def test_read_records_shortens_long_values_in_errors(path: Path) -> None:
-    error = first_problem(write_lines(path, fields(cluster=["x" * 10_000] * 1000)))
+    error = catch_first_error(write_lines(path, make_fields(cluster=["x" * 10_000] * 1000)))
     assert "found ['xxx" in error.problem
     assert len(error.problem) < 100
 
 
 def test_read_records_names_bytes_that_are_not_utf8(path: Path) -> None:
-    path.write_bytes(json.dumps(fields()).encode() + b'\n{"id": "\xe9"}\n')
-    error = first_problem(path)
+    path.write_bytes(json.dumps(make_fields()).encode() + b'\n{"id": "\xe9"}\n')
+    error = catch_first_error(path)
     assert (error.line, error.field) == (2, "")
     assert "not UTF-8: byte 0xe9 at position 9" in error.problem
 
 
 def test_read_records_refuses_a_byte_order_mark_in_a_later_line(path: Path) -> None:
-    path.write_bytes(json.dumps(fields()).encode() + b"\n\xef\xbb\xbf{}\n")
-    assert (first_problem(path).line, "not JSON" in first_problem(path).problem) == (2, True)
+    path.write_bytes(json.dumps(make_fields()).encode() + b"\n\xef\xbb\xbf{}\n")
+    assert (catch_first_error(path).line, "not JSON" in catch_first_error(path).problem) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("lines", "where"),
-    [((fields("q1"), fields("q2", n=3)), "{path}, line 1"), ((HEADER, fields(n=3)), "the provenance")],
+    [
+        ((make_fields("q1"), make_fields("q2", n=3)), "{path}, line 1"),
+        ((HEADER, make_fields(n=3)), "the provenance"),
+    ],
 )
 def test_read_records_takes_n_from_the_first_record_or_provenance(
     path: Path, lines: tuple[object, ...], where: str
 ) -> None:
-    error = first_problem(write_lines(path, *lines))
+    error = catch_first_error(write_lines(path, *lines))
     assert (error.line, error.field) == (2, "candidates")
     assert "found 3; expected 2" in error.problem
     assert where.format(path=path) in error.problem
 
 
 def test_read_records_refuses_a_repeated_id(path: Path) -> None:
-    error = first_problem(write_lines(path, fields("q1"), fields("q2"), fields("q1")))
+    error = catch_first_error(write_lines(path, make_fields("q1"), make_fields("q2"), make_fields("q1")))
     assert (error.line, error.field) == (3, "id")
     assert f"'q1' is also the id of {path}, line 1" in error.problem
 
 
 def test_read_records_compares_ids_and_n_across_files(tmp_path: Path) -> None:
-    one = write_lines(tmp_path / "a.jsonl", fields("q1"))
-    error = first_problem(one, write_lines(tmp_path / "b.jsonl", fields("q2"), fields("q1")))
+    one = write_lines(tmp_path / "a.jsonl", make_fields("q1"))
+    error = catch_first_error(one, write_lines(tmp_path / "b.jsonl", make_fields("q2"), make_fields("q1")))
     assert (error.source, error.line, error.field) == (str(tmp_path / "b.jsonl"), 2, "id")
     assert f"{one}, line 1" in error.problem
-    error = first_problem(one, write_lines(tmp_path / "c.jsonl", fields("q2", n=5)))
+    error = catch_first_error(one, write_lines(tmp_path / "c.jsonl", make_fields("q2", n=5)))
     assert (error.source, error.line, error.field) == (str(tmp_path / "c.jsonl"), 1, "candidates")
     assert f"{one}, line 1" in error.problem
 
 
 def test_read_records_refuses_the_same_file_twice(path: Path) -> None:
-    write_lines(path, fields())
-    assert (first_problem(path, path).line, first_problem(path, path).field) == (1, "id")
+    write_lines(path, make_fields())
+    assert (catch_first_error(path, path).line, catch_first_error(path, path).field) == (1, "id")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +275,7 @@ def test_read_records_refuses_the_same_file_twice(path: Path) -> None:
 def test_read_records_names_a_bad_provenance(
     path: Path, header: object, field: str, words: list[str]
 ) -> None:
-    error = first_problem(write_lines(path, header, fields()))
+    error = catch_first_error(write_lines(path, header, make_fields()))
     assert (error.line, error.field) == (1, field)
     for word in words:
         assert word in error.problem
@@ -258,11 +283,13 @@ def test_read_records_names_a_bad_provenance(
         _ = read_records(path).provenance
 
 
-@pytest.mark.parametrize("lines", [(HEADER, fields(), HEADER), (HEADER, HEADER), (fields(), HEADER)])
+@pytest.mark.parametrize(
+    "lines", [(HEADER, make_fields(), HEADER), (HEADER, HEADER), (make_fields(), HEADER)]
+)
 def test_read_records_allows_a_provenance_on_the_first_line_only(
     path: Path, lines: tuple[object, ...]
 ) -> None:
-    error = first_problem(write_lines(path, *lines))
+    error = catch_first_error(write_lines(path, *lines))
     assert (error.line, error.field) == (len(lines), "format")
     assert "only be the first line" in error.problem
 
@@ -279,9 +306,9 @@ def test_read_records_allows_a_provenance_on_the_first_line_only(
 def test_read_records_refuses_files_with_different_provenance(
     tmp_path: Path, one: object, two: object, field: str, words: str
 ) -> None:
-    first = write_lines(tmp_path / "a.jsonl", one, fields("q1"))
-    second = write_lines(tmp_path / "b.jsonl", two, fields("q2"))
-    error = first_problem(first, second)
+    first = write_lines(tmp_path / "a.jsonl", one, make_fields("q1"))
+    second = write_lines(tmp_path / "b.jsonl", two, make_fields("q2"))
+    error = catch_first_error(first, second)
     assert (error.source, error.field) == (str(second), field)
     assert "contradicting provenance" in error.problem
     assert words in error.problem
@@ -290,19 +317,19 @@ def test_read_records_refuses_files_with_different_provenance(
 
 @pytest.mark.parametrize("lines", [(), ("", " "), (HEADER,), (HEADER, "")])
 def test_read_records_refuses_a_file_without_records(path: Path, lines: tuple[object, ...]) -> None:
-    error = first_problem(write_lines(path, *lines))
+    error = catch_first_error(write_lines(path, *lines))
     assert (error.line, error.problem.startswith("no records")) == (0, True)
 
 
 def test_read_records_refuses_an_empty_file_among_several(tmp_path: Path, path: Path) -> None:
-    write_lines(path, fields())
+    write_lines(path, make_fields())
     empty = write_lines(tmp_path / "empty.jsonl")
-    assert first_problem(path, empty).source == str(empty)
+    assert catch_first_error(path, empty).source == str(empty)
 
 
 def test_read_records_names_the_line_where_a_gzip_is_cut(tmp_path: Path) -> None:
     # Ids that do not compress, so that whole lines come before the cut.
-    lines = [fields(f"{number}-{os.urandom(500).hex()}") for number in range(100)]
+    lines = [make_fields(f"{number}-{os.urandom(500).hex()}") for number in range(100)]
     packed = gzip.compress(write_lines(tmp_path / "plain", *lines).read_bytes())
     path = tmp_path / "cut.jsonl.gz"
     path.write_bytes(packed[: len(packed) // 2])
@@ -315,19 +342,19 @@ def test_read_records_names_the_line_where_a_gzip_is_cut(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("damage", ["checksum", "middle", "start"])
 def test_read_records_names_a_damaged_gzip(tmp_path: Path, damage: str) -> None:
-    packed = bytearray(gzip.compress(write_lines(tmp_path / "plain", fields()).read_bytes()))
+    packed = bytearray(gzip.compress(write_lines(tmp_path / "plain", make_fields()).read_bytes()))
     position = {"checksum": len(packed) - 5, "middle": len(packed) // 2, "start": 2}[damage]
     packed[position] ^= 0xFF
     path = tmp_path / "damaged.jsonl.gz"
     path.write_bytes(packed)
-    assert "the file is damaged" in first_problem(path).problem
+    assert "the file is damaged" in catch_first_error(path).problem
 
 
 def test_max_line_bytes_bounds_the_memory_of_a_line(path: Path) -> None:
-    write_lines(path, fields("q1"), fields("q2", input="x" * 30_000_000))
+    write_lines(path, make_fields("q1"), make_fields("q2", input="x" * 30_000_000))
     tracemalloc.start()
     try:
-        error = first_problem(path, max_line_bytes=100_000)
+        error = catch_first_error(path, max_line_bytes=100_000)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -336,9 +363,9 @@ def test_max_line_bytes_bounds_the_memory_of_a_line(path: Path) -> None:
 
 
 def test_max_line_bytes_counts_the_line_end(path: Path) -> None:
-    size = len(write_lines(path, fields()).read_bytes())
+    size = len(write_lines(path, make_fields()).read_bytes())
     assert len(list(read_records(path, max_line_bytes=size))) == 1
-    assert "max_line_bytes" in first_problem(path, max_line_bytes=size - 1).problem
+    assert "max_line_bytes" in catch_first_error(path, max_line_bytes=size - 1).problem
 
 
 def test_read_records_names_a_missing_file_at_once(tmp_path: Path) -> None:
@@ -349,7 +376,7 @@ def test_read_records_names_a_missing_file_at_once(tmp_path: Path) -> None:
 
 
 def test_read_records_names_a_file_that_disappears(path: Path) -> None:
-    records = read_records(write_lines(path, fields()))
+    records = read_records(write_lines(path, make_fields()))
     path.unlink()
     with pytest.raises(RecordError, match="cannot be opened: No such file"):
         list(records)
@@ -359,11 +386,11 @@ def test_read_records_refuses_invalid_arguments(path: Path) -> None:
     with pytest.raises(InputError, match="at least one file"):
         read_records()
     with pytest.raises(InputError, match="max_line_bytes >= 1"):
-        read_records(write_lines(path, fields()), max_line_bytes=0)
+        read_records(write_lines(path, make_fields()), max_line_bytes=0)
 
 
 def test_read_records_yields_records_before_a_bad_line(path: Path) -> None:
-    stream = iter(read_records(write_lines(path, HEADER, fields("q1"), "{")))
+    stream = iter(read_records(write_lines(path, HEADER, make_fields("q1"), "{")))
     assert next(stream).id == "q1"
     with pytest.raises(RecordError, match="line 3"):
         next(stream)
@@ -374,7 +401,7 @@ def test_read_records_keeps_ids_and_not_records_in_memory(path: Path) -> None:
     size = 20_000
     with path.open("w", encoding="utf-8") as file:
         for number in range(size):
-            file.write(json.dumps(fields(f"q{number}", input=f"{number} " * 100)) + "\n")
+            file.write(json.dumps(make_fields(f"q{number}", input=f"{number} " * 100)) + "\n")
     tracemalloc.start()
     try:
         read = sum(1 for _ in read_records(path))

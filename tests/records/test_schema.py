@@ -8,13 +8,13 @@ from pydantic import ValidationError
 from langchain_cfc.records import Candidate, PromptRecord, Provenance
 
 
-def candidate(**changes: Any) -> Candidate:
+def make_candidate(**changes: Any) -> Candidate:
     return Candidate.model_validate({"text": "Paris", "score": 0.25, "correct": True} | changes)
 
 
-def record(**changes: Any) -> PromptRecord:
+def make_record(**changes: Any) -> PromptRecord:
     return PromptRecord.model_validate(
-        {"id": "q1", "input": "Capital?", "candidates": [candidate()]} | changes
+        {"id": "q1", "input": "Capital?", "candidates": [make_candidate()]} | changes
     )
 
 
@@ -26,36 +26,36 @@ def test_prompt_record_is_made_of_plain_arguments() -> None:
 
 
 def test_prompt_record_keeps_candidates_as_a_tuple_in_order() -> None:
-    listed = [candidate(text=text) for text in "cab"]
-    assert record(candidates=listed).candidates == tuple(listed)
+    listed = [make_candidate(text=text) for text in "cab"]
+    assert make_record(candidates=listed).candidates == tuple(listed)
 
 
 def test_prompt_record_refuses_candidates_without_an_order() -> None:
     with pytest.raises(ValidationError, match="candidates"):
-        record(candidates={1: candidate()}.values())
+        make_record(candidates={1: make_candidate()}.values())
 
 
 @pytest.mark.parametrize("score", [0, 1, 0.0, 1.0, 1e-300])
 def test_candidate_accepts_scores_of_the_unit_interval(score: float) -> None:
-    assert candidate(score=score).score == score
+    assert make_candidate(score=score).score == score
 
 
 @pytest.mark.parametrize("score", [-0.001, 1.001, True, "0.5", None, float("nan"), float("inf"), 10**400])
 def test_candidate_refuses_other_scores(score: object) -> None:
     with pytest.raises(ValidationError, match="score"):
-        candidate(score=score)
+        make_candidate(score=score)
 
 
 @pytest.mark.parametrize("correct", [1, 0, "true", None])
 def test_candidate_refuses_labels_that_are_not_booleans(correct: object) -> None:
     with pytest.raises(ValidationError, match="correct"):
-        candidate(correct=correct)
+        make_candidate(correct=correct)
 
 
 @pytest.mark.parametrize("content", [{"text": None}, {"message": {}}])
 def test_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="expected exactly one"):
-        candidate(**content)
+        make_candidate(**content)
 
 
 @pytest.mark.parametrize(
@@ -85,37 +85,37 @@ def test_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) 
 )
 def test_prompt_record_refuses_invalid_fields(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(changes))):
-        record(**changes)
+        make_record(**changes)
 
 
 def test_prompt_record_refuses_endless_nesting() -> None:
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValidationError, match="more than 100 nested levels"):
-        record(reference=endless)
+        make_record(reference=endless)
 
 
 @pytest.mark.parametrize("prompt", ["", "text", [], [{"role": "user", "content": None}], {"question": "?"}])
 def test_prompt_record_accepts_texts_messages_and_objects_as_input(prompt: object) -> None:
-    assert record(input=prompt).input == prompt
+    assert make_record(input=prompt).input == prompt
 
 
 def test_prompt_record_keeps_the_types_of_metadata() -> None:
-    kept = record(metadata={"flag": True, "count": 1, "share": 1.0, "topic": "geo"}).metadata
+    kept = make_record(metadata={"flag": True, "count": 1, "share": 1.0, "topic": "geo"}).metadata
     assert [type(value) for value in kept.values()] == [bool, int, float, str]
 
 
 def test_prompt_record_is_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        record().id = "q2"
+        make_record().id = "q2"
 
 
 def test_answer_key_is_the_answer_else_the_text_else_the_message() -> None:
-    assert candidate(answer="42").answer_key == "42"
-    assert candidate(answer="").answer_key == ""
-    assert candidate(text="").answer_key == ""
-    one = candidate(text=None, message={"b": [1, "é"], "a": None})
-    two = candidate(text=None, message={"a": None, "b": [1, "é"]})
+    assert make_candidate(answer="42").answer_key == "42"
+    assert make_candidate(answer="").answer_key == ""
+    assert make_candidate(text="").answer_key == ""
+    one = make_candidate(text=None, message={"b": [1, "é"], "a": None})
+    two = make_candidate(text=None, message={"a": None, "b": [1, "é"]})
     assert one.answer_key == two.answer_key == '{"a":null,"b":[1,"é"]}'
 
 

@@ -44,14 +44,14 @@ GOLDEN_DIGEST = "sha256:d332790baf490dead02bda4b57c699fc3b161a2f6744b2cfea4e2dfb
 NAMES = st.text(st.characters(), max_size=5)
 
 
-def prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledBatch:
+def make_prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledBatch:
     draws = CandidateBatch.of(np.full((len(ids), 1), 0.5))
     return LabelledBatch(
         draws, np.ones((len(ids), 1), dtype=np.bool_), tuple(ids), tuple(clusters or [None] * len(ids))
     )
 
 
-def agree(count: int, size: int, share: float) -> bool:
+def agrees_with_share(count: int, size: int, share: float) -> bool:
     """Whether a count is one that Binomial(size, share) gives: beyond are 1e-6 of its probability."""
     law = stats.binom(size, share)
     return bool(min(law.cdf(count), law.sf(count - 1)) > 5e-7)
@@ -68,10 +68,10 @@ def test_split_plan_parts_never_change_between_releases() -> None:
 def test_split_plan_gives_each_part_its_share() -> None:
     size = repetitions(20_000, share=0.4)
     parts = [PLAN.part(f"id {row}", None) for row in range(size)]
-    assert agree(parts.count("test"), size, 0.3)
-    assert agree(parts.count("fit"), size, 0.7 * 0.25)
-    assert agree(parts.count("calibration"), size, 0.7 * 0.75)
-    assert not agree(parts.count("fit"), size, 0.25)  # the share is that of what is not held out
+    assert agrees_with_share(parts.count("test"), size, 0.3)
+    assert agrees_with_share(parts.count("fit"), size, 0.7 * 0.25)
+    assert agrees_with_share(parts.count("calibration"), size, 0.7 * 0.75)
+    assert not agrees_with_share(parts.count("fit"), size, 0.25)  # the share is that of what is not held out
 
 
 @settings(derandomize=True)
@@ -85,14 +85,14 @@ def test_split_plan_keeps_cluster_and_id_names_apart() -> None:
     names = [f"n{row}" for row in range(2000)]
     differ = sum(PLAN.part(name, None) != PLAN.part("x", name) for name in names)
     shares = np.array([0.3, 0.7 * 0.25, 0.7 * 0.75])
-    assert agree(differ, len(names), float(1.0 - shares @ shares))
+    assert agrees_with_share(differ, len(names), float(1.0 - shares @ shares))
 
 
 def test_split_plan_with_another_seed_splits_independently() -> None:
     other = split_plan(1, fit=0.25, test=0.3)
     names = [f"n{row}" for row in range(2000)]
     both = sum(PLAN.part(name, None) == other.part(name, None) == "test" for name in names)
-    assert agree(both, len(names), 0.3 * 0.3)
+    assert agrees_with_share(both, len(names), 0.3 * 0.3)
 
 
 def test_split_plan_share_of_zero_holds_no_prompt() -> None:
@@ -121,7 +121,7 @@ def test_split_plan_larger_share_only_adds_to_its_part() -> None:
     )
 )
 def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | None]]) -> None:
-    labelled = prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
+    labelled = make_prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
     rows = PLAN.rows(labelled)
     assert list(rows) == ["fit", "calibration", "certification", "test"]
     assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(pairs)))
@@ -139,7 +139,9 @@ def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | N
 )
 def test_one_per_cluster_does_not_depend_on_order(pairs: list[tuple[str, str | None]], chance: Any) -> None:
     def chosen(order: list[tuple[str, str | None]]) -> set[tuple[str, str | None]]:
-        rows = PLAN.one_per_cluster(prompts([name for name, _ in order], [cluster for _, cluster in order]))
+        rows = PLAN.one_per_cluster(
+            make_prompts([name for name, _ in order], [cluster for _, cluster in order])
+        )
         assert (np.diff(rows) > 0).all()
         return {order[row] for row in rows}
 
@@ -151,11 +153,11 @@ def test_one_per_cluster_does_not_depend_on_order(pairs: list[tuple[str, str | N
 
 
 def test_one_per_cluster_chooses_uniformly() -> None:
-    labelled = prompts([f"p{row}" for row in range(4000)], [f"c{row // 4}" for row in range(4000)])
+    labelled = make_prompts([f"p{row}" for row in range(4000)], [f"c{row // 4}" for row in range(4000)])
     places = (PLAN.one_per_cluster(labelled) % 4).tolist()
-    assert all(agree(places.count(place), 1000, 0.25) for place in range(4))
+    assert all(agrees_with_share(places.count(place), 1000, 0.25) for place in range(4))
     other = split_plan(1, fit=0.25, test=0.3).one_per_cluster(labelled)
-    assert agree(int((other == PLAN.one_per_cluster(labelled)).sum()), 1000, 0.25)
+    assert agrees_with_share(int((other == PLAN.one_per_cluster(labelled)).sum()), 1000, 0.25)
 
 
 def test_compute_sketch_keeps_the_smallest_hashes_and_no_id() -> None:
@@ -186,7 +188,7 @@ def test_has_overlap_finds_a_shared_hundredth_as_often_as_stated() -> None:
     sketch = PLAN.compute_sketch(ids)
     missed = sum(not PLAN.has_overlap(sketch, ids[start::100]) for start in range(100))
     # The hundred shares are drawn without replacement: their misses vary less than independent ones.
-    assert agree(missed, 100, (1 - 0.01) ** 256)
+    assert agrees_with_share(missed, 100, (1 - 0.01) ** 256)
 
 
 def test_digest_ids_is_that_of_a_set() -> None:

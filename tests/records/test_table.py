@@ -21,7 +21,7 @@ from langchain_cfc.records import (
 from langchain_cfc.scoring import Combination
 
 
-def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
+def make_record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
     candidates = tuple(
         Candidate(text=text * (slot + 1 if text == "c" else 1), score=slot / 10, correct=text == "b")
         for slot, text in enumerate(texts)
@@ -30,7 +30,7 @@ def record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
 
 
 def test_tabulate_turns_records_into_arrays() -> None:
-    table = tabulate([record("q1", cluster="c"), record("q2", "bcb", metadata={"topic": "geo"})])
+    table = tabulate([make_record("q1", cluster="c"), make_record("q2", "bcb", metadata={"topic": "geo"})])
     np.testing.assert_array_equal(table.draws.scores, [[0.0, 0.1, 0.2], [0.0, 0.1, 0.2]])
     np.testing.assert_array_equal(table.correct, [[False, True, False], [True, False, True]])
     np.testing.assert_array_equal(table.draws.answer_codes, [[0, 1, 0], [0, 1, 0]])
@@ -53,8 +53,8 @@ def test_tabulate_compares_answers_by_the_extracted_answer() -> None:
 
 
 def test_tabulate_n_uses_the_first_slots() -> None:
-    table = tabulate([record("q1"), record("q2", "bab")], n=2)
-    whole = tabulate([record("q1"), record("q2", "bab")])
+    table = tabulate([make_record("q1"), make_record("q2", "bab")], n=2)
+    whole = tabulate([make_record("q1"), make_record("q2", "bab")])
     assert table.draws.n == 2
     np.testing.assert_array_equal(table.draws.scores, whole.draws.scores[:, :2])
     np.testing.assert_array_equal(table.correct, whole.correct[:, :2])
@@ -63,13 +63,13 @@ def test_tabulate_n_uses_the_first_slots() -> None:
 @pytest.mark.parametrize("n", [4, 0, -1])
 def test_tabulate_refuses_more_candidates_than_recorded(n: int) -> None:
     with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
-        tabulate([record("q1")], n=n)
+        tabulate([make_record("q1")], n=n)
 
 
 BAD: list[tuple[list[Any], int, str, str]] = [
     ([], 0, "", "no records"),
-    ([record("q1"), record("q2", "ab")], 2, "candidates", "found 2; expected 3 for every prompt"),
-    ([record("q1"), record("q1")], 2, "id", "'q1' is also the id of records, line 1"),
+    ([make_record("q1"), make_record("q2", "ab")], 2, "candidates", "found 2; expected 3 for every prompt"),
+    ([make_record("q1"), make_record("q1")], 2, "id", "'q1' is also the id of records, line 1"),
     (["records.jsonl"], 1, "", "use read_records for files"),
 ]
 
@@ -87,12 +87,12 @@ def test_tabulate_checks_records_in_memory_like_files(
 
 def test_tabulate_refuses_unequal_records_even_with_small_n() -> None:
     with pytest.raises(RecordError, match="line 2: candidates"):
-        tabulate([record("q1"), record("q2", "ab")], n=1)
+        tabulate([make_record("q1"), make_record("q2", "ab")], n=1)
 
 
 def test_tabulate_of_a_file_equals_tabulate_of_its_records(tmp_path: Path) -> None:
     # More than one batch.
-    records = [record(f"q{number}", "abc" if number % 3 else "cbb") for number in range(1000)]
+    records = [make_record(f"q{number}", "abc" if number % 3 else "cbb") for number in range(1000)]
     write_records(tmp_path / "records.jsonl", records)
     table, other = tabulate(read_records(tmp_path / "records.jsonl")), tabulate(records)
     assert len(table) == 1000
@@ -176,7 +176,7 @@ def test_tabulate_raw_refuses_repeated_names() -> None:
 
 
 def test_with_scores_changes_only_the_scores() -> None:
-    table = tabulate([record("q1", cluster="c"), record("q2", "bcb", metadata={"topic": "geo"})])
+    table = tabulate([make_record("q1", cluster="c"), make_record("q2", "bcb", metadata={"topic": "geo"})])
     other = with_scores(table, np.full((2, 3), 0.25))
     np.testing.assert_array_equal(other.draws.scores, np.full((2, 3), 0.25))
     again = with_scores(other, table.draws.scores)

@@ -19,6 +19,7 @@ from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.set_rules import parse_set_rule
+from tests.factories import change_candidates
 from tests.fakes import ScriptedModel
 
 BLANK = ("", " ", "\n\t ", "\u3000")
@@ -68,7 +69,7 @@ def test_draws_without_texts_have_no_blank_answers() -> None:
     assert parse_set_rule("all").levels(CandidateBatch.of([[0.1]])).tolist() == [[0.1]]
 
 
-def record(number: int, texts: tuple[str, ...]) -> PromptRecord:
+def make_record(number: int, texts: tuple[str, ...]) -> PromptRecord:
     scores = (0.02, (number % 40) / 40, 0.9)
     candidates = tuple(
         Candidate(text=text, score=score, correct=text == "lima")
@@ -77,7 +78,7 @@ def record(number: int, texts: tuple[str, ...]) -> PromptRecord:
     return PromptRecord(id=str(number), input=f"question {number}", candidates=candidates)
 
 
-RECORDS = [record(number, (BLANK[number % len(BLANK)], "lima", "quito")) for number in range(80)]
+RECORDS = [make_record(number, (BLANK[number % len(BLANK)], "lima", "quito")) for number in range(80)]
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
@@ -99,7 +100,7 @@ def score_blank_best(prompt: Any, candidates: list[DrawnCandidate]) -> list[floa
     return [0.02 if not one.text.strip() else 0.3 if one.text == "lima" else 0.9 for one in candidates]
 
 
-def chain_of(generator: Any, **settings: Any) -> CFCRunnable:
+def make_chain(generator: Any, **settings: Any) -> CFCRunnable:
     artifact = calibrate(RECORDS, alpha=0.2, features="1", **settings)
     return CFCRunnable(generator=generator, verifier=score_blank_best, artifact=artifact)
 
@@ -108,7 +109,7 @@ def chain_of(generator: Any, **settings: Any) -> CFCRunnable:
 @pytest.mark.parametrize("rule", RULES)
 def test_decide_and_chain_agree_and_never_accept_a_blank_answer(rule: str, never_empty: bool) -> None:
     for texts in (("", "lima", "quito"), (" \n", " ", "lima"), ("", " ", "\t"), ("quito", "", "quito")):
-        chain = chain_of(ScriptedModel(texts=texts), set_rule=rule, never_empty=never_empty)
+        chain = make_chain(ScriptedModel(texts=texts), set_rule=rule, never_empty=never_empty)
         result = chain.invoke("question")
         recorded = PromptRecord(
             id="new",
@@ -136,10 +137,10 @@ def test_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessa
     # What `collect` records of it is this text.
     assert (drawn.text, drawn.data, drawn.message) == ("", None, refusal)
     replies = iter([refusal, AIMessage("lima"), refusal])
-    chain = chain_of(lambda _: next(replies))
+    chain = make_chain(lambda _: next(replies))
     message = CFCChatModel(chain=chain).invoke("question")
     assert message.text == "lima"
-    refused = chain_of(lambda _: refusal)
+    refused = make_chain(lambda _: refusal)
     assert refused.invoke("question").reason == "only_blank_answers"
     assert "cannot" not in json.dumps(refused.invoke("question").model_dump(mode="json")["answers"])
 
@@ -151,15 +152,7 @@ def test_candidate_that_only_calls_tools_is_not_blank() -> None:
 
 def test_empty_extracted_answer_is_blank() -> None:
     with_answers = [
-        one.model_copy(
-            update={
-                "candidates": tuple(
-                    candidate.model_copy(update={"answer": str(candidate.text).strip()})
-                    for candidate in one.candidates
-                )
-            }
-        )
-        for one in RECORDS
+        change_candidates(record, lambda one: {"answer": str(one.text).strip()}) for record in RECORDS
     ]
     parts = Provenance(n=N, generator={"id": "g"}, verifier={"id": "v"})
     artifact = calibrate(with_answers, alpha=0.2, features="1", provenance=parts)

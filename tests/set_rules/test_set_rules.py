@@ -22,7 +22,7 @@ CAP = 2.0
 
 
 @st.composite
-def prompts(draw: st.DrawFn) -> LabelledBatch:
+def draw_prompts(draw: st.DrawFn) -> LabelledBatch:
     """Prompts whose labels agree within each answer, with ties and repeated answers."""
     size, n = draw(st.integers(1, 6)), draw(st.integers(1, 7))
     grid = st.sampled_from([0.0, 0.1, 0.2, 0.30000000000000004, 0.5, 0.7, 1.0])
@@ -37,47 +37,51 @@ def prompts(draw: st.DrawFn) -> LabelledBatch:
     )
 
 
-def at(threshold: float, size: int, error: float = 0.0) -> Thresholds:
+def make_thresholds(threshold: float, size: int, error: float = 0.0) -> Thresholds:
     return Thresholds.apply_cap(np.full(size, threshold), np.full(size, error), np.inf)
 
 
 @mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
-@given(labelled=prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
+@given(labelled=draw_prompts(), low=st.floats(-0.5, 1.5), high=st.floats(-0.5, 1.5))
 def test_set_rule_sets_are_nested_in_the_threshold(
     rule: str, labelled: LabelledBatch, low: float, high: float
 ) -> None:
     levels = parse_set_rule(rule).levels(labelled.draws)
     low, high = min(low, high), max(low, high)
     small, large = (
-        select_candidates(levels, at(low, len(labelled))),
-        select_candidates(levels, at(high, len(labelled))),
+        select_candidates(levels, make_thresholds(low, len(labelled))),
+        select_candidates(levels, make_thresholds(high, len(labelled))),
     )
     assert (small <= large).all()
 
 
 @mostly_long("rule", RULES, quick=4)
 @settings(derandomize=True)
-@given(labelled=prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0])))
+@given(
+    labelled=draw_prompts(), threshold=st.one_of(st.floats(-0.5, 1.99), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+)
 def test_set_covers_exactly_if_the_success_score_is_reached(
     rule: str, labelled: LabelledBatch, threshold: float
 ) -> None:
     set_rule = parse_set_rule(rule)
     success = set_rule.success_scores(labelled, CAP)
-    inside = select_candidates(set_rule.levels(labelled.draws), at(threshold, len(labelled)))
+    inside = select_candidates(set_rule.levels(labelled.draws), make_thresholds(threshold, len(labelled)))
     assert ((inside & labelled.correct).any(axis=1) == (success <= threshold)).all()
 
 
 @settings(derandomize=True)
-@given(labelled=prompts())
+@given(labelled=draw_prompts())
 def test_unique_returns_each_distinct_answer_once(labelled: LabelledBatch) -> None:
     codes = labelled.draws.answer_codes
     assert codes is not None
     for base in ("all", "best_prefix", "rank"):
         one = select_candidates(
-            parse_set_rule(f"unique({base})").levels(labelled.draws), at(0.5, len(labelled))
+            parse_set_rule(f"unique({base})").levels(labelled.draws), make_thresholds(0.5, len(labelled))
         )
-        every = select_candidates(parse_set_rule(base).levels(labelled.draws), at(0.5, len(labelled)))
+        every = select_candidates(
+            parse_set_rule(base).levels(labelled.draws), make_thresholds(0.5, len(labelled))
+        )
         for row in range(len(labelled)):
             entries = codes[row][one[row]]
             assert len(set(entries)) == len(entries)
@@ -119,16 +123,18 @@ def test_best_prefix_does_not_count_later_correct_candidates() -> None:
 
 
 @settings(derandomize=True)
-@given(labelled=prompts())
+@given(labelled=draw_prompts())
 def test_at_least_one_adds_only_the_best_candidate(labelled: LabelledBatch) -> None:
     scores, rows = labelled.draws.scores, np.arange(len(labelled))
     best = scores.argmin(axis=1)
     for base in BASES:
         rule, plain = parse_set_rule(f"at_least_one({base})"), parse_set_rule(base)
         for threshold in (0.0, 0.25, 1.0):
-            expected = select_candidates(plain.levels(labelled.draws), at(threshold, len(labelled)))
+            expected = select_candidates(
+                plain.levels(labelled.draws), make_thresholds(threshold, len(labelled))
+            )
             expected[rows, best] = True
-            found = select_candidates(rule.levels(labelled.draws), at(threshold, len(labelled)))
+            found = select_candidates(rule.levels(labelled.draws), make_thresholds(threshold, len(labelled)))
             assert found.tolist() == expected.tolist()
         success = rule.success_scores(labelled, CAP)
         right = labelled.correct[rows, best]
@@ -171,7 +177,7 @@ def test_parse_set_rule_refuses_unknown_names_and_lists_known_ones(text: str) ->
 
 
 @settings(derandomize=True)
-@given(labelled=prompts())
+@given(labelled=draw_prompts())
 def test_at_least_one_and_unique_may_be_nested_in_either_order(labelled: LabelledBatch) -> None:
     for base in BASES:
         plain = parse_set_rule(base)

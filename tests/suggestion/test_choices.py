@@ -25,9 +25,9 @@ from langchain_cfc.experiments.trials import FIT_SHARE, Trials, make_judged_grou
 from langchain_cfc.records import with_scores
 from langchain_cfc.records.splits import split_plan
 from tests.guarantees import laws
-from tests.guarantees.promises import log_wealth
+from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
-from tests.suggestion.worlds import KEPT_ON_ODD, prompts
+from tests.suggestion.worlds import KEPT_ON_ODD, draw_prompts
 
 TAU = 0.8
 ALPHA = "0.2"
@@ -43,14 +43,14 @@ WORLDS = 16
 MOST_WRONG = int(stats.binom.isf(FALSE_ALARM, WORLDS, 0.2))
 
 
-def suggestions(depends_on: str) -> Iterator[Suggestion]:
+def list_suggestions(depends_on: str) -> Iterator[Suggestion]:
     for seed in range(WORLDS):
-        table = prompts(np.random.default_rng([seed, 7]), 400, depends_on=depends_on)  # type: ignore[arg-type]
+        table = draw_prompts(np.random.default_rng([seed, 7]), 400, depends_on=depends_on)  # type: ignore[arg-type]
         yield suggest(table, alpha=ALPHA, set_rules=["all"], fit_fraction=0.5, splits=20)
 
 
 def test_suggest_chooses_the_map_of_the_key_that_matters() -> None:
-    made = list(suggestions("kind"))
+    made = list(list_suggestions("kind"))
     wrong = sum(one.features != "group(kind)" for one in made)
     assert wrong <= MOST_WRONG
     # The controls: by size alone, and by gap alone.
@@ -65,7 +65,7 @@ def test_suggest_chooses_the_map_of_the_key_that_matters() -> None:
 
 
 def test_suggest_chooses_one_threshold_if_no_key_matters() -> None:
-    made = list(suggestions("nothing"))
+    made = list(list_suggestions("nothing"))
     assert sum(one.features != "1" for one in made) <= MOST_WRONG
     evenest = [min(one.options, key=lambda option: option.gap).features for one in made]
     assert sum(text != "1" for text in evenest) > MOST_WRONG
@@ -74,10 +74,10 @@ def test_suggest_chooses_one_threshold_if_no_key_matters() -> None:
 # What choosing does to the promise ------------------------------------------------------------------------
 
 
-def kept_exactly(artifact: CalibrationArtifact) -> FloatArray:
+def compute_kept(artifact: CalibrationArtifact) -> FloatArray:
     """(9,) the probability that a prompt of each difficulty is covered or flagged."""
     thresholds = decide(artifact, laws.PROBES).thresholds
-    return laws.covered_at(np.where(np.isposinf(thresholds), 1.0, thresholds))
+    return laws.compute_coverage_at(np.where(np.isposinf(thresholds), 1.0, thresholds))
 
 
 def test_suggested_options_keep_the_promise() -> None:
@@ -85,14 +85,14 @@ def test_suggested_options_keep_the_promise() -> None:
 
     Success scores are continuous and every prompt has a correct candidate, so that kept promise has an
     expectation in [tau, tau + d / (N + 1)] over all prompts, and under every weighting that the features span
-    at least tau times the weight. Independent worlds bet against each: see `log_wealth`.
+    at least tau times the weight. Independent worlds bet against each: see `compute_log_wealth`.
     """
     rng = np.random.default_rng(11)
     maps = ["1", "group(tier)", "hat(meta(difficulty), 3)"]
     low, high, hard = [], [], []
     chosen = set()
     for _ in range(repetitions(150)):
-        table = laws.prompts(rng, 160)
+        table = laws.draw_prompts(rng, 160)
         found = suggest(
             table,
             alpha=ALPHA,
@@ -103,7 +103,7 @@ def test_suggested_options_keep_the_promise() -> None:
             splits=4,
         )
         artifact = calibrate(table, **found.settings)
-        kept = kept_exactly(artifact)
+        kept = compute_kept(artifact)
         slack = artifact.feature_map.dimension / (artifact.calibration.size + 1)
         low.append(float(kept.mean()) - TAU)
         high.append(TAU + slack - float(kept.mean()))
@@ -112,10 +112,10 @@ def test_suggested_options_keep_the_promise() -> None:
             hard.append(float(kept[laws.TIERS == "hard"].mean()) - TAU)
     assert len(chosen) > 1
     alarm = math.log(3 / FALSE_ALARM)
-    assert log_wealth(low, 1.0 - TAU) < alarm
-    assert log_wealth(high, TAU + 1.0) < alarm
+    assert compute_log_wealth(low, 1.0 - TAU) < alarm
+    assert compute_log_wealth(high, TAU + 1.0) < alarm
     assert len(hard) > 10
-    assert log_wealth(hard, 1.0 - TAU) < alarm
+    assert compute_log_wealth(hard, 1.0 - TAU) < alarm
 
 
 # Sixteen verifiers, each as good as the others: which of them is chosen is luck, and luck at the expense of
@@ -125,15 +125,15 @@ SIZE = 60
 TESTED = 400
 
 
-def judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
+def draw_judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     """Four candidates each, one of them correct; every verifier sees it through noise of its own."""
     correct = np.arange(4) == rng.integers(0, 4, size)[:, np.newaxis]
     raw = {name: rng.normal(size=(size, 4)) + 1.5 * correct for name in JUDGES}
     scores = rng.random((size, 4))
-    return LabelledBatch.of(laws.fresh_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw)
+    return LabelledBatch.of(laws.draw_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw)
 
 
-def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
+def choose_verifier(table: LabelledBatch) -> tuple[str, ...]:
     """The verifier that the rule chooses on some prompts."""
     pool = Pool(table)
     groups, _ = make_judged_groups(pool, [])
@@ -147,23 +147,23 @@ def chosen_on(table: LabelledBatch) -> tuple[str, ...]:
     return tuple(names)
 
 
-def kept_with(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch) -> float:
+def measure_kept(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch) -> float:
     # Sets that are never empty would make up for the coverage that the greedy choice loses.
     artifact = laws.calibrate(table, alpha=ALPHA, features="1", combine=names, fit_fraction=0.5)
     assert artifact.combination is not None
     raw = np.stack([fresh.raw[name] for name in names], axis=-1)
     scored = with_scores(fresh, artifact.combination.score_all(raw))
-    return float(laws.kept_by(decide(artifact, scored.draws), scored).mean())
+    return float(laws.find_kept(decide(artifact, scored.draws), scored).mean())
 
 
 def test_selecting_options_on_calibration_prompts_breaks_the_promise() -> None:
     rng = np.random.default_rng(12)
     honest, greedy = [], []
     for _ in range(repetitions(70)):
-        table, fresh = judged_prompts(rng, 2 * SIZE), judged_prompts(rng, TESTED)
+        table, fresh = draw_judged_prompts(rng, 2 * SIZE), draw_judged_prompts(rng, TESTED)
         rows = split_plan(0, fit=0.5, test=0.0).rows(table)
-        honest.append(kept_with(table, chosen_on(table.take(rows["fit"])), fresh) - TAU)
-        greedy.append(kept_with(table, chosen_on(table.take(rows["calibration"])), fresh) - TAU)
+        honest.append(measure_kept(table, choose_verifier(table.take(rows["fit"])), fresh) - TAU)
+        greedy.append(measure_kept(table, choose_verifier(table.take(rows["calibration"])), fresh) - TAU)
     alarm = math.log(1 / FALSE_ALARM)
-    assert log_wealth(honest, 1.0 - TAU) < alarm
-    assert log_wealth(greedy, 1.0 - TAU) > alarm
+    assert compute_log_wealth(honest, 1.0 - TAU) < alarm
+    assert compute_log_wealth(greedy, 1.0 - TAU) > alarm

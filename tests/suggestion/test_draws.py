@@ -15,16 +15,14 @@ from langchain_cfc import calibrate, evaluate, write_records
 from langchain_cfc.cli.commands import app
 from langchain_cfc.demo import load_recording
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import AttainabilityWarning, CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.experiments import DrawSuggestion, list_draw_rules, suggest_draws
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.report.plots import plot_draw_rules
 from langchain_cfc.verifiers import SelfConsistency
 from tests.recordings import list_facts
 
-pytestmark = pytest.mark.filterwarnings(
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 RULES = ["lead(1, at_most=10)", "below(0.5, at_most=10)", "fixed(5)"]
 
 

@@ -1,4 +1,4 @@
-"""What is selected on, what is set aside, and that reasons say what the table says."""
+"""`suggest`: the prompts it selects on, the options it sets aside, and the reasons that it states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import (
-    AttainabilityWarning,
     CalibrationError,
     FeatureError,
     InputError,
@@ -27,16 +26,14 @@ from langchain_cfc.errors import (
 from langchain_cfc.experiments import JudgedOption, Suggestion, suggest
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.records.splits import split_plan
-from tests.suggestion.worlds import prompts
+from tests.suggestion.worlds import draw_prompts
 
 ALPHA = "0.3"
 MAPS = ["1", "mean_score", "bins(mean_score, 5)", "group(topic)"]
 NEVER_FITS = ["hat(entropy, 5)", "hat(top_share, 5)", "hard(entropy, max_score, 0.925)"]
 
-pytestmark = pytest.mark.filterwarnings(
-    # Groups out of reach are flagged, which is not the point here.
-    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
-)
+# Groups out of reach are flagged, which is not the point here.
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +53,7 @@ def name(one: JudgedOption) -> tuple[object, ...]:
 # What is selected on --------------------------------------------------------------------------------------
 
 
-def clustered(table: LabelledBatch) -> LabelledBatch:
+def set_clusters(table: LabelledBatch) -> LabelledBatch:
     """Every fourth prompt stands alone; the others are clusters of three."""
     names = tuple(None if row % 4 == 0 else f"cluster {row // 4}" for row in range(len(table)))
     return replace(table, clusters=names)
@@ -64,7 +61,7 @@ def clustered(table: LabelledBatch) -> LabelledBatch:
 
 @pytest.mark.parametrize("shares", [{}, {"test_fraction": 0.3, "certification_fraction": 0.2}])
 def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, shares: dict[str, Any]) -> None:
-    table = clustered(facts)
+    table = set_clusters(facts)
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2, seed="another", **shares)
     artifact = calibrate(table, **chosen.settings)
     assert artifact.calibration.digests["fit"] == chosen.digest
@@ -76,7 +73,7 @@ def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, sha
         assert elsewhere.calibration.digests["fit"] != chosen.digest
 
 
-def shuffled(table: LabelledBatch, rows: IntArray, rng: np.random.Generator) -> LabelledBatch:
+def replace_outcomes(table: LabelledBatch, rows: IntArray, rng: np.random.Generator) -> LabelledBatch:
     """The same prompts, those of some rows with other scores, labels and raw outputs."""
     scores, correct = table.draws.scores.copy(), table.correct.copy()
     scores[rows] = rng.random((len(rows), table.draws.n))
@@ -100,11 +97,11 @@ def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledB
 
     as_recorded = chosen(table)
     others = np.concatenate([rows[part] for part in ("calibration", "certification", "test")])
-    assert chosen(shuffled(table, others, rng)) == as_recorded
+    assert chosen(replace_outcomes(table, others, rng)) == as_recorded
     # The control: half of the prompts selected on.
     with pytest.raises(UnattainableTargetError):
-        chosen(shuffled(table, rows["fit"], rng))
-    assert chosen(shuffled(table, rows["fit"][::8], rng)).options != as_recorded.options
+        chosen(replace_outcomes(table, rows["fit"], rng))
+    assert chosen(replace_outcomes(table, rows["fit"][::8], rng)).options != as_recorded.options
 
 
 @pytest.mark.long
@@ -136,7 +133,7 @@ def test_suggest_reports_progress_for_every_split(facts: LabelledBatch) -> None:
 # What is said ---------------------------------------------------------------------------------------------
 
 
-def figures(text: str) -> list[float]:
+def parse_figures(text: str) -> list[float]:
     return [float(one) for one in re.findall(r"(?<![\w(])\d+(?:\.\d+)?", text)]
 
 
@@ -147,7 +144,7 @@ def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> No
     assert (found.features, found.set_rule, found.combine) == (best.features, best.set_rule, best.combine)
     assert best in near
     assert f"({best.group})" in found.reason
-    said = figures(found.reason.replace(best.group, ""))
+    said = parse_figures(found.reason.replace(best.group, ""))
     expected = [
         100 * found.target_coverage,
         100 * best.gap,
@@ -160,7 +157,7 @@ def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> No
     assert said[: len(expected)] == pytest.approx(expected, abs=0.051)
     assert found.runner_up is not None
     assert (found.runner_up.features, found.runner_up.set_rule) == (second.features, second.set_rule)
-    lost = figures(found.runner_up.lost.replace(second.group, ""))
+    lost = parse_figures(found.runner_up.lost.replace(second.group, ""))
     assert lost[0] == pytest.approx(100 * second.gap, abs=0.051)
     # Another option's figures would not do.
     assert abs(100 * found.options[-1].gap - said[1]) > 0.1
@@ -196,7 +193,7 @@ def test_suggest_command_text_equals_its_settings(found: Suggestion) -> None:
 
 
 def test_suggest_sets_maps_aside_that_cannot_be_fitted() -> None:
-    table = prompts(np.random.default_rng(1), 400, depends_on="nothing")
+    table = draw_prompts(np.random.default_rng(1), 400, depends_on="nothing")
     chosen = suggest(table, alpha="0.2", splits=2, fit_fraction=0.5)
     aside = {one.what: one.reason for one in chosen.unusable}
     assert set(aside) == {*NEVER_FITS, "set rule best_prefix"}
@@ -241,16 +238,16 @@ def test_suggest_does_not_judge_by_groups_of_few_prompts(facts: LabelledBatch) -
     many = suggest(facts, alpha=ALPHA, features=MAPS, judge=["group(topic)"], fit_fraction=0.5, splits=2)
     assert few.groups < many.groups == 10
     note = next(one for one in few.notes if "fewer than 20" in one)
-    assert figures(note)[1] == 10 - few.groups
+    assert parse_figures(note)[1] == 10 - few.groups
     assert not any("fewer than 20" in one for one in many.notes)
-    assert {one.group for one in many.options} <= {"all prompts", *map(topic_words, topics(facts))}
+    assert {one.group for one in many.options} <= {"all prompts", *map(describe_topic, list_topics(facts))}
 
 
-def topics(table: LabelledBatch) -> set[object]:
+def list_topics(table: LabelledBatch) -> set[object]:
     return {entries["topic"] for entries in table.draws.metadata}
 
 
-def topic_words(topic: object) -> str:
+def describe_topic(topic: object) -> str:
     return f"prompts whose topic is '{topic}'"
 
 
@@ -297,7 +294,7 @@ def test_suggest_ignores_answers_that_serving_could_not_tell_apart(facts: Labell
 # Verifiers ------------------------------------------------------------------------------------------------
 
 
-def with_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
+def add_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
     """Verifiers that know what is right, in part; those called noise know nothing."""
     rng = np.random.default_rng(5)
     raw = {
@@ -308,7 +305,7 @@ def with_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
 
 
 def test_suggest_tries_verifiers_alone_and_together(facts: LabelledBatch) -> None:
-    table = with_judges(facts, ["noise", "judge"])
+    table = add_judges(facts, ["noise", "judge"])
     chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2)
     tried = {tuple(one.combine or ()) for one in chosen.options} | {
         tuple(one.what.split("scored by ")[1].split(" + "))
@@ -354,7 +351,7 @@ def test_suggest_omits_a_verifier_missing_from_some_candidates() -> None:
 
 def test_suggest_does_not_try_a_verifier_alone_that_equals_the_score(facts: LabelledBatch) -> None:
     scores = facts.draws.scores
-    (judge,) = with_judges(facts, ["judge"]).raw.values()
+    (judge,) = add_judges(facts, ["judge"]).raw.values()
     upset = np.where((scores > 0.4) & (scores < 0.6), -1.0, 1.0) * scores
     for raw, alone in (
         ({"judge": judge, "logprob": np.log1p(-0.999 * scores)}, {(), ("judge",)}),

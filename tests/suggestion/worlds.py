@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from langchain_cfc.candidates import LabelledBatch
-from tests.guarantees.laws import fresh_ids
+from tests.guarantees.laws import draw_ids
 
 # Scores are one from each of so many equal steps in random order, so that what they say of a prompt is all
 # but the same for every prompt.
@@ -17,7 +17,9 @@ ODD = 0.3
 KEPT_ON_ODD = 0.8 / (2.0 - ODD)
 
 
-def prompts(rng: np.random.Generator, size: int, *, depends_on: Literal["kind", "nothing"]) -> LabelledBatch:
+def draw_prompts(
+    rng: np.random.Generator, size: int, *, depends_on: Literal["kind", "nothing"]
+) -> LabelledBatch:
     """Independent prompts of two kinds, with a single correct candidate and no answer given twice.
 
     The rank of the correct candidate is uniform over all; where difficulty depends on the kind, only for
@@ -32,7 +34,7 @@ def prompts(rng: np.random.Generator, size: int, *, depends_on: Literal["kind", 
     if depends_on == "kind":
         rank = np.where(odd, rank, rank // 2)
     return LabelledBatch.of(
-        fresh_ids(rng, size),
+        draw_ids(rng, size),
         (step + rng.random((size, n))) / n,
         step == rank[:, np.newaxis],
         [[str(slot) for slot in range(n)]] * size,

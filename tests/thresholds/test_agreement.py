@@ -21,13 +21,13 @@ from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex
 from tests.lengths import repetitions
 
 from .cases import ALPHAS, KINDS, Case, cases
-from .oracles import certified_value, dual_threshold
+from .oracles import prove_value, solve_dual_programme
 
 AGREEMENT = 1e-9
 AT_CAP = 1e-9
 
 
-def wide(rng: np.random.Generator) -> Case:
+def make_wide_case(rng: np.random.Generator) -> Case:
     """Up to 20 features and 400 prompts: continuous, tied, with atoms, in groups, some without hope."""
     d, size = int(rng.integers(9, 21)), int(rng.integers(60, 401))
     features = rng.random((size, d)) if rng.random() < 0.5 else rng.normal(size=(size, d))
@@ -41,13 +41,13 @@ def wide(rng: np.random.Generator) -> Case:
     return Case(features, scores, queries, ALPHAS[rng.integers(len(ALPHAS))], cap)
 
 
-def wide_cases(count: int) -> Iterator[Case]:
+def list_wide_cases(count: int) -> Iterator[Case]:
     rng = np.random.default_rng(zlib.crc32(b"wide"))
     for _ in range(count):
-        yield wide(rng)
+        yield make_wide_case(rng)
 
 
-def proven(case: Case, phi: FloatArray) -> Fraction | None:
+def prove_threshold(case: Case, phi: FloatArray) -> Fraction | None:
     """The threshold of a case by a vertex that rational arithmetic proves; None where it is unbounded."""
     columns, _ = Columns.choose(case.features)
     rows, reduced = columns.reduce(case.features)[0], columns.reduce(phi[np.newaxis])[0][0]
@@ -56,12 +56,10 @@ def proven(case: Case, phi: FloatArray) -> Fraction | None:
     )
     if not isinstance(fit, Fit):
         return None
-    return certified_value(
-        rows, case.scores, case.alpha, reduced, basis=fit.vertex.basis, below=fit.vertex.below
-    )
+    return prove_value(rows, case.scores, case.alpha, reduced, basis=fit.vertex.basis, below=fit.vertex.below)
 
 
-def compared(every: Iterator[Case]) -> dict[str, float]:
+def compare_with_highs(every: Iterator[Case]) -> dict[str, float]:
     """How often thresholds were finite, infinite, refused or arbitrated, and the largest difference."""
     found = {"finite": 0.0, "infinite": 0.0, "refused": 0.0, "arbitrated": 0.0, "largest": 0.0}
     for number, case in enumerate(every):
@@ -72,11 +70,11 @@ def compared(every: Iterator[Case]) -> dict[str, float]:
             if outside:
                 found["refused"] += 1
                 continue
-            expected = dual_threshold(case.features, case.scores, case.alpha, phi)
+            expected = solve_dual_programme(case.features, case.scores, case.alpha, phi)
             expected = np.inf if expected >= case.cap - AT_CAP else expected
             difference = 0.0 if value == expected else abs(value - expected)
             if difference > AGREEMENT * max(1.0, abs(value)):
-                exact = proven(case, phi)
+                exact = prove_threshold(case, phi)
                 expected = np.inf if exact is None or exact >= Fraction(case.cap) else float(exact)
                 found["arbitrated"] += 1
                 difference = 0.0 if value == expected else abs(value - expected)
@@ -86,7 +84,7 @@ def compared(every: Iterator[Case]) -> dict[str, float]:
     return found
 
 
-def report(found: dict[str, float], record: Callable[[str, object], None]) -> float:
+def report_figures(found: dict[str, float], record: Callable[[str, object], None]) -> float:
     """Note the figures for the test report, and return how many thresholds were compared."""
     # Plain numbers: reports travel between processes.
     record("agreement with HiGHS", {name: float(value) for name, value in found.items()})
@@ -103,10 +101,10 @@ def test_conditional_threshold_agrees_with_highs_over_up_to_20_features(
     def every() -> Iterator[Case]:
         for kind in KINDS:
             yield from cases(kind, 12 * thousands)
-        yield from wide_cases(90 * thousands)
+        yield from list_wide_cases(90 * thousands)
 
-    found = compared(every())
-    assert report(found, record_property) > 1_000 * thousands
+    found = compare_with_highs(every())
+    assert report_figures(found, record_property) > 1_000 * thousands
     assert found["infinite"] > 100 * thousands
     assert found["arbitrated"] <= 2 * thousands
 
@@ -122,4 +120,4 @@ def test_agreement_with_highs_notices_thresholds_shifted_by_1e_8(monkeypatch: py
 
     monkeypatch.setattr(Fit, "compute_values", shifted)
     with pytest.raises(AssertionError):
-        compared(wide_cases(3))
+        compare_with_highs(list_wide_cases(3))

@@ -1,4 +1,4 @@
-"""Prompts at which the fit without them lies on the cap are answered at once, and as they would be alone."""
+"""The short cut for prompts at which the fit without them lies on the cap: it changes no threshold."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class World:
 KINDS = ("groups", "hats", "line", "gaussian")
 
 
-def worlds() -> Iterator[tuple[World, str]]:
+def list_worlds() -> Iterator[tuple[World, str]]:
     """Worlds of every kind, share and level, in the quick tier every seventh."""
     every = itertools.product(KINDS, SHARES, ("0.1", "0.4"))
     for kind, share, alpha in itertools.islice(every, 0, None, 1 if LONG else 7):
         yield World(kind, share, alpha), alpha
 
 
-def same(together: Thresholds, alone: list[Thresholds]) -> bool:
+def are_same(together: Thresholds, alone: list[Thresholds]) -> bool:
     return all(
         np.array_equal(getattr(together, name), np.concatenate([getattr(one, name) for one in alone]))
         for name in ("values", "errors", "outside")
@@ -68,16 +68,16 @@ def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
     ridge: float, weighted: bool, window: int | None
 ) -> None:
     flagged = finite = 0
-    for world, alpha in worlds():
+    for world, alpha in list_worlds():
         rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(
             world.features, world.scores, world.weights if weighted else None
         )
         own = world.own if weighted else np.ones(len(world.own))
         together = rule.solve(world.asked, own if weighted else None)
         rows = range(len(world.asked))
-        assert same(together, [rule.solve(world.asked[[row]], own[[row]]) for row in rows])
+        assert are_same(together, [rule.solve(world.asked[[row]], own[[row]]) for row in rows])
         if not weighted:
-            assert same(together, [rule.solve(world.asked[[row]]) for row in rows])
+            assert are_same(together, [rule.solve(world.asked[[row]]) for row in rows])
         # One by one there is a way without the short cut.
         for row in rows:
             if not together.outside[row]:
@@ -90,11 +90,11 @@ def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
 def test_randomised_solve_in_a_batch_equals_solve_for_each_prompt_alone(ridge: float) -> None:
     kinds: dict[str, int] = {"up": 0, "down": 0, "finite": 0}
-    for world, alpha in worlds():
+    for world, alpha in list_worlds():
         rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=None).fit(world.features, world.scores)
         together = rule.solve(world.asked, uniforms=world.uniforms)
         rows = range(len(world.asked))
-        assert same(
+        assert are_same(
             together, [rule.solve(world.asked[[row]], uniforms=world.uniforms[[row]]) for row in rows]
         )
         # Never above those that are not randomised, and never falling with the uniform.
@@ -109,7 +109,9 @@ def test_randomised_solve_in_a_batch_equals_solve_for_each_prompt_alone(ridge: f
     assert min(kinds["up"], kinds["finite"]) > repetitions(200, share=0.2)
 
 
-def without(rule: ConditionalThreshold, asked: FloatArray, monkeypatch: pytest.MonkeyPatch) -> Thresholds:
+def solve_without_short_cut(
+    rule: ConditionalThreshold, asked: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> Thresholds:
     """The answers without the short cut."""
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -145,8 +147,8 @@ def test_capped_short_cut_changes_no_threshold_and_saves_fits(
         with_it = fitted().solve(world.asked)
         few = len(searches)
         searches.clear()
-        plain = without(fitted(), world.asked, monkeypatch)
-        assert same(with_it, [plain])
+        plain = solve_without_short_cut(fitted(), world.asked, monkeypatch)
+        assert are_same(with_it, [plain])
         saved[share, alpha] = len(searches) - few
         # The control: what stays below the cap is never answered at once.
         rule = fitted()

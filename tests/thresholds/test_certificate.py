@@ -20,13 +20,13 @@ from .cases import KINDS, cases
 TAU = 0.9
 
 
-def proves(certificate: Certificate, size: float) -> bool:
+def is_proof(certificate: Certificate, size: float) -> bool:
     """Whether objectives agree and the dual is balanced and in its box."""
     inside = (certificate.basis_dual >= TAU - 1 - 1e-9) & (certificate.basis_dual <= TAU + 1e-9)
     return bool(abs(certificate.gap) <= 1e-12 * size and certificate.balance <= 1e-13 and inside.all())
 
 
-def objective(features: FloatArray, scores: FloatArray, phi: FloatArray, beta: FloatArray) -> float:
+def compute_objective(features: FloatArray, scores: FloatArray, phi: FloatArray, beta: FloatArray) -> float:
     residuals = scores - features @ beta
     return float(np.maximum(TAU * residuals, (TAU - 1) * residuals).sum() - TAU * phi @ beta)
 
@@ -48,12 +48,12 @@ def test_certificate_objectives_agree_and_are_those_of_the_full_data(window: int
     for phi in features[:50]:
         certificate = rule.certificate(phi)
         assert certificate is not None
-        assert proves(certificate, size)
+        assert is_proof(certificate, size)
         assert certificate.value == rule.threshold(phi)
         state = rule.fitted.columns
         rows = certificate.basis_features * state.scale
         beta = np.asarray(np.linalg.solve(rows, certificate.basis_scores), dtype=np.float64)
-        assert certificate.primal == pytest.approx(objective(features, scores, phi, beta), rel=1e-11)
+        assert certificate.primal == pytest.approx(compute_objective(features, scores, phi, beta), rel=1e-11)
         assert len(certificate.basis_dual) == 3
         assert certificate.above + certificate.below + 3 <= size
 
@@ -88,11 +88,11 @@ def test_certificate_of_a_vertex_that_is_not_optimal_has_a_gap() -> None:
         on_basis = np.asarray(np.linalg.solve(fit.solution.rows.T, -others), dtype=np.float64)
         return build_certificate(problem, vertex, on_basis, fit.beta, fit.compute_value(phi))
 
-    assert proves(certified(right, right.vertex), 200)
-    assert not proves(certified(other, other.vertex), 200)
+    assert is_proof(certified(right, right.vertex), 200)
+    assert not is_proof(certified(other, other.vertex), 200)
     flipped = right.vertex.below.copy()
     flipped[np.setdiff1d(np.arange(200), right.vertex.basis)[0]] ^= True
-    assert not proves(certified(right, Vertex(right.vertex.basis, flipped)), 200)
+    assert not is_proof(certified(right, Vertex(right.vertex.basis, flipped)), 200)
 
 
 def test_certificate_is_refused_or_none_without_a_threshold() -> None:

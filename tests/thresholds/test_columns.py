@@ -25,14 +25,14 @@ def test_columns_row_space_contains_every_calibration_row(kind: str) -> None:
         assert Columns.choose(case.features)[0].reduce(case.features)[1].all()
 
 
-def random_rows(*shape: int, seed: int = 0) -> FloatArray:
+def draw_rows(*shape: int, seed: int = 0) -> FloatArray:
     return np.random.default_rng(seed).normal(size=shape)
 
 
 def test_columns_row_space_contains_only_combinations_of_rows() -> None:
-    span, other = random_rows(3, 6), random_rows(40, 6, seed=1)
-    columns = Columns.choose(random_rows(30, 3, seed=2) @ span)[0]
-    inside = random_rows(40, 3, seed=3) @ span
+    span, other = draw_rows(3, 6), draw_rows(40, 6, seed=1)
+    columns = Columns.choose(draw_rows(30, 3, seed=2) @ span)[0]
+    inside = draw_rows(40, 3, seed=3) @ span
     assert len(columns.kept) == 3
     assert columns.reduce(inside)[1].all()
     assert not columns.reduce(other)[1].any()
@@ -51,7 +51,7 @@ def test_columns_reduce_keeps_every_digit() -> None:
 
 
 def test_columns_rank_does_not_depend_on_units() -> None:
-    rows = random_rows(20, 4)
+    rows = draw_rows(20, 4)
     rows = np.hstack([rows, rows[:, :1] + rows[:, 1:2]])
     for units in (np.ones(5), 10.0 ** np.array([-150.0, 0.0, 120.0, 3.0, -7.0])):
         assert len(Columns.choose(rows * units)[0].kept) == 4
@@ -70,7 +70,7 @@ def test_columns_of_zero_features_span_only_zero() -> None:
 
 
 def test_columns_keep_nearly_dependent_columns_above_round_off() -> None:
-    rows = random_rows(50, 2)
+    rows = draw_rows(50, 2)
     for difference, rank in ((1e-6, 2), (1e-12, 1)):
         near = np.stack([rows[:, 0], rows[:, 0] + difference * rows[:, 1]], axis=1)
         assert len(find_independent_columns(near)) == rank

@@ -16,13 +16,13 @@ from tests.lengths import LONG, mostly_long, repetitions
 
 from .cases import ALPHAS, KINDS, Case, cases
 from .oracles import (
-    as_decimal,
-    augmented_fit,
-    certified_value,
-    defined_threshold,
-    dual_threshold,
-    exact_threshold,
-    order_statistic,
+    compute_augmented_fit,
+    compute_exact_threshold,
+    compute_order_statistic,
+    find_threshold_by_bisection,
+    prove_value,
+    read_as_decimal,
+    solve_dual_programme,
 )
 
 # Asked for is 1e-7; seen is 1e-14, and 4e-11 for scores that differ by less than the oracle's tolerance.
@@ -31,11 +31,13 @@ AGREEMENT = 1e-7
 AT_CAP = 1e-9
 
 
-def solved(case: Case) -> Thresholds:
+def solve_case(case: Case) -> Thresholds:
     return ConditionalThreshold(case.alpha, cap=case.cap).fit(case.features, case.scores).solve(case.queries)
 
 
-def assert_same(found: FloatArray, expected: FloatArray, tolerance: float, cap: float = math.inf) -> None:
+def assert_same_thresholds(
+    found: FloatArray, expected: FloatArray, tolerance: float, cap: float = math.inf
+) -> None:
     """The same prompts are infinite, and the others agree relative to max(1, |value|)."""
     finite = expected < cap - AT_CAP
     np.testing.assert_array_equal(np.isfinite(found), finite)
@@ -45,8 +47,8 @@ def assert_same(found: FloatArray, expected: FloatArray, tolerance: float, cap: 
 @mostly_long("kind", KINDS, quick=6)
 def test_conditional_threshold_agrees_with_the_dual_linear_programme(kind: str) -> None:
     for case in cases(kind, 45):
-        expected = [dual_threshold(case.features, case.scores, case.alpha, phi) for phi in case.queries]
-        assert_same(solved(case).values, np.array(expected), AGREEMENT, case.cap)
+        expected = [solve_dual_programme(case.features, case.scores, case.alpha, phi) for phi in case.queries]
+        assert_same_thresholds(solve_case(case).values, np.array(expected), AGREEMENT, case.cap)
 
 
 @mostly_long("kind", KINDS, quick=4)
@@ -56,27 +58,27 @@ def test_score_and_augmented_fit_cross_at_the_conditional_threshold(kind: str) -
     # it the difference is the step at least.
     step, slack = 1e-6, 1e-8
     for case in cases(kind, 8):
-        for phi, value in zip(case.queries, solved(case).values, strict=True):
+        for phi, value in zip(case.queries, solve_case(case).values, strict=True):
             low = min(float(value), case.cap) - step
-            assert low <= augmented_fit(case.features, case.scores, case.alpha, phi, low) + slack
+            assert low <= compute_augmented_fit(case.features, case.scores, case.alpha, phi, low) + slack
             if math.isfinite(value):
                 high = float(value) + step
-                assert high > augmented_fit(case.features, case.scores, case.alpha, phi, high) + slack
+                assert high > compute_augmented_fit(case.features, case.scores, case.alpha, phi, high) + slack
 
 
 @mostly_long("kind", KINDS, quick=3)
 def test_conditional_threshold_agrees_with_bisection_of_its_definition(kind: str) -> None:
     for case in cases(kind, 1):
         expected = [
-            defined_threshold(
+            find_threshold_by_bisection(
                 case.features, case.scores, case.alpha, phi, highest=case.cap - 1e-6, accuracy=AGREEMENT
             )
             for phi in case.queries[:2]
         ]
-        assert_same(solved(case).values[:2], np.array(expected), 2 * AGREEMENT)
+        assert_same_thresholds(solve_case(case).values[:2], np.array(expected), 2 * AGREEMENT)
 
 
-def tiny_case(rng: np.random.Generator) -> Case:
+def draw_tiny_case(rng: np.random.Generator) -> Case:
     """At most 7 points in at most 3 features, half of them whole numbers: rational arithmetic stays quick."""
     d = int(rng.integers(1, 4))
     size = int(rng.integers(1, 8))
@@ -96,10 +98,10 @@ def test_conditional_threshold_agrees_with_rational_enumeration() -> None:
     rng = np.random.default_rng(20240501)
     counts = {"finite": 0, "infinite": 0}
     for _ in range(repetitions(300, share=0.12)):
-        case = tiny_case(rng)
-        found = solved(case)
+        case = draw_tiny_case(rng)
+        found = solve_case(case)
         for phi, value, error in zip(case.queries, found.values, found.errors, strict=True):
-            exact = exact_threshold(case.features, case.scores, case.alpha, phi)
+            exact = compute_exact_threshold(case.features, case.scores, case.alpha, phi)
             if exact is None or exact >= Fraction(case.cap):
                 assert math.isinf(value)
                 counts["infinite"] += 1
@@ -110,7 +112,7 @@ def test_conditional_threshold_agrees_with_rational_enumeration() -> None:
     assert min(counts.values()) > repetitions(100, share=0.12)  # both answers were exercised
 
 
-def decimal_case(rng: np.random.Generator) -> Case:
+def draw_decimal_case(rng: np.random.Generator) -> Case:
     """Few points whose features and scores were written as short decimals: sums of them are rounded."""
     size = int(rng.integers(3, 8))
     t = rng.integers(0, 11, size) / 10
@@ -132,16 +134,16 @@ def test_conditional_threshold_of_decimals_ignores_their_round_off() -> None:
     rng = np.random.default_rng(20240502)
     jumps = 0
     for _ in range(repetitions(100, share=0.3)):
-        case = decimal_case(rng)
+        case = draw_decimal_case(rng)
         data = case.features, case.scores, case.alpha
-        found = solved(case)
+        found = solve_case(case)
         for phi, value, error in zip(case.queries, found.values, found.errors, strict=True):
-            exact = exact_threshold(*data, phi, reading=as_decimal)
+            exact = compute_exact_threshold(*data, phi, reading=read_as_decimal)
             if exact is None or exact >= Fraction(case.cap):
                 assert math.isinf(value)
             else:
                 assert abs(Fraction(float(value)) - exact) <= Fraction(float(error)) + Fraction(1, 10**15)
-            literal = exact_threshold(*data, phi)
+            literal = compute_exact_threshold(*data, phi)
             jumps += (literal is None) != (exact is None) or literal != pytest.approx(exact, abs=1e-3)
     assert jumps > 0
 
@@ -162,7 +164,7 @@ def test_conditional_vertex_is_proven_optimal_in_rational_arithmetic(kind: str) 
             fit = simplex.minimise(phi)
             if isinstance(fit, Unbounded):
                 continue
-            exact = certified_value(
+            exact = prove_value(
                 rows, case.scores, case.alpha, phi, basis=fit.vertex.basis, below=fit.vertex.below
             )
             value, error = fit.compute_value(phi)
@@ -175,7 +177,7 @@ def test_conditional_vertex_is_proven_optimal_in_rational_arithmetic(kind: str) 
 def test_conditional_vertex_is_proven_however_near_the_ties(kind: str) -> None:
     # About one such case in fifty once ended in a `ThresholdError`.
     for case in cases(kind, 150):
-        assert (solved(case).errors < 1e-9).all()
+        assert (solve_case(case).errors < 1e-9).all()
 
 
 def test_conditional_threshold_at_a_prompt_on_the_fit_is_its_score() -> None:
@@ -205,7 +207,7 @@ def test_conditional_threshold_of_a_constant_is_the_order_statistic() -> None:
         found = [
             ConditionalThreshold(alpha).fit(features, scores).threshold([constant]) for alpha in PERCENTS
         ]
-        expected = [order_statistic(scores, alpha) for alpha in PERCENTS]
+        expected = [compute_order_statistic(scores, alpha) for alpha in PERCENTS]
         if constant in {0.5, 1.0}:
             assert found == expected
         else:
@@ -227,7 +229,9 @@ def test_conditional_threshold_of_disjoint_groups_is_the_order_statistic(*, cons
         step = (3 if constant_too else 1) if LONG else 9
         for alpha in PERCENTS[sizes[0] % step :: step]:
             found = ConditionalThreshold(alpha).fit(indicators[codes], scores).thresholds(indicators)
-            assert found.tolist() == [order_statistic(scores[codes == group], alpha) for group in range(6)]
+            assert found.tolist() == [
+                compute_order_statistic(scores[codes == group], alpha) for group in range(6)
+            ]
 
 
 def test_conditional_threshold_of_nearly_equal_scores_is_within_its_error() -> None:
@@ -237,7 +241,7 @@ def test_conditional_threshold_of_nearly_equal_scores_is_within_its_error() -> N
         tenths = rng.integers(0, 11, size)
         scores = np.where(rng.random(size) < 0.5, tenths / 10, tenths * 0.1)
         found = ConditionalThreshold("0.3").fit(np.ones((size, 1)), scores).solve(np.ones((1, 1)))
-        expected = order_statistic(scores, "0.3")
+        expected = compute_order_statistic(scores, "0.3")
         assert found.values[0] == expected or abs(found.values[0] - expected) <= found.errors[0] < 1e-14
 
 
@@ -255,14 +259,14 @@ def test_conditional_threshold_exactly_at_the_cap_is_infinite() -> None:
     below, rng = 0, np.random.default_rng(0)
     for _ in range(repetitions(60, share=0.4)):
         case = KINDS["all_hopeless"](rng)
-        assert np.isinf(solved(case).values).all()
+        assert np.isinf(solve_case(case).values).all()
         unclipped = ConditionalThreshold(case.alpha, cap=10.0).fit(case.features, case.scores)
         below += int(np.sum(unclipped.thresholds(case.queries) < case.cap))
     # Without the error bound these would have been certified: about one in ten, whatever processor rounds.
     assert below > 0
 
 
-def mixed(m: FloatArray) -> FloatArray:
+def change_basis(m: FloatArray) -> FloatArray:
     """The features [1, m] in another basis."""
     return np.asarray(np.stack([np.ones(len(m)), m], axis=1) @ np.array([[0.3, 0.7], [0.1, -0.9]]))
 
@@ -275,8 +279,8 @@ def test_conditional_threshold_exactly_at_a_score_is_within_its_error() -> None:
     for _ in range(5):
         known, new = rng.random(300), rng.random(100)
         scores = np.where(rng.random(300) < 0.97, known, rng.random(300))
-        rule = ConditionalThreshold("0.1").fit(mixed(known), scores)
-        found = rule.solve(mixed(new))
+        rule = ConditionalThreshold("0.1").fit(change_basis(known), scores)
+        found = rule.solve(change_basis(new))
         assert (np.abs(found.values - new) <= found.errors).all()
         assert found.errors.max() < 1e-12
         missed += int(np.sum(new > found.values))
@@ -292,7 +296,7 @@ def test_conditional_threshold_does_not_depend_on_the_order_of_prompts(kind: str
     for case in cases(kind, 20):
         order = rng.permutation(len(case.scores))
         shuffled = Case(case.features[order], case.scores[order], case.queries, case.alpha, case.cap)
-        assert_same(solved(shuffled).values, solved(case).values, 1e-10)
+        assert_same_thresholds(solve_case(shuffled).values, solve_case(case).values, 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless_prompts", "hat_functions", "extreme_alpha"])
@@ -301,7 +305,7 @@ def test_conditional_threshold_scales_and_shifts_with_the_scores(kind: str) -> N
     for case in cases(kind, 20):
         a, b = 3.7, 0.45
         other = Case(case.features, a * case.scores + b, case.queries, case.alpha, a * case.cap + b)
-        assert_same(solved(other).values, a * solved(case).values + b, 1e-10)
+        assert_same_thresholds(solve_case(other).values, a * solve_case(case).values + b, 1e-10)
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "lattice", "duplicate_columns"])
@@ -311,7 +315,9 @@ def test_conditional_threshold_moves_with_a_combination_of_features(kind: str) -
         gamma = rng.normal(size=case.features.shape[1])
         plain = Case(case.features, case.scores, case.queries, case.alpha, 1e6)
         moved = Case(case.features, case.scores + case.features @ gamma, case.queries, case.alpha, 1e6)
-        assert_same(solved(moved).values, solved(plain).values + case.queries @ gamma, 1e-9)
+        assert_same_thresholds(
+            solve_case(moved).values, solve_case(plain).values + case.queries @ gamma, 1e-9
+        )
 
 
 @mostly_long("kind", SHAPES, quick=3)
@@ -321,7 +327,7 @@ def test_conditional_threshold_does_not_depend_on_the_basis(kind: str) -> None:
         d = case.features.shape[1]
         change = np.linalg.qr(rng.normal(size=(d, d)))[0] * rng.uniform(0.5, 2.0, d)
         other = Case(case.features @ change, case.scores, case.queries @ change, case.alpha, case.cap)
-        assert_same(solved(other).values, solved(case).values, 1e-9)
+        assert_same_thresholds(solve_case(other).values, solve_case(case).values, 1e-9)
 
 
 @mostly_long("kind", KINDS, quick=6)
@@ -355,15 +361,15 @@ def test_conditional_threshold_of_linear_classes_may_rise_with_alpha() -> None:
 
 def test_conditional_threshold_is_infinite_outside_the_row_space() -> None:
     for case in cases("outside_row_space", 20):
-        assert np.isinf(solved(case).values).all()
+        assert np.isinf(solve_case(case).values).all()
     for case in cases("group_without_points", 20):
-        assert solved(case).values[-1] == math.inf
+        assert solve_case(case).values[-1] == math.inf
 
 
 def test_conditional_threshold_of_zero_features_is_zero() -> None:
     # phi' beta = 0 for every beta, so s <= g(s) says s <= 0.
     for case in cases("zero_phi", 20):
-        assert solved(case).values.tolist() == [0.0]
+        assert solve_case(case).values.tolist() == [0.0]
     nothing = ConditionalThreshold("0.1").fit(np.zeros((5, 2)), np.full(5, 0.5))
     assert nothing.thresholds([[0.0, 0.0], [0.0, 1.0]]).tolist() == [0.0, math.inf]
 

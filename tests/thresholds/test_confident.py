@@ -41,7 +41,7 @@ NEAR = Fraction(1, 10**8)
 levels = st.integers(1, 999).map(lambda permille: str(Decimal(permille) / 1000))
 
 
-def exact_rank(size: int, tau: Fraction, delta: Fraction) -> int:
+def compute_exact_rank(size: int, tau: Fraction, delta: Fraction) -> int:
     """The smallest k with P(Bin(N, tau) >= k) <= delta, or the ordinary rank if that is larger; no floats."""
     tail, rank = Fraction(0), size + 1
     while rank > 0:
@@ -53,7 +53,7 @@ def exact_rank(size: int, tau: Fraction, delta: Fraction) -> int:
 
 
 @cache
-def beta_rank(size: int, tau: float, delta: float) -> int:
+def compute_beta_rank(size: int, tau: float, delta: float) -> int:
     """The smallest k with P(Beta(k, N + 1 - k) < tau) <= delta, by SciPy."""
     ranks = np.arange(1, size + 1)
     return 1 + int(np.count_nonzero(stats.beta.cdf(tau, ranks, size + 1 - ranks) > delta))
@@ -64,7 +64,7 @@ def beta_rank(size: int, tau: float, delta: float) -> int:
 
 @pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
 def test_confident_rank_at_one_tenth_equals_published_numbers(size: int, rank: int) -> None:
-    assert confident_rank(size, compute_tau(0.1), 0.1) == rank == beta_rank(size, 0.9, 0.1)
+    assert confident_rank(size, compute_tau(0.1), 0.1) == rank == compute_beta_rank(size, 0.9, 0.1)
 
 
 @pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
@@ -72,7 +72,7 @@ def test_confident_rank_at_one_tenth_equals_published_numbers(size: int, rank: i
 def test_confident_rank_equals_exact_arithmetic(alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), Fraction(delta)
     for size in range(36):
-        least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
+        least, most = (compute_exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
         assert least <= confident_rank(size, tau, delta) <= most
 
 
@@ -82,7 +82,7 @@ def test_confident_rank_of_a_divided_delta_equals_exact_arithmetic(
     size: int, alpha: str, delta: str, groups: int
 ) -> None:
     tau, share = compute_tau(alpha), Fraction(delta) / groups
-    least, most = (exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
+    least, most = (compute_exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
     assert least <= confident_rank(size, tau, share) <= most
 
 
@@ -144,7 +144,7 @@ def test_binomial_tails_are_within_their_stated_round_off() -> None:
 
 def test_confident_rank_counts_a_tail_equal_to_delta_as_above_it() -> None:
     # P(Bin(3, 1/2) = 3) is 1/8 to the bit, and round-off errs towards the larger rank.
-    assert exact_rank(3, Fraction(1, 2), Fraction(1, 8)) == 3
+    assert compute_exact_rank(3, Fraction(1, 2), Fraction(1, 8)) == 3
     assert confident_rank(3, Fraction(1, 2), "0.125") == 4
     assert confident_rank(3, Fraction(1, 2), "0.12500001") == 3
 
@@ -152,7 +152,7 @@ def test_confident_rank_counts_a_tail_equal_to_delta_as_above_it() -> None:
 def test_confident_rank_is_never_below_the_conformal_rank() -> None:
     # 0.91^9 = 0.428: Beta(9, 1) lies above its own mean of 0.9, and above 0.91, more often than not.
     tau = compute_tau("0.09")
-    assert beta_rank(9, 0.91, 0.43) == 9
+    assert compute_beta_rank(9, 0.91, 0.43) == 9
     assert confident_rank(9, tau, "0.43") == conformal_rank(9, tau) == 10
 
 
@@ -188,7 +188,7 @@ def test_delta_must_be_a_decimal_strictly_between_zero_and_one() -> None:
 # Its Beta law, for all prompts and in groups, is tested in `tests/guarantees/test_confidence.py`.
 
 
-def rarely_below(failed: npt.NDArray[np.bool_], delta: float, rate: float) -> bool:
+def is_rarely_below(failed: npt.NDArray[np.bool_], delta: float, rate: float) -> bool:
     """Whether so many failures have a probability above `rate` when each has probability delta at most."""
     return bool(stats.binom.sf(int(failed.sum()) - 1, len(failed), delta) > rate)
 
@@ -206,15 +206,15 @@ def test_confident_coverage_with_ties_is_at_least_that_of_the_beta_law() -> None
     )
     kept = (shares * (values <= thresholds[:, np.newaxis])).sum(axis=1) + 1e-12
     assert 0 < np.isinf(thresholds).sum() < tried
-    assert rarely_below(kept < tau, delta, rate)
+    assert is_rarely_below(kept < tau, delta, rate)
     # At least Beta in law: nowhere is its distribution function exceeded (one side of the same inequality).
-    rank = beta_rank(size, tau, delta)
+    rank = compute_beta_rank(size, tau, delta)
     bound = math.sqrt(math.log(1.0 / rate) / (2 * tried))
     law = stats.beta(rank, size + 1 - rank)
     assert stats.ks_1samp(kept, law.cdf, alternative="greater").statistic <= bound
     # Without the prompts exactly at the threshold nothing is kept.
     strictly = (shares * (values < thresholds[:, np.newaxis])).sum(axis=1)
-    assert not rarely_below(strictly < tau - 1e-12, delta, rate)
+    assert not is_rarely_below(strictly < tau - 1e-12, delta, rate)
     assert stats.ks_1samp(strictly, law.cdf, alternative="greater").statistic > bound
 
 
@@ -231,8 +231,8 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_confidence() -> None:
         )
         kept.append(1.0 if math.isinf(threshold) else 0.75 * threshold)
         at_one.append(0.75 * wrong)
-    assert rarely_below(np.array(kept) < tau, 0.1, FALSE_ALARM)
-    assert not rarely_below(np.array(at_one) < tau, 0.1, FALSE_ALARM)
+    assert is_rarely_below(np.array(kept) < tau, 0.1, FALSE_ALARM)
+    assert not is_rarely_below(np.array(at_one) < tau, 0.1, FALSE_ALARM)
 
 
 def test_confidence_does_not_hold_for_exchangeable_dependent_prompts() -> None:

@@ -14,7 +14,7 @@ from langchain_cfc.thresholds._simplex import QuantileSimplex, Unbounded
 from langchain_cfc.thresholds._warm_start import FIRST_SAMPLE_SIZE, BaseFit, fit_base_regression
 from tests.lengths import mostly_long
 
-from .oracles import order_statistic
+from .oracles import compute_order_statistic
 
 TAU = Fraction(9, 10)
 
@@ -103,7 +103,7 @@ def test_threshold_of_groups_beyond_the_first_subsample_is_exact() -> None:
     rule = ConditionalThreshold("0.1").fit(rows.features, rows.scores)
     for group in range(4):
         scores = rows.scores[rows.features[:, group] == 1.0]
-        assert rule.threshold(np.eye(4)[group]) == order_statistic(scores, "0.1")
+        assert rule.threshold(np.eye(4)[group]) == compute_order_statistic(scores, "0.1")
 
 
 def test_fit_base_regression_is_optimal_at_a_level_few_rows_reach() -> None:

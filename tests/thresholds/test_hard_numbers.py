@@ -13,7 +13,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.lengths import mostly_long, repetitions
 
-from .oracles import dual_threshold
+from .oracles import solve_dual_programme
 
 
 @mostly_long("exponent", [-4, -6, -7, -8], quick=2)
@@ -54,7 +54,9 @@ def test_coefficients_that_are_zero_but_for_round_off_are_solved(seed: int) -> N
     )
     rule = ConditionalThreshold("0.05").fit(features[:300], scores[:300])
     found = rule.solve(features[300:])
-    expected = np.array([dual_threshold(features[:300], scores[:300], "0.05", phi) for phi in features[300:]])
+    expected = np.array(
+        [solve_dual_programme(features[:300], scores[:300], "0.05", phi) for phi in features[300:]]
+    )
     finite = expected < 2.0 - 1e-9
     np.testing.assert_array_equal(np.isfinite(found.values), finite)
     np.testing.assert_allclose(found.values[finite], expected[finite], atol=1e-9)

@@ -12,10 +12,10 @@ from langchain_cfc.thresholds import LearnedThreshold
 from tests.lengths import mostly_long
 
 from .cases import KINDS, Case, cases
-from .oracles import smallest_pinball_loss
+from .oracles import compute_smallest_pinball_loss
 
 
-def fitted(case: Case) -> LearnedThreshold:
+def fit_learned(case: Case) -> LearnedThreshold:
     # A cap far away: what is tested is the regression, not where it is cut.
     return LearnedThreshold(case.alpha, cap=1e6).fit(case.features, case.scores)
 
@@ -24,16 +24,18 @@ def fitted(case: Case) -> LearnedThreshold:
 def test_learned_threshold_attains_the_smallest_pinball_loss(kind: str) -> None:
     for case in cases(kind, 15):
         tau = float(1 - Fraction(case.alpha))
-        residuals = case.scores - fitted(case).thresholds(case.features)
+        residuals = case.scores - fit_learned(case).thresholds(case.features)
         loss = np.maximum(tau * residuals, (tau - 1.0) * residuals).sum()
-        assert loss == pytest.approx(smallest_pinball_loss(case.features, case.scores, case.alpha), abs=1e-9)
+        assert loss == pytest.approx(
+            compute_smallest_pinball_loss(case.features, case.scores, case.alpha), abs=1e-9
+        )
 
 
 @pytest.mark.parametrize("kind", ["continuous", "tied", "atoms", "hopeless_prompts", "polynomials"])
 def test_learned_threshold_with_an_intercept_has_tau_of_scores_below(kind: str) -> None:
     # Zero in the subgradient of the intercept: #below <= N tau <= #below + #on.
     for case in cases(kind, 15):
-        found = fitted(case).solve(case.features)
+        found = fit_learned(case).solve(case.features)
         reach = len(case.scores) * (1 - Fraction(case.alpha))
         assert np.sum(case.scores < found.values - found.errors) <= reach
         assert np.sum(case.scores <= found.values + found.errors) >= reach
@@ -49,7 +51,7 @@ def test_learned_threshold_interpolates_as_many_points_as_features() -> None:
 
 def test_learned_threshold_is_the_same_alone_and_in_a_batch() -> None:
     [case] = cases("continuous", 1)
-    rule = fitted(case)
+    rule = fit_learned(case)
     many = rule.solve(case.features)
     for row, value, error in zip(case.features, many.values, many.errors, strict=True):
         alone = rule.solve(row[np.newaxis])
@@ -58,9 +60,9 @@ def test_learned_threshold_is_the_same_alone_and_in_a_batch() -> None:
 
 def test_learned_threshold_is_infinite_outside_the_row_space() -> None:
     for case in cases("outside_row_space", 10):
-        assert np.isinf(fitted(case).thresholds(case.queries)).all()
+        assert np.isinf(fit_learned(case).thresholds(case.queries)).all()
     for case in cases("group_without_points", 10):
-        assert fitted(case).threshold(case.queries[-1]) == math.inf
+        assert fit_learned(case).threshold(case.queries[-1]) == math.inf
 
 
 def test_learned_threshold_at_the_cap_is_infinite() -> None:

@@ -10,7 +10,7 @@ from langchain_cfc.thresholds import MarginalThreshold
 from tests.lengths import LONG, mostly_long
 
 from .cases import KINDS, cases
-from .oracles import order_statistic
+from .oracles import compute_order_statistic
 
 PERCENTS = [f"{k / 100}" for k in range(1, 100)]
 
@@ -22,7 +22,7 @@ def test_marginal_threshold_equals_the_order_statistic_to_the_bit() -> None:
         found = [
             MarginalThreshold(alpha).fit(np.ones((size, 1)), scores).threshold([1.0]) for alpha in PERCENTS
         ]
-        assert found == [order_statistic(scores, alpha) for alpha in PERCENTS]
+        assert found == [compute_order_statistic(scores, alpha) for alpha in PERCENTS]
 
 
 def test_marginal_threshold_reads_seven_tenths_exactly() -> None:
@@ -37,7 +37,7 @@ def test_marginal_threshold_ignores_features_and_has_no_error(kind: str) -> None
         found = (
             MarginalThreshold(case.alpha, cap=case.cap).fit(case.features, case.scores).solve(case.queries)
         )
-        expected = order_statistic(case.scores, case.alpha)
+        expected = compute_order_statistic(case.scores, case.alpha)
         assert set(found.values.tolist()) == {expected if expected < case.cap else math.inf}
         assert not found.errors.any()
 

@@ -23,7 +23,7 @@ from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex
 from tests.lengths import mostly_long, repetitions
 
 from .cases import KINDS, Case, cases
-from .oracles import NUDGE, certified_value, minimised
+from .oracles import NUDGE, minimise_by_highs, prove_value
 
 LEVELS = ("0.1", "0.2", "0.35", "0.5")
 AGREEMENT = 1e-9
@@ -52,7 +52,9 @@ class Levelled:
         units[units == 0.0] = 1.0
         theta = (1.0 - NUDGE if uniform is None else uniform) - self.asked[query]
         bounds = np.column_stack([-self.alphas, 1.0 - self.alphas])
-        result = minimised(-self.case.scores, A_eq=(x / units).T, b_eq=-theta * (phi / units), bounds=bounds)
+        result = minimise_by_highs(
+            -self.case.scores, A_eq=(x / units).T, b_eq=-theta * (phi / units), bounds=bounds
+        )
         if result.status == 2:
             return math.copysign(math.inf, theta)
         assert result.status == 0, result.message
@@ -72,11 +74,11 @@ class Levelled:
             return math.inf
         basis, below = fit.vertex
         alphas = [str(alpha) for alpha in self.alphas]
-        value = certified_value(x, self.case.scores, level, reduced, basis=basis, below=below, alphas=alphas)
+        value = prove_value(x, self.case.scores, level, reduced, basis=basis, below=below, alphas=alphas)
         return math.inf if value >= Fraction(self.case.cap) else float(value)
 
 
-def levelled(kind: str, count: int) -> Iterator[Levelled]:
+def list_levelled_cases(kind: str, count: int) -> Iterator[Levelled]:
     """Cases of a kind whose levels are drawn, or are those of the first feature's order."""
     rng = np.random.default_rng(zlib.crc32(kind.encode()) + 1)
     offered = np.array([float(level) for level in LEVELS])
@@ -94,7 +96,7 @@ def are_equal(value: float, expected: float) -> bool:
     return bool(value == expected or abs(value - expected) <= AGREEMENT * max(1.0, abs(value)))
 
 
-def compare(every: Iterator[Levelled]) -> dict[str, int]:
+def compare_with_highs(every: Iterator[Levelled]) -> dict[str, int]:
     """How many thresholds were finite, infinite and refused, and which were further apart than allowed."""
     found = dict.fromkeys(("finite", "infinite", "refused", "arbitrated", "apart"), 0)
     for number, one in enumerate(every):
@@ -114,7 +116,7 @@ def compare(every: Iterator[Levelled]) -> dict[str, int]:
 
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_thresholds_at_own_levels_agree_with_highs(kind: str) -> None:
-    found = compare(levelled(kind, repetitions(400, share=0.0075)))
+    found = compare_with_highs(list_levelled_cases(kind, repetitions(400, share=0.0075)))
     assert found["apart"] == 0
     assert found["finite"] + found["infinite"] > found["refused"]
     assert found["arbitrated"] <= 0.02 * (found["finite"] + found["infinite"])
@@ -123,7 +125,7 @@ def test_thresholds_at_own_levels_agree_with_highs(kind: str) -> None:
 def test_comparison_of_own_levels_notices_the_level_of_a_neighbour() -> None:
     """The control: asked at the wrong level, or calibrated with two levels exchanged."""
     apart = 0
-    for number, one in enumerate(levelled("continuous", 12)):
+    for number, one in enumerate(list_levelled_cases("continuous", 12)):
         wrong = replace(one, alphas=one.alphas[::-1]) if number % 2 else one
         rule = wrong.fit()
         alphas = one.asked if number % 2 else np.where(one.asked == 0.1, 0.2, 0.1)
@@ -150,7 +152,7 @@ def test_thresholds_at_own_levels_on_atoms_agree_with_highs() -> None:
 
 @mostly_long("kind", ["groups", "overlapping_partitions", "continuous", "tied", "hopeless_prompts"], quick=2)
 def test_equal_own_levels_equal_the_rule_of_that_level(kind: str) -> None:
-    for one in levelled(kind, 6):
+    for one in list_levelled_cases(kind, 6):
         case, exact = one.case, kind in {"groups", "overlapping_partitions"}
         for level in LEVELS:
             alphas = np.full(len(case.scores), float(level))
@@ -166,7 +168,7 @@ def test_equal_own_levels_equal_the_rule_of_that_level(kind: str) -> None:
 
 
 def test_threshold_at_its_own_level_equals_solve_of_many() -> None:
-    for one in levelled("atoms", 6):
+    for one in list_levelled_cases("atoms", 6):
         rule = one.fit()
         expected = rule.solve(one.case.queries, alphas=one.asked).values
         for phi, alpha, value in zip(one.case.queries, one.asked, expected, strict=True):
@@ -175,7 +177,7 @@ def test_threshold_at_its_own_level_equals_solve_of_many() -> None:
 
 def test_weight_at_own_levels_counts_like_repeated_prompts() -> None:
     rng = np.random.default_rng(3)
-    for one in levelled("continuous", 6):
+    for one in list_levelled_cases("continuous", 6):
         case = one.case
         times = rng.integers(1, 4, len(case.scores))
         rule = ConditionalThreshold(LEVELS[0], levels=LEVELS)
@@ -192,7 +194,7 @@ def test_weight_at_own_levels_counts_like_repeated_prompts() -> None:
 @pytest.mark.parametrize("ridge", [0.0, 1e-3])
 def test_certificate_proves_the_threshold_at_its_own_level(ridge: float) -> None:
     proven = 0
-    for one in levelled("continuous", 8):
+    for one in list_levelled_cases("continuous", 8):
         rule = one.fit(window=64, ridge=ridge)
         for phi, alpha in zip(one.case.queries, one.asked, strict=True):
             certificate = rule.certificate(phi, float(alpha))
@@ -206,7 +208,7 @@ def test_certificate_proves_the_threshold_at_its_own_level(ridge: float) -> None
 
 def test_randomised_thresholds_at_own_levels_agree_with_highs() -> None:
     rng, finite = np.random.default_rng(11), 0
-    for one in levelled("continuous", 12):
+    for one in list_levelled_cases("continuous", 12):
         uniforms = rng.random(len(one.asked))
         values = one.fit().solve(one.case.queries, uniforms=uniforms, alphas=one.asked).values
         for query, (uniform, value) in enumerate(zip(uniforms, values, strict=True)):
@@ -237,7 +239,7 @@ def test_window_gives_the_threshold_of_all_prompts_at_own_levels(grouped: bool) 
 
 
 def test_randomised_thresholds_at_own_levels_approach_the_default_ones() -> None:
-    for one in levelled("continuous", 6):
+    for one in list_levelled_cases("continuous", 6):
         rule, case = one.fit(), one.case
         levels = [
             rule.solve(case.queries, uniforms=np.full(len(case.queries), u), alphas=one.asked).values
@@ -250,7 +252,7 @@ def test_randomised_thresholds_at_own_levels_approach_the_default_ones() -> None
 
 
 def test_restored_rule_with_own_levels_is_bit_identical() -> None:
-    for one in levelled("atoms", repetitions(4, share=0.5)):
+    for one in list_levelled_cases("atoms", repetitions(4, share=0.5)):
         for ridge in (0.0, 1e-2):
             rule = one.fit(window=16, ridge=ridge)
             data = rule.state_data()

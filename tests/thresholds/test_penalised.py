@@ -15,13 +15,13 @@ from langchain_cfc.thresholds._rows import Penalised, RidgeUnits, spans_constant
 from tests.lengths import mostly_long, repetitions
 
 from .cases import KINDS, Case, cases
-from .oracles import order_statistic
+from .oracles import compute_order_statistic
 
 FORMS: tuple[Penalised, ...] = ("slopes", "all")
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
 
 
-def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penalised) -> float:
+def solve_by_clarabel(case: Case, phi: FloatArray, ridge: float, penalised: Penalised) -> float:
     """Clarabel on the penalised regression, written down anew from what the documentation says of it."""
     cp: Any = cvxpy
     tau, size = 1.0 - float(case.alpha), len(case.scores)
@@ -34,7 +34,7 @@ def conic_threshold(case: Case, phi: FloatArray, ridge: float, penalised: Penali
         varies = unit > 1e-12 * np.abs(x).max(axis=0)
         x, f = (x[:, varies] - middle[varies]) / unit[varies], (phi[varies] - middle[varies]) / unit[varies]
         if x.shape[1] == 0:
-            return order_statistic(case.scores, case.alpha)
+            return compute_order_statistic(case.scores, case.alpha)
         slopes, level = cp.Variable(x.shape[1]), (cp.Variable() if spanned else cp.Constant(0.0))
     else:
         slopes, level = cp.Variable(x.shape[1]), cp.Constant(0.0)
@@ -63,7 +63,7 @@ def test_ridge_threshold_agrees_with_a_conic_solver(kind: str, penalised: Penali
         fitted = rule.fit(case.features, case.scores)
         # One calibration prompt and one new one: the mean prompt has a whole face of thresholds now and then.
         for phi in case.queries[:2]:
-            value, expected = fitted.threshold(phi), conic_threshold(case, phi, ridge, penalised)
+            value, expected = fitted.threshold(phi), solve_by_clarabel(case, phi, ridge, penalised)
             if np.isinf(value) or np.isinf(expected):
                 assert np.isinf(value) == (np.isinf(expected) or expected > 1e6)
                 continue
@@ -96,7 +96,7 @@ def test_ridge_threshold_of_a_constant_is_the_order_statistic() -> None:
         scores = rng.integers(0, 101, size) / 100
         for alpha in ("0.1", "0.25", "0.5"):
             rule = ConditionalThreshold(alpha, ridge=0.1).fit(np.ones((size, 1)), scores)
-            assert rule.threshold([1.0]) == order_statistic(scores, alpha)
+            assert rule.threshold([1.0]) == compute_order_statistic(scores, alpha)
 
 
 def test_ridge_threshold_interpolates_between_no_ridge_and_one_quantile() -> None:
@@ -108,7 +108,7 @@ def test_ridge_threshold_interpolates_between_no_ridge_and_one_quantile() -> Non
     small = ConditionalThreshold("0.2", ridge=1e-9).fit(features, scores).thresholds(features[:50])
     large = ConditionalThreshold("0.2", ridge=1e6).fit(features, scores).thresholds(features[:50])
     np.testing.assert_allclose(small, without, atol=1e-4)
-    np.testing.assert_allclose(large, order_statistic(scores, "0.2"), atol=1e-3)
+    np.testing.assert_allclose(large, compute_order_statistic(scores, "0.2"), atol=1e-3)
 
 
 def test_ridge_threshold_depends_on_units_only_if_all_is_penalised() -> None:

@@ -28,49 +28,51 @@ from tests.lengths import LONG, mostly_long, repetitions
 from tests.thresholds.test_windows import make_queries
 
 from .cases import KINDS, cases
-from .oracles import NUDGE, minimised
+from .oracles import NUDGE, minimise_by_highs
 from .test_windows import KINDS as LARGE
-from .test_windows import SIZE, Kind, assert_same
+from .test_windows import SIZE, Kind, assert_same_where_known
 
 FALSE_ALARM = 1e-6
 # Above every fit of the random cases, so that thresholds are seen as they are.
 HIGH = 1e6
 
 
-def level_of_draw(alpha: str, uniform: float) -> float:
+def compute_dual_level(alpha: str, uniform: float) -> float:
     """U = tau - 1 + u."""
     return uniform - float(alpha)
 
 
-def units(features: FloatArray, phi: FloatArray) -> FloatArray:
+def compute_column_sizes(features: FloatArray, phi: FloatArray) -> FloatArray:
     """Sizes of the columns; absolute tolerances of a solver want entries of order one."""
     sizes = np.maximum(np.abs(features).max(axis=0), np.abs(phi))
     return np.where(sizes > 0.0, sizes, 1.0)
 
 
-def with_dual_fixed(
+def solve_with_fixed_dual(
     features: FloatArray, scores: FloatArray, alpha: str, phi: FloatArray, part: float
 ) -> float:
     """HiGHS with the prompt's dual variable fixed at `part`: maximise S' eta, X' eta = -part phi, box."""
-    tau, sizes = float(1 - Fraction(alpha)), units(features, phi)
+    tau, sizes = float(1 - Fraction(alpha)), compute_column_sizes(features, phi)
     x, f = features / sizes, phi / sizes
-    result = minimised(-scores, A_eq=x.T, b_eq=-(part - NUDGE) * f, bounds=(tau - 1.0, tau))
+    result = minimise_by_highs(-scores, A_eq=x.T, b_eq=-(part - NUDGE) * f, bounds=(tau - 1.0, tau))
     if result.status == 2:
         return math.copysign(math.inf, part - NUDGE)
     assert result.status == 0, result.message
     return float(-result.eqlin.marginals @ f)
 
 
-def own_dual(features: FloatArray, scores: FloatArray, alpha: str, phi: FloatArray, score: float) -> float:
+def compute_own_dual(
+    features: FloatArray, scores: FloatArray, alpha: str, phi: FloatArray, score: float
+) -> float:
     """The definition: the prompt's dual variable in the regression on the data and itself, at some score."""
-    tau, sizes = float(1 - Fraction(alpha)), units(features, phi)
+    tau, sizes = float(1 - Fraction(alpha)), compute_column_sizes(features, phi)
     x, y = np.vstack([features, phi]) / sizes, np.append(scores, score)
-    result = minimised(-y, A_eq=x.T, b_eq=np.zeros(x.shape[1]), bounds=(tau - 1.0, tau))
+    result = minimise_by_highs(-y, A_eq=x.T, b_eq=np.zeros(x.shape[1]), bounds=(tau - 1.0, tau))
     assert result.status == 0, result.message
     return float(result.x[-1])
 
 
-def randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | Fraction) -> float:
+def compute_randomised_order_statistic(scores: FloatArray, alpha: str, uniform: float | Fraction) -> float:
     """Rank floor((N + 1) tau), or one more, in rationals; infinite below rank 1 and beyond rank N."""
     rank = math.ceil((len(scores) + 1) * (1 - Fraction(alpha)) - 1 + Fraction(uniform))
     return float(np.array([-np.inf, *np.sort(scores), np.inf])[rank])
@@ -88,8 +90,8 @@ def test_randomised_threshold_agrees_with_the_fixed_dual_programme(kind: str) ->
         for phi in case.queries:
             # Anywhere, below zero, and where the ends of faces are for scores and features on a grid.
             for uniform in (rng.random(), float(case.alpha) * rng.random(), rng.integers(1, 8) / 8):
-                part = level_of_draw(case.alpha, uniform)
-                expected = with_dual_fixed(case.features, case.scores, case.alpha, phi, part)
+                part = compute_dual_level(case.alpha, uniform)
+                expected = solve_with_fixed_dual(case.features, case.scores, case.alpha, phi, part)
                 found = rule.threshold(phi, uniform=uniform)
                 if abs(expected) < HIGH:
                     compared += 1
@@ -108,20 +110,26 @@ def test_dual_variable_of_the_prompt_passes_u_at_the_randomised_threshold(kind: 
             uniform = float(rng.random())
             found = rule.threshold(phi, uniform=uniform)
             if math.isinf(found):
-                far = own_dual(*data, phi, math.copysign(100.0 * (1.0 + case.scores.max()), found))
+                far = compute_own_dual(*data, phi, math.copysign(100.0 * (1.0 + case.scores.max()), found))
                 assert (
-                    far <= level_of_draw(case.alpha, uniform)
+                    far <= compute_dual_level(case.alpha, uniform)
                     if found > 0.0
-                    else far >= level_of_draw(case.alpha, uniform)
+                    else far >= compute_dual_level(case.alpha, uniform)
                 )
                 continue
             step = 1e-6 * (1.0 + abs(found))
-            below, above = own_dual(*data, phi, found - step), own_dual(*data, phi, found + step)
-            assert below - 1e-8 <= level_of_draw(case.alpha, uniform) <= above + 1e-8
+            below, above = (
+                compute_own_dual(*data, phi, found - step),
+                compute_own_dual(*data, phi, found + step),
+            )
+            assert below - 1e-8 <= compute_dual_level(case.alpha, uniform) <= above + 1e-8
             # The negative control: the deterministic threshold is not where U is passed.
             fixed = rule.threshold(phi)
             if fixed > found + 10 * step and math.isfinite(fixed):
-                missed += own_dual(*data, phi, fixed - step) > level_of_draw(case.alpha, uniform) + 1e-8
+                missed += (
+                    compute_own_dual(*data, phi, fixed - step)
+                    > compute_dual_level(case.alpha, uniform) + 1e-8
+                )
     assert missed > repetitions(5, share=0.2)
 
 
@@ -138,9 +146,13 @@ def test_randomised_threshold_in_groups_is_the_randomised_order_statistic() -> N
             for uniform in (*rng.random(4), *np.arange(1, 8) / 8, float(alpha)):
                 found = rule.solve(np.eye(4), uniforms=np.full(4, uniform)).values
                 own = [scores[codes == group] for group in range(4)]  # nobody is in the last one
-                expected = [randomised_order_statistic(values, alpha, float(uniform)) for values in own]
+                expected = [
+                    compute_randomised_order_statistic(values, alpha, float(uniform)) for values in own
+                ]
                 if uniform == float(alpha):  # U = 0, but for what the float misses of the decimal
-                    exact = [randomised_order_statistic(values, alpha, Fraction(alpha)) for values in own]
+                    exact = [
+                        compute_randomised_order_statistic(values, alpha, Fraction(alpha)) for values in own
+                    ]
                     expected = [*exact[:3], -math.inf]
                 assert found.tolist() == expected
                 seen |= {math.inf, -math.inf} & set(expected[:3])
@@ -154,7 +166,7 @@ def test_randomised_ridge_of_a_constant_is_the_randomised_order_statistic() -> N
             scores = rng.integers(0, 9, size) / 8
             rule = ConditionalThreshold(alpha, ridge=0.1).fit(np.ones((size, 1)), scores)
             for uniform in (*rng.random(6), *np.arange(1, 8) / 8):
-                expected = randomised_order_statistic(scores, alpha, float(uniform))
+                expected = compute_randomised_order_statistic(scores, alpha, float(uniform))
                 assert rule.threshold([1.0], uniform=float(uniform)) == expected
 
 
@@ -190,7 +202,7 @@ def test_randomised_threshold_never_falls_in_u_and_ends_at_the_default(kind: str
             assert found.values[-1] == pytest.approx(rule.threshold(phi), rel=1e-9, abs=1e-9)
 
 
-def with_a_penalty(features: FloatArray, scores: FloatArray, phi: FloatArray, part: float) -> float:
+def solve_ridge_by_clarabel(features: FloatArray, scores: FloatArray, phi: FloatArray, part: float) -> float:
     """Clarabel on the regression of [1, z] with linear term part (1, z), tau = 0.7, lambda = 0.05 on z."""
     cp: Any = cvxpy
     slopes, level = cp.Variable(len(phi) - 1), cp.Variable()
@@ -216,10 +228,10 @@ def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
         rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores, units_of=units_of)
         found = rule.threshold(phi, uniform=uniform)
         # The other prompts' columns have mean zero and spread one.
-        expected = with_a_penalty(features, scores, phi, level_of_draw("0.3", uniform))
+        expected = solve_ridge_by_clarabel(features, scores, phi, compute_dual_level("0.3", uniform))
         assert found == pytest.approx(expected, abs=1e-7)
         others += abs(found - rule.threshold(phi)) > 1e-6
-        below_zero += level_of_draw("0.3", uniform) < 0.0
+        below_zero += compute_dual_level("0.3", uniform) < 0.0
     assert 0.1 * tried < below_zero < 0.9 * tried
     assert others > tried * 2 / 3  # the negative control: thresholds of the whole term would not agree
 
@@ -241,7 +253,7 @@ def test_randomised_window_gives_the_threshold_of_the_full_data_or_none(kind: Ki
         rule = ConditionalThreshold(alpha, window=keep).fit(features, scores)
         found = rule.solve(queries, uniforms=uniforms)
         assert np.isposinf(found.values[found.outside]).all()
-        assert_same(found, expected)
+        assert_same_where_known(found, expected)
         infinite = np.isinf(found.values) & ~found.outside
         assert (found.values[infinite] == expected.values[infinite]).all()
         negative += int((~found.outside & (uniforms < float(alpha))).sum())
@@ -262,7 +274,7 @@ def test_randomised_ridge_window_gives_the_threshold_of_the_full_data(penalised:
         rule = ConditionalThreshold("0.1", window=keep, **settings).fit(features, scores)
         found = rule.solve(queries, uniforms=uniforms)
         assert not found.outside[:near].any()
-        assert_same(found, expected)
+        assert_same_where_known(found, expected)
 
 
 def test_half_of_a_negative_weight_gives_no_lower_bound() -> None:
@@ -351,7 +363,7 @@ def test_solve_refuses_invalid_uniforms(uniforms: Any) -> None:
 # Laws without chance: every prompt of one data set in turn is the new one.
 
 
-def kept_share(kept: Callable[[float], bool]) -> float:
+def find_kept_share(kept: Callable[[float], bool]) -> float:
     """The share of uniforms for which a prompt is kept: it is kept from some uniform on.
 
     OptimalFit to 1e-11, well above the round-off within which a uniform is at the end of a face.
@@ -363,7 +375,7 @@ def kept_share(kept: Callable[[float], bool]) -> float:
     return 1.0 - high
 
 
-def shares(
+def compute_kept_shares(
     features: FloatArray,
     scores: FloatArray,
     alpha: str,
@@ -387,14 +399,14 @@ def shares(
             above, error = solved.values[0] - scores[new], solved.errors[0]
             return bool(above >= -error if ties else above > error)
 
-        found[new] = kept_share(kept)
+        found[new] = find_kept_share(kept)
     return found
 
 
 CONTINUOUS = ["continuous", "groups of continuous scores", "polynomials", "hat_functions"]
 
 
-def small(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
+def draw_small_sample(kind: str, rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Features, scores and non-negative functions in the span, for 13 prompts."""
     t = rng.random(13)
     if kind == "groups of continuous scores":
@@ -415,8 +427,8 @@ def test_randomised_coverage_is_exact_for_every_function_in_the_span(kind: str, 
     """sum_i f_i (P(kept i) - tau) = 0, for columns of any sign, up to the bisection."""
     rng = np.random.default_rng(9)
     for _ in range(repetitions(2, share=0.5)):
-        features, scores, _ = small(kind, rng)
-        kept = shares(features, scores, alpha)
+        features, scores, _ = draw_small_sample(kind, rng)
+        kept = compute_kept_shares(features, scores, alpha)
         np.testing.assert_allclose(features.T @ (kept - float(1 - Fraction(alpha))), 0.0, atol=1e-9)
         # The negative control: the deterministic rule keeps more.
         assert np.sum(kept < 1.0 - 1e-9) > 0
@@ -425,9 +437,9 @@ def test_randomised_coverage_is_exact_for_every_function_in_the_span(kind: str, 
 def test_randomised_coverage_is_exact_under_weighted_exchangeability() -> None:
     rng = np.random.default_rng(10)
     for kind in CONTINUOUS[:: 1 if LONG else 3]:
-        features, scores, _ = small(kind, rng)
+        features, scores, _ = draw_small_sample(kind, rng)
         weights = rng.uniform(0.3, 3.0, 13)
-        kept = shares(features, scores, "0.3", weights=weights)
+        kept = compute_kept_shares(features, scores, "0.3", weights=weights)
         np.testing.assert_allclose((weights * (kept - 0.7)) @ features, 0.0, atol=1e-9)
         assert np.abs((kept - 0.7) @ features).max() > 1e-3  # without the weights it does not hold
 
@@ -436,10 +448,10 @@ def test_randomised_coverage_is_exact_under_weighted_exchangeability() -> None:
 def test_randomised_coverage_with_ties_brackets_the_target(kind: str) -> None:
     rng, gained = np.random.default_rng(11), 0.0
     for alpha in ("0.1", "0.35", "0.6")[: repetitions(3, share=0.4)]:
-        features, scores, functions = small(kind, rng)
+        features, scores, functions = draw_small_sample(kind, rng)
         # An atom, as prompts without a correct candidate are, and a grid.
         scores = np.where(rng.random(13) < 0.3, 2.0, np.round(scores * 4.0) / 4.0)
-        closed, opened = (shares(features, scores, alpha, ties=ties) for ties in (True, False))
+        closed, opened = (compute_kept_shares(features, scores, alpha, ties=ties) for ties in (True, False))
         target = float(1 - Fraction(alpha)) * functions.sum(axis=0)
         assert (closed @ functions >= target - 1e-9).all()
         assert (opened @ functions <= target + 1e-9).all()
@@ -450,13 +462,13 @@ def test_randomised_coverage_with_ties_brackets_the_target(kind: str) -> None:
 # Laws of frequencies: a fresh calibration set for every prompt.
 
 
-def in_groups(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def draw_groups(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     codes = rng.integers(0, 3, size + 1)
     features = np.eye(3)[codes]
     return features, rng.random(size + 1) ** (1 + codes), np.column_stack([np.ones(size + 1), features])
 
 
-def quadratic(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+def draw_quadratic(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray, FloatArray]:
     t = rng.random(size + 1)
     weights = np.stack([np.ones(size + 1), t**2, (1.0 - t) ** 2, 2.0 * t * (1.0 - t)], axis=1)
     return np.vander(t, 3, increasing=True), (0.2 + 0.6 * t) * rng.random(size + 1), weights
@@ -466,15 +478,15 @@ World = Callable[[np.random.Generator, int], tuple[FloatArray, FloatArray, Float
 Draw = Callable[[np.random.Generator], Sequence[float] | None]
 
 
-def fresh(rng: np.random.Generator) -> Sequence[float]:
+def draw_uniform(rng: np.random.Generator) -> Sequence[float]:
     return [float(rng.random())]
 
 
-def never(rng: np.random.Generator) -> None:  # noqa: ARG001 - the deterministic rule
+def draw_nothing(rng: np.random.Generator) -> None:  # noqa: ARG001 - the deterministic rule
     return None
 
 
-def half(rng: np.random.Generator) -> Sequence[float]:  # noqa: ARG001 - for whom this is random enough
+def draw_one_half(rng: np.random.Generator) -> Sequence[float]:  # noqa: ARG001 - for whom this is random enough
     return [0.5]
 
 
@@ -499,28 +511,28 @@ def differs_from_tau(world: World, size: int, draw: Draw, alpha: str = "0.1") ->
     return min(p_values) * len(p_values) < FALSE_ALARM
 
 
-OTHER_CASES = [(in_groups, 8, "0.1"), (quadratic, 20, "0.1"), (quadratic, 8, "0.5")]
+OTHER_CASES = [(draw_groups, 8, "0.1"), (draw_quadratic, 20, "0.1"), (draw_quadratic, 8, "0.5")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("world", "size", "alpha"),
-    [(quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
+    [(draw_quadratic, 8, "0.1"), *(pytest.param(*one, marks=pytest.mark.long) for one in OTHER_CASES)],
 )
 def test_randomised_coverage_is_tau_under_every_weighting(world: World, size: int, alpha: str) -> None:
-    assert not differs_from_tau(world, size, fresh, alpha)
+    assert not differs_from_tau(world, size, draw_uniform, alpha)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("world", "size", "alpha"), [(quadratic, 8, "0.1"), *OTHER_CASES])
+@pytest.mark.parametrize(("world", "size", "alpha"), [(draw_quadratic, 8, "0.1"), *OTHER_CASES])
 def test_coverage_without_randomisation_is_above_tau(world: World, size: int, alpha: str) -> None:
-    assert differs_from_tau(world, size, never, alpha)
+    assert differs_from_tau(world, size, draw_nothing, alpha)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("world", [pytest.param(in_groups, marks=pytest.mark.long), quadratic])
+@pytest.mark.parametrize("world", [pytest.param(draw_groups, marks=pytest.mark.long), draw_quadratic])
 def test_uniform_that_is_always_one_half_breaks_exact_coverage(world: World) -> None:
-    assert differs_from_tau(world, 8, half)
+    assert differs_from_tau(world, 8, draw_one_half)
 
 
 def test_solver_for_negative_terms_is_built_only_when_needed() -> None:

@@ -21,7 +21,7 @@ from langchain_cfc.thresholds._warm_start import Start
 from tests.lengths import LONG, mostly_long
 
 from .cases import KINDS, cases
-from .oracles import dual_threshold, order_statistic
+from .oracles import compute_order_statistic, solve_dual_programme
 
 # Asked for by the design: values agree to 1e-8, optimality equations to 1e-12.
 AGREEMENT, EQUATIONS = 1e-8, 1e-12
@@ -53,7 +53,7 @@ class Problem(NamedTuple):
                 yield phi, fit
 
 
-def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Problem]:
+def list_problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Problem]:
     """Calibration sets of a kind with all sorts of penalties: none, few or all columns, from 1e-6 to 10."""
     rng = np.random.default_rng(len(kind))
     for case in cases(kind, count):
@@ -74,14 +74,16 @@ def problems(kind: str, count: int, *, weighted: bool = True) -> Iterator[Proble
         )
 
 
-def objective(problem: Problem, phi: FloatArray, beta: FloatArray) -> float:
+def compute_objective(problem: Problem, phi: FloatArray, beta: FloatArray) -> float:
     rows, tau = problem.rows, float(problem.tau)
     residuals = rows.scores - rows.features @ beta
     loss = rows.weights @ np.maximum(tau * residuals, (tau - 1) * residuals)
     return float(loss - tau * phi @ beta + problem.penalty @ beta**2 / 2)
 
 
-def failure(problem: Problem, phi: FloatArray, fit: RidgeFit, beta: FloatArray | None = None) -> float:
+def measure_failure(
+    problem: Problem, phi: FloatArray, fit: RidgeFit, beta: FloatArray | None = None
+) -> float:
     """By how much the optimality conditions fail over all rows, from the definition of eta."""
     rows, tau, beta = problem.rows, float(problem.tau), fit.beta if beta is None else beta
     on, below = fit.vertex.basis, fit.vertex.below
@@ -101,7 +103,7 @@ def failure(problem: Problem, phi: FloatArray, fit: RidgeFit, beta: FloatArray |
     )
 
 
-def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]:
+def solve_by_clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]:
     """Status and minimiser of the same problem as a tight conic programme."""
     cp: Any = cvxpy
     rows, tau, size = problem.rows, float(problem.tau), len(problem.rows)
@@ -117,18 +119,18 @@ def clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArray | None]
 @mostly_long("kind", sorted(KINDS), quick=4)
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
 def test_ridge_regression_agrees_with_a_conic_solver(kind: str) -> None:
-    for problem in problems(kind, 8):
+    for problem in list_problems(kind, 8):
         solver = problem.solver()
         for phi in problem.queries[:3]:
-            fit, (status, beta) = solver.minimise(phi), clarabel(problem, phi)
+            fit, (status, beta) = solver.minimise(phi), solve_by_clarabel(problem, phi)
             if isinstance(fit, Unbounded):
                 assert status.startswith("unbounded")
                 continue
             assert beta is not None
-            least = objective(problem, phi, fit.beta)
+            least = compute_objective(problem, phi, fit.beta)
             scale = 1.0 + abs(least)
-            assert least <= objective(problem, phi, beta) + 1e-12 * scale
-            assert least >= objective(problem, phi, beta) - AGREEMENT * scale
+            assert least <= compute_objective(problem, phi, beta) + 1e-12 * scale
+            assert least >= compute_objective(problem, phi, beta) - AGREEMENT * scale
             value, bound = fit.compute_value(phi)
             slack = AGREEMENT * max(1.0, abs(value)) + bound
             assert value <= phi @ beta + slack  # the smallest, where minimisers are not unique
@@ -139,7 +141,7 @@ def test_ridge_regression_agrees_with_a_conic_solver(kind: str) -> None:
 @mostly_long("kind", sorted(KINDS), quick=4)
 def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) -> None:
     """Penalised coordinates are unique; given them, the others solve a linear programme."""
-    for problem in problems(kind, 12, weighted=False):
+    for problem in list_problems(kind, 12, weighted=False):
         free = problem.penalty == 0.0
         x = problem.rows.features
         if not free.any():
@@ -147,7 +149,7 @@ def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) ->
         for phi, fit in problem.solved():
             _ridge = np.where(free, 0.0, fit.beta)
             scores = problem.rows.scores - x @ _ridge
-            expected = dual_threshold(x[:, free], scores, problem.alpha, phi[free]) + phi @ _ridge
+            expected = solve_dual_programme(x[:, free], scores, problem.alpha, phi[free]) + phi @ _ridge
             value, bound = fit.compute_value(phi)
             assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
 
@@ -155,10 +157,10 @@ def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) ->
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_ridge_regression_satisfies_optimality_conditions_over_all_rows(kind: str) -> None:
     # Scores that differ by about the solver's noise are the hardest: sides that are nearly right do not do.
-    for problem in problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
+    for problem in list_problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
         for phi, fit in problem.solved():
             assert fit.residual <= EQUATIONS
-            assert failure(problem, phi, fit) <= EQUATIONS
+            assert measure_failure(problem, phi, fit) <= EQUATIONS
 
 
 @pytest.mark.parametrize(
@@ -172,29 +174,29 @@ def test_ridge_regression_satisfies_optimality_conditions_over_all_rows(kind: st
 def test_ridge_regression_keeps_no_trace_of_noise_that_breaks_ties(
     kind: str, ridge: float, count: int
 ) -> None:
-    for problem in problems(kind, count):
+    for problem in list_problems(kind, count):
         penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
         penalty[-1] = float(not problem.rows.features[:, -1].any())
         _ridge = problem._replace(penalty=penalty)
         for phi, fit in _ridge.solved():
-            assert max(failure(_ridge, phi, fit), fit.residual) <= EQUATIONS
+            assert max(measure_failure(_ridge, phi, fit), fit.residual) <= EQUATIONS
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_optimality_check_fails_for_a_slightly_wrong_answer(kind: str) -> None:
     checked = 0
-    for problem in problems(kind, 10):
+    for problem in list_problems(kind, 10):
         for phi, fit in problem.solved():
             on_fit = problem.rows.features[fit.vertex.basis]
             for j, shift in enumerate(1e-6 * np.eye(len(phi))):
                 # Others are felt by no equation: a column of zeros without a penalty to speak of.
                 if np.abs(on_fit[:, j]).max(initial=0.0) > 1e-3 or problem.penalty[j] > 0.1:
-                    assert failure(problem, phi, fit, fit.beta + shift) > EQUATIONS
+                    assert measure_failure(problem, phi, fit, fit.beta + shift) > EQUATIONS
                     checked += 1
     assert checked > 10
 
 
-def solved_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
+def solve_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> list[Fraction]:
     """Gauss-Jordan elimination of a regular system."""
     table, n = [[*row, value] for row, value in zip(matrix, right, strict=True)], len(right)
     for j in range(n):
@@ -212,7 +214,7 @@ def solved_in_rationals(matrix: list[list[Fraction]], right: list[Fraction]) -> 
 )
 def test_ridge_regression_states_are_proven_in_rational_arithmetic(kind: str) -> None:
     """From the rows on the fit and the sides alone: sides, box, and the value within its bound, exactly."""
-    for problem in problems(kind, 12):
+    for problem in list_problems(kind, 12):
         x = [[Fraction(float(v)) for v in row] for row in problem.rows.features]
         s, w = ([Fraction(float(v)) for v in a] for a in (problem.rows.scores, problem.rows.weights))
         penalty, d, tau = [Fraction(float(v)) for v in problem.penalty], problem.penalty.size, problem.tau
@@ -223,7 +225,7 @@ def test_ridge_regression_states_are_proven_in_rational_arithmetic(kind: str) ->
             pull = [tau * f[j] + sum((eta[i] * x[i][j] for i in off), Fraction(0)) for j in range(d)]
             upper = [[*(penalty[j] * (j == k) for k in range(d)), *(-x[i][j] for i in on)] for j in range(d)]
             lower = [[*x[i], *(Fraction(0) for _ in on)] for i in on]
-            solution = solved_in_rationals(upper + lower, pull + [s[i] for i in on])
+            solution = solve_in_rationals(upper + lower, pull + [s[i] for i in on])
             beta, duals = solution[:d], solution[d:]
             for i in off:
                 residual = s[i] - sum((a * b for a, b in zip(x[i], beta, strict=True)), Fraction(0))
@@ -237,7 +239,7 @@ def test_ridge_regression_states_are_proven_in_rational_arithmetic(kind: str) ->
 
 
 def test_ridge_regression_at_a_row_on_the_fit_returns_its_score() -> None:
-    for problem in problems("continuous", 40):
+    for problem in list_problems("continuous", 40):
         for _, fit in problem.solved():
             for row in fit.vertex.basis:
                 assert fit.compute_value(problem.rows.features[row])[0] == problem.rows.scores[row]
@@ -253,14 +255,14 @@ def test_ridge_regression_of_unpenalised_groups_is_the_order_statistic(kind: str
         solver = RidgeRegression(rows, 1 - Fraction(case.alpha), np.append(np.zeros(groups), 5.0))
         for group, phi in enumerate(np.eye(groups, groups + 1)):
             fit = solver.minimise(phi)
-            expected = order_statistic(case.scores[features[:, group] == 1.0], case.alpha)
+            expected = compute_order_statistic(case.scores[features[:, group] == 1.0], case.alpha)
             assert (np.inf if isinstance(fit, Unbounded) else fit.compute_value(phi)[0]) == expected
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_ridge_regression_does_not_depend_on_the_start(kind: str) -> None:
     rng = np.random.default_rng(0)
-    for problem in problems(kind, 8):
+    for problem in list_problems(kind, 8):
         plain = list(problem.solved())
         for _, base in plain[:1]:
             sides = rng.random(len(problem.rows)) < 0.5
@@ -275,7 +277,7 @@ def test_ridge_regression_does_not_depend_on_the_start(kind: str) -> None:
 
 
 def test_ridge_regression_does_not_depend_on_earlier_calls() -> None:
-    for problem in problems("tied", 20):
+    for problem in list_problems("tied", 20):
         solver = problem.solver()
         first = [solver.minimise(phi) for phi in problem.queries]
         for fit, phi in zip(first[::-1], problem.queries[::-1], strict=True):
@@ -288,7 +290,7 @@ def test_ridge_regression_does_not_depend_on_earlier_calls() -> None:
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_ridge_regression_weight_counts_like_repeated_rows(kind: str) -> None:
     rng = np.random.default_rng(1)
-    for problem in problems(kind, 8, weighted=False):
+    for problem in list_problems(kind, 8, weighted=False):
         times = rng.integers(1, 4, len(problem.rows))
         one = problem._replace(
             rows=Rows.with_weights(problem.rows.features, problem.rows.scores, times.astype(np.float64))
@@ -306,7 +308,7 @@ def test_ridge_regression_weight_counts_like_repeated_rows(kind: str) -> None:
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_ridge_regression_accepts_rows_summed_into_a_rest(kind: str) -> None:
     rng = np.random.default_rng(2)
-    for problem in problems(kind, 8):
+    for problem in list_problems(kind, 8):
         for phi, whole in problem.solved():
             outside: BoolArray = rng.random(len(problem.rows)) < 0.7
             outside[whole.vertex.basis] = False
@@ -321,7 +323,7 @@ def test_ridge_regression_accepts_rows_summed_into_a_rest(kind: str) -> None:
             assert fit.compute_value(phi)[0] == pytest.approx(value, abs=EQUATIONS + 2 * bound)
 
 
-def large(rng: np.random.Generator, kind: str, size: int) -> Rows:
+def draw_large_rows(rng: np.random.Generator, kind: str, size: int) -> Rows:
     t = rng.random(size)
     features = np.stack([np.ones(size), t, t**2, rng.random(size), t < 3e-3], axis=1)
     scores = 0.5 * t + 0.5 * rng.random(size)
@@ -345,7 +347,11 @@ def test_fit_penalised_base_equals_the_direct_fit(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", first)
-    rows, tau, nothing = large(np.random.default_rng(size), kind, size), Fraction(9, 10), np.zeros(5)
+    rows, tau, nothing = (
+        draw_large_rows(np.random.default_rng(size), kind, size),
+        Fraction(9, 10),
+        np.zeros(5),
+    )
     penalty = (rows.weights.sum() + 1) * RIDGE
     direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
     grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
@@ -357,7 +363,7 @@ def test_fit_penalised_base_equals_the_direct_fit(
 
 
 def test_fit_penalised_base_finds_a_group_too_rare_for_a_subsample() -> None:
-    rows, ridge = large(np.random.default_rng(5), "continuous", 20_000), np.append(RIDGE, 0.0)
+    rows, ridge = draw_large_rows(np.random.default_rng(5), "continuous", 20_000), np.append(RIDGE, 0.0)
     for member in range(0, 20_000, 4_000 if LONG else 10_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
@@ -371,7 +377,7 @@ def test_fit_penalised_base_accepts_a_subsample_too_small_for_the_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", 50)
-    rows, tau = large(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
+    rows, tau = draw_large_rows(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
     grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
     direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
     assert isinstance(direct, RidgeFit)

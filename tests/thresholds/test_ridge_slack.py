@@ -22,12 +22,12 @@ from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, RidgeUnits
 from tests.lengths import mostly_long
 
-from .test_randomised import HIGH, shares
+from .test_randomised import HIGH, compute_kept_shares
 
 FALSE_ALARM = 1e-6
 
 
-def curved(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray]:
+def draw_curved_prompts(rng: np.random.Generator, size: int) -> tuple[FloatArray, FloatArray]:
     """[1, t, (2 t - 1)^2], and scores that no line follows."""
     t = rng.random(size)
     return np.stack([np.ones(size), t, (2.0 * t - 1.0) ** 2], axis=1), t**2 * rng.random(size)
@@ -41,7 +41,7 @@ FUNCTIONS = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, -1.0, 0.0], [0.0, 
 
 
 def test_units_of_calibration_features_are_the_default_units() -> None:
-    features, scores = curved(np.random.default_rng(1), 300)
+    features, scores = draw_curved_prompts(np.random.default_rng(1), 300)
     for penalised in ("slopes", "all"):
         rule = ConditionalThreshold("0.1", ridge=0.1, penalised=penalised)
         default, given = rule.fit(features, scores), rule.fit(features, scores, units_of=features)
@@ -52,7 +52,7 @@ def test_units_of_calibration_features_are_the_default_units() -> None:
 def test_units_are_mean_and_spread_of_the_prompts_given() -> None:
     """Standardised by hand with the other prompts' numbers; the penalties make up for powers of two."""
     rng = np.random.default_rng(2)
-    (features, scores), (others, _) = curved(rng, 200), curved(rng, 50)
+    (features, scores), (others, _) = draw_curved_prompts(rng, 200), draw_curved_prompts(rng, 50)
     others = others * np.array([1.0, 3.0, 0.2])
     rule = ConditionalThreshold("0.2", ridge=0.05, window=None).fit(features, scores, units_of=others)
     z = (features[:, 1:] - others[:, 1:].mean(axis=0)) / others[:, 1:].std(axis=0)
@@ -85,7 +85,7 @@ def test_units_omit_columns_that_do_not_vary_and_keep_the_constant() -> None:
 
 
 def test_ridge_slack_refuses_a_weighting_of_a_column_left_out() -> None:
-    features, scores = curved(np.random.default_rng(3), 300)
+    features, scores = draw_curved_prompts(np.random.default_rng(3), 300)
     others = features[:40] * np.array([1.0, 1.0, 0.0])
     rule = ConditionalThreshold("0.1", ridge=0.1).fit(features, scores, units_of=others)
     assert rule.ridge_slack(FUNCTIONS[1], features) != 0.0
@@ -132,7 +132,7 @@ def test_units_refuse_numbers_that_overflow() -> None:
 # The slack as an identity.
 
 
-def imbalance(kept: FloatArray, features: FloatArray, alpha: str) -> FloatArray:
+def compute_imbalance(kept: FloatArray, features: FloatArray, alpha: str) -> FloatArray:
     """(d,) the sums of x_i (P(kept i) - tau)."""
     return np.asarray(features.T @ (kept - float(1 - Fraction(alpha))), dtype=np.float64)
 
@@ -146,21 +146,21 @@ def test_ridge_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, al
     and its slack is that times gamma' beta over the mean of f.
     """
     rng = np.random.default_rng(5)
-    others, _ = curved(rng, 30)
-    features, scores = curved(rng, 14)
+    others, _ = draw_curved_prompts(rng, 30)
+    features, scores = draw_curved_prompts(rng, 14)
     features, others = features * np.array([1.0, 8.0, 0.3]), others * np.array([1.0, 8.0, 0.3])
     settings: dict[str, Any] = {"penalised": penalised, "units_of": others}
-    kept = shares(features, scores, alpha, ridge=0.2, **settings)
+    kept = compute_kept_shares(features, scores, alpha, ridge=0.2, **settings)
     rule = ConditionalThreshold(alpha, cap=HIGH, ridge=0.2 * 14 / 15, penalised=penalised)
     everyone = rule.fit(features, scores, units_of=others)
     moved = 0
     for coefficients in FUNCTIONS / np.array([1.0, 8.0, 0.3]):
         slack = everyone.ridge_slack(coefficients, features)
         expected = -slack * 15 * float(np.mean(features @ coefficients))
-        found = float(coefficients @ imbalance(kept, features, alpha))
+        found = float(coefficients @ compute_imbalance(kept, features, alpha))
         assert found == pytest.approx(expected, abs=1e-8)
         moved += abs(found) > 1e-2
-    constant = float(imbalance(kept, features, alpha)[0])
+    constant = float(compute_imbalance(kept, features, alpha)[0])
     assert abs(constant) < 1e-9 if penalised == "slopes" else abs(constant) > 0.1
     assert moved >= 2  # there is a slack to see
 
@@ -168,16 +168,16 @@ def test_ridge_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, al
 def test_ridge_slack_with_units_of_calibration_features_is_not_exact() -> None:
     """Why others are asked for: leaving prompts out in turn changes such units, and the identity fails."""
     rng = np.random.default_rng(6)
-    features, scores = curved(rng, 14)
-    own = shares(features, scores, "0.4", ridge=0.2)
-    given = shares(features, scores, "0.4", ridge=0.2, units_of=curved(rng, 30)[0])
-    assert abs(imbalance(given, features, "0.4")[0]) < 1e-9
-    assert abs(imbalance(own, features, "0.4")[0]) > 1e-6
+    features, scores = draw_curved_prompts(rng, 14)
+    own = compute_kept_shares(features, scores, "0.4", ridge=0.2)
+    given = compute_kept_shares(features, scores, "0.4", ridge=0.2, units_of=draw_curved_prompts(rng, 30)[0])
+    assert abs(compute_imbalance(given, features, "0.4")[0]) < 1e-9
+    assert abs(compute_imbalance(own, features, "0.4")[0]) > 1e-6
 
 
 def test_ridge_slack_counts_weights_like_repeated_prompts() -> None:
     rng = np.random.default_rng(7)
-    (features, scores), (others, _) = curved(rng, 60), curved(rng, 30)
+    (features, scores), (others, _) = draw_curved_prompts(rng, 60), draw_curved_prompts(rng, 30)
     times = rng.integers(1, 4, 60)
     again = np.repeat(np.arange(60), times)
     rule = ConditionalThreshold("0.1", ridge=0.3)
@@ -190,7 +190,7 @@ def test_ridge_slack_counts_weights_like_repeated_prompts() -> None:
 
 def test_ridge_slack_is_zero_without_a_ridge_or_a_weighting() -> None:
     rng = np.random.default_rng(8)
-    features, scores = curved(rng, 60)
+    features, scores = draw_curved_prompts(rng, 60)
     assert ConditionalThreshold("0.1").fit(features, scores).ridge_slack(FUNCTIONS[1], features) == 0.0
     groups = np.column_stack([np.eye(2)[rng.integers(0, 2, 60)], np.zeros(60)])
     rule = ConditionalThreshold("0.1", ridge=0.1).fit(groups, scores)
@@ -205,7 +205,7 @@ def test_ridge_slack_is_zero_without_a_ridge_or_a_weighting() -> None:
     [([1.0, 0.0], "coefficients"), ([1.0, -2.0, 0.0], "negative"), ([np.nan] * 3, "fin")],
 )
 def test_ridge_slack_refuses_invalid_weightings(coefficients: list[float], match: str) -> None:
-    features, scores = curved(np.random.default_rng(9), 60)
+    features, scores = draw_curved_prompts(np.random.default_rng(9), 60)
     for ridge in (0.0, 0.1):
         rule = ConditionalThreshold("0.1", ridge=ridge).fit(features, scores)
         with pytest.raises(InputError, match=match):
@@ -216,14 +216,14 @@ def test_ridge_slack_refuses_invalid_weightings(coefficients: list[float], match
 
 SIZE, NEW, ROUNDS = 200, 60, 500
 TAU, LAMBDA = 0.8, 1.0
-REFERENCE, _ = curved(np.random.default_rng(10), 1_000)
+REFERENCE, _ = draw_curved_prompts(np.random.default_rng(10), 1_000)
 # Of 1, t and (2 t - 1)^2 for uniform t.
 MEANS = FUNCTIONS @ [1.0, 1.0 / 2.0, 1.0 / 3.0]
 # gamma: the functions' slopes in the units of the ridge.
 SLOPES = np.linalg.norm(FUNCTIONS[:, 1:] * REFERENCE[:, 1:].std(axis=0), axis=1)
 
 
-def log_wealth(gains: Iterable[float], most: float) -> float:
+def compute_log_wealth(gains: Iterable[float], most: float) -> float:
     """Evidence against independent gains of expectation <= 0, at least -most: a gambler's log wealth.
 
     A stake b >= 0 chosen before the round and below 1 / most makes prod (1 + b Z) a positive supermartingale,
@@ -239,7 +239,7 @@ def log_wealth(gains: Iterable[float], most: float) -> float:
 
 
 @functools.cache
-def rounds(penalised: Penalised, *, randomised: bool) -> tuple[FloatArray, FloatArray]:
+def measure_rounds(penalised: Penalised, *, randomised: bool) -> tuple[FloatArray, FloatArray]:
     """(ROUNDS, 4) of the mean of f (kept - tau) / E f over new prompts, a fresh calibration set each; slacks.
 
     A slack divides by the mean of f over calibration prompts; multiplied by that over E f, it is lambda
@@ -249,7 +249,7 @@ def rounds(penalised: Penalised, *, randomised: bool) -> tuple[FloatArray, Float
     gaps, slacks = np.empty((2, ROUNDS, len(FUNCTIONS)))
     rule = ConditionalThreshold("0.2", cap=HIGH, ridge=LAMBDA, penalised=penalised)
     for number in range(ROUNDS):
-        (features, scores), (new, own) = curved(rng, SIZE), curved(rng, NEW)
+        (features, scores), (new, own) = draw_curved_prompts(rng, SIZE), draw_curved_prompts(rng, NEW)
         fitted = rule.fit(features, scores, units_of=REFERENCE)
         solved = fitted.solve(new, uniforms=rng.random(NEW) if randomised else None)
         kept = own <= solved.values + solved.errors
@@ -258,7 +258,7 @@ def rounds(penalised: Penalised, *, randomised: bool) -> tuple[FloatArray, Float
     return gaps, slacks
 
 
-def bias() -> FloatArray:
+def compute_bias() -> FloatArray:
     """(4,) how far E of the estimate may lie from that of its theorem: 2 tau |gamma| |z| / (N + 1) / E f.
 
     The theorem has beta of the regression with the new prompt, the estimate that without. Given slopes, the
@@ -279,18 +279,19 @@ def contradicts(gains: FloatArray, above: float = 0.0) -> list[bool]:
     scores in [0, 1], and at the fit at least (N + 1) lambda / 2 |beta|^2, so |lambda gamma' beta| <= |gamma|
     (2 tau (1 - tau) lambda)^(1/2).
     """
-    slips, margins = bias(), above / MEANS
+    slips, margins = compute_bias(), above / MEANS
     most = (TAU + SLOPES * math.sqrt(2.0 * TAU * (1.0 - TAU) * LAMBDA)) / MEANS + slips + margins
     enough = math.log(2 * len(FUNCTIONS) / FALSE_ALARM)
     return [
-        max(log_wealth(gain - slip - margin, bound), log_wealth(-gain - slip, bound)) >= enough
+        max(compute_log_wealth(gain - slip - margin, bound), compute_log_wealth(-gain - slip, bound))
+        >= enough
         for gain, slip, margin, bound in zip(gains.T, slips, margins, most, strict=True)
     ]
 
 
 @pytest.mark.long
 def test_randomised_coverage_is_below_tau_by_the_ridge_slack() -> None:
-    gaps, slacks = rounds("slopes", randomised=True)
+    gaps, slacks = measure_rounds("slopes", randomised=True)
     assert not any(contradicts(gaps + slacks))
 
 
@@ -300,14 +301,14 @@ def test_coverage_is_below_tau_by_the_ridge_slack_and_at_most_d_of_n() -> None:
 
     For f = 1, which has no slack, that is the law tau <= P(kept) <= tau + d / (N + 1).
     """
-    gaps, slacks = rounds("slopes", randomised=False)
+    gaps, slacks = measure_rounds("slopes", randomised=False)
     assert np.abs(slacks[:, 0]).max() < 1e-12
     assert not any(contradicts(gaps + slacks, above=3 / (SIZE + 1)))
 
 
 @pytest.mark.long
 def test_missing_slack_and_slack_of_the_wrong_sign_are_noticed() -> None:
-    gaps, slacks = rounds("slopes", randomised=True)
+    gaps, slacks = measure_rounds("slopes", randomised=True)
     assert contradicts(gaps)[1:3] == [True, True]
     assert contradicts(gaps - slacks)[1:3] == [True, True]
 
@@ -315,7 +316,7 @@ def test_missing_slack_and_slack_of_the_wrong_sign_are_noticed() -> None:
 @pytest.mark.long
 def test_penalised_constant_loses_marginal_coverage() -> None:
     """The negative control of the free constant; the slack says by how much (no bias is derived for it)."""
-    gaps, slacks = rounds("all", randomised=False)
+    gaps, slacks = measure_rounds("all", randomised=False)
     assert contradicts(gaps, above=3 / (SIZE + 1))[0]
     assert gaps[:, 0].mean() < -0.02
     assert not contradicts(gaps + slacks, above=3 / (SIZE + 1))[0]

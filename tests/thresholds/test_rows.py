@@ -19,7 +19,7 @@ def draw_rows(size: int, seed: int = 0) -> Rows:
     )
 
 
-def counted(rows: Rows) -> dict[tuple[float, ...], float]:
+def count_weights(rows: Rows) -> dict[tuple[float, ...], float]:
     """Weights by row, in plain Python."""
     weights: dict[tuple[float, ...], float] = {}
     for x, s, w in zip(rows.features.tolist(), rows.scores.tolist(), rows.weights.tolist(), strict=True):
@@ -33,9 +33,9 @@ def test_merge_equal_sums_the_weights_of_equal_rows(chunk: int, monkeypatch: pyt
     monkeypatch.setattr(module, "MERGE_SIZE", chunk)
     rows = draw_rows(500)
     merged = rows.merge_equal()
-    assert counted(merged) == counted(rows)
-    assert len(merged) == len(counted(rows))
-    first = list(counted(rows))
+    assert count_weights(merged) == count_weights(rows)
+    assert len(merged) == len(count_weights(rows))
+    first = list(count_weights(rows))
     order = [(*(value + 0.0 for value in x), s) for x, s in zip(merged.features, merged.scores, strict=True)]
     assert order == first
 
@@ -45,7 +45,7 @@ def test_merge_equal_survives_hash_collisions(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "HASH_TWO", np.uint64(0))
     monkeypatch.setattr(module, "HASH_ONE", np.uint64(0))
     rows = draw_rows(300)
-    assert counted(rows.merge_equal()) == counted(rows)
+    assert count_weights(rows.merge_equal()) == count_weights(rows)
 
 
 def test_is_repetitive_tells_whether_rows_repeat() -> None:

@@ -183,7 +183,7 @@ def test_threshold_rule_restored_from_its_state_is_bit_identical(
         assert restored.dimension == fitted.dimension
 
 
-def changed(data: Mapping[str, FloatArray], **changes: FloatArray | None) -> dict[str, FloatArray]:
+def change_arrays(data: Mapping[str, FloatArray], **changes: FloatArray | None) -> dict[str, FloatArray]:
     merged = {**data, **changes}
     return {name: array for name, array in merged.items() if array is not None}
 
@@ -198,12 +198,12 @@ def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
     with pytest.raises(InputError):
         unfitted.restore({})
     with pytest.raises(InputError):
-        unfitted.restore(changed(data, surprise=np.ones(1)))
+        unfitted.restore(change_arrays(data, surprise=np.ones(1)))
     for name, array in data.items():
         for wrong in (None, array[None], np.full_like(array, np.nan), np.full_like(array, np.inf)):
             if wrong is None or wrong.size:
                 with pytest.raises(InputError):
-                    unfitted.restore(changed(data, **{name: wrong}))
+                    unfitted.restore(change_arrays(data, **{name: wrong}))
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
 def test_conditional_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = ConditionalThreshold(0.5)
     with pytest.raises(InputError):
-        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_conditional_threshold_refuses_an_invalid_state(wrong: dict[str, FloatAr
 def test_marginal_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = MarginalThreshold(0.5)
     with pytest.raises(InputError):
-        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_marginal_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray
 def test_learned_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
     rule = LearnedThreshold(0.5)
     with pytest.raises(InputError):
-        rule.restore(changed(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
 
 
 def test_apply_cap_makes_thresholds_within_error_of_the_cap_infinite() -> None:

@@ -15,12 +15,12 @@ from langchain_cfc.thresholds import ConditionalThreshold
 from tests.lengths import mostly_long, repetitions
 
 from .cases import cases
-from .oracles import NUDGE, minimised
+from .oracles import NUDGE, minimise_by_highs
 
 KINDS = ["continuous", "tied", "atoms", "hopeless_prompts", "groups", "lattice", "high_leverage"]
 
 
-def weighted_quantile(scores: FloatArray, weights: FloatArray, own: float, alpha: str) -> float:
+def compute_weighted_quantile(scores: FloatArray, weights: FloatArray, own: float, alpha: str) -> float:
     """The smallest score with tau of all weight, the prompt's own included, at or below it; in rationals."""
     total = sum(map(Fraction, weights.tolist()), start=Fraction(own))
     reached = Fraction(0)
@@ -31,11 +31,13 @@ def weighted_quantile(scores: FloatArray, weights: FloatArray, own: float, alpha
     return float("inf")
 
 
-def highs(x: FloatArray, s: FloatArray, w: FloatArray, alpha: str, linear: FloatArray) -> FloatArray | None:
+def solve_by_highs(
+    x: FloatArray, s: FloatArray, w: FloatArray, alpha: str, linear: FloatArray
+) -> FloatArray | None:
     """Coefficients for a weighted linear term, by the dual programme; None where it is unbounded."""
     tau = 1.0 - float(alpha)
     bounds = np.stack([w * (tau - 1.0), w * tau], axis=1)
-    result: Any = minimised(-s, A_eq=x.T, b_eq=-(tau - NUDGE) * linear, bounds=bounds)
+    result: Any = minimise_by_highs(-s, A_eq=x.T, b_eq=-(tau - NUDGE) * linear, bounds=bounds)
     return None if result.status == 2 else np.asarray(-result.eqlin.marginals, dtype=np.float64)
 
 
@@ -70,7 +72,7 @@ def test_weighted_conditional_threshold_agrees_with_highs(kind: str) -> None:
         weights, own = rng.uniform(0.2, 5.0, len(case.scores)), float(rng.uniform(0.2, 5.0))
         rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores, weights)
         for phi in case.queries:
-            beta = highs(case.features, case.scores, weights, case.alpha, own * phi)
+            beta = solve_by_highs(case.features, case.scores, weights, case.alpha, own * phi)
             value = rule.threshold(phi, weight=own)
             if beta is None:
                 assert value == np.inf
@@ -85,13 +87,13 @@ def test_weighted_threshold_of_a_constant_is_the_weighted_quantile() -> None:
         weights = rng.integers(1, 9, size) / 4
         rule = ConditionalThreshold("0.2").fit(np.ones((size, 1)), scores, weights)
         for own in (0.25, 1.0, 7.5):
-            assert rule.threshold([1.0], weight=own) == weighted_quantile(scores, weights, own, "0.2")
+            assert rule.threshold([1.0], weight=own) == compute_weighted_quantile(scores, weights, own, "0.2")
 
 
 TRIALS = repetitions(1_500, share=0.08)
 
 
-def kept_under_shift(*, weighted: bool) -> int:
+def count_kept_under_shift(*, weighted: bool) -> int:
     """How many of so many new prompts are covered, each after a calibration on 80 prompts of another kind.
 
     Calibration prompts have difficulty t uniform on [0, 1], served ones the density 6 t^5: hard ones come up
@@ -109,12 +111,16 @@ def kept_under_shift(*, weighted: bool) -> int:
 
 def test_weights_keep_coverage_under_a_known_covariate_shift() -> None:
     # Covered at least 9 of 10 times (weighted exchangeability), a binomial law; false alarms below 1e-6.
-    assert stats.binomtest(kept_under_shift(weighted=True), TRIALS, 0.9, alternative="less").pvalue > 1e-6
+    assert (
+        stats.binomtest(count_kept_under_shift(weighted=True), TRIALS, 0.9, alternative="less").pvalue > 1e-6
+    )
 
 
 def test_missing_weights_break_coverage_under_covariate_shift() -> None:
     """The negative control."""
-    assert stats.binomtest(kept_under_shift(weighted=False), TRIALS, 0.9, alternative="less").pvalue < 1e-6
+    assert (
+        stats.binomtest(count_kept_under_shift(weighted=False), TRIALS, 0.9, alternative="less").pvalue < 1e-6
+    )
 
 
 def test_weighted_window_gives_the_threshold_of_the_full_data() -> None:

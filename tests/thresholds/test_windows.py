@@ -24,7 +24,7 @@ from langchain_cfc.thresholds._windows import Answer, PlainWindows
 from langchain_cfc.thresholds.state import ConditionalState
 from tests.lengths import LONG, mostly_long, repetitions
 
-from .oracles import dual_threshold, order_statistic
+from .oracles import compute_order_statistic, solve_dual_programme
 
 TAU = Fraction(9, 10)
 SIZE = 4_000
@@ -117,7 +117,7 @@ def make_queries(kind: Kind, rng: np.random.Generator, features: FloatArray) -> 
     return np.vstack([features[:60], fresh, far])
 
 
-def narrowed(
+def fit_narrow_window(
     rule: ConditionalThreshold, features: FloatArray, scores: FloatArray, keep: int
 ) -> ConditionalThreshold:
     """The rule fitted with only so many rows kept, whatever prompts need."""
@@ -127,7 +127,7 @@ def narrowed(
     return replace(rule, _state=ConditionalState(columns, None, near, TAU))
 
 
-def assert_same(found: Thresholds, expected: Thresholds) -> None:
+def assert_same_where_known(found: Thresholds, expected: Thresholds) -> None:
     """Where a threshold is given it is the expected one, infinite ones included."""
     known = ~found.outside
     assert not expected.outside.any()
@@ -143,9 +143,9 @@ def test_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: i
     features, scores = kind(rng, SIZE)
     queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
-    found = narrowed(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
+    found = fit_narrow_window(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
     assert np.isinf(found.values[found.outside]).all()
-    assert_same(found, everything)
+    assert_same_where_known(found, everything)
 
 
 @mostly_long("kind", KINDS, quick=4)
@@ -165,7 +165,7 @@ def test_conditional_threshold_of_large_data_agrees_with_highs(kind: Kind) -> No
     features, scores = kind(rng, SIZE)
     queries = kind(rng, repetitions(4, share=0.25))[0]
     found = ConditionalThreshold("0.1").fit(features, scores).thresholds(queries)
-    expected = np.array([dual_threshold(features, scores, "0.1", phi) for phi in queries])
+    expected = np.array([solve_dual_programme(features, scores, "0.1", phi) for phi in queries])
     expected = np.where(expected >= 2.0 - 1e-9, np.inf, expected)
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-7)
 
@@ -326,7 +326,9 @@ def test_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
     rule = ConditionalThreshold("0.1").fit(features, scores)
     solved = rule.solve(np.eye(3))
     assert not solved.outside.any()
-    assert solved.values.tolist() == [order_statistic(scores[codes == group], "0.1") for group in range(3)]
+    assert solved.values.tolist() == [
+        compute_order_statistic(scores[codes == group], "0.1") for group in range(3)
+    ]
     assert solved.values[2] == np.inf
 
 
@@ -349,7 +351,7 @@ def test_prompt_outside_the_region_is_infinite_if_half_its_weight_is() -> None:
     """The fit at the prompt never falls as its weight grows, so a bound at less than full weight suffices."""
     rng = np.random.default_rng(15)
     features, scores = continuous(rng, SIZE)
-    rule = narrowed(ConditionalThreshold("0.1"), features, scores, 16)
+    rule = fit_narrow_window(ConditionalThreshold("0.1"), features, scores, 16)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores)
     certain = rule.fitted.windows
     settled = 0
