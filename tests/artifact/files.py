@@ -78,3 +78,12 @@ def get_value(content: Any, path: Sequence[str | int]) -> Any:
     for step in path:
         content = content[step]
     return content
+
+
+def set_value(content: Any, path: str, value: Any) -> None:
+    """Change what keys and positions between dots lead to."""
+    *outer, last = path.split(".")
+    for step in outer:
+        content = content[int(step) if isinstance(content, list) else step]
+    assert isinstance(content, list) or content.get(last) != value
+    content[int(last) if isinstance(content, list) else last] = value

@@ -25,7 +25,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
-from tests.artifact.files import make_records, seal_content
+from tests.artifact.files import make_records, seal_content, set_value
 from tests.artifact.goldens import make_claims
 from tests.factories import change_candidates
 from tests.lengths import mostly_long
@@ -41,67 +41,31 @@ CLUSTERED = [
 SEPARATED = [
     change_candidates(one, lambda each: {"correct": each.score < 0.7}) for one in make_records(3, 200, n=1)
 ]
+# Arguments of `calibrate`, with RECORDS unless others are named.
 MAKERS: dict[str, dict[str, Any]] = {
     "tiny": {"records": make_records(0, 8), "alpha": "0.3", "features": "1"},
     "hopeless": {"records": make_records(3, 60, n=1), "alpha": "0.3", "features": "1"},
     "hat": {
-        "records": RECORDS,
         "alpha": "0.2",
         "features": "hat(mean_score, 5) + group(topic) + meta(year)^2 + hard(mean_score, max_score, 0.5)",
         "window": 64,
         "test_fraction": 0.2,
     },
     "clusters": {"records": CLUSTERED, "alpha": "0.3", "features": "1", "within_clusters": "all"},
-    "ridge": {
-        "records": RECORDS,
-        "alpha": ["0.3", "0.2"],
-        "features": "mean_score^3",
-        "ridge": 0.01,
-        "window": 64,
-    },
-    "bot": {
-        "records": RECORDS,
-        "max_wrong_rate": "0.5",
-        "features": "group(topic)",
-        "window": 64,
-        "certification_fraction": 0.3,
-    },
-    "bot without sets": {"records": RECORDS, "max_wrong_rate": "0.8", "features": "group(topic)"},
+    "ridge": {"alpha": ["0.3", "0.2"], "features": "mean_score^3", "ridge": 0.01, "window": 64},
+    "bot": {"max_wrong_rate": "0.5", "features": "group(topic)", "window": 64, "certification_fraction": 0.3},
+    "bot without sets": {"max_wrong_rate": "0.8", "features": "group(topic)"},
     "cautious bot": {"records": SEPARATED, "max_wrong_rate": "0.2", "features": "1"},
     "bot in groups": {
-        "records": RECORDS,
         "alpha": ["0.5", "0.3"],
         "max_wrong_rate": "0.6",
         "wrong_rate_groups": True,
         "features": "group(topic)",
     },
-    "randomised": {
-        "records": RECORDS,
-        "alpha": "0.3",
-        "features": "mean_score",
-        "randomised": True,
-        "window": 64,
-    },
-    "tested": {
-        "records": RECORDS,
-        "alpha": "0.3",
-        "features": "group(topic)",
-        "confident": True,
-        "window": 64,
-    },
-    "grouped": {
-        "records": RECORDS,
-        "alpha": "0.3",
-        "features": "group(topic)",
-        "threshold_rule": "grouped",
-        "confident": True,
-    },
-    "marginal": {
-        "records": RECORDS,
-        "alpha": ["0.3", "0.2"],
-        "features": "1",
-        "threshold_rule": "marginal",
-    },
+    "randomised": {"alpha": "0.3", "features": "mean_score", "randomised": True, "window": 64},
+    "tested": {"alpha": "0.3", "features": "group(topic)", "confident": True, "window": 64},
+    "grouped": {"alpha": "0.3", "features": "group(topic)", "threshold_rule": "grouped", "confident": True},
+    "marginal": {"alpha": ["0.3", "0.2"], "features": "1", "threshold_rule": "marginal"},
     "confident": {
         "records": make_records(3, 60, n=1),
         "alpha": "0.3",
@@ -111,23 +75,21 @@ MAKERS: dict[str, dict[str, Any]] = {
         "delta": "0.2",
     },
     "stability": {
-        "records": RECORDS,
         "alpha": "0.4",
         "features": "mean_score",
         "stability": PaperStability.from_constant(0.01),
         "window": 64,
     },
-    "shift": {"records": RECORDS, "alpha": "0.3", "features": "group(topic)", "shift": "mean_score"},
+    "shift": {"alpha": "0.3", "features": "group(topic)", "shift": "mean_score"},
     "drawn by a rule": {
-        "records": RECORDS,
         "alpha": "0.3",
         "features": "1",
         "draws": "lead(1, at_most=4)",
         "provenance": Provenance(n=4, separate_scores=True),
     },
-    "learned": {"records": RECORDS, "alpha": "0.3", "features": "mean_score", "threshold_rule": "learned"},
-    "given drawn": {"records": RECORDS, "alpha": "0.3", "features": "1", "given_drawn": True},
-    "adaptive": {"records": RECORDS, "alpha": "0.2", "adaptive_alpha": True, "window": 32},
+    "learned": {"alpha": "0.3", "features": "mean_score", "threshold_rule": "learned"},
+    "given drawn": {"alpha": "0.3", "features": "1", "given_drawn": True},
+    "adaptive": {"alpha": "0.2", "adaptive_alpha": True, "window": 32},
     "claims": {
         "records": make_claims(0, 60),
         "alpha": "0.3",
@@ -135,12 +97,7 @@ MAKERS: dict[str, dict[str, Any]] = {
         "unit": "claims",
         "at_most": 1,
     },
-    "certified": {
-        "records": RECORDS,
-        "alpha": "0.3",
-        "features": "group(topic)",
-        "certification_fraction": 0.4,
-    },
+    "certified": {"alpha": "0.3", "features": "group(topic)", "certification_fraction": 0.4},
 }
 CERTIFICATION_RECORDS: dict[str, list[Any]] = {
     "certified": RECORDS,
@@ -154,21 +111,17 @@ def make_content(name: str) -> Content:
     """The content of a genuine artifact."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
-        artifact = calibrate(**MAKERS[name], allow_unattainable=True)
+        artifact = calibrate(**{"records": RECORDS, **MAKERS[name]}, allow_unattainable=True)
         if name in CERTIFICATION_RECORDS:
             artifact = certify(artifact, CERTIFICATION_RECORDS[name])
     return artifact.model_dump(mode="json")
 
 
-def set_field(*path: Any, value: Any) -> Forge:
-    """Set one field."""
+def set_field(path: str, value: Any) -> Forge:
+    """Set one field, given by keys and positions between dots."""
 
     def forge(content: Content) -> None:
-        inner: Any = content
-        for key in path[:-1]:
-            inner = inner[key]
-        assert inner.get(path[-1]) != value if isinstance(inner, dict) else True
-        inner[path[-1]] = value
+        set_value(content, path, value)
 
     return forge
 
@@ -261,108 +214,74 @@ def forge_sets(content: Content) -> None:
     certificate.update(mean_set_size=1.0, mean_set_size_at_most=1.0)
 
 
-CERTIFICATE = ("policy", "certificate")
-SHARE = ("certificates", 0, "shares", 0)
 STRICT_CONFIDENCE = {"delta": "0.000001", "names": ["1"]}
 # Name, genuine artifact, forgery. `without_settings` where other content of the file reveals the forgery.
 FORGED: list[tuple[str, str, Forge]] = [
     ("alpha", "tiny", without_settings(lower_alpha("0.03"))),
     ("alpha with a slack", "stability", without_settings(lower_alpha("0.03"))),
     ("alpha with a window", "hat", without_settings(lower_alpha("0.02"))),
-    ("alpha with a ridge", "ridge", without_settings(set_field("levels", 0, "alpha", value="0.02"))),
+    ("alpha with a ridge", "ridge", without_settings(set_field("levels.0.alpha", "0.02"))),
     ("alpha without rows", "grouped", lower_alpha("0.03")),
-    ("size", "tiny", without_settings(set_field("calibration", "size", value=10**6))),
-    (
-        "size and its group",
-        "tiny",
-        without_settings(enlarge_size),
-    ),
-    ("exchangeable", "clusters", without_settings(set_field("calibration", "exchangeable", value=True))),
+    ("size", "tiny", without_settings(set_field("calibration.size", 10**6))),
+    ("size and its group", "tiny", without_settings(enlarge_size)),
+    ("exchangeable", "clusters", without_settings(set_field("calibration.exchangeable", True))),
     ("slack dropped", "stability", without_settings(drop_field("stability"))),
     ("confidence claimed", "hat", without_settings(claim_confidence)),
-    (
-        "confidence of the learned rule",
-        "learned",
-        set_field("confidence", value={"delta": "0.1", "names": ["1"]}),
-    ),
-    (
-        "delta of tested levels",
-        "tested",
-        without_settings(set_field("confidence", "delta", value="0.000000000001")),
-    ),
-    ("prompts of tested levels", "tested", without_settings(set_field("confidence", "prompts", value=10**6))),
+    ("confidence of the learned rule", "learned", set_field("confidence", {"delta": "0.1", "names": ["1"]})),
+    ("delta of tested levels", "tested", without_settings(set_field("confidence.delta", "0.000000000001"))),
+    ("prompts of tested levels", "tested", without_settings(set_field("confidence.prompts", 10**6))),
     (
         "confidence in groups",
         "tested",
-        without_settings(set_field("confidence", "names", value=["1", "group(topic)=river"])),
+        without_settings(set_field("confidence.names", ["1", "group(topic)=river"])),
     ),
     ("counts of tested levels dropped", "tested", drop_counts),
-    ("confidence of the marginal rule", "marginal", set_field("confidence", value=STRICT_CONFIDENCE)),
-    ("delta of the marginal rule", "confident", set_field("confidence", "delta", value="0.0001")),
-    ("delta of the grouped rule", "grouped", set_field("confidence", "delta", value="0.000000000001")),
+    ("confidence of the marginal rule", "marginal", set_field("confidence", STRICT_CONFIDENCE)),
+    ("delta of the marginal rule", "confident", set_field("confidence.delta", "0.0001")),
+    ("delta of the grouped rule", "grouped", set_field("confidence.delta", "0.000000000001")),
     ("prompts without a correct candidate", "given drawn", promise_to_all),
     ("a larger cut on the mean score", "cautious bot", answer_more),
     ("a curve dropped", "cautious bot", answer_everything),
-    ("max_wrong_rate", "bot", set_field(*CERTIFICATE, "max_wrong_rate", value="0.01")),
-    ("delta of a wrong rate", "bot", set_field(*CERTIFICATE, "delta", value="0.000001")),
-    ("wrong answers", "bot", set_field(*CERTIFICATE, "groups", 0, "wrong", value=0)),
-    ("policies tested", "bot", set_field(*CERTIFICATE, "policies_tested", value=999)),
-    ("a bound of the curve", "bot", set_field("policy", "curve", 0, "wrong_rate_at_most", value=0.001)),
+    ("max_wrong_rate", "bot", set_field("policy.certificate.max_wrong_rate", "0.01")),
+    ("delta of a wrong rate", "bot", set_field("policy.certificate.delta", "0.000001")),
+    ("wrong answers", "bot", set_field("policy.certificate.groups.0.wrong", 0)),
+    ("policies tested", "bot", set_field("policy.certificate.policies_tested", 999)),
+    ("a bound of the curve", "bot", set_field("policy.curve.0.wrong_rate_at_most", 0.001)),
     ("coverage of a policy", "bot", certify_all),
-    (
-        "coverage of a group",
-        "certified",
-        set_field("certificates", 0, "shares", 2, "coverage_at_least", value=0.999),
-    ),
-    ("a kept promise", "certified", set_field(*SHARE, "kept_at_least", value=0.999)),
-    ("kept prompts", "certified", set_field("certificates", 0, "prompts", value=10**5)),
-    ("delta of a certificate", "certified", set_field("certificates", 0, "delta", value="0.000001")),
-    ("set sizes", "certified", set_field("certificates", 0, "mean_set_size_at_most", value=0.5)),
-    ("a mean of set sizes", "certified", set_field("certificates", 0, "mean_set_size", value=0.123)),
-    ("prompts of a certificate", "certified", set_field("certificates", 0, "given_drawn", value=True)),
-    ("a stated coverage", "certified", set_field(*SHARE, "stated", value=0.99)),
-    (
-        "words of a wrong rate",
-        "bot in groups",
-        set_field(*CERTIFICATE, "groups", 1, "words", value="everyone"),
-    ),
+    ("coverage of a group", "certified", set_field("certificates.0.shares.2.coverage_at_least", 0.999)),
+    ("a kept promise", "certified", set_field("certificates.0.shares.0.kept_at_least", 0.999)),
+    ("kept prompts", "certified", set_field("certificates.0.prompts", 10**5)),
+    ("delta of a certificate", "certified", set_field("certificates.0.delta", "0.000001")),
+    ("set sizes", "certified", set_field("certificates.0.mean_set_size_at_most", 0.5)),
+    ("a mean of set sizes", "certified", set_field("certificates.0.mean_set_size", 0.123)),
+    ("prompts of a certificate", "certified", set_field("certificates.0.given_drawn", True)),
+    ("a stated coverage", "certified", set_field("certificates.0.shares.0.stated", 0.99)),
+    ("words of a wrong rate", "bot in groups", set_field("policy.certificate.groups.1.words", "everyone")),
     (
         "a group of a wrong rate dropped",
         "bot in groups",
         lambda one: one["policy"]["certificate"]["groups"].pop(),
     ),
-    ("unit of a wrong rate", "bot", set_field(*CERTIFICATE, "unit", value="claims")),
-    ("draw rule", "drawn by a rule", set_field("draws", value="lead(2, at_most=4)")),
+    ("unit of a wrong rate", "bot", set_field("policy.certificate.unit", "claims")),
+    ("draw rule", "drawn by a rule", set_field("draws", "lead(2, at_most=4)")),
     ("draw rule dropped", "drawn by a rule", drop_field("draws")),
-    ("cap", "hopeless", without_settings(set_field("cap", value=1.0001))),
-    ("a larger cap", "hopeless", without_settings(set_field("cap", value=3.0))),
-    ("cap without effect", "tiny", set_field("cap", value=1.0001)),
-    ("n", "tiny", set_field("n", value=3)),
+    ("cap", "hopeless", without_settings(set_field("cap", 1.0001))),
+    ("a larger cap", "hopeless", without_settings(set_field("cap", 3.0))),
+    ("cap without effect", "tiny", set_field("cap", 1.0001)),
+    ("n", "tiny", set_field("n", 3)),
     ("randomised", "randomised", drop_field("randomised")),
     ("sets that may be empty", "tiny", drop_field("never_empty")),
-    ("set rule", "tiny", set_field("set_rule", value="best_prefix")),
-    ("a terminal escape", "tiny", without_settings(set_field("created_at", value="\x1b]0;pwn\x07\x1b[31m"))),
-    ("a script", "tiny", without_settings(set_field("library_version", value="<script>alert(1)</script>"))),
-    (
-        "attainable coverage",
-        "hopeless",
-        without_settings(set_field("calibration", "attainable_coverage", value=1.0)),
-    ),
+    ("set rule", "tiny", set_field("set_rule", "best_prefix")),
+    ("a terminal escape", "tiny", without_settings(set_field("created_at", "\x1b]0;pwn\x07\x1b[31m"))),
+    ("a script", "tiny", without_settings(set_field("library_version", "<script>alert(1)</script>"))),
+    ("attainable coverage", "hopeless", without_settings(set_field("calibration.attainable_coverage", 1.0))),
     (
         "attainable coverage of a group",
         "hat",
-        without_settings(set_field("calibration", "groups", 3, "attainable", value=1.0)),
+        without_settings(set_field("calibration.groups.3.attainable", 1.0)),
     ),
-    (
-        "smallest alpha",
-        "hat",
-        without_settings(set_field("calibration", "groups", 3, "smallest_alpha", value=0.0)),
-    ),
-    (
-        "words of a group",
-        "hat",
-        without_settings(set_field("calibration", "groups", 3, "words", value="everyone")),
-    ),
+    ("smallest alpha", "hat", without_settings(set_field("calibration.groups.3.smallest_alpha", 0.0))),
+    ("words of a group", "hat", without_settings(set_field("calibration.groups.3.words", "everyone"))),
     (
         "reference counts",
         "hat",
@@ -375,89 +294,77 @@ FORGED: list[tuple[str, str, Forge]] = [
     (
         "reference counts of a group",
         "hat",
-        without_settings(set_field("reference", 0, "counts", "group(topic)=river", 0, value=10**6)),
+        without_settings(set_field("reference.0.counts.group(topic)=river.0", 10**6)),
     ),
 ]
 
 
 # The message of the check that a forgery is meant for: another check may report the same forgery first.
 FOUND: list[tuple[str, str, Forge]] = [
-    (
-        "must certify the sets of every level",
-        "bot in groups",
-        lambda one: one["policy"]["coverage"].pop(),
-    ),
+    ("must certify the sets of every level", "bot in groups", lambda one: one["policy"]["coverage"].pop()),
     (
         "given a correct candidate allows no adaptive levels, policy",
         "given drawn",
-        set_field("shift", value="mean_score"),
+        set_field("shift", "mean_score"),
     ),
     (
         "adaptive levels cannot be combined with a ridge",
         "adaptive",
-        set_field("confidence", value={"delta": "0.1", "names": ["1"]}),
+        set_field("confidence", {"delta": "0.1", "names": ["1"]}),
     ),
-    ("one prompt of each cluster was used", "tiny", set_field("calibration", "exchangeable", value=False)),
+    ("one prompt of each cluster was used", "tiny", set_field("calibration.exchangeable", False)),
     (
         "are for a weighting that the feature map does not have",
         "tiny",
-        set_field("reference", 0, "counts", "group(topic)=river", value=[0] * 16),
+        set_field("reference.0.counts.group(topic)=river", [0] * 16),
     ),
-    (
-        "cover more prompts than were held out",
-        "hat",
-        set_field("reference", 16, "counts", "1", 0, value=10**6),
-    ),
-    ("the fit uses 8 prompts, but calibration used 9", "tiny", set_field("calibration", "size", value=9)),
+    ("cover more prompts than were held out", "hat", set_field("reference.16.counts.1.0", 10**6)),
+    ("the fit uses 8 prompts, but calibration used 9", "tiny", set_field("calibration.size", 9)),
     (
         "differs from that of the calibration prompts",
         "hopeless",
-        set_field("calibration", "attainable_coverage", value=0.99),
+        set_field("calibration.attainable_coverage", 0.99),
     ),
     ("the marginal quantile differs", "tiny", forge_quantile),
     (
         "levels must be tested on prompts for the conditional rule",
         "tested",
-        set_field("confidence", "prompts", value=0),
+        set_field("confidence.prompts", 0),
     ),
-    ("the counts are not for the levels", "tested", set_field("confidence", "missed", value={"0.01": 0})),
+    ("the counts are not for the levels", "tested", set_field("confidence.missed", {"0.01": 0})),
     ("the counts are not for the levels", "tested", drop_counts),
     ("0 of 1 prompts missed do not certify 0.3", "certified", claim_a_test),
     (
         "only the conditional rule has counts of missed prompts",
         "grouped",
-        set_field("confidence", "missed", value={"0.3": 0}),
+        set_field("confidence.missed", {"0.3": 0}),
     ),
     # A larger rank than that of the marginal rule at 0.2, and than there are scores below the cap.
-    ("the threshold at 0.3 on 1 is too small", "marginal", set_field("confidence", value=STRICT_CONFIDENCE)),
-    ("the threshold at 0.3 on 1 is too small", "confident", set_field("confidence", "delta", value="0.0001")),
+    ("the threshold at 0.3 on 1 is too small", "marginal", set_field("confidence", STRICT_CONFIDENCE)),
+    ("the threshold at 0.3 on 1 is too small", "confident", set_field("confidence.delta", "0.0001")),
     (
         "the threshold at 0.3 on group(topic)=river is too small",
         "grouped",
-        set_field("confidence", "delta", value="0.000000000001"),
+        set_field("confidence.delta", "0.000000000001"),
     ),
     ("reference counts of min_score are missing", "given drawn", promise_to_all),
     ("reference counts of mean_score cover 300 prompts", "given drawn", promise_to_all_sampled),
     ("a larger cut must answer at least as many prompts", "cautious bot", answer_more),
     ("do not include the one that answers every prompt", "cautious bot", answer_everything),
     ("is about sets, and the artifact about claims", "claims", forge_sets),
-    ("states a coverage for 1 that no prompt has", "adaptive", set_field(*SHARE, "stated", value=0.2)),
+    (
+        "states a coverage for 1 that no prompt has",
+        "adaptive",
+        set_field("certificates.0.shares.0.stated", 0.2),
+    ),
     (
         "of different rates, ascending, none of them refused",
         "bot",
-        set_field("policy", "refused", value={"0.5": "why"}),
+        set_field("policy.refused", {"0.5": "why"}),
     ),
-    ("more than were held out for it", "bot", set_field(*CERTIFICATE, "prompts", value=10**5)),
-    (
-        "is not certified over all prompts",
-        "bot",
-        set_field(*CERTIFICATE, "groups", 0, "certified", value=False),
-    ),
-    (
-        "its sets at 0.5 have different prompts",
-        "bot in groups",
-        set_field("policy", "coverage", 1, "delta", value="0.2"),
-    ),
+    ("more than were held out for it", "bot", set_field("policy.certificate.prompts", 10**5)),
+    ("is not certified over all prompts", "bot", set_field("policy.certificate.groups.0.certified", False)),
+    ("its sets at 0.5 have different prompts", "bot in groups", set_field("policy.coverage.1.delta", "0.2")),
 ]
 
 
@@ -499,7 +406,7 @@ def test_load_refuses_a_forged_statement(name: str, forge: Forge, tmp_path: Path
 
 def test_load_names_the_contradiction_in_its_error(tmp_path: Path) -> None:
     content = json.loads(json.dumps(make_content("tiny")))
-    without_settings(set_field("calibration", "size", value=9))(content)
+    without_settings(set_field("calibration.size", 9))(content)
     path = tmp_path / "forged.json"
     path.write_bytes(seal_content(content))
     with pytest.raises(

@@ -19,7 +19,7 @@ from langchain_cfc._internal import __version__
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError
-from tests.artifact.files import get_content, load_content
+from tests.artifact.files import get_content, get_value, load_content
 from tests.artifact.goldens import EXPECTED, FOLDER, MAKERS, decide_on_prompts
 
 GOLDEN = sorted(path for path in FOLDER.glob("*/*.json") if path.name != EXPECTED)
@@ -79,9 +79,7 @@ def test_golden_file_validates_against_the_schema(path: Path) -> None:
 
 def change_field(*path: Any, value: Any) -> Callable[[Any], None]:
     def forge(file: Any) -> None:
-        inner = file
-        for step in path[:-1]:
-            inner = inner[step]
+        inner = get_value(file, path[:-1])
         if value is None:
             del inner[path[-1]]
         else:

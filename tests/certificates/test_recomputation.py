@@ -15,7 +15,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.records import Provenance
-from tests.artifact.files import make_records, seal_content
+from tests.artifact.files import get_value, make_records, seal_content
 from tests.artifact.goldens import certify_by_people, make_claims
 from tests.cli.running import run
 from tests.lengths import mostly_long
@@ -128,6 +128,19 @@ WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
 ]
 
 
+def save_tampered(
+    artifact: CalibrationArtifact, path: tuple[Any, ...], change: Callable[[Any], Any], folder: Path
+) -> Path:
+    """A file in which one field is changed and every digest fits."""
+    content = json.loads(json.dumps(artifact.model_dump(mode="json")))
+    inner = get_value(content, path[:-1])
+    old, inner[path[-1]] = inner[path[-1]], change(inner[path[-1]])
+    assert inner[path[-1]] != old
+    file = folder / "tampered.json"
+    file.write_bytes(seal_content(content))
+    return file
+
+
 @mostly_long(("name", "path", "change"), WORSE, quick=4)
 def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
     name: str,
@@ -136,15 +149,8 @@ def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
     made: dict[str, CalibrationArtifact],
     tmp_path: Path,
 ) -> None:
-    content = json.loads(json.dumps(made[name].model_dump(mode="json")))
-    inner: Any = content
-    for step in path[:-1]:
-        inner = inner[step]
-    inner[path[-1]] = change(inner[path[-1]])
-    file = tmp_path / "tampered.json"
-    file.write_bytes(seal_content(content))
-    tampered = CalibrationArtifact.load(file)
-    assert any(not one.agrees for one in recompute_certificates(tampered))
+    file = save_tampered(made[name], path, change, tmp_path)
+    assert any(not one.agrees for one in recompute_certificates(CalibrationArtifact.load(file)))
     ran = run("inspect", file, "--verify", "--json", "--prompts", "1")
     assert ran.code == 1
     assert "contradicts its own counts" in ran.err
@@ -174,14 +180,7 @@ BETTER: list[tuple[str, tuple[Any, ...], Any]] = [
 def test_load_refuses_a_better_bound_than_its_counts_give(
     name: str, path: tuple[Any, ...], value: Any, made: dict[str, CalibrationArtifact], tmp_path: Path
 ) -> None:
-    content = json.loads(json.dumps(made[name].model_dump(mode="json")))
-    inner: Any = content
-    for step in path[:-1]:
-        inner = inner[step]
-    assert inner.get(path[-1]) != value
-    inner[path[-1]] = value
-    file = tmp_path / "tampered.json"
-    file.write_bytes(seal_content(content))
+    file = save_tampered(made[name], path, lambda _: value, tmp_path)
     with pytest.raises(ArtifactFormatError):
         CalibrationArtifact.load(file)
 

@@ -51,6 +51,10 @@ def make_row(name: str = "this", **changes: Any) -> dict[str, Any]:
     return {"id": name, "input": '"?"', "claims": [make_claim(), make_claim(text="9 moons.")]} | changes
 
 
+def change_second(**changes: Any) -> dict[str, Any]:
+    return make_row(claims=[make_claim(), make_claim(**changes)])
+
+
 def write_table(path: Path, rows: list[dict[str, Any]], schema: Any = None) -> Path:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema(HEADER)), path)
     return path
@@ -132,28 +136,24 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (make_row(claims=None), "claims", "missing"),
     (make_row(claims=[]), "claims", "at least one claim"),
     (make_row(claims=[None, make_claim()]), "claims[0]", "found None"),
-    (make_row(claims=[make_claim(), make_claim(text=None)]), "claims[1].text", "missing"),
-    (make_row(claims=[make_claim(), make_claim(text="")]), "claims[1].text", "not empty"),
-    (make_row(claims=[make_claim(), make_claim(score=None)]), "claims[1].score", "missing"),
-    (make_row(claims=[make_claim(), make_claim(score=float("nan"))]), "claims[1].score", "found nan"),
-    (make_row(claims=[make_claim(), make_claim(score=-0.1)]), "claims[1].score", "found -0.1"),
+    (change_second(text=None), "claims[1].text", "missing"),
+    (change_second(text=""), "claims[1].text", "not empty"),
+    (change_second(score=None), "claims[1].score", "missing"),
+    (change_second(score=float("nan")), "claims[1].score", "found nan"),
+    (change_second(score=-0.1), "claims[1].score", "found -0.1"),
     (
         make_row(claims=[make_claim(supported=None), make_claim()]),
         "claims[0].supported",
         "the claim is unlabelled",
     ),
-    (make_row(claims=[make_claim(), make_claim(start=3)]), "claims[1]", "expected start < end"),
-    (make_row(claims=[make_claim(), make_claim(end=3)]), "claims[1]", "expected start < end"),
-    (make_row(claims=[make_claim(), make_claim(start=3, end=3)]), "claims[1]", "expected start < end"),
-    (make_row(claims=[make_claim(), make_claim(start=-1, end=3)]), "claims[1].start", "at least 0"),
+    (change_second(start=3), "claims[1]", "expected start < end"),
+    (change_second(end=3), "claims[1]", "expected start < end"),
+    (change_second(start=3, end=3), "claims[1]", "expected start < end"),
+    (change_second(start=-1, end=3), "claims[1].start", "at least 0"),
     (make_row(answer="éé", claims=[make_claim(start=0, end=3)]), "", "the answer has 2 characters"),
     (make_row(answer="", claims=[make_claim(start=0, end=1)]), "", "the answer has 0 characters"),
-    (make_row(claims=[make_claim(), make_claim(scores=[("a", np.inf)])]), "claims[1].scores.a", "found inf"),
-    (
-        make_row(claims=[make_claim(), make_claim(scores=[("a", 1.0), ("a", 1.0)])]),
-        "claims[1].scores",
-        "'a' twice",
-    ),
+    (change_second(scores=[("a", np.inf)]), "claims[1].scores.a", "found inf"),
+    (change_second(scores=[("a", 1.0), ("a", 1.0)]), "claims[1].scores", "'a' twice"),
 ]
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from scipy import stats
 
 import langchain_cfc
-from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord
+from langchain_cfc import Candidate, CFCResult, CFCRunnable, FeatureMap, PromptRecord
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.artifact import CalibrationArtifact
@@ -164,6 +164,11 @@ def draw_prompts(
     u = rng.random((size, SLOTS))
     scores = np.where(correct, u ** (1.0 / _score_exponent(t))[:, None], u)
     return label_prompts(rng, place, scores, correct, rng.integers(0, 3, (size, SLOTS)))
+
+
+def fit_map(text: str, rng: np.random.Generator, size: int = 400) -> FeatureMap:
+    """A map fitted on prompts that are used for nothing else."""
+    return FeatureMap.parse(text).fit(draw_prompts(rng, size).draws)
 
 
 def label_prompts(

@@ -41,6 +41,7 @@ from .laws import (
     draw_ids,
     draw_prompts,
     find_kept,
+    fit_map,
     has_broken_bound,
     is_same_as_served,
     is_too_often,
@@ -137,7 +138,7 @@ def take_members(table: LabelledBatch, name: str) -> LabelledBatch:
 @pytest.mark.long
 def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
     rng = np.random.default_rng(2)
-    features = FeatureMap.parse("group(tier)").fit(draw_prompts(rng, 200).draws)
+    features = fit_map("group(tier)", rng, 200)
     delta = "0.2"
     failed: dict[str, list[bool]] = {"grouped": [], "on average": [], "undivided": []}
     chances, ranks = [], []
@@ -243,7 +244,7 @@ def calibrate_with_tests(rng: np.random.Generator, features: FeatureMap) -> Cali
 @pytest.mark.long
 def test_tested_levels_keep_the_promise_with_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
-    features = FeatureMap.parse(SOFT).fit(draw_prompts(rng, 200).draws)
+    features = fit_map(SOFT, rng, 200)
     tried, controls = repetitions(120), repetitions(130)
     failures, lower = 0, 0
     for number in range(tried):
@@ -270,7 +271,7 @@ def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
     # The same test, exact p-values and all, on prompts that the threshold has been fitted to. And without a
     # test the level itself fails as often, since the rule keeps a little more than it has to.
     rng = np.random.default_rng(5)
-    features = FeatureMap.parse("hat(meta(difficulty), 9)").fit(draw_prompts(rng, 200).draws)
+    features = fit_map("hat(meta(difficulty), 9)", rng, 200)
     controls = repetitions(160)
     untested = chosen = 0
     for _ in range(controls):

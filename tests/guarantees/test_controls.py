@@ -34,6 +34,7 @@ from .laws import (
     draw_ids,
     draw_prompts,
     find_kept,
+    fit_map,
     is_same_as_served,
     make_records,
     serve_prompts,
@@ -43,11 +44,6 @@ ALPHA, TAU = "0.2", 0.8
 TESTED = 20
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
-
-
-def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
-    """A map fitted on prompts that are used for nothing else."""
-    return FeatureMap.parse(text).fit(draw_prompts(rng, 400).draws)
 
 
 def find_largest_wealth(rounds: Sequence[dict[str, float]]) -> float:

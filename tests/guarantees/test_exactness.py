@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -35,6 +34,7 @@ from .laws import (
     compute_coverage_at,
     draw_prompts,
     find_kept,
+    fit_map,
     is_same_as_served,
     serve_prompts,
 )
@@ -47,11 +47,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 # Where prompts are served after a shift: the likelihood ratio to equal shares is the metadata `ratio`.
 SHIFTED = RATIO / RATIO.sum()
-
-
-def fit_map(text: str, rng: np.random.Generator) -> FeatureMap:
-    """A map fitted on prompts that are used for nothing else."""
-    return FeatureMap.parse(text).fit(draw_prompts(rng, 400).draws)
 
 
 def measure_gains(

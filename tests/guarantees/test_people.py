@@ -7,6 +7,8 @@ Ville's inequality, for every judge; the check is the exact binomial test of `la
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -27,41 +29,27 @@ PROMPTS = repetitions(3_000, share=0.1)
 JUDGES = [(right, biased) for right in (0.6, 0.75, 0.9, 0.95) for biased in (False, True)]
 
 
+def is_false_too_often(world: World, share: float, seed: int, **options: Any) -> bool:
+    """Whether more sequences certify a target just above the truth than delta allows."""
+    _, certified = count_labels(
+        world, TARGET, sequences=SEQUENCES, prompts=PROMPTS, share=share, seed=seed, **options
+    )
+    return is_too_often(int(certified.sum()), SEQUENCES, DELTA)
+
+
 @mostly_long(("right", "biased"), JUDGES, quick=2)
 def test_people_certificates_are_false_less_often_than_delta(right: float, *, biased: bool) -> None:
-    _, certified = count_labels(
-        World(BELOW, right, biased),
-        TARGET,
-        sequences=SEQUENCES,
-        prompts=PROMPTS,
-        share=0.3,
-        seed=int(100 * right),
-    )
-    assert not is_too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert not is_false_too_often(World(BELOW, right, biased), share=0.3, seed=int(100 * right))
 
 
 @mostly_long("share", [0.02, 0.5], quick=1)
 def test_people_certificates_are_valid_for_every_labelled_share(share: float) -> None:
-    world = World(BELOW, 0.9, biased=True)
-    _, certified = count_labels(
-        world, TARGET, sequences=SEQUENCES, prompts=PROMPTS, share=share, seed=int(100 * share)
-    )
-    assert not is_too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert not is_false_too_often(World(BELOW, 0.9, biased=True), share, seed=int(100 * share))
 
 
 @pytest.mark.parametrize("labels", ["judge as people", "easy ones only"])
 def test_biased_or_copied_labels_break_people_certificates(labels: str) -> None:
-    world = World(BELOW, 0.8, biased=True)
-    _, certified = count_labels(
-        world,
-        TARGET,
-        sequences=SEQUENCES,
-        prompts=PROMPTS,
-        share=0.5,
-        labels=labels,  # type: ignore[arg-type]
-        seed=7,
-    )
-    assert is_too_often(int(certified.sum()), SEQUENCES, DELTA)
+    assert is_false_too_often(World(BELOW, 0.8, biased=True), share=0.5, seed=7, labels=labels)
 
 
 @pytest.mark.long

@@ -53,6 +53,10 @@ def make_row(name: str = "q1", **changes: Any) -> dict[str, Any]:
     return {"id": name, "input": '"?"', "candidates": [make_candidate(), make_candidate(text="b")]} | changes
 
 
+def change_second(**changes: Any) -> dict[str, Any]:
+    return make_row(candidates=[make_candidate(), make_candidate(**changes)])
+
+
 def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options: Any) -> Path:
     pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema()), path, **options)
     return path
@@ -159,53 +163,17 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (make_row(candidates=[]), "candidates", "at least one"),
     (make_row(candidates=[make_candidate()]), "candidates", "found 1; expected 2"),
     (make_row(candidates=[None, make_candidate()]), "candidates[0]", "found None"),
-    (make_row(candidates=[make_candidate(), make_candidate(score=None)]), "candidates[1].score", "missing"),
-    (make_row(candidates=[make_candidate(), make_candidate(score=1.5)]), "candidates[1].score", "found 1.5"),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(score=float("nan"))]),
-        "candidates[1].score",
-        "found nan",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(correct=None)]),
-        "candidates[1].correct",
-        "unlabelled",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(text=None)]),
-        "candidates[1]",
-        "neither of text and message",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(message="{}")]),
-        "candidates[1]",
-        "both of text and message",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(text=None, message="[]")]),
-        "candidates[1].message",
-        "found []",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(text=None, message="{")]),
-        "candidates[1].message",
-        "not JSON",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", None)])]),
-        "candidates[1].scores.a",
-        "found None",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", np.inf)])]),
-        "candidates[1].scores.a",
-        "found inf",
-    ),
-    (
-        make_row(candidates=[make_candidate(), make_candidate(scores=[("a", 1.0), ("b", 1.0), ("a", 1.0)])]),
-        "candidates[1].scores",
-        "the key 'a' twice",
-    ),
+    (change_second(score=None), "candidates[1].score", "missing"),
+    (change_second(score=1.5), "candidates[1].score", "found 1.5"),
+    (change_second(score=float("nan")), "candidates[1].score", "found nan"),
+    (change_second(correct=None), "candidates[1].correct", "unlabelled"),
+    (change_second(text=None), "candidates[1]", "neither of text and message"),
+    (change_second(message="{}"), "candidates[1]", "both of text and message"),
+    (change_second(text=None, message="[]"), "candidates[1].message", "found []"),
+    (change_second(text=None, message="{"), "candidates[1].message", "not JSON"),
+    (change_second(scores=[("a", None)]), "candidates[1].scores.a", "found None"),
+    (change_second(scores=[("a", np.inf)]), "candidates[1].scores.a", "found inf"),
+    (change_second(scores=[("a", 1.0), ("b", 1.0), ("a", 1.0)]), "candidates[1].scores", "the key 'a' twice"),
 ]
 
 
@@ -228,10 +196,6 @@ def test_tabulate_of_parquet_rows_equals_the_table_of_their_records(path: Path, 
 def test_read_records_names_the_bad_parquet_row(
     path: Path, place: int, bad: dict[str, Any], field: str, words: str
 ) -> None:
-    # So that `name` stands for the id where it is to be empty.
-    bad = {key: value for key, value in bad.items() if key != "name"} | (
-        {"id": bad["name"]} if "name" in bad else {}
-    )
     rows = [make_row(f"fine {number}") for number in range(100)]
     rows.insert(place, bad if bad["id"] != "q1" else bad | {"id": "this"})
     table(path, rows)

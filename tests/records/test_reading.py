@@ -100,102 +100,72 @@ def test_read_records_accepts_a_missing_last_line_end(path: Path) -> None:
     assert len(list(read_records(path))) == 1
 
 
-LINES = [
-    pytest.param("{", "", ["not JSON", "character 2", "one object per line"], id="not JSON"),
-    pytest.param('{"id": "q1" "input": 1}', "", ["Expecting ',' delimiter", "character 13"], id="no comma"),
-    pytest.param(json.dumps(make_fields()) + " {}", "", ["not JSON", "Extra data"], id="two values"),
-    pytest.param("[1, 2]", "", ["found [1, 2]", "one JSON object"], id="no object"),
-    pytest.param("NaN", "", ["found nan", "one JSON object"], id="NaN"),
-    pytest.param('{"id": 1, "id": 2}', "", ["the key 'id' twice"], id="repeated key"),
-    pytest.param("[" * 200_000, "", ["nested too deeply"], id="deep"),
-    pytest.param('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"], id="digits"),
-    pytest.param("{}", "id", ["missing", "text, not empty"], id="no fields"),
-    pytest.param(make_fields(name=""), "id", ["found ''", "not empty"], id="empty id"),
-    pytest.param(
-        make_fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"], id="surrogate"
-    ),
-    pytest.param(make_fields(input=None), "input", ["found None", "a list of messages"], id="input"),
-    pytest.param(
-        make_fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"], id="input NaN"
-    ),
-    pytest.param(
-        make_fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"], id="inf"
-    ),
-    pytest.param(make_fields(id=1, reference=float("nan")), "id", ["found 1;"], id="first of two"),
-    pytest.param(
-        make_fields(metadata={"a": {}}), "metadata.a", ["found {}", "texts, finite numbers"], id="metadata"
-    ),
-    pytest.param(make_fields(metadata={"a": float("inf")}), "metadata.a", ["found inf"], id="metadata inf"),
-    pytest.param(make_fields(metadata=[1]), "metadata", ["found [1]", "an object"], id="metadata list"),
-    pytest.param(make_fields(cluster=3), "cluster", ["found 3"], id="cluster"),
-    pytest.param(make_fields(candidates=[]), "candidates", ["found ()", "at least one"], id="none"),
-    pytest.param(make_fields(candidates={}), "candidates", ["found {}", "a list"], id="candidates"),
-    pytest.param(make_fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"], id="candidate"),
-    pytest.param(
+# By kind of fault: the line, the field that is named, and words of the message.
+LINES: dict[str, tuple[object, str, list[str]]] = {
+    "not JSON": ("{", "", ["not JSON", "character 2", "one object per line"]),
+    "no comma": ('{"id": "q1" "input": 1}', "", ["Expecting ',' delimiter", "character 13"]),
+    "two values": (json.dumps(make_fields()) + " {}", "", ["not JSON", "Extra data"]),
+    "no object": ("[1, 2]", "", ["found [1, 2]", "one JSON object"]),
+    "NaN": ("NaN", "", ["found nan", "one JSON object"]),
+    "repeated key": ('{"id": 1, "id": 2}', "", ["the key 'id' twice"]),
+    "deep": ("[" * 200_000, "", ["nested too deeply"]),
+    "digits": ('{"id": ' + "1" * 5000 + "}", "", ["unusable JSON", "digits"]),
+    "no fields": ("{}", "id", ["missing", "text, not empty"]),
+    "empty id": (make_fields(name=""), "id", ["found ''", "not empty"]),
+    "surrogate": (make_fields(name="\ud800"), "id", ["half of a surrogate pair at character 1"]),
+    "input": (make_fields(input=None), "input", ["found None", "a list of messages"]),
+    "input NaN": (make_fields(input=[{"content": float("nan")}]), "input[0].content", ["found nan"]),
+    "inf": (make_fields(reference={"a b": [0, -1e999]}), "reference['a b'][1]", ["found -inf"]),
+    "first of two": (make_fields(id=1, reference=float("nan")), "id", ["found 1;"]),
+    "metadata": (make_fields(metadata={"a": {}}), "metadata.a", ["found {}", "texts, finite numbers"]),
+    "metadata inf": (make_fields(metadata={"a": float("inf")}), "metadata.a", ["found inf"]),
+    "metadata list": (make_fields(metadata=[1]), "metadata", ["found [1]", "an object"]),
+    "cluster": (make_fields(cluster=3), "cluster", ["found 3"]),
+    "none": (make_fields(candidates=[]), "candidates", ["found ()", "at least one"]),
+    "candidates": (make_fields(candidates={}), "candidates", ["found {}", "a list"]),
+    "candidate": (make_fields(candidates=[5]), "candidates[0]", ["found 5", "a JSON object"]),
+    "unknown": (
         make_fields(refrence=1),
         "refrence",
         ["did you mean 'reference'?", "known fields: id, input"],
-        id="unknown",
     ),
-    pytest.param(make_fields(zzz=1), "zzz", ["unknown field; known fields: id, input"], id="unknown, far"),
-    pytest.param(make_fields(text="a"), "text", ["known fields: id, input"], id="field of a candidate"),
-    pytest.param(
-        make_line(score=...), "candidates[1].score", ["missing", "smaller is better"], id="no score"
-    ),
-    pytest.param(make_line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"], id="score large"),
-    pytest.param(make_line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"], id="score small"),
-    pytest.param(make_line(score="0.5"), "candidates[1].score", ["found '0.5'", "a number"], id="score text"),
-    pytest.param(make_line(score=True), "candidates[1].score", ["found True", "a number"], id="score bool"),
-    pytest.param(
-        make_line(score=float("nan")), "candidates[1].score", ["found nan", "in [0, 1]"], id="score NaN"
-    ),
-    pytest.param(
-        make_line(correct=...), "candidates[1].correct", ["unlabelled", "label it"], id="unlabelled"
-    ),
-    pytest.param(
-        make_line(correct=None), "candidates[1].correct", ["unlabelled", "label it"], id="label null"
-    ),
-    pytest.param(
-        make_line(correct="yes"), "candidates[1].correct", ["found 'yes'", "true or false"], id="label text"
-    ),
-    pytest.param(make_line(text=...), "candidates[1]", ["neither of text and message"], id="no content"),
-    pytest.param(make_line(message={}), "candidates[1]", ["both of text and message"], id="both contents"),
-    pytest.param(make_line(text=5), "candidates[1].text", ["found 5", "text"], id="text"),
-    pytest.param(make_line(answer=5), "candidates[1].answer", ["found 5", "text"], id="answer"),
-    pytest.param(
-        make_line(scores={"a": "b"}), "candidates[1].scores.a", ["found 'b'", "finite"], id="scores"
-    ),
-    pytest.param(
-        make_line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"], id="scores inf"
-    ),
-    pytest.param(
-        make_line(scroe=0.5),
-        "candidates[1].scroe",
-        ["did you mean 'score'?", "known fields: text"],
-        id="typo",
-    ),
-    pytest.param(
+    "unknown, far": (make_fields(zzz=1), "zzz", ["unknown field; known fields: id, input"]),
+    "field of a candidate": (make_fields(text="a"), "text", ["known fields: id, input"]),
+    "no score": (make_line(score=...), "candidates[1].score", ["missing", "smaller is better"]),
+    "score large": (make_line(score=1.5), "candidates[1].score", ["found 1.5", "in [0, 1]"]),
+    "score small": (make_line(score=-1), "candidates[1].score", ["found -1", "in [0, 1]"]),
+    "score text": (make_line(score="0.5"), "candidates[1].score", ["found '0.5'", "a number"]),
+    "score bool": (make_line(score=True), "candidates[1].score", ["found True", "a number"]),
+    "score NaN": (make_line(score=float("nan")), "candidates[1].score", ["found nan", "in [0, 1]"]),
+    "unlabelled": (make_line(correct=...), "candidates[1].correct", ["unlabelled", "label it"]),
+    "label null": (make_line(correct=None), "candidates[1].correct", ["unlabelled", "label it"]),
+    "label text": (make_line(correct="yes"), "candidates[1].correct", ["found 'yes'", "true or false"]),
+    "no content": (make_line(text=...), "candidates[1]", ["neither of text and message"]),
+    "both contents": (make_line(message={}), "candidates[1]", ["both of text and message"]),
+    "text": (make_line(text=5), "candidates[1].text", ["found 5", "text"]),
+    "answer": (make_line(answer=5), "candidates[1].answer", ["found 5", "text"]),
+    "scores": (make_line(scores={"a": "b"}), "candidates[1].scores.a", ["found 'b'", "finite"]),
+    "scores inf": (make_line(scores={"a": 1e999}), "candidates[1].scores.a", ["found inf", "finite"]),
+    "typo": (make_line(scroe=0.5), "candidates[1].scroe", ["did you mean 'score'?", "known fields: text"]),
+    "only typo": (
         make_line(scroe=0.5, score=...),
         "candidates[1].scroe",
         ["unknown field; known fields: text", "did you mean 'score'?"],
-        id="only typo",
     ),
-    pytest.param(
+    "repeated key in a candidate": (
         make_line().replace('"score": 0.5, "correct": false', '"score": 0.1, "correct": false, "score": 0.9'),
         "candidates[1]",
         ["the key 'score' twice"],
-        id="repeated key in a candidate",
     ),
-    pytest.param(
+    "message": (
         make_line(text=..., message={"calls": [{"a": float("nan")}]}),
         "candidates[1].message.calls[0].a",
         ["found nan"],
-        id="message",
     ),
-]
+}
 
 
-@pytest.mark.parametrize(("bad", "field", "words"), LINES)
+@pytest.mark.parametrize(("bad", "field", "words"), LINES.values(), ids=LINES)
 def test_read_records_names_the_first_bad_line(path: Path, bad: object, field: str, words: list[str]) -> None:
     error = catch_first_error(write_lines(path, make_fields("fine"), "", bad, "{"))
     assert (error.source, error.line, error.field) == (str(path), 3, field)

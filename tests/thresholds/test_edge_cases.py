@@ -177,7 +177,12 @@ def test_edge_case_more_rows_on_the_fit_than_the_window() -> None:
     np.testing.assert_allclose(found.values, m[:200], atol=1e-12)
 
 
-def assert_order_statistics_and_highs(alphas: tuple[str, ...], along_a_slope: str) -> None:
+@pytest.mark.parametrize(
+    ("alphas", "along_a_slope"),
+    [(("0.001", "0.0009", "0.0000001"), "0.001"), (("0.999", "0.9999", "0.9999999"), "0.999")],
+    ids=["zero", "one"],
+)
+def test_edge_case_alpha_near_zero_and_one(alphas: tuple[str, ...], along_a_slope: str) -> None:
     scores = np.random.default_rng(7).random(1_200)
     for alpha in alphas:
         assert fit_constant(scores.tolist(), alpha).threshold([1.0]) == compute_order_statistic(scores, alpha)
@@ -185,14 +190,6 @@ def assert_order_statistics_and_highs(alphas: tuple[str, ...], along_a_slope: st
     expected = solve_dual_programme(features, slope_scores, along_a_slope, features[0])
     found = ConditionalThreshold(along_a_slope).fit(features, slope_scores).threshold(features[0])
     assert found == pytest.approx(expected, abs=1e-7)
-
-
-def test_edge_case_alpha_near_zero() -> None:
-    assert_order_statistics_and_highs(("0.001", "0.0009", "0.0000001"), "0.001")
-
-
-def test_edge_case_alpha_near_one() -> None:
-    assert_order_statistics_and_highs(("0.999", "0.9999", "0.9999999"), "0.999")
 
 
 def test_edge_case_one_calibration_prompt() -> None:

@@ -147,9 +147,9 @@ def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) ->
         if not free.any():
             continue
         for phi, fit in problem.solved():
-            _ridge = np.where(free, 0.0, fit.beta)
-            scores = problem.rows.scores - x @ _ridge
-            expected = solve_dual_programme(x[:, free], scores, problem.alpha, phi[free]) + phi @ _ridge
+            penalised = np.where(free, 0.0, fit.beta)
+            scores = problem.rows.scores - x @ penalised
+            expected = solve_dual_programme(x[:, free], scores, problem.alpha, phi[free]) + phi @ penalised
             value, bound = fit.compute_value(phi)
             assert value == pytest.approx(expected, abs=AGREEMENT * max(1.0, abs(value)) + bound)
 
@@ -177,9 +177,9 @@ def test_ridge_regression_keeps_no_trace_of_noise_that_breaks_ties(
     for problem in list_problems(kind, count):
         penalty = np.full(len(problem.penalty), ridge * (len(problem.rows) + 1))
         penalty[-1] = float(not problem.rows.features[:, -1].any())
-        _ridge = problem._replace(penalty=penalty)
-        for phi, fit in _ridge.solved():
-            assert max(measure_failure(_ridge, phi, fit), fit.residual) <= EQUATIONS
+        changed = problem._replace(penalty=penalty)
+        for phi, fit in changed.solved():
+            assert max(measure_failure(changed, phi, fit), fit.residual) <= EQUATIONS
 
 
 @mostly_long("kind", sorted(KINDS), quick=6)
@@ -341,25 +341,27 @@ def draw_large_rows(rng: np.random.Generator, kind: str, size: int) -> Rows:
 RIDGE = np.array([0.0, 1e-3, 1e-3, 0.1, 1e-6])
 
 
+def assert_base_equals_direct_fit(
+    rows: Rows, tau: Fraction, ridge: FloatArray, *, tied: bool = False
+) -> None:
+    """The state is compared as well, unless tied scores let several states have the same coefficients."""
+    direct = RidgeRegression(rows, tau, (rows.weights.sum() + 1) * ridge).minimise(np.zeros(len(ridge)))
+    grown = _ridge.fit_penalised_base(rows, tau, ridge)
+    assert isinstance(direct, RidgeFit)
+    np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+    if not tied:
+        np.testing.assert_array_equal(grown.vertex.basis, direct.vertex.basis)
+        np.testing.assert_array_equal(grown.vertex.below, direct.vertex.below)
+
+
 @pytest.mark.parametrize("kind", ["continuous", "tied", "hopeless", "sorted", "weighted"])
 @mostly_long(("size", "first"), [(1_500, 2_000), (3_000, 50), (9_000, 2_000), (20_000, 100)], quick=2)
 def test_fit_penalised_base_equals_the_direct_fit(
     kind: str, size: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", first)
-    rows, tau, nothing = (
-        draw_large_rows(np.random.default_rng(size), kind, size),
-        Fraction(9, 10),
-        np.zeros(5),
-    )
-    penalty = (rows.weights.sum() + 1) * RIDGE
-    direct = RidgeRegression(rows, tau, penalty).minimise(nothing)
-    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
-    assert isinstance(direct, RidgeFit)
-    np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
-    if kind != "tied":
-        np.testing.assert_array_equal(grown.vertex.basis, direct.vertex.basis)
-        np.testing.assert_array_equal(grown.vertex.below, direct.vertex.below)
+    rows = draw_large_rows(np.random.default_rng(size), kind, size)
+    assert_base_equals_direct_fit(rows, Fraction(9, 10), RIDGE, tied=kind == "tied")
 
 
 def test_fit_penalised_base_finds_a_group_too_rare_for_a_subsample() -> None:
@@ -367,21 +369,15 @@ def test_fit_penalised_base_finds_a_group_too_rare_for_a_subsample() -> None:
     for member in range(0, 20_000, 4_000 if LONG else 10_000):
         alone = (np.arange(20_000) == member)[:, None]
         grouped = replace(rows, features=np.hstack([rows.features, alone]))
-        grown = _ridge.fit_penalised_base(grouped, Fraction(1, 2), ridge)
-        direct = RidgeRegression(grouped, Fraction(1, 2), 20_001 * ridge).minimise(np.zeros(6))
-        assert isinstance(direct, RidgeFit)
-        np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+        assert_base_equals_direct_fit(grouped, Fraction(1, 2), ridge)
 
 
 def test_fit_penalised_base_accepts_a_subsample_too_small_for_the_level(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(_ridge, "FIRST_SAMPLE_SIZE", 50)
-    rows, tau = draw_large_rows(np.random.default_rng(4), "continuous", 3_000), 1 - Fraction(1, 4_000)
-    grown = _ridge.fit_penalised_base(rows, tau, RIDGE)
-    direct = RidgeRegression(rows, tau, 3_001 * RIDGE).minimise(np.zeros(5))
-    assert isinstance(direct, RidgeFit)
-    np.testing.assert_allclose(grown.beta, direct.beta, atol=1e-9)
+    rows = draw_large_rows(np.random.default_rng(4), "continuous", 3_000)
+    assert_base_equals_direct_fit(rows, 1 - Fraction(1, 4_000), RIDGE)
 
 
 def test_ridge_regression_is_bounded_by_a_penalty() -> None:

@@ -206,9 +206,8 @@ def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
                     unfitted.restore(change_arrays(data, **{name: wrong}))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
+INVALID_STATES: dict[type[ThresholdRule[Any]], list[dict[str, FloatArray]]] = {
+    ConditionalThreshold: [
         {"success_scores": np.array([0.1, 0.2, 0.3])},
         {"success_scores": np.array([0.1, 0.2, 0.3, 2.5])},
         {"features": np.empty((4, 0))},
@@ -230,16 +229,7 @@ def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
         {"scale": np.ones(3)},
         {"mixture": np.ones((2, 1))},
     ],
-)
-def test_conditional_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
-    rule = ConditionalThreshold(0.5)
-    with pytest.raises(InputError):
-        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+    MarginalThreshold: [
         {"quantile": np.array([0.1, 0.2])},
         {"quantile": np.array([2.5])},
         {"dimension": np.array([0.0])},
@@ -248,16 +238,7 @@ def test_conditional_threshold_refuses_an_invalid_state(wrong: dict[str, FloatAr
         {"dimension": np.array([1.0, 2.0])},
         {"dimension": np.empty(0)},
     ],
-)
-def test_marginal_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
-    rule = MarginalThreshold(0.5)
-    with pytest.raises(InputError):
-        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
+    LearnedThreshold: [
         {"beta": np.ones(1)},
         {"beta": np.ones(3)},
         {"kept": np.array([0.0, 0.0])},
@@ -272,11 +253,18 @@ def test_marginal_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray
         {"mixture": np.ones((2, 1))},
         {"mixture": np.ones((1, 0))},
     ],
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong"), [(rule, wrong) for rule, states in INVALID_STATES.items() for wrong in states]
 )
-def test_learned_threshold_refuses_an_invalid_state(wrong: dict[str, FloatArray]) -> None:
-    rule = LearnedThreshold(0.5)
+def test_threshold_rule_restore_refuses_an_invalid_state(
+    rule: type[ThresholdRule[Any]], wrong: dict[str, FloatArray]
+) -> None:
+    unfitted = rule(0.5)
     with pytest.raises(InputError):
-        rule.restore(change_arrays(rule.fit(FEATURES, SCORES).state_data(), **wrong))
+        unfitted.restore(change_arrays(unfitted.fit(FEATURES, SCORES).state_data(), **wrong))
 
 
 def test_apply_cap_makes_thresholds_within_error_of_the_cap_infinite() -> None:

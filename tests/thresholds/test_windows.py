@@ -117,14 +117,19 @@ def make_queries(kind: Kind, rng: np.random.Generator, features: FloatArray) -> 
     return np.vstack([features[:60], fresh, far])
 
 
-def fit_narrow_window(
-    rule: ConditionalThreshold, features: FloatArray, scores: FloatArray, keep: int
-) -> ConditionalThreshold:
-    """The rule fitted with only so many rows kept, whatever prompts need."""
+def build_neighbourhood(
+    features: FloatArray, scores: FloatArray, keep: int
+) -> tuple[Columns, Rows, Neighbourhood]:
+    """Chosen columns, all rows in them, and so many rows next to the fit."""
     columns, root = Columns.choose(features)
     rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
-    near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, keep)
-    return replace(rule, _state=ConditionalState(columns, None, near, TAU))
+    return columns, rows, Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, keep)
+
+
+def fit_narrow_window(features: FloatArray, scores: FloatArray, keep: int) -> ConditionalThreshold:
+    """The rule fitted with only so many rows kept, whatever prompts need."""
+    columns, _, near = build_neighbourhood(features, scores, keep)
+    return replace(ConditionalThreshold("0.1"), _state=ConditionalState(columns, None, near, TAU))
 
 
 def assert_same_where_known(found: Thresholds, expected: Thresholds) -> None:
@@ -143,7 +148,7 @@ def test_window_gives_the_threshold_of_the_full_data_or_none(kind: Kind, keep: i
     features, scores = kind(rng, SIZE)
     queries = make_queries(kind, rng, features)[:: 1 if LONG else 3]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries)
-    found = fit_narrow_window(ConditionalThreshold("0.1"), features, scores, keep).solve(queries)
+    found = fit_narrow_window(features, scores, keep).solve(queries)
     assert np.isinf(found.values[found.outside]).all()
     assert_same_where_known(found, everything)
 
@@ -176,9 +181,7 @@ def test_window_without_its_radius_gives_wrong_thresholds() -> None:
     features, scores = continuous(rng, SIZE)
     queries = 2.0 * features[:60]
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores).solve(queries).values
-    columns, root = Columns.choose(features)
-    rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
-    near = Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 16)
+    columns, _, near = build_neighbourhood(features, scores, 16)
     certain = PlainWindows(near, TAU)
     trusting = PlainWindows(replace(near, radius=np.inf), TAU)
     refused = wrong = 0
@@ -335,11 +338,8 @@ def test_group_too_small_to_certify_is_infinite_and_not_outside() -> None:
 def test_unbounded_descent_in_a_window_proves_nothing() -> None:
     rng = np.random.default_rng(13)
     features, scores = continuous(rng, SIZE)
-    columns, root = Columns.choose(features)
-    rows = Rows.with_unit_weights(columns.reduce(features)[0], scores)
-    window = PlainWindows(
-        Neighbourhood.build(rows, fit_base_regression(rows, TAU), root, 64), TAU
-    )._get_window(0)
+    _, rows, near = build_neighbourhood(features, scores, 64)
+    window = PlainWindows(near, TAU)._get_window(0)
     phi = 20.0 * rows.features[0]
     found = window.regression.minimise(phi)
     assert isinstance(found, Unbounded)
@@ -351,7 +351,7 @@ def test_prompt_outside_the_region_is_infinite_if_half_its_weight_is() -> None:
     """The fit at the prompt never falls as its weight grows, so a bound at less than full weight suffices."""
     rng = np.random.default_rng(15)
     features, scores = continuous(rng, SIZE)
-    rule = fit_narrow_window(ConditionalThreshold("0.1"), features, scores, 16)
+    rule = fit_narrow_window(features, scores, 16)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores)
     certain = rule.fitted.windows
     settled = 0
