@@ -81,9 +81,20 @@ def get_value(content: Any, path: Sequence[str | int]) -> Any:
 
 
 def set_value(content: Any, path: str, value: Any) -> None:
-    """Change what keys and positions between dots lead to."""
+    """Change what keys and positions between dots lead to.
+
+    Args:
+        content: Dictionaries and lists, changed in place.
+        path: Such as `certificates.0.delta`.
+        value: Another one, a function that makes it from the old one, or ... to remove the key.
+    """
     *outer, last = path.split(".")
     for step in outer:
         content = content[int(step) if isinstance(content, list) else step]
-    assert isinstance(content, list) or content.get(last) != value
-    content[int(last) if isinstance(content, list) else last] = value
+    if value is ...:
+        del content[last]
+        return
+    key: Any = int(last) if isinstance(content, list) else last
+    old = content[key] if isinstance(content, list) else content.get(key)
+    content[key] = value(old) if callable(value) else value
+    assert repr(content[key]) != repr(old)

@@ -12,7 +12,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 from langchain_cfc.guarantee.stability import PaperStability
-from tests.artifact.files import get_content, get_value, load_bytes, load_content, make_records
+from tests.artifact.files import get_content, load_bytes, load_content, make_records, set_value
 
 OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
 
@@ -146,17 +146,17 @@ def test_load_refuses_certificates_of_another_artifact(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("set_rule",), "rank"),
-        (("created_at",), "2000-01-01T00:00:00+00:00"),
-        (("calibration", "size"), 10_000),
-        (("calibration", "exchangeable"), False),
-        (("cap",), 3.0),
+        ("set_rule", "rank"),
+        ("created_at", "2000-01-01T00:00:00+00:00"),
+        ("calibration.size", 10_000),
+        ("calibration.exchangeable", False),
+        ("cap", 3.0),
     ],
 )
 def test_load_refuses_a_certified_artifact_changed_afterwards(
-    path: tuple[str, ...], value: Any, forged: dict[str, Any]
+    path: str, value: Any, forged: dict[str, Any]
 ) -> None:
-    get_value(forged, path[:-1])[path[-1]] = value
+    set_value(forged, path, value)
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load_content(forged)
 
@@ -189,25 +189,25 @@ def test_load_refuses_a_certificate_without_artifact_digest(forged: dict[str, An
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("surprise",), 1, "surprise"),
-        (("delta",), "much", "delta"),
-        (("delta",), "2", "delta"),
-        (("delta",), 0.05, "delta"),
-        (("prompts",), -1, "prompts"),
-        (("prompts",), "120", "not in the canonical form"),
-        (("shares",), [], "shares"),
-        (("mean_set_size_at_most",), None, "either the sizes of sets"),
-        (("shares", 0, "kept"), 121, None),
-        (("shares", 0, "kept"), "1", None),
-        (("shares", 0, "covered"), -1, None),
-        (("shares", 0, "kept_at_least"), 1.5, None),
-        (("shares", 0, "coverage_at_least"), -0.1, None),
+        ("surprise", 1, "surprise"),
+        ("delta", "much", "delta"),
+        ("delta", "2", "delta"),
+        ("delta", 0.05, "delta"),
+        ("prompts", -1, "prompts"),
+        ("prompts", "120", "not in the canonical form"),
+        ("shares", [], "shares"),
+        ("mean_set_size_at_most", None, "either the sizes of sets"),
+        ("shares.0.kept", 121, None),
+        ("shares.0.kept", "1", None),
+        ("shares.0.covered", -1, None),
+        ("shares.0.kept_at_least", 1.5, None),
+        ("shares.0.coverage_at_least", -0.1, None),
     ],
 )
 def test_load_refuses_an_invalid_certificate(
-    path: tuple[str | int, ...], value: Any, message: str | None, forged: dict[str, Any]
+    path: str, value: Any, message: str | None, forged: dict[str, Any]
 ) -> None:
-    get_value(forged["certificates"][0], path[:-1])[path[-1]] = value
+    set_value(forged["certificates"][0], path, value)
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(forged)
 
@@ -215,21 +215,19 @@ def test_load_refuses_an_invalid_certificate(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("certificate", "policy", "max_answers"), 0),
-        (("certificate", "policy", "min_agreement"), 0),
-        (("certificate", "policy", "min_agreement"), 99),
-        (("certificate", "max_wrong_rate"), "often"),
-        (("certificate", "delta"), "1.5"),
-        (("certificate", "groups"), []),
-        (("certificate", "surprise"), 1),
-        (("curve",), None),
+        ("certificate.policy.max_answers", 0),
+        ("certificate.policy.min_agreement", 0),
+        ("certificate.policy.min_agreement", 99),
+        ("certificate.max_wrong_rate", "often"),
+        ("certificate.delta", "1.5"),
+        ("certificate.groups", []),
+        ("certificate.surprise", 1),
+        ("curve", None),
     ],
 )
-def test_load_refuses_an_invalid_policy(
-    path: tuple[str, ...], value: Any, bot_content: dict[str, Any]
-) -> None:
+def test_load_refuses_an_invalid_policy(path: str, value: Any, bot_content: dict[str, Any]) -> None:
     load_content(bot_content)
-    get_value(bot_content["policy"], path[:-1])[path[-1]] = value
+    set_value(bot_content["policy"], path, value)
     with pytest.raises(ArtifactFormatError):
         load_content(bot_content)
 

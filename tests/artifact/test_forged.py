@@ -118,12 +118,8 @@ def make_content(name: str) -> Content:
 
 
 def set_field(path: str, value: Any) -> Forge:
-    """Set one field, given by keys and positions between dots."""
-
-    def forge(content: Content) -> None:
-        set_value(content, path, value)
-
-    return forge
+    """Set one field, or remove it."""
+    return lambda content: set_value(content, path, value)
 
 
 def without_settings(forge: Forge) -> Forge:
@@ -149,13 +145,6 @@ def lower_alpha(alpha: str) -> Forge:
     return forge
 
 
-def drop_field(name: str) -> Forge:
-    def forge(content: Content) -> None:
-        del content[name]
-
-    return forge
-
-
 def enlarge_size(content: Content) -> None:
     content["calibration"]["size"] = 10**6
     content["calibration"]["groups"][0]["size"] = 1e6
@@ -163,10 +152,6 @@ def enlarge_size(content: Content) -> None:
 
 def claim_confidence(content: Content) -> None:
     content["confidence"] = {"delta": "0.001", "names": ["1"], "prompts": 1000, "records_digest": "sha256:x"}
-
-
-def drop_counts(content: Content) -> None:
-    content["confidence"].pop("missed")
 
 
 def claim_a_test(content: Content) -> None:
@@ -225,7 +210,7 @@ FORGED: list[tuple[str, str, Forge]] = [
     ("size", "tiny", without_settings(set_field("calibration.size", 10**6))),
     ("size and its group", "tiny", without_settings(enlarge_size)),
     ("exchangeable", "clusters", without_settings(set_field("calibration.exchangeable", True))),
-    ("slack dropped", "stability", without_settings(drop_field("stability"))),
+    ("slack dropped", "stability", without_settings(set_field("stability", ...))),
     ("confidence claimed", "hat", without_settings(claim_confidence)),
     ("confidence of the learned rule", "learned", set_field("confidence", {"delta": "0.1", "names": ["1"]})),
     ("delta of tested levels", "tested", without_settings(set_field("confidence.delta", "0.000000000001"))),
@@ -235,7 +220,7 @@ FORGED: list[tuple[str, str, Forge]] = [
         "tested",
         without_settings(set_field("confidence.names", ["1", "group(topic)=river"])),
     ),
-    ("counts of tested levels dropped", "tested", drop_counts),
+    ("counts of tested levels dropped", "tested", set_field("confidence.missed", ...)),
     ("confidence of the marginal rule", "marginal", set_field("confidence", STRICT_CONFIDENCE)),
     ("delta of the marginal rule", "confident", set_field("confidence.delta", "0.0001")),
     ("delta of the grouped rule", "grouped", set_field("confidence.delta", "0.000000000001")),
@@ -264,13 +249,13 @@ FORGED: list[tuple[str, str, Forge]] = [
     ),
     ("unit of a wrong rate", "bot", set_field("policy.certificate.unit", "claims")),
     ("draw rule", "drawn by a rule", set_field("draws", "lead(2, at_most=4)")),
-    ("draw rule dropped", "drawn by a rule", drop_field("draws")),
+    ("draw rule dropped", "drawn by a rule", set_field("draws", ...)),
     ("cap", "hopeless", without_settings(set_field("cap", 1.0001))),
     ("a larger cap", "hopeless", without_settings(set_field("cap", 3.0))),
     ("cap without effect", "tiny", set_field("cap", 1.0001)),
     ("n", "tiny", set_field("n", 3)),
-    ("randomised", "randomised", drop_field("randomised")),
-    ("sets that may be empty", "tiny", drop_field("never_empty")),
+    ("randomised", "randomised", set_field("randomised", ...)),
+    ("sets that may be empty", "tiny", set_field("never_empty", ...)),
     ("set rule", "tiny", set_field("set_rule", "best_prefix")),
     ("a terminal escape", "tiny", without_settings(set_field("created_at", "\x1b]0;pwn\x07\x1b[31m"))),
     ("a script", "tiny", without_settings(set_field("library_version", "<script>alert(1)</script>"))),
@@ -332,7 +317,7 @@ FOUND: list[tuple[str, str, Forge]] = [
         set_field("confidence.prompts", 0),
     ),
     ("the counts are not for the levels", "tested", set_field("confidence.missed", {"0.01": 0})),
-    ("the counts are not for the levels", "tested", drop_counts),
+    ("the counts are not for the levels", "tested", set_field("confidence.missed", ...)),
     ("0 of 1 prompts missed do not certify 0.3", "certified", claim_a_test),
     (
         "only the conditional rule has counts of missed prompts",

@@ -16,7 +16,15 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.errors import ArtifactDigestError, ArtifactError, ArtifactFormatError
 from langchain_cfc.records import Provenance
-from tests.artifact.files import get_content, get_value, load_bytes, load_content, make_records, seal_content
+from tests.artifact.files import (
+    get_content,
+    get_value,
+    load_bytes,
+    load_content,
+    make_records,
+    seal_content,
+    set_value,
+)
 from tests.lengths import LONG
 
 Load = Callable[[bytes], CalibrationArtifact]
@@ -224,38 +232,38 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("n",), 0, "n >= 1"),
-        (("n",), "4", "n: "),
-        (("n",), 4.0, "n: "),
-        (("n",), True, "n: "),
-        (("cap",), 2, "not in the canonical form"),
-        (("cap",), 1.0, "cap must be"),
-        (("cap",), "2.0", "cap: "),
-        (("cap",), None, "cap: "),
-        (("set_rule",), "everything", "unknown set rule"),
-        (("set_rule",), ["all"], "set_rule: "),
-        (("threshold_rule",), "magic", "threshold_rule: "),
-        (("threshold_rule",), "learned", "state"),
-        (("levels",), [], "at least one level"),
-        (("levels",), {}, "levels: "),
-        (("features",), {}, "text and terms"),
-        (("features", "text"), "no_such(thing)", "unknown name"),
-        (("features", "terms"), [], "terms"),
-        (("features", "terms", 0, "cuts"), ["0.5"], "cuts"),
-        (("features", "terms", 1, "categories"), ["b", "a"], "ascending"),
-        (("provenance", "n"), 0, r"provenance\.n"),
-        (("provenance",), 1, "provenance: "),
-        (("calibration", "split", "fit"), 1.5, "share"),
-        (("calibration", "split", "seed"), 0, r"calibration\.split\.seed"),
-        (("calibration", "within_clusters"), "some", r"calibration\.within_clusters"),
-        (("calibration", "sketch"), [1], r"calibration\.sketch"),
-        (("created_at",), None, "created_at"),
+        ("n", 0, "n >= 1"),
+        ("n", "4", "n: "),
+        ("n", 4.0, "n: "),
+        ("n", True, "n: "),
+        ("cap", 2, "not in the canonical form"),
+        ("cap", 1.0, "cap must be"),
+        ("cap", "2.0", "cap: "),
+        ("cap", None, "cap: "),
+        ("set_rule", "everything", "unknown set rule"),
+        ("set_rule", ["all"], "set_rule: "),
+        ("threshold_rule", "magic", "threshold_rule: "),
+        ("threshold_rule", "learned", "state"),
+        ("levels", [], "at least one level"),
+        ("levels", {}, "levels: "),
+        ("features", {}, "text and terms"),
+        ("features.text", "no_such(thing)", "unknown name"),
+        ("features.terms", [], "terms"),
+        ("features.terms.0.cuts", ["0.5"], "cuts"),
+        ("features.terms.1.categories", ["b", "a"], "ascending"),
+        ("provenance.n", 0, r"provenance\.n"),
+        ("provenance", 1, "provenance: "),
+        ("calibration.split.fit", 1.5, "share"),
+        ("calibration.split.seed", 0, r"calibration\.split\.seed"),
+        ("calibration.within_clusters", "some", r"calibration\.within_clusters"),
+        ("calibration.sketch", [1], r"calibration\.sketch"),
+        ("created_at", None, "created_at"),
     ],
 )
 def test_load_refuses_an_invalid_value_and_names_its_field(
-    path: tuple[str | int, ...], value: object, message: str, *, complete_content: dict[str, Any]
+    path: str, value: object, message: str, *, complete_content: dict[str, Any]
 ) -> None:
-    get_value(complete_content, path[:-1])[path[-1]] = value
+    set_value(complete_content, path, value)
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(complete_content)
 

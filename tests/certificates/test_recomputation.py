@@ -15,7 +15,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError, CFCWarning
 from langchain_cfc.records import Provenance
-from tests.artifact.files import get_value, make_records, seal_content
+from tests.artifact.files import make_records, seal_content, set_value
 from tests.artifact.goldens import certify_by_people, make_claims
 from tests.cli.running import run
 from tests.lengths import mostly_long
@@ -100,42 +100,36 @@ def test_recompute_certificates_of_a_plain_artifact_is_empty() -> None:
     assert recompute_certificates(calibrate(RECORDS, alpha="0.3", features="1")) == []
 
 
-SHARE = ("certificates", 0, "shares", 0)
-COVERAGE = ("policy", "coverage", 0, "shares", 0)
 # Genuine artifact, field, and change: a bound that is worse than its counts give loads, and must be found.
-WORSE: list[tuple[str, tuple[Any, ...], Callable[[Any], Any]]] = [
-    ("sets", (*SHARE, "kept_at_least"), lambda bound: bound - 0.01),
-    ("sets", (*SHARE[:3], 2, "coverage_at_least"), lambda bound: bound / 2),
-    ("sets", (*SHARE, "kept"), lambda count: count + 1),
-    ("sets", ("certificates", 1, "delta"), lambda _: "0.1"),
-    ("claims", (*SHARE, "kept_at_least"), lambda bound: bound - 0.01),
-    ("draw rule", (*SHARE, "coverage_at_least"), lambda bound: bound - 0.01),
-    ("policy on sets", (*COVERAGE, "kept_at_least"), lambda bound: bound - 0.01),
-    ("policy on sets", ("policy", "curve", 0, "wrong_rate_at_most"), lambda bound: min(1.0, bound + 0.01)),
+WORSE: list[tuple[str, str, Callable[[Any], Any]]] = [
+    ("sets", "certificates.0.shares.0.kept_at_least", lambda bound: bound - 0.01),
+    ("sets", "certificates.0.shares.2.coverage_at_least", lambda bound: bound / 2),
+    ("sets", "certificates.0.shares.0.kept", lambda count: count + 1),
+    ("sets", "certificates.1.delta", lambda _: "0.1"),
+    ("claims", "certificates.0.shares.0.kept_at_least", lambda bound: bound - 0.01),
+    ("draw rule", "certificates.0.shares.0.coverage_at_least", lambda bound: bound - 0.01),
+    ("policy on sets", "policy.coverage.0.shares.0.kept_at_least", lambda bound: bound - 0.01),
+    ("policy on sets", "policy.curve.0.wrong_rate_at_most", lambda bound: min(1.0, bound + 0.01)),
     (
         "policy on the mean score",
-        ("policy", "curve", 3, "wrong_rate_at_most"),
+        "policy.curve.3.wrong_rate_at_most",
         lambda bound: min(1.0, bound + 0.01),
     ),
-    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound - 0.05),
+    ("people", "people_certificates.0.at_least", lambda bound: bound - 0.05),
     # One by people is better than its evidence: only the whole computation shows it.
-    ("people", ("people_certificates", 0, "at_least"), lambda bound: bound + 0.05),
-    ("people", ("people_certificates", 0, "delta"), lambda _: "0.01"),
-    ("people", ("people_certificates", 0, "agreed"), lambda count: count - 1),
-    ("people", ("people_certificates", 0, "labelled"), lambda count: count + 1),
-    ("people", ("people_evidence", 0, "outcomes"), lambda outcomes: outcomes.replace("+", "-", 3)),
-    ("people", ("people_evidence", 0, "share"), lambda share: share / 2),
+    ("people", "people_certificates.0.at_least", lambda bound: bound + 0.05),
+    ("people", "people_certificates.0.delta", lambda _: "0.01"),
+    ("people", "people_certificates.0.agreed", lambda count: count - 1),
+    ("people", "people_certificates.0.labelled", lambda count: count + 1),
+    ("people", "people_evidence.0.outcomes", lambda outcomes: outcomes.replace("+", "-", 3)),
+    ("people", "people_evidence.0.share", lambda share: share / 2),
 ]
 
 
-def save_tampered(
-    artifact: CalibrationArtifact, path: tuple[Any, ...], change: Callable[[Any], Any], folder: Path
-) -> Path:
+def save_tampered(artifact: CalibrationArtifact, path: str, value: Any, folder: Path) -> Path:
     """A file in which one field is changed and every digest fits."""
     content = json.loads(json.dumps(artifact.model_dump(mode="json")))
-    inner = get_value(content, path[:-1])
-    old, inner[path[-1]] = inner[path[-1]], change(inner[path[-1]])
-    assert inner[path[-1]] != old
+    set_value(content, path, value)
     file = folder / "tampered.json"
     file.write_bytes(seal_content(content))
     return file
@@ -144,7 +138,7 @@ def save_tampered(
 @mostly_long(("name", "path", "change"), WORSE, quick=4)
 def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
     name: str,
-    path: tuple[Any, ...],
+    path: str,
     change: Callable[[Any], Any],
     made: dict[str, CalibrationArtifact],
     tmp_path: Path,
@@ -158,29 +152,29 @@ def test_inspect_verify_finds_a_bound_not_given_by_its_counts(
 
 
 # Bounds that are better than their counts give are refused on loading, as in `tests/artifact/test_forged.py`.
-BETTER: list[tuple[str, tuple[Any, ...], Any]] = [
-    ("claims", (*SHARE, "kept_at_least"), 0.999),
-    ("claims", ("certificates", 0, "claims", "mean_at_most"), 0.0),
-    ("claims", ("certificates", 0, "claims", "at_most"), 0),
-    ("draw rule", (*SHARE, "kept_at_least"), 0.999),
-    ("policy on the mean score", ("policy", "certificate", "max_wrong_rate"), "0.2"),
-    ("policy on the mean score", ("policy", "others", 0, "groups", 0, "wrong"), 0),
-    ("people", ("people_certificates", 0, "unit"), "claims"),
-    ("people", ("people_certificates", 0, "alpha"), "0.2"),
-    ("people", ("people_certificates", 0, "artifact_digest"), "sha256:1"),
-    ("people", ("people_certificates", 0, "agreed"), 201),
-    ("people", ("people_certificates", 0, "prompts"), 201),
-    ("people", ("people_evidence", 0, "alpha"), "0.2"),
-    ("people", ("people_evidence", 0, "outcomes"), "+"),
-    ("people", ("people_evidence", 0, "strata"), "9" * 200),
+BETTER: list[tuple[str, str, Any]] = [
+    ("claims", "certificates.0.shares.0.kept_at_least", 0.999),
+    ("claims", "certificates.0.claims.mean_at_most", 0.0),
+    ("claims", "certificates.0.claims.at_most", 0),
+    ("draw rule", "certificates.0.shares.0.kept_at_least", 0.999),
+    ("policy on the mean score", "policy.certificate.max_wrong_rate", "0.2"),
+    ("policy on the mean score", "policy.others.0.groups.0.wrong", 0),
+    ("people", "people_certificates.0.unit", "claims"),
+    ("people", "people_certificates.0.alpha", "0.2"),
+    ("people", "people_certificates.0.artifact_digest", "sha256:1"),
+    ("people", "people_certificates.0.agreed", 201),
+    ("people", "people_certificates.0.prompts", 201),
+    ("people", "people_evidence.0.alpha", "0.2"),
+    ("people", "people_evidence.0.outcomes", "+"),
+    ("people", "people_evidence.0.strata", "9" * 200),
 ]
 
 
 @pytest.mark.parametrize(("name", "path", "value"), BETTER)
 def test_load_refuses_a_better_bound_than_its_counts_give(
-    name: str, path: tuple[Any, ...], value: Any, made: dict[str, CalibrationArtifact], tmp_path: Path
+    name: str, path: str, value: Any, made: dict[str, CalibrationArtifact], tmp_path: Path
 ) -> None:
-    file = save_tampered(made[name], path, lambda _: value, tmp_path)
+    file = save_tampered(made[name], path, value, tmp_path)
     with pytest.raises(ArtifactFormatError):
         CalibrationArtifact.load(file)
 
