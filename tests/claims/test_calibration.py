@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.certificates import certify
-from langchain_cfc.cli.commands import app
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
@@ -21,6 +18,7 @@ from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_tau, conformal_rank
 from tests.claims.worlds import count_unsupported, make_answers, make_answers_with_outputs
+from tests.cli.running import run
 from tests.factories import make_artifact, make_records
 
 FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
@@ -190,22 +188,19 @@ def rename_records(records: list[Any]) -> list[Any]:
     return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records[:100]]
 
 
-def test_calibrate_and_evaluate_commands_accept_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_calibrate_and_evaluate_commands_accept_claims(tmp_path: Path) -> None:
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(10), 300), Provenance(n=1, unit="claims"))
     options = ["--unit", "claims", "--alpha", "0.2", "--test-fraction", "0.3", "--out", str(out)]
-    shown = CliRunner().invoke(app, ["calibrate", str(path), *options])
-    assert shown.exit_code == 0, shown.output
-    assert "no unsupported" in " ".join(shown.output.split())
-    shown = CliRunner().invoke(app, ["evaluate", str(out), str(path)])
-    assert shown.exit_code == 0, shown.output
-    assert "claims kept" in shown.output
-    assert "unsupported, of those shown" in shown.output
-    assert max(map(len, shown.output.splitlines())) <= 80
-    report = json.loads(CliRunner().invoke(app, ["evaluate", str(out), str(path), "--json"]).output)
+    shown = run("calibrate", path, *options)
+    assert shown.code == 0, shown.err
+    assert "no unsupported" in " ".join(shown.out.split())
+    shown = run("evaluate", out, path)
+    assert shown.code == 0, shown.err
+    assert "claims kept" in shown.out
+    assert "unsupported, of those shown" in shown.out
+    assert max(map(len, (shown.out + shown.err).splitlines())) <= 80
+    report = run("evaluate", out, path, "--json").data
     assert report["methods"]["conditional"]["claims"]["kept"] > 0.1
 
 

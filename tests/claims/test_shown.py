@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_policy
 from langchain_cfc.certificates.coverage import compute_outcomes
-from langchain_cfc.cli.commands import app
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT, make_artifact, make_chain
 from tests.claims.worlds import make_answers
+from tests.cli.running import run
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
@@ -145,29 +144,26 @@ def test_unattainable_share_of_claims_is_refused_with_its_counts() -> None:
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 
 
-def test_commands_report_the_certified_share_of_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_commands_report_the_certified_share_of_claims(tmp_path: Path) -> None:
     path, out = tmp_path / "records.jsonl", tmp_path / "artifact.json"
     write_records(path, make_answers(np.random.default_rng(1), 1000), Provenance(n=1, unit="claims"))
     options = ["--unit", "claims", "--max-wrong-rate", RATE, "--test-fraction", "0.2", "--out", str(out)]
-    shown = CliRunner().invoke(app, ["calibrate", str(path), "--features", "1", *options])
-    assert shown.exit_code == 0, shown.output
-    words = " ".join(shown.output.split())
+    shown = run("calibrate", path, "--features", "1", *options)
+    assert shown.code == 0, shown.err
+    words = " ".join((shown.out + shown.err).split())
     assert "Of the claims that an answer shows, at most 30 % are unsupported on average" in words
     assert "unsupported at most" in words
     assert "agreeing" not in words
-    shown = CliRunner().invoke(app, ["inspect", str(out), "--details"])
-    assert shown.exit_code == 0, shown.output
-    assert "candidate" not in shown.output
-    assert "extractor" not in shown.output
-    assert "claims        of one answer" in shown.output
-    shown = CliRunner().invoke(app, ["evaluate", str(out), str(path)])
-    assert shown.exit_code == 0, shown.output
-    words = " ".join(shown.output.split())
+    shown = run("inspect", out, "--details")
+    assert shown.code == 0, shown.err
+    assert "candidate" not in shown.out + shown.err
+    assert "extractor" not in shown.out + shown.err
+    assert "claims        of one answer" in shown.out
+    shown = run("evaluate", out, path)
+    assert shown.code == 0, shown.err
+    words = " ".join(shown.out.split())
     assert "of one claim drawn from each" in words
-    assert max(map(len, shown.output.splitlines())) <= 80
+    assert max(map(len, (shown.out + shown.err).splitlines())) <= 80
     report = evaluate(CalibrationArtifact.load(out), make_answers(np.random.default_rng(2), 300))
     assert report.answers is not None
     assert not report.answers.contradicted

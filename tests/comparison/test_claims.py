@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from langchain_cfc import evaluate
 from langchain_cfc.calibration import calibrate
-from langchain_cfc.cli.commands import app
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import compare
 from langchain_cfc.experiments.methods import Method, Pool, Split, get_methods
@@ -19,6 +16,7 @@ from langchain_cfc.experiments.metrics import CLAIMS_FIGURES, Outcomes, compute_
 from langchain_cfc.records import Claim, ClaimsRecord, Provenance, tabulate, write_records
 from langchain_cfc.set_rules import Claims
 from tests.claims.worlds import make_answers, make_answers_with_outputs
+from tests.cli.running import run
 
 # The most confident unsupported claim of four calibration answers of each topic.
 MISTAKES = {"a": (0.2, 0.4, 0.6, 0.8), "b": (0.1, 0.3, 0.5, 0.7)}
@@ -154,20 +152,17 @@ def test_compare_claims_refuses_options_for_answers(options: dict[str, object], 
         compare(make_answers(np.random.default_rng(5), 60), **{"alpha": 0.2, "splits": 1, **options})  # type: ignore[arg-type]
 
 
-def test_compare_claims_command_prints_table_and_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_compare_claims_command_prints_table_and_json(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     write_records(path, make_answers(np.random.default_rng(6), 200), Provenance(n=1, unit="claims"))
     options = ["compare", str(path), "--unit", "claims", "--splits", "2", "--jobs", "1"]
-    shown = CliRunner().invoke(app, [*options, "--alpha", "0.2", "--alpha", "0.3"])
-    assert shown.exit_code == 0, shown.output
-    assert max(map(len, shown.output.splitlines())) <= 80
-    assert "conditional-back-off" in shown.output
-    assert "claims kept; alpha" in shown.output
-    shown = CliRunner().invoke(app, [*options, "--metric", "selective_accuracy"])
-    assert shown.exit_code == 2
-    assert "claims_kept" in shown.output
-    data = json.loads(CliRunner().invoke(app, [*options, "--alpha", "0.2", "--json"]).stdout)
+    shown = run(*options, "--alpha", "0.2", "--alpha", "0.3")
+    assert shown.code == 0, shown.err
+    assert max(map(len, (shown.out + shown.err).splitlines())) <= 80
+    assert "conditional-back-off" in shown.out
+    assert "claims kept; alpha" in shown.out
+    shown = run(*options, "--metric", "selective_accuracy")
+    assert shown.code == 2
+    assert "claims_kept" in shown.err
+    data = run(*options, "--alpha", "0.2", "--json").data
     assert data["unit"] == "claims"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from langchain_cfc import calibrate, evaluate, write_records
-from langchain_cfc.cli.commands import app
 from langchain_cfc.demo import load_recording
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CalibrationError, InputError
@@ -20,6 +17,7 @@ from langchain_cfc.experiments import DrawSuggestion, list_draw_rules, suggest_d
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.report.plots import plot_draw_rules
 from langchain_cfc.verifiers import SelfConsistency
+from tests.cli.running import run
 from tests.recordings import list_facts
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
@@ -113,22 +111,19 @@ def test_suggest_draws_refuses_invalid_options(
 
 
 @pytest.mark.long
-def test_suggest_draws_command_prints_table_plot_and_json(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
+def test_suggest_draws_command_prints_table_plot_and_json(tmp_path: Path) -> None:
     records, picture, out = tmp_path / "records.jsonl", tmp_path / "rules.png", tmp_path / "artifact.json"
     write_records(records, list_facts()[::3], load_recording().provenance)
     options = ["--draws", "--alpha", "0.2", "--splits", "2", "--jobs", "1", "--cost-per-candidate", "0.01"]
-    shown = CliRunner().invoke(app, ["suggest", str(records), *options, "--plot", str(picture)])
-    assert shown.exit_code == 0, shown.output
-    assert "saves" in shown.output
+    shown = run("suggest", records, *options, "--plot", picture)
+    assert shown.code == 0, shown.err
+    assert "saves" in shown.out
     assert picture.read_bytes().startswith(b"\x89PNG")
-    *lines, command = shown.output.strip().splitlines()
+    *lines, command = shown.out.strip().splitlines()
     assert max(map(len, lines)) <= 80
     arguments = command.replace("'", "").split(" ", 3)[:3]
     assert arguments == ["langchain-cfc", "calibrate", str(records)]
-    data = json.loads(CliRunner().invoke(app, ["suggest", str(records), *options, "--json"]).output)
+    data = run("suggest", records, *options, "--json").data
     made = calibrate(load_recording(), alpha=0.2, draws=data["chosen"], fit_fraction=0.3, test_fraction=0.2)
     made.save(out)
     assert evaluate(made, load_recording()).mean_draws is not None
