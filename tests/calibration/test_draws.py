@@ -130,9 +130,8 @@ def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> 
     artifact = calibrate_with("below(0.3, rounds=2+2+4)", score_by_votes(make_records()), VOTES)
     counts = tabulate_draws(artifact, score_by_votes(make_records(1, 40))).draws.counts
     assert set(counts.tolist()) == {2, 4, 8}
-    assert (
-        calibrate_with(draws).draws == draws
-    )  # one that scores each candidate by itself may stop at the first
+    # A verifier that scores each candidate by itself may stop at the first.
+    assert calibrate_with(draws).draws == draws
 
 
 @pytest.mark.parametrize(

@@ -247,9 +247,8 @@ def test_category_seen_only_in_held_out_prompts_is_unknown_and_flagged(part: str
     strangers = np.array([one in some for one in records])
     assert (changed.feature_map.has_unknown_category(decide(changed, mixed).features) == strangers).all()
     known = tabulate([one for one in records if one not in some]).draws
-    assert (
-        decide(changed, mixed).thresholds[~strangers].tolist() == decide(changed, known).thresholds.tolist()
-    )
+    among_strangers = decide(changed, mixed).thresholds[~strangers]
+    assert among_strangers.tolist() == decide(changed, known).thresholds.tolist()
 
 
 def test_fitted_map_refuses_unknown_categories_by_name() -> None:

@@ -131,9 +131,8 @@ def test_effective_alpha_is_saved_and_served() -> None:
     assert level.effective_alpha is not None
     assert loaded.rule().alpha == level.effective_alpha
     same = decide(loaded, DRAWS)
-    assert (
-        same.thresholds.tobytes() == decide(calibrate_at(level.effective_alpha), DRAWS).thresholds.tobytes()
-    )
+    direct = decide(calibrate_at(level.effective_alpha), DRAWS)
+    assert same.thresholds.tobytes() == direct.thresholds.tobytes()
     # The marginal rule beside it, to be compared with, stays that of the level asked for.
     plain = decide(calibrate_at("0.3"), DRAWS, marginal=True)
     assert decide(loaded, DRAWS, marginal=True).thresholds.tobytes() == plain.thresholds.tobytes()

@@ -64,9 +64,8 @@ def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options:
 
 def test_write_records_writes_the_parquet_schema_and_provenance(path: Path) -> None:
     provenance = Provenance(n=3, verifier={"id": "judge"})
-    assert (
-        write_records(path, [make_record("q1"), make_record("q2", metadata={"topic": "é"})], provenance) == 2
-    )
+    records = [make_record("q1"), make_record("q2", metadata={"topic": "é"})]
+    assert write_records(path, records, provenance) == 2
     schema = pq.read_schema(path)
     assert schema.equals(parquet_schema())
     assert schema.metadata == parquet_schema(provenance).metadata

@@ -229,9 +229,8 @@ def test_window_keeps_all_rows_only_of_the_group_at_the_cap() -> None:
     rng = np.random.default_rng(18)
     group = np.repeat(np.arange(40), 500)
     scores = rng.random(20_000)
-    scores[group == 7] = np.where(
-        np.arange(500) < 100, 2.0, rng.random(500)
-    )  # (N_g + 1) tau is just above 400
+    # (N_g + 1) tau is just above 400.
+    scores[group == 7] = np.where(np.arange(500) < 100, 2.0, rng.random(500))
     features = np.eye(40)[group]
     rule = ConditionalThreshold("0.2").fit(features, scores)
     kept = rule.state_data()["features"].sum(axis=0)
