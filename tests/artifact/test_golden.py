@@ -29,7 +29,7 @@ def test_golden_files_of_this_release_cover_the_whole_format() -> None:
     own = [path for path in GOLDEN if path.parent.name == __version__]
     assert {path.stem for path in own} == set(MAKERS)
     contents = [json.loads(path.read_bytes())["content"] for path in own]
-    # A field that no file has could change unnoticed.
+    # A field that is in no file could change unnoticed.
     assert set().union(*contents) == set(ArtifactContent.model_fields)
     assert {one["threshold_rule"] for one in contents} == {"conditional", "marginal", "grouped", "learned"}
 

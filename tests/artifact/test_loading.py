@@ -130,7 +130,7 @@ DIGEST = "does not match its digest"
         ({"version": 0}, ArtifactFormatError, VERSION.format("0")),
         ({"version": "2"}, ArtifactFormatError, VERSION.format("'2'")),
         ({"version": None}, ArtifactFormatError, VERSION.format("None")),
-        # It only equals the number.
+        # 2.0 equals 2 but is written differently.
         ({"version": 2.0}, ArtifactDigestError, None),
         ({"digest": ""}, ArtifactDigestError, DIGEST),
         ({"digest": "sha256:" + "0" * 64}, ArtifactDigestError, DIGEST),
@@ -146,7 +146,7 @@ def test_load_refuses_an_invalid_envelope(
         load_content(content, **envelope)
 
 
-# From here on the digest matches: somebody has sealed content that `save` did not write.
+# From here on the digest matches content that `save` did not write.
 
 
 def list_objects(

@@ -93,7 +93,7 @@ def test_require_signature_accepts_a_file_a_text_or_several_keys(
     assert CalibrationArtifact.load(path, require_signature=key.line) == artifact
     assert load_signed(path, key.public.read_text()) == artifact
     assert load_signed(path, other_key.public, key.line) == artifact
-    # Without the policy, everything is as ever.
+    # Without the policy, no signature is needed.
     path.with_name("artifact.json.sig").unlink()
     assert CalibrationArtifact.load(path) == artifact
 
@@ -108,7 +108,7 @@ def test_require_signature_refuses_another_key(path: Path, key: Key, other_key: 
 
 def test_require_signature_refuses_an_artifact_changed_after_signing(path: Path, key: Key) -> None:
     sign_artifact(path, key)
-    # By careless hands, which the digest finds, too, and by a forger who computes all of it again.
+    # Changed by accident, which the digest finds as well, and by a forger who computes the digest again.
     original = path.read_bytes()
     path.write_bytes(original.replace(b'"n": 4,', b'"n": 5,'))
     with pytest.raises(ArtifactDigestError):
@@ -177,7 +177,7 @@ def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: K
     with pytest.raises(InputError, match="the key cannot be read"):
         load_signed(path, tmp_path / "none.pub")
     with pytest.raises(InputError, match="expected an Ed25519 public key"):
-        load_signed(path, key.private)  # a slip that would put the private key onto servers
+        load_signed(path, key.private)  # a mistake that would put the private key on servers
     curve = ec.generate_private_key(ec.SECP256R1()).public_key()
     with pytest.raises(InputError, match=r"expected an Ed25519 public key .* found a"):
         load_signed(path, curve.public_bytes(ENCODING.PEM, PUBLIC.SubjectPublicKeyInfo).decode())
@@ -185,7 +185,7 @@ def test_require_signature_refuses_missing_or_unreadable_keys(path: Path, key: K
     several.write_text(f"{key.line}\n{key.line}\n")
     with pytest.raises(InputError, match="one per file"):
         load_signed(path, several)
-    # One key that cannot be read is not passed over.
+    # A key that cannot be read is an error.
     with pytest.raises(InputError, match="the key cannot be read"):
         load_signed(path, key.public, tmp_path / "none.pub")
 

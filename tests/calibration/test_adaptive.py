@@ -154,7 +154,7 @@ def test_config_from_artifact_reproduces_adaptive_alpha(
     world = draw_world(1, 300)
     first = calibrate(world, alpha="0.1", adaptive_alpha=True)
     assert calibrate(world, **config.options()).digest == first.digest
-    # A map that came fitted keeps the levels that it came with.
+    # A map that was fitted before keeps its levels.
     given = calibrate(world, alpha="0.1", adaptive_alpha=True, features=artifact.feature_map)
     assert given.calibration.fit_size == 0
     options = CalibrationConfig.from_artifact(given).options()

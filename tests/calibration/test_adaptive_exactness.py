@@ -153,7 +153,7 @@ def make_map_of_neighbours(known: LabelledBatch) -> FeatureMap:
 def test_adaptive_levels_fitted_on_calibration_prompts_break_the_promise(
     fitted_on: LabelledBatch, broken: bool
 ) -> None:
-    """However poor the levels are, they are kept if other prompts gave them, and need not be if these did.
+    """Levels fitted on other prompts are kept, however poor; levels fitted on the same prompts may not be.
 
     Where other prompts gave the levels, 0.3 of the calibration prompts that are stated 95 % have no correct
     candidate, so that no threshold can be certified at 95 % and nothing is missed. Where the calibration
@@ -171,7 +171,7 @@ def test_adaptive_levels_fitted_on_calibration_prompts_break_the_promise(
 
 
 def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
-    """Whoever asks at 80 % and, where the set is empty, again at 90 %, is stated 90 % and kept a half.
+    """Asking at 80 % and, where the set is empty, again at 90 % states 90 % there and keeps only half.
 
     A candidate that is correct comes with a uniform score, so that sets at 80 % end near 0.8 and those at
     90 % near 0.9. Among prompts whose score lies above 0.8, half lie above 0.9. 1,000 of 5,000 are such: the

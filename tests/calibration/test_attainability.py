@@ -92,7 +92,7 @@ def test_calibrate_refuses_an_unattainable_target_and_says_what_would_do() -> No
     assert f"at least {needed} such prompts are needed" in message
     assert "allow_unattainable=True" in message
     assert calibrate(make_some_hopeless(20, 3), alpha="0.1905", features="1").alphas == ("0.1905",)
-    # The promised size does do: so many prompts with that share.
+    # The size that is named suffices: so many prompts with that share.
     calibrate(
         make_some_hopeless(needed, needed - math.floor(needed * Fraction("0.85"))), alpha="0.18", features="1"
     )
@@ -138,11 +138,11 @@ def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     group = artifact.calibration.groups[2]
     named = f"topic: b (smallest alpha {group.smallest_alpha:.3f})"
     assert len(caught) == 1
-    assert caught[0].filename == __file__  # whoever called `calibrate` is shown
+    assert caught[0].filename == __file__  # the caller of `calibrate` is shown
     assert f"1 guaranteed group(s), whose prompts will often be flagged: {named}" in message
     assert group.name == "group(topic)=b"
     assert "topic: a" not in message
-    # The warning tells the truth: these prompts are flagged, and no others.
+    # The warning is correct: these prompts are flagged, and no others.
     asked = tabulate(make_half_hopeless_topic())
     flagged = decide(artifact, asked.draws).not_certifiable
     assert [entries["topic"] == "b" for entries in asked.draws.metadata] == flagged.tolist()

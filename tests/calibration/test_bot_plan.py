@@ -54,7 +54,7 @@ def test_plan_bot_steps_equal_a_search_over_all_sizes() -> None:
         assert step.wrong_rate == sum(labels[:answered]) / answered
         size = find_size_by_search(sum(labels[:answered]), answered, 0.1, 0.2 * MAIN_SHARE)
         needed.append(math.inf if size is None else math.ceil(math.ceil(size * 240 / answered) / 0.75))
-    # What certifies a larger share certifies this one too.
+    # A size that certifies a larger share certifies this one too.
     expected = [min(needed[place:]) for place in range(len(needed))]
     assert [
         math.inf if step.prompts_needed is None else step.prompts_needed for step in plan.steps

@@ -201,7 +201,7 @@ def make_records(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list
 
 
 def rescore(records: Sequence[PromptRecord], combination: Combination) -> list[PromptRecord]:
-    """The records as if somebody else had scored them with the combination."""
+    """The records with the score of the combination for every candidate."""
 
     def score(candidate: Candidate) -> dict[str, Any]:
         assert candidate.scores is not None

@@ -85,7 +85,7 @@ def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list
     [
         ({}, None),
         ({"n": 3}, 3),
-        # As many as are recorded are all, and a rule says by itself how many.
+        # n is not stated if it is the recorded number, or if a draw rule states it.
         ({"n": 4}, None),
         ({"draws": "lead(1, at_most=4)"}, None),
         ({"draws": "lead(1, at_most=3)"}, None),
@@ -169,7 +169,7 @@ def test_config_from_artifact_reproduces_the_artifact(
         ({"cap": 1.0}, "cap must be"),
         ({"shift": "meta(ratio) + 1"}, "the end, after one statistic"),
         ({"shift": "no_such"}, "unknown name"),
-        # What would do nothing, because it needs another option.
+        # Options that would have no effect without another one.
         ({"penalised": "all"}, "penalised: needs a ridge"),
         ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
         ({"delta": "0.2"}, "delta: nothing here uses it"),
@@ -301,7 +301,7 @@ def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
     assert not flagged.accepted.any()
     assert flagged.reason(0) == "not_certifiable"
     assert "the claim is vacuous, and every prompt is flagged" in loaded.guarantee("0.2").heuristics[0]
-    # The other level is served as ever, and so is the marginal rule beside the first.
+    # The other level is served as usual, and so is the marginal rule beside the first.
     assert decide(loaded, draws, "0.9").accepted.any()
     assert decide(loaded, draws, "0.2", marginal=True).accepted.any()
 
@@ -438,7 +438,7 @@ def test_shift_threshold_is_the_weighted_order_statistic() -> None:
         expected = success[order][reached.argmax()] if reached.any() else np.inf
         found = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": ratio}])).thresholds
         assert found[0] == pytest.approx(expected)
-    # Without the weights it is another.
+    # Control: without the weights the threshold is another.
     plain = decide(calibrate(records, alpha="0.3", features="1"), CandidateBatch.of([[0.5] * 4]))
     shifted = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": 30.0}]))
     assert shifted.thresholds[0] != plain.thresholds[0]
@@ -490,7 +490,7 @@ def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
 
 
 def test_levels_share_delta_if_a_policy_chooses_among_them() -> None:
-    # Whichever level labels choose, its promise has to hold: all of them at once.
+    # Labels choose the level, so the promises of all levels have to hold together.
     options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
     alone = make_config(alpha=["0.3", "0.4"], **options).make_rule("0.3")
     chosen = make_config(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).make_rule("0.3")

@@ -113,7 +113,7 @@ def test_agreement_scores_are_those_of_the_verifier_on_the_prefix(draws: str) ->
 
 
 def test_agreement_scores_of_all_candidates_differ_from_those_of_the_prefix() -> None:
-    # The control: what a calibration that reuses them would see.
+    # The control: scores that a calibration would use if it kept those of all candidates.
     artifact = calibrate_with(RULES[0], score_by_votes(make_records()), VOTES)
     voted = score_by_votes(make_records(1, 40))
     table = tabulate_draws(artifact, voted)
@@ -389,7 +389,7 @@ def test_calibrate_n_refuses_fewer_candidates_than_the_verifier_compared() -> No
         calibrate(voted, n=3, provenance=VOTES, **options)
     with pytest.raises(InputError, match=words):
         compare(voted, n=3, alpha=0.3, splits=2, methods="marginal", provenance=VOTES)
-    # As many as were recorded, or scores that do not depend on the others.
+    # Allowed: the recorded number, or scores that do not depend on the other candidates.
     short = score_by_votes(make_records(), 3)
     artifact = calibrate(short, provenance=VOTES.model_copy(update={"n": 3}), **options)
     assert calibrate(make_records(), n=3, provenance=SEPARATE, **options).n == artifact.n == 3

@@ -36,7 +36,7 @@ def test_orientation_warning_appears_only_for_reversed_scores() -> None:
     records = list_facts()
     assert catch_orientation_warnings(records) == []
     [warned] = catch_orientation_warnings(flip_scores(records))
-    assert warned.filename == __file__  # whoever called `calibrate` is shown
+    assert warned.filename == __file__  # the caller of `calibrate` is shown
     # All prompts calibrate here, so that the figures are those of the whole file.
     labelled = tabulate(flip_scores(records))
     found = compute_auroc(labelled.draws.scores, labelled.correct, ORIENTATION_CONFIDENCE)

@@ -443,7 +443,7 @@ def test_plan_from_pilot_on_the_demo_recording(demo: LabelledBatch) -> None:
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(demo.correct.any(axis=1).mean())
     assert shares[0] == pytest.approx(demo.correct.mean())
-    # the rarest topic within reach decides: 81 of 1,224 prompts
+    # the rarest attainable topic decides: 81 of 1,224 prompts
     assert plan.labelled_prompts == math.ceil(Fraction(295 * 1224, 81) / Fraction("0.64")) == 6966
 
 

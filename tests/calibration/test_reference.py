@@ -25,7 +25,7 @@ def get_reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str 
     return {(one.name, one.alpha): one for one in artifact.reference}
 
 
-# Prompts of one score leave groups empty.
+# With one score for all prompts, some groups are empty.
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None:
     records = make_prompts(1, 300)
@@ -68,13 +68,13 @@ def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
         else:
             # A sum of independent draws of mean `size` and variance at most that: within five deviations.
             assert abs(sum(counts) - sizes[name]) <= 5 * sizes[name] ** 0.5
-    # Within a group, what is the same for all its members says nothing.
+    # Within a group, a statistic that is the same for all members is not counted.
     inside = get_reference_by_name(artifact)["bins(mean_score, 3)[0]", None]
     assert not any(name.startswith("bins") for name in inside.counts)
     assert "1" in inside.counts
 
 
-# Few right candidates leave sets empty.
+# With few right candidates, some sets are empty.
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 def test_reference_counts_decisions_on_held_out_prompts() -> None:
     records = make_prompts(1, 300, right=0.4)

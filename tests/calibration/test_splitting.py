@@ -101,7 +101,7 @@ def test_split_never_divides_a_cluster() -> None:
     clusters = {name: {record.cluster for record in part} for name, part in parts.items()}
     assert all(len(found) > 10 for found in clusters.values())
     assert sum(len(found) for found in clusters.values()) == 100
-    # Ids alone would have torn clusters apart.
+    # Control: a split by ids alone divides clusters.
     alone = list_parts(artifact, [record.model_copy(update={"cluster": None}) for record in records])
     torn = {name: {int(record.id[1:]) // 3 for record in part} for name, part in alone.items()}
     assert torn["fit"] & torn["test"]
@@ -165,7 +165,7 @@ def test_feature_map_is_fitted_on_the_fit_split_alone() -> None:
     calibrated, held_out = changing("calibration"), changing("test")
     assert calibrated.features == first.features
     assert calibrated.arrays != first.arrays
-    # What is held out plays no role but one: the decisions on it are counted, to be compared with later ones.
+    # Held-out prompts are used for reference counts alone, which later decisions are compared with.
     assert remove_date(held_out) != remove_date(first)
     assert remove_date_and_levels(held_out) == remove_date_and_levels(first)
     # Control: prompts of the fit split do move the cut-offs.

@@ -126,7 +126,7 @@ def test_splits_and_certificates_use_a_fair_sample_of_weighted_prompts(weighted:
     assert evaluate(artifact, weighted).n_test == sizes["test"]
     certificate = certify(artifact, weighted).certificates[0]
     assert certificate.prompts == sizes["certification"]
-    # What is counted to tell drift by is what later prompts are like.
+    # The reference counts for drift are over prompts like the later ones.
     counted = next(one for one in artifact.reference if one.alpha is None)
     assert sum(counted.counts["1"]) == stayed["calibration"] < facts.size
 
@@ -152,7 +152,7 @@ def test_functions_without_weights_refuse_weighted_tables(weighted: LabelledBatc
         suggest(weighted, alpha=ALPHA)
     with refused:
         tabulate(weighted)
-    # A fair sample of them will do.
+    # A fair sample of them is accepted.
     assert tabulate(split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
 
 
@@ -165,7 +165,7 @@ def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: Lab
         for use in (evaluate, certify):
             with pytest.raises(InputError, match="their weights are missing here"):
                 use(artifact, alike)
-    # Other prompts may be anything.
+    # Prompts outside the calibration records need no weights.
     first, second = np.array_split(np.arange(len(weighted)), 2)
     artifact = calibrate(weighted.take(first), **OPTIONS)
     assert evaluate(artifact, alike.take(second)).n_test == len(second)

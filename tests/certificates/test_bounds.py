@@ -85,7 +85,7 @@ def compute_lower_failure(bound: Bound, size: int, delta: float) -> float:
 
 
 def make_wald_bound(sign: float) -> Bound:
-    """The bound by the normal approximation, which everybody uses and which is no bound."""
+    """The bound by the normal approximation, which is in wide use but not valid."""
 
     def bound(count: int, size: int, delta: float) -> float:
         share = count / size
@@ -226,7 +226,7 @@ def test_binomial_p_value_does_not_reject_at_exactly_the_level() -> None:
 @pytest.mark.parametrize("size", [1, 7, 10**6])
 def test_binomial_p_value_at_rates_of_zero_and_one(size: int) -> None:
     for count in (0, size // 2, size):
-        # No event is too few where none can be expected.
+        # At a rate of 0 no count is too small.
         assert binomial_p_value(count, size, 0) == binomial_p_value(count, size, Fraction(0)) == 1.0
     # A probability above 1 is ruled out by any trial without the event; all events rule nothing out.
     assert binomial_p_value(size - 1, size, 1.0) == binomial_p_value(0, size, Fraction(1)) == 0.0
@@ -364,7 +364,7 @@ def test_mean_upper_bound_scales_with_its_values() -> None:
 
 
 def compute_normal_bound(values: FloatArray, largest: float, delta: float) -> float:
-    """Mean plus a normal quantile of standard errors, which is no bound."""
+    """Mean plus a normal quantile of standard errors, which is not a valid bound."""
     deviation = float(values.std(ddof=1))
     return min(
         largest, float(values.mean()) + float(stats.norm.isf(delta)) * deviation / math.sqrt(len(values))
@@ -381,7 +381,7 @@ def compute_two_point_failure(bound: Any, size: int, delta: float) -> float:
     """The largest failure probability for values 0 and 1, exactly: the bound depends on a binomial count."""
     counts = np.arange(size + 1)
     bounds = np.array([bound(np.repeat([0.0, 1.0], [size - k, k]), 1.0, delta) for k in counts])
-    assert (bounds[: size // 2] < 1.0).all()  # A bound that says nothing would never fail.
+    assert (bounds[: size // 2] < 1.0).all()  # A trivial bound would never fail.
     return max(
         float(stats.binom.pmf(counts[bounds < p], size, p).sum())
         for p in list_rates_beyond(bounds.tolist(), 1.0)
@@ -420,7 +420,7 @@ def is_alarm(failed: int) -> bool:
 @pytest.mark.parametrize("law", LAWS)
 def test_mean_upper_bound_holds_for_several_laws(law: str) -> None:
     assert not is_alarm(count_failures(law, mean_upper_bound))
-    # The bound says something, or it could not fail.
+    # The bound is not trivial: a trivial one could not fail.
     _, draw = LAWS[law]
     rng = np.random.default_rng(6)
     assert law == "skewed to the left" or all(

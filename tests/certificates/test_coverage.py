@@ -133,7 +133,7 @@ def test_certify_counts_flagged_prompts_as_kept_and_not_covered() -> None:
 
 @functools.cache
 def make_soft_world() -> tuple[CalibrationArtifact, LabelledBatch]:
-    """An artifact of soft weightings and 20,000 prompts, whose labels play no role in who speaks for whom."""
+    """An artifact of soft weightings, and 20,000 prompts; samples for a weighting do not depend on labels."""
     rng = np.random.default_rng(0)
     size = 20_000
     scores = rng.random((size, 4)) * rng.random((size, 1))
@@ -164,7 +164,7 @@ def test_sample_groups_draws_as_many_prompts_as_a_weighting_weighs() -> None:
         tolerance = math.sqrt(2 * variance * logarithm) + logarithm / 3
         assert abs(one.members.sum() - f.sum()) <= tolerance
         off[one.name] = abs((f > 0).sum() - f.sum()) > tolerance
-        if one.name.startswith("group"):  # where the weight is 0 or 1, nothing is left to chance
+        if one.name.startswith("group"):  # weights of 0 and 1 leave nothing to chance
             np.testing.assert_array_equal(one.members, f == 1.0)
         assert not one.members[f == 0.0].any()
     # To take every prompt that weighs something instead is noticed for each soft weighting.
@@ -214,7 +214,7 @@ def test_sample_groups_draws_independently_for_each_weighting() -> None:
     members = {one.name: one.members for one in sample_groups(artifact, labelled, x)}
     f = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
     names = [name for name in f if name.startswith("hat(")]
-    # With one lot for all, whoever speaks for the lighter of two speaks for the heavier as well.
+    # With one random number for all, a prompt in the lighter sample is in the heavier as well.
     lots = labelled.draws.scores[:, 0]
     apart = shared = 0
     for one in names:
@@ -278,7 +278,7 @@ def test_certify_refuses_calibration_records() -> None:
         certify(calibrate_known(), KNOWN)
     with pytest.raises(OverlapError):
         certify(calibrate_known(), [*FRESH, *KNOWN[:200]])
-    # A part held out for evaluation is none for certificates.
+    # The part that is held out for evaluation cannot certify.
     with pytest.raises(OverlapError):
         certify(calibrate_known(test_fraction=0.3), KNOWN)
     assert certify(calibrate_known(), FRESH).certificates
@@ -314,7 +314,7 @@ def test_certify_refuses_calibration_records_under_a_shift() -> None:
     artifact = calibrate_known(shift="meta(ratio)", certification_fraction=0.3)
     with pytest.raises(OverlapError):
         certify(artifact, KNOWN)
-    # Records from where it is served do.
+    # Records from where the artifact is served are accepted.
     assert certify(artifact, FRESH).certificates
 
 
@@ -354,7 +354,7 @@ def test_certificate_names_the_artifact_without_certificates() -> None:
     twice = certify(certified, FRESH, alpha="0.3")
     assert {one.artifact_digest for one in twice.certificates} == {artifact.digest}
     assert artifact.certificates == []  # nothing is written into the artifact given
-    # Another artifact, be it by a bit, has another digest.
+    # An artifact that differs in one bit has another digest.
     other = certify(artifact.model_copy(update={"set_rule": "rank"}), FRESH, alpha="0.2")
     assert other.certificates[0].artifact_digest != artifact.digest
     loaded = reload_artifact(twice)

@@ -175,7 +175,7 @@ def test_forecast_labels_is_within_a_factor_of_three() -> None:
     assert expected is not None
     assert (needed - so_far) / 3 < expected < 3 * (needed - so_far)
     assert state.forecast_labels(0.75, 0.05, rest) == 0
-    # Nine in ten do not reach 0.95, and ten prompts reach nothing.
+    # A rate of nine in ten does not reach 0.95, and ten prompts certify nothing.
     assert early.forecast_labels(0.95, 0.05, rest) is None
     short = JudgedPrompts(strata[:10], inclusion[:10], prompts.sampled[:10])
     assert early.forecast_labels(0.75, 0.05, short) is None

@@ -47,7 +47,7 @@ def list_steps(alpha: str) -> list[str]:
 
 @functools.cache
 def calibrate_at(alpha: str) -> CalibrationArtifact:
-    """At a level that nobody tests, from the same calibration prompts."""
+    """Calibrate on the same prompts at a level that is not tested."""
     return calibrate(
         KNOWN, alpha=alpha, features=FEATURES, certification_fraction=0.3, allow_unattainable=True
     )
@@ -69,7 +69,7 @@ def test_confident_level_is_the_last_step_before_the_first_failure(alpha: str, d
         if stats.binom.cdf(count, len(tests), float(alpha)) > float(delta):
             break
         passed.append(step)
-    assert 0 < len(passed) < 20  # so that a test failed, and not the first
+    assert 0 < len(passed) < 20  # so that a later test failed
     (level,) = artifact.levels
     assert (level.alpha, level.effective_alpha) == (alpha, passed[-1])
     # What is served is what passed, to the bit.
@@ -117,7 +117,7 @@ def test_confident_levels_are_served_at_least_as_tested() -> None:
         assert (served.thresholds >= tested.thresholds).all()
         count = count_missed(loaded, level.alpha, tests)
         assert stats.binom.cdf(count, len(tests), float(level.alpha)) <= 0.05
-    # Sets grow as alpha falls, as ever.
+    # Sets grow as alpha falls.
     found = [decide(loaded, DRAWS, alpha).thresholds for alpha in alphas]
     assert (found[0] >= found[1]).all()
     assert (found[1] >= found[2]).all()
@@ -177,7 +177,7 @@ def test_level_test_ignores_later_steps_that_would_pass() -> None:
     # By itself the last step passes.
     alone = levels_tested(artifact, tests, {"0.3": ["0.3"]}, "0.05")
     assert [(one.alpha, one.effective_alpha) for one in alone.levels] == [("0.3", None)]
-    # Nothing is kept of the steps that are not served.
+    # The artifact holds only the steps that are served.
     assert len(served.arrays) < len(artifact.arrays)
 
 

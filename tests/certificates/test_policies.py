@@ -178,7 +178,7 @@ def test_compute_outcomes_equals_plain_loops(
     plain = compute_plainly(frozen, tests, alpha, policy)
     assert list(zip(answered.tolist(), (answered & seen.wrong).tolist(), strict=True)) == plain
     assert sum(answered) > 0
-    # An empty set is no wrong answer, whatever stands in the first slot.
+    # An empty set does not count as a wrong answer, whatever the first candidate is.
     empty = ~seen.decisions.accepted.any(axis=1)
     assert empty.any() != never_empty
     assert not seen.wrong[empty].any()
@@ -200,7 +200,7 @@ def test_policy_decides_each_prompt_alone_as_in_a_batch(set_rule: str, tests: La
         assert alone.best[0] == together.best[row]
         assert alone.agreement[0] == together.agreement[row]
         assert alone.distinct_answers[0] == together.distinct_answers[row]
-    # A policy withholds sets, and changes none.
+    # A policy withholds sets without changing them.
     every = decide(artifact, tests.draws)
     np.testing.assert_array_equal(every.accepted, together.accepted)
     assert every.answered.sum() > together.answered.sum()
@@ -210,7 +210,7 @@ def test_policy_on_agreement_needs_answers(frozen: CalibrationArtifact) -> None:
     draws = CandidateBatch.of([[0.1] * 4], metadata=[{"topic": "art"}])
     with pytest.raises(InputError, match="agreement needs the candidates' answers"):
         _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
-    # The number of accepted candidates is the most distinct answers that there can be.
+    # The number of accepted candidates bounds the number of distinct answers.
     assert not decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=3)).answered[0]
     assert decide(frozen, draws, "0.2", policy=AnswerPolicy(max_answers=4)).answered[0]
 
@@ -241,7 +241,7 @@ def test_policies_tested_do_not_depend_on_certification_labels(
         other = run(tuning, permute_labels(tests, seed), "0.6")
         assert tested(other) == tested(first)
         assert wrongs(other) != wrongs(first)  # the labels did change something
-    # The labels of the tuning prompts do have a say.
+    # The labels of the tuning prompts do influence which policies are tested.
     assert tested(run(permute_labels(tuning, 0), tests, "0.6")) != tested(first)
 
 
@@ -486,7 +486,7 @@ def test_calibrate_bot_stores_policy_level_and_groups(bot: CalibrationArtifact) 
     assert (certificate.max_wrong_rate, certificate.delta) == ("0.1", "0.1")
     assert certificate.records_digest == compute_records_digest(tests)
     assert certificate.artifact_digest == artifact.frozen_digest != artifact.digest
-    # Nobody named a level, so that the policy's is left; where some were named, all of them are.
+    # No level was asked for, so only the policy's is kept; levels that are asked for are all kept.
     assert artifact.alphas == (certificate.alpha,)
     assert calibrate(FEWER, alpha=ALPHAS, features="group(topic)", max_wrong_rate="0.1").alphas == (*ALPHAS,)
     loaded = reload_artifact(artifact)
@@ -563,7 +563,7 @@ def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact)
     assert wrong == (seen.wrong & seen.decisions.answered).tolist()
     everyone = certificate.groups[0]
     assert (sum(not one.abstained for one in results), sum(wrong)) == (everyone.answered, everyone.wrong)
-    # Without bot mode more is answered.
+    # Control: without bot mode more prompts are answered.
     every = make_replay_chain(artifact, asked, alpha=certificate.alpha)
     more = [every.invoke(one.input) for one in asked]
     assert sum(not one.abstained for one in more) > everyone.answered

@@ -87,7 +87,7 @@ def test_recompute_certificates_names_each_check(name: str, made: dict[str, Cali
 def test_recompute_certificates_finds_a_size_bound_below_the_mean(
     name: str, made: dict[str, CalibrationArtifact]
 ) -> None:
-    # Such an artifact does not load; this one never was a file.
+    # Such an artifact does not load, so it is made in memory.
     [one] = made[name].certificates
     claims = one.claims and one.claims.model_copy(update={"mean_at_most": one.claims.mean - 0.01})
     size = None if one.mean_set_size is None else one.mean_set_size - 0.01

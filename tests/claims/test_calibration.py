@@ -64,7 +64,7 @@ def test_evaluate_claims_figures_equal_a_count_by_hand(artifact: CalibrationArti
     counts = [(sum(row), len(row)) for row, flag in zip(kept, hard, strict=True) if flag]
     assert group.claims is not None
     assert group.claims.kept == pytest.approx(sum(a for a, _ in counts) / sum(b for _, b in counts))
-    # What is useful stands beside the promise: neither everything nor nothing is kept.
+    # The figures of usefulness are not trivial: neither everything nor nothing is kept.
     assert 0.2 < own.claims.kept < 0.9
     assert own.claims.unsupported_kept < own.claims.unsupported - 0.1
 

@@ -125,7 +125,7 @@ def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> Non
 
 
 def test_fast_claims_reader_decodes_ordinary_lines() -> None:
-    # Without this the test above could pass by never decoding anything.
+    # Otherwise the test above could pass because nothing is ever decoded.
     for plain in (
         make_fields(),
         make_fields(answer=ANSWER),

@@ -110,7 +110,7 @@ def test_property_groups_are_bins_of_statistics_and_categories() -> None:
         "group(topic)",
         "group(even)",
     ]
-    # Those that nearly never vary are left out, the others not.
+    # Statistics that almost never vary are left out, the others are not.
     for name in STATISTICS:
         values = np.sort(draws.precomputed[name])
         varies = len({*values[[60, 120, 180, 240]].tolist()} - {values[0]}) > 0

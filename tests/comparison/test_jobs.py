@@ -42,7 +42,7 @@ def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.Monk
     assert [number for number, _, _ in found] == list(range(8))
     assert {told for _, told, _ in found} == {"1"}
     assert os.getpid() not in {process for _, _, process in found}
-    # The control: in this process nothing is told.
+    # The control: this process is not told the number of threads.
     assert measure_splits(read_threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
 
 
@@ -115,7 +115,7 @@ def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
 
 SCRIPT = """
 import faulthandler, os, sys
-faulthandler.dump_traceback_later(25)  # should it not end, its standard error says where it is
+faulthandler.dump_traceback_later(25)  # if it does not end, its standard error says where it stopped
 sys.path.insert(0, {root!r})
 from langchain_cfc.experiments.splits import measure_splits
 from tests.comparison.sent import sleep_and_return

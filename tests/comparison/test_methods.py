@@ -253,7 +253,7 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
             cut_short += bool(
                 cut and not np.array_equal(made.sets.accepted, make_sets_at(split, thresholds, cut=False))
             )
-        # The control: our convention gives others.
+        # The control: our convention gives other thresholds.
         mine = get_method("conditional").make(split, alpha)
         ours_differs += not np.array_equal(
             mine.sets.accepted, make_sets_at(split, expected["CFC-FULL"][0], cut=False)
@@ -293,7 +293,7 @@ def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
     ):
         made = get_method(name).make(split, alpha)
         assert bool(made.sets.accepted.all()) == all_accepted
-    # With our convention nothing is left to promise, and all is flagged.
+    # With our convention every prompt is flagged.
     plain = get_method("conditional")
     assert isinstance(plain, ThresholdMethod)
     made = replace(plain, stability=PaperStability.from_constant()).make(split, "0.05")
@@ -313,7 +313,7 @@ def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
             assert cut.thresholds is full.thresholds
             assert (cut.sets.accepted <= full.sets.accepted).all()
             assert (cut.sets.accepted != full.sets.accepted).any()
-            # What was cut comes after the best candidate, which stays.
+            # Only candidates after the best one are cut.
             assert np.array_equal(cut.sets.best, full.sets.best)
             assert np.array_equal(cut.sets.accepted.any(axis=1), full.sets.accepted.any(axis=1))
     # Ours calibrates on what it serves, so that its thresholds differ.

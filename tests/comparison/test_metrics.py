@@ -107,7 +107,7 @@ def compute_figures_plainly(made: MethodOutput, correct: BoolArray, member: Floa
     }
 
 
-# Which group is worst on average, one split cannot tell.
+# One split does not know which group is worst on average.
 OF_A_SPLIT = set(FIGURES) - {"worst_group_kept_promise"}
 
 

@@ -73,7 +73,7 @@ def make_fixed_rule(accept: float, stop: float) -> SamplingRule:
         ([0.6, 0.3, 0.9, 0.1, 0.2], [0, 1, 2, 3, 4], 0.6, -math.inf, ([0, 1, 3, 4], 5)),
         # A repeat is rejected, and so is its better score: it cannot stop the drawing.
         ([0.5, 0.1, 0.4], [0, 0, 2], 1.0, 0.2, ([0, 2], 3)),
-        # Unless what it repeats was rejected itself.
+        # A repeat of a rejected candidate can be accepted.
         ([0.5, 0.1, 0.4], [0, 0, 2], 0.4, 0.2, ([1], 2)),
     ],
 )
@@ -95,7 +95,7 @@ def test_sampling_rule_without_answers_counts_no_repeats() -> None:
 def draw_plainly(
     scores: Sequence[float], codes: Sequence[int], accept: float, stop: float
 ) -> tuple[list[int], int]:
-    """One prompt by the letter of the method: draw, reject, and stop, with no array in sight."""
+    """One prompt as the method is defined: draw, reject, and stop, in loops without arrays."""
     kept: list[int] = []
     for slot, (score, answer) in enumerate(zip(scores, codes, strict=True)):
         if score <= accept and answer not in {codes[one] for one in kept}:
@@ -256,7 +256,7 @@ def test_sampling_rule_passes_a_bad_configuration_by_the_binomial_tail() -> None
         return bool(min(law.cdf(count), law.sf(count - 1)) > FALSE_ALARM / 2)
 
     assert follows(passed)
-    # A share of misses that merely looks good is one of a bad configuration half of the time.
+    # Control: a share of misses below alpha comes from a bad configuration half of the time.
     assert not follows(plainly)
 
 

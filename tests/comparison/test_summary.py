@@ -60,7 +60,7 @@ def test_compute_spread_omits_undefined_splits() -> None:
 
 
 def test_compute_spread_of_one_split_has_no_narrow_interval() -> None:
-    # An interval of no width would say that the figure is known for sure.
+    # An interval of width zero would claim that the figure is known exactly.
     for values in ([0.25], [NAN, 0.25]):
         found = compute_spread(np.array(values), 1.0)
         assert found is not None

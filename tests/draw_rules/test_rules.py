@@ -86,7 +86,7 @@ def test_draw_rule_depends_only_on_the_prefix(
 
 @dataclass(frozen=True)
 class StopsAtTheBest(DrawRule):
-    """Peeks: it stops at the candidate of lowest score among all recorded ones."""
+    """An invalid rule: it stops at the lowest score of all recorded candidates, drawn or not."""
 
     def count_draws(self, recorded: CandidateBatch, rescore: Rescore | None = None) -> IntArray:
         del rescore

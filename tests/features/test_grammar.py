@@ -85,7 +85,7 @@ def test_canonical_feature_text_parses_to_the_same_map(texts: list[str]) -> None
     try:
         features = FeatureMap.parse("+".join(texts))
     except FeatureError as error:
-        # The same term written in two ways; anything else would be a text that the grammar allows, refused.
+        # Only a term that is written in two ways may be refused; the grammar allows all other texts.
         assert "repeats" in str(error)  # noqa: PT017  (only some of the texts raise)
         return
     assert FeatureMap.parse(features.text) == features

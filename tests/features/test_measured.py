@@ -58,7 +58,7 @@ def test_precompute_statistics_measures_every_possible_statistic() -> None:
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         Statistic("entropy").values(without)
     assert Statistic("mean_score").values(without).tolist() == [0.375, 0.5]
-    # Looked up, not computed: a value that is not so comes out.
+    # The value is looked up and not computed: a wrong one is returned as it is.
     wrong = replace(without, precomputed={"mean_score": np.array([7.0, 8.0])})
     assert Statistic("mean_score").values(wrong).tolist() == [7.0, 8.0]
     assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]

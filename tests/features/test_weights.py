@@ -96,7 +96,7 @@ def test_guaranteed_weights_are_their_stated_functions_and_not_negative(
 @settings(derandomize=True)
 @given(maps, seeds)
 def test_guaranteed_weights_are_positive_for_some_fitted_prompt(text: str, seed: int) -> None:
-    # A function that is zero everywhere would be a promise about nobody.
+    # A function that is zero everywhere would make an empty promise.
     fit = make_wide_draws(seed, 60, 1.0)
     features = FeatureMap.parse(text).fit(fit)
     for weight in features.guaranteed_weights():

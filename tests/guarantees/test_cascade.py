@@ -66,6 +66,6 @@ def test_escalation_chain_calibrated_on_all_prompts_breaks_its_promise() -> None
     first = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
     same = calibrate_table(draw_prompts(rng, rng.random(PROMPTS) < 0.5))
     hard = rng.random(PROMPTS) < 0.5
-    # By itself it does as it promises.
+    # Control: by itself it keeps its promise.
     assert not is_rarely_kept(same, hard, rng)
     assert is_rarely_kept(same, find_escalated(first, rng), rng)

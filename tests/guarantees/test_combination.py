@@ -76,7 +76,7 @@ def compute_tails(total: int, sizes: list[int]) -> tuple[float, float]:
 
 
 def calibrate_on_fitted_prompts(records: list[PromptRecord]) -> CalibrationArtifact:
-    """What nobody may do: the combination has seen the labels that its scores then calibrate with."""
+    """Forbidden: the combination is fitted to the labels that its scores are calibrated with."""
     labelled, raw = tabulate_raw(records, NAMES)
     combination = fit_combination(NAMES, raw, labelled)
     scores = combination.score_all(raw).tolist()

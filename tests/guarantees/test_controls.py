@@ -181,7 +181,7 @@ LEVELS = ("0.05", "0.1", "0.2", "0.3", "0.4", "0.5")
 def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     # The loosest level at which there is an answer at all, and the strictest where there is none. Of prompts
     # that end at a level, 1 - alpha should be covered: E 1{level chosen} (kept - tau) >= 0, which holds for
-    # levels chosen by lot. A gain is at most alpha; at 0.05 the bets resolve 0.006.
+    # levels chosen at random. A gain is at most alpha; at 0.05 the bets resolve 0.006.
     rng = np.random.default_rng(5)
     features = fit_map("hat(meta(difficulty), 3)", rng)
     by_lot: dict[str, list[float]] = {level: [] for level in LEVELS}

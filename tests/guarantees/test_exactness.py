@@ -117,7 +117,7 @@ def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.Monk
         drawn.append(int(rng.integers(2**bits)))
         return drawn[-1]
 
-    # The source nobody can steer is replaced by one that can be repeated.
+    # A seeded generator replaces the secret source, so that the test can be repeated.
     monkeypatch.setattr(secrets, "randbits", seeded)
     results = serve_prompts(artifact, test)
     assert len(set(drawn)) == len(test)
@@ -235,7 +235,7 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
         )
 
     assert all(off(name, np.array(stated[name])) < ALARM for name in weights if name != "1")
-    # Whoever expects no cost is wrong.
+    # Control: an estimated cost of zero is wrong.
     assert max(off(name, np.zeros(len(gaps[name]))) for name in weights) > ALARM
 
 

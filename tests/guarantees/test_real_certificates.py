@@ -484,6 +484,6 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
     assert said == {"certified": (False, True, False), "bot": (False, True, True)}.get(
         way, (True, False, False)
     )
-    # Neither all nor none: what was compared is worth comparing.
+    # Some prompts are answered and some are not, so that the comparison can fail.
     assert 0 < seen.decisions.answered.sum() < len(table)
     assert 0 < seen.wrong.sum() < len(table)

@@ -50,7 +50,7 @@ def test_reproduce_study_follows_the_protocol_of_the_paper(trivia: StudyReport) 
 
 def test_reproduce_study_has_about_as_many_hard_prompts_as_the_paper(trivia: StudyReport) -> None:
     easy, hard = trivia.comparison.methods["ICP"].groups
-    # The top 7.5 % of the larger of two ranks, and whoever is tied with them.
+    # The top 7.5 % of the larger of two ranks, and all prompts tied with them.
     assert hard.n / (easy.n + hard.n) >= 0.075
 
 

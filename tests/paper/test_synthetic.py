@@ -129,7 +129,7 @@ def test_synthetic_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
     for other in OTHER_SHAPES:
         assert not do_shapes_fit(other, drawn)
     assert not is_far_from(drawn.draws.scores[~drawn.correct], lambda v: v)
-    # Not those of the correct ones, which would be of no use then.
+    # Control: scores of correct candidates are not uniform.
     assert is_far_from(drawn.draws.scores[drawn.correct], lambda v: v)
 
 

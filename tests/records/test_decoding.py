@@ -158,10 +158,10 @@ def test_decode_lines_rejects_repeated_keys_that_the_parser_accepts() -> None:
 def test_decode_lines_without_the_quotation_count_accepts_repeated_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Negative control of the whole comparison: a decoder that does not count is found out.
+    # Negative control of the whole comparison: it fails for a decoder that does not count.
     text = json.dumps(make_fields()).replace('"score": 0.5', '"score": 0.1, "score": 0.5').encode()
-    honest = decoding_module._count_quotation_marks
-    monkeypatch.setattr(decoding_module, "_count_quotation_marks", lambda lines: honest(lines) - 4)
+    original = decoding_module._count_quotation_marks
+    monkeypatch.setattr(decoding_module, "_count_quotation_marks", lambda lines: original(lines) - 4)
     assert decode_lines([text]) is not None
     with pytest.raises(RecordError, match="twice"):
         parse_record(text, "records", 1)

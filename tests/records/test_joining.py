@@ -1,4 +1,4 @@
-"""Tables made batch by batch by whoever holds numbers already, such as a database."""
+"""Tables joined from batches of numbers that are at hand already, for instance in a database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_concatenated_batches_equal_the_table_of_their_records() -> None:
     )
     labelled, _ = tabulate_raw(data, ["judge"])
     assert get_parts(joined) == get_parts(labelled)
-    # Batches in another order are another table.
+    # Batches in another order give another table.
     other = LabelledBatch.concatenate([make_batch(data[7:]), make_batch(data[:7])])
     assert get_parts(other) != get_parts(labelled)
 

@@ -85,7 +85,7 @@ def test_write_records_and_read_records_round_trip(
     again = read_records(path)
     assert list(again) == data
     assert again.provenance == provenance
-    # Equality takes 1, 1.0 and True for the same; what is written does not.
+    # 1, 1.0 and True are equal in Python, but are written differently.
     before = path.read_bytes()
     write_records(path, again)
     assert path.read_bytes() == before

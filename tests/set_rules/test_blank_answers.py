@@ -48,7 +48,7 @@ def test_set_rule_levels_of_blank_answers_are_infinite(rule: str, blank: str) ->
     levels = parse_set_rule(rule).levels(CandidateBatch.of(scores, answers))
     assert np.isinf(levels[:, 0]).all()
     assert np.isinf(levels[1]).all()
-    # The others have the levels that they have without it.
+    # The other candidates have the same levels as without it.
     alone = parse_set_rule(rule).levels(CandidateBatch.of([[0.3, 0.2]], [["lima", "quito"]]))
     scale = 2 / 3 if "rank" in rule and "at_least" not in rule else 1.0
     assert levels[0, 1:] == pytest.approx(alone[0] * scale)

@@ -72,7 +72,7 @@ def test_suggest_command_exit_codes_for_unattainable_and_invalid(records: Path) 
 
 def test_suggest_command_names_verifiers(records: Path) -> None:
     data = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "sequence_logprob", "--json").data
-    # The score was made of it.
+    # The recorded score was made from it.
     assert {one["combine"] for one in data["options"]} == {None}
     assert any("'sequence_logprob' was not tried alone" in note for note in data["notes"])
     missing = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "nobody")

@@ -32,7 +32,7 @@ ALPHA = "0.3"
 MAPS = ["1", "mean_score", "bins(mean_score, 5)", "group(topic)"]
 NEVER_FITS = ["hat(entropy, 5)", "hat(top_share, 5)", "hard(entropy, max_score, 0.925)"]
 
-# Groups out of reach are flagged, which is not the point here.
+# Groups whose target is not attainable are flagged; these tests are about something else.
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
@@ -159,7 +159,7 @@ def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> No
     assert (found.runner_up.features, found.runner_up.set_rule) == (second.features, second.set_rule)
     lost = parse_figures(found.runner_up.lost.replace(second.group, ""))
     assert lost[0] == pytest.approx(100 * second.gap, abs=0.051)
-    # Another option's figures would not do.
+    # Control: the figures of another option differ.
     assert abs(100 * found.options[-1].gap - said[1]) > 0.1
 
 
@@ -169,7 +169,7 @@ def test_suggest_lists_options_in_order_of_choice(found: Suggestion) -> None:
         assert 0.0 <= one.gap <= found.target_coverage
         assert one.not_certifiable_rate <= one.abstention_rate
         assert 0.0 <= one.size <= 10.0
-    # What marginal thresholds do to hard prompts is known of this recording.
+    # On this recording marginal thresholds are known to cover hard prompts too rarely.
     marginal = next(one for one in found.options if one.features == "1" and one.set_rule == "all")
     assert marginal.gap > found.options[0].gap + 2 * found.tolerance
 

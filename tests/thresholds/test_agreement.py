@@ -112,10 +112,10 @@ def test_conditional_threshold_agrees_with_highs_over_up_to_20_features(
 @pytest.mark.long
 def test_agreement_with_highs_notices_thresholds_shifted_by_1e_8(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    honest = Fit.compute_values
+    original = Fit.compute_values
 
     def shifted(fit: Fit, phis: FloatArray) -> tuple[FloatArray, FloatArray]:
-        values, errors = honest(fit, phis)
+        values, errors = original(fit, phis)
         return values + 1e-8, errors
 
     monkeypatch.setattr(Fit, "compute_values", shifted)

@@ -78,7 +78,7 @@ def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
         assert are_same(together, [rule.solve(world.asked[[row]], own[[row]]) for row in rows])
         if not weighted:
             assert are_same(together, [rule.solve(world.asked[[row]]) for row in rows])
-        # One by one there is a way without the short cut.
+        # Asked one at a time, prompts do not take the short cut.
         for row in rows:
             if not together.outside[row]:
                 assert rule.threshold(world.asked[row], float(own[row])) == together.values[row]
@@ -140,7 +140,7 @@ def test_capped_short_cut_changes_no_threshold_and_saves_fits(
         world = World(kind, share, alpha)
 
         def fitted() -> ConditionalThreshold:
-            # Answers are remembered, so that each way starts anew.
+            # Answers are cached, so each way starts with a new rule.
             return ConditionalThreshold(alpha, CAP, window=None).fit(world.features, world.scores)  # noqa: B023
 
         searches.clear()
@@ -150,7 +150,7 @@ def test_capped_short_cut_changes_no_threshold_and_saves_fits(
         plain = solve_without_short_cut(fitted(), world.asked, monkeypatch)
         assert are_same(with_it, [plain])
         saved[share, alpha] = len(searches) - few
-        # The control: what stays below the cap is never answered at once.
+        # The control: prompts below the cap are never answered by the short cut.
         rule = fitted()
         reduced, _ = rule.fitted.reduce(world.asked)
         capped = rule._find_surely_capped(rule.fitted.windows, reduced)

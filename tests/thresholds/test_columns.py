@@ -36,7 +36,7 @@ def test_columns_row_space_contains_only_combinations_of_rows() -> None:
     assert len(columns.kept) == 3
     assert columns.reduce(inside)[1].all()
     assert not columns.reduce(other)[1].any()
-    # Round-off of features is forgiven, a departure that a feature map could mean is not.
+    # Round-off of features is tolerated, but no larger difference, which a feature map could intend.
     assert columns.reduce(inside + 1e-13 * other)[1].all()
     assert not columns.reduce(inside + 1e-6 * other)[1].any()
 

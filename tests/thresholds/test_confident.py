@@ -304,7 +304,7 @@ def test_grouped_threshold_of_one_group_equals_the_marginal_rule() -> None:
 
 
 def test_grouped_threshold_is_never_below_the_conditional_one() -> None:
-    # Whose rank is the ordinary one, in every group.
+    # The conditional rule takes the ordinary rank in every group.
     rng = np.random.default_rng(5)
     member, scores = rng.integers(0, 3, 300), rng.random(300)
     grouped, conditional = (

@@ -145,7 +145,7 @@ def test_edge_case_threshold_exactly_at_the_cap(cap: float) -> None:
 
 
 def test_edge_case_threshold_exactly_at_a_candidate_score() -> None:
-    # Scores on a line: the threshold of every prompt on it is its score, and the candidate must be let in.
+    # Scores on a line: the threshold of every prompt on it is its score, and the candidate must be accepted.
     t = np.linspace(0.0, 1.0, 41)
     features = np.stack([0.3 + 0.1 * t, 0.7 - 0.9 * t], axis=1)
     scores = features @ np.array([0.7, 0.2]) + 0.2

@@ -16,7 +16,7 @@ from .oracles import compute_smallest_pinball_loss
 
 
 def fit_learned(case: Case) -> LearnedThreshold:
-    # A cap far away: what is tested is the regression, not where it is cut.
+    # A large cap: the regression is tested, and not where it is cut.
     return LearnedThreshold(case.alpha, cap=1e6).fit(case.features, case.scores)
 
 

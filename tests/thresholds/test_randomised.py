@@ -145,7 +145,7 @@ def test_randomised_threshold_in_groups_is_the_randomised_order_statistic() -> N
             # Eighths meet the ends of faces exactly, on both sides of zero.
             for uniform in (*rng.random(4), *np.arange(1, 8) / 8, float(alpha)):
                 found = rule.solve(np.eye(4), uniforms=np.full(4, uniform)).values
-                own = [scores[codes == group] for group in range(4)]  # nobody is in the last one
+                own = [scores[codes == group] for group in range(4)]  # the last group is empty
                 expected = [
                     compute_randomised_order_statistic(values, alpha, float(uniform)) for values in own
                 ]

@@ -117,7 +117,7 @@ def solve_by_clarabel(problem: Problem, phi: FloatArray) -> tuple[str, FloatArra
 
 
 @mostly_long("kind", sorted(KINDS), quick=4)
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # so it may: its status says so too
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # its status is checked below
 def test_ridge_regression_agrees_with_a_conic_solver(kind: str) -> None:
     for problem in list_problems(kind, 8):
         solver = problem.solver()
@@ -156,7 +156,7 @@ def test_ridge_regression_takes_the_smallest_of_several_minimisers(kind: str) ->
 
 @mostly_long("kind", sorted(KINDS), quick=6)
 def test_ridge_regression_satisfies_optimality_conditions_over_all_rows(kind: str) -> None:
-    # Scores that differ by about the solver's noise are the hardest: sides that are nearly right do not do.
+    # Scores that differ by about the noise of the solver are the hardest: nearly right sides fail the check.
     for problem in list_problems(kind, 400 if kind == "nearly_tied_partitions" else 60):
         for phi, fit in problem.solved():
             assert fit.residual <= EQUATIONS
@@ -189,7 +189,7 @@ def test_optimality_check_fails_for_a_slightly_wrong_answer(kind: str) -> None:
         for phi, fit in problem.solved():
             on_fit = problem.rows.features[fit.vertex.basis]
             for j, shift in enumerate(1e-6 * np.eye(len(phi))):
-                # Others are felt by no equation: a column of zeros without a penalty to speak of.
+                # No equation contains the others: columns of zeros with almost no penalty.
                 if np.abs(on_fit[:, j]).max(initial=0.0) > 1e-3 or problem.penalty[j] > 0.1:
                     assert measure_failure(problem, phi, fit, fit.beta + shift) > EQUATIONS
                     checked += 1

@@ -100,7 +100,7 @@ def test_units_refuse_a_constant_of_the_calibration_prompts_alone() -> None:
     rule = ConditionalThreshold("0.1", ridge=0.1)
     with pytest.raises(InputError, match="the constant"):
         rule.fit(features, scores, units_of=others)
-    # The other way round a column of ones is as constant as ever, and free.
+    # With the roles exchanged, a column of ones is constant in the units, and has no penalty.
     units = rule.fit(others, rng.random(55), units_of=features).fitted.units
     assert units is not None
     assert (units.apply(others)[:, 0] == 1.0).all()

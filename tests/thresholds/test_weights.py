@@ -116,7 +116,7 @@ def test_weights_keep_coverage_under_a_known_covariate_shift() -> None:
 
 
 def test_missing_weights_break_coverage_under_covariate_shift() -> None:
-    """The negative control."""
+    """Negative control of the test above."""
     kept = count_kept_under_shift(weighted=False)
     assert stats.binomtest(kept, TRIALS, 0.9, alternative="less").pvalue < 1e-6
 

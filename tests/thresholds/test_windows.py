@@ -375,7 +375,7 @@ def test_window_keeps_equal_rows_as_one_with_their_weight() -> None:
     distinct = len(np.unique(np.column_stack([features, scores]), axis=0))
     assert len(state["success_scores"]) == distinct < 300
     assert state["weights"].sum() == 30_000
-    # So a window holds all of them: more equal rows than it has room for are no obstacle.
+    # So a window holds all of them, even if there are more equal rows than it has room for.
     assert ConditionalThreshold("0.1", window=300).fit(features, scores).state_data()["radius"].size == 0
 
 
@@ -386,14 +386,14 @@ def test_window_that_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     queries = features[:5]
     rule = ConditionalThreshold("0.1", window=300).fit(features, scores)
     expected = rule.thresholds(queries)
-    honest = QuantileSimplex.minimise
+    original = QuantileSimplex.minimise
     broken = {64}
 
     def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
         if len(simplex._s) in broken and phi.any():
             msg = "trouble"
             raise ThresholdError(msg)
-        return honest(simplex, phi, start)
+        return original(simplex, phi, start)
 
     monkeypatch.setattr(QuantileSimplex, "minimise", failing)
     np.testing.assert_allclose(rule.restore(rule.state_data()).thresholds(queries), expected, atol=1e-12)
@@ -411,7 +411,7 @@ def test_search_from_a_shared_vertex_that_fails_is_restarted(monkeypatch: pytest
     queries = continuous(rng, 100)[0]
     rule = ConditionalThreshold("0.1").fit(features, scores)
     expected = rule.thresholds(queries)
-    honest = QuantileSimplex.minimise
+    original = QuantileSimplex.minimise
     failures: list[int] = []
 
     def failing(simplex: QuantileSimplex, phi: FloatArray, start: Vertex | None = None) -> Fit | Unbounded:
@@ -419,7 +419,7 @@ def test_search_from_a_shared_vertex_that_fails_is_restarted(monkeypatch: pytest
             failures.append(1)
             msg = "trouble"
             raise ThresholdError(msg)
-        return honest(simplex, phi)
+        return original(simplex, phi)
 
     monkeypatch.setattr(QuantileSimplex, "minimise", failing)
     assert rule.restore(rule.state_data()).thresholds(queries).tolist() == expected.tolist()
@@ -440,11 +440,11 @@ def test_most_prompts_on_edges_are_answered_without_a_search(monkeypatch: pytest
     rows = made.calibration.split.rows(table)["test"]
     features = made.feature_map.transform(table.take(rows).draws, allow_unknown=True)
     searches = []
-    honest = PlainWindows._solve
+    original = PlainWindows._solve
 
     def counted(self: PlainWindows, number: int, phi: FloatArray, start: Vertex | None) -> Answer:
         searches.append(number)
-        return honest(self, number, phi, start)
+        return original(self, number, phi, start)
 
     for phi in features[:100]:
         made.solve(phi[np.newaxis])
