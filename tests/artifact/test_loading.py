@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,6 @@ from tests.artifact.files import (
     set_value,
 )
 from tests.lengths import LONG
-
-Load = Callable[[bytes], CalibrationArtifact]
 
 
 @pytest.fixture(scope="module")

@@ -104,10 +104,8 @@ def test_evaluate_contradicts_stated_coverages_that_are_not_kept(artifact: Calib
     # Every third correct candidate of hard prompts is called wrong: less is kept there than is stated.
     hard = test.draws.scores.mean(axis=1) > 0.7
     worse = test.correct & ~(hard & (np.arange(2000) % 3 == 0))[:, np.newaxis]
-    assert "1" not in evaluate(artifact, replace(test, correct=worse)).contradicted[1:]
-    assert any(
-        name.startswith("stated") for name in evaluate(artifact, replace(test, correct=worse)).contradicted
-    )
+    contradicted = evaluate(artifact, replace(test, correct=worse)).contradicted
+    assert any(name.startswith("stated") for name in contradicted)
 
 
 def test_adaptive_alpha_with_equal_levels_equals_the_fixed_level() -> None:

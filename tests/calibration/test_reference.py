@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
 
-from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.artifact import ReferenceHistogram
 from langchain_cfc.decision import decide
 from langchain_cfc.features import parse_statistic
@@ -16,7 +15,6 @@ from langchain_cfc.records import Provenance, tabulate
 from tests.calibration.prompts import make_prompts
 from tests.factories import change_candidates, reload_artifact
 
-Prompts: TypeAlias = Callable[..., list[PromptRecord]]
 FEATURES = "bins(mean_score, 3) + hat(max_score, 3)"
 OPTIONS: dict[str, Any] = {"alpha": ["0.2", "0.4"], "features": FEATURES, "test_fraction": 0.3}
 

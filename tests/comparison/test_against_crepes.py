@@ -26,7 +26,6 @@ from tests.lengths import mostly_long
 
 CAP = 2.0
 ALPHAS = tuple(f"0.{percent:02d}" for percent in range(5, 51))
-LARGEST = 400
 
 
 def make_regressor() -> Any:

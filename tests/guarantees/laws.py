@@ -34,6 +34,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
+from tests.factories import reload_artifact
 
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
 Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
@@ -52,6 +53,13 @@ def calibrate(records: Iterable[PromptRecord] | LabelledBatch, **options: Any) -
     them coverage exceeds its exact laws, and makes up for what a control breaks.
     """
     return langchain_cfc.calibrate(records, **{"never_empty": False, **options})
+
+
+def calibrate_and_reload(
+    records: Iterable[PromptRecord] | LabelledBatch, **options: Any
+) -> CalibrationArtifact:
+    """The same artifact as serving sees it: saved to a file and loaded."""
+    return reload_artifact(calibrate(records, **options))
 
 
 def record_figures(check: str, **figures: float) -> None:

@@ -22,7 +22,7 @@ from langchain_cfc.records import tabulate, tabulate_raw
 from langchain_cfc.thresholds import compute_tau, conformal_rank
 from tests.factories import reload_artifact
 
-from .laws import calibrate
+from .laws import calibrate, calibrate_and_reload
 
 FALSE_ALARM = 1e-8
 ALPHA = "0.2"
@@ -101,9 +101,7 @@ def test_combination_coverage_follows_its_law_if_fitted_on_a_fit_split() -> None
     sizes, forbidden_sizes = [], []
     for _ in range(REPETITIONS):
         records, test = make_noisy_records(rng, 60), make_noisy_records(rng, TESTED)
-        artifact = reload_artifact(
-            calibrate(records, alpha=ALPHA, features="1", combine=NAMES, fit_fraction=0.5)
-        )
+        artifact = calibrate_and_reload(records, alpha=ALPHA, features="1", combine=NAMES, fit_fraction=0.5)
         sound += covered(artifact, test)
         sizes.append(artifact.calibration.size)
         other = reload_artifact(calibrate_on_fitted_prompts(records[:30]))

@@ -36,6 +36,7 @@ from .laws import (
     World,
     agrees_with_chances,
     calibrate,
+    calibrate_and_reload,
     compute_coverage_at,
     compute_smaller_tail,
     draw_ids,
@@ -84,14 +85,12 @@ def test_confident_marginal_coverage_follows_its_beta_law() -> None:
     for number in range(repetitions(1000, share=0.1)):
         calibration = draw_prompts(rng, SIZE)
         for confident, truths in found.items():
-            artifact = reload_artifact(
-                calibrate(
-                    calibration,
-                    alpha=ALPHA,
-                    features="1",
-                    threshold_rule="marginal",
-                    **(SURE if confident else {}),
-                )
+            artifact = calibrate_and_reload(
+                calibration,
+                alpha=ALPHA,
+                features="1",
+                threshold_rule="marginal",
+                **(SURE if confident else {}),
             )
             truths.append(float(EQUAL @ compute_coverage(artifact)))
             if confident:
@@ -146,8 +145,8 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
         calibration = draw_prompts(rng, 120)
         chance, laws = compute_joint_failure(calibration, delta)
         options: dict[str, Any] = {"alpha": ALPHA, "features": features}
-        artifact = reload_artifact(
-            calibrate(calibration, threshold_rule="grouped", confident=True, delta=delta, **options)
+        artifact = calibrate_and_reload(
+            calibration, threshold_rule="grouped", confident=True, delta=delta, **options
         )
         truths = average_by_group(compute_coverage(artifact))
         failed["grouped"].append(min(truths.values()) < TAU)
@@ -155,7 +154,7 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
         ranks += [float(laws[name].cdf(truths[name])) for name in GROUPS]
         # Controls: the conditional rule, which keeps each group's promise on average; and all of delta spent
         # on every group.
-        average = reload_artifact(calibrate(calibration, **options))
+        average = calibrate_and_reload(calibration, **options)
         failed["on average"].append(min(average_by_group(compute_coverage(average)).values()) < TAU)
         undivided = [
             calibrate(
@@ -196,14 +195,12 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
     for _ in range(tried):
         calibration = world.sample(rng, 60)
         for confident in failures:
-            artifact = reload_artifact(
-                calibrate(
-                    calibration,
-                    alpha=ALPHA,
-                    features=features,
-                    **({"threshold_rule": "grouped", **SURE} if confident else {}),
-                    allow_unattainable=True,
-                )
+            artifact = calibrate_and_reload(
+                calibration,
+                alpha=ALPHA,
+                features=features,
+                **({"threshold_rule": "grouped", **SURE} if confident else {}),
+                allow_unattainable=True,
             )
             seen = world.truth(artifact)
             weights = [one.values(seen.decisions.features) for one in features.guaranteed_weights()]

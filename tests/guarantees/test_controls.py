@@ -24,13 +24,13 @@ from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
-from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
     calibrate,
+    calibrate_and_reload,
     draw_ids,
     draw_prompts,
     find_kept,
@@ -68,10 +68,8 @@ def test_repeated_or_fewer_candidates_break_the_promise() -> None:
     features = fit_map("hat(mean_score, 3)", rng)
     own, from_cache, fewer = [], [], []
     for number in range(repetitions(200, share=0.4)):
-        artifact = reload_artifact(
-            calibrate(
-                draw_prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
-            )
+        artifact = calibrate_and_reload(
+            draw_prompts(rng, 60, hopeless=True), alpha=ALPHA, features=features, allow_unattainable=True
         )
         test = draw_prompts(rng, TESTED, hopeless=True)
         own.append(measure_promise_gaps(artifact, test))
@@ -159,7 +157,7 @@ def test_plain_float_comparisons_break_the_promise_at_a_level_or_the_cap(
     options["allow_unattainable"] = True
     own, plain = [], []
     for number in range(repetitions(300, share=0.6)):
-        artifact = reload_artifact(calibrate(sampled(rng, 100), **options))
+        artifact = calibrate_and_reload(sampled(rng, 100), **options)
         test = sampled(rng, TESTED)
         own.append(measure_promise_gaps(artifact, test))
         if number < 3:
@@ -187,7 +185,7 @@ def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     by_lot: dict[str, list[float]] = {level: [] for level in LEVELS}
     afterwards: dict[str, list[float]] = {level: [] for level in LEVELS}
     for number in range(repetitions(320)):
-        artifact = reload_artifact(calibrate(draw_prompts(rng, 99), alpha=LEVELS, features=features))
+        artifact = calibrate_and_reload(draw_prompts(rng, 99), alpha=LEVELS, features=features)
         test = draw_prompts(rng, TESTED)
         lots = rng.choice(LEVELS, TESTED)
         undecided = np.ones(TESTED, dtype=np.bool_)
@@ -218,15 +216,13 @@ def test_penalised_constant_breaks_the_marginal_promise() -> None:
     for number in range(repetitions(300)):
         calibration, test = draw_prompts(rng, 90), draw_prompts(rng, TESTED)
         for penalised, rounds in found.items():
-            artifact: CalibrationArtifact = reload_artifact(
-                calibrate(
-                    calibration,
-                    alpha=ALPHA,
-                    features=features,
-                    ridge=0.5,
-                    penalised=penalised,
-                    fit_fraction=0.3,
-                )
+            artifact: CalibrationArtifact = calibrate_and_reload(
+                calibration,
+                alpha=ALPHA,
+                features=features,
+                ridge=0.5,
+                penalised=penalised,
+                fit_fraction=0.3,
             )
             rounds.append(measure_promise_gaps(artifact, test)["1"])
             kinds[penalised] = artifact.guarantee().kind

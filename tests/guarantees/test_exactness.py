@@ -31,6 +31,7 @@ from .laws import (
     RATIO,
     agrees_with_zero,
     calibrate,
+    calibrate_and_reload,
     compute_coverage_at,
     draw_prompts,
     find_kept,
@@ -87,15 +88,13 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
     for _ in range(repetitions(400)):
         calibration = draw_prompts(rng, 19)
         for randomised, rounds in found.items():
-            artifact = reload_artifact(
-                calibrate(
-                    calibration,
-                    alpha=HALF,
-                    features=feature_map,
-                    randomised=randomised,
-                    allow_unattainable=True,
-                    **options,
-                )
+            artifact = calibrate_and_reload(
+                calibration,
+                alpha=HALF,
+                features=feature_map,
+                randomised=randomised,
+                allow_unattainable=True,
+                **options,
             )
             rounds.append(measure_gains(artifact, rng, shares))
     names = list(found[True][0])
@@ -107,8 +106,8 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str, optio
 
 def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
-    artifact = reload_artifact(
-        calibrate(draw_prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True)
+    artifact = calibrate_and_reload(
+        draw_prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True
     )
     test = draw_prompts(rng, 60)
     drawn: list[int] = []
@@ -204,15 +203,13 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
     for number in range(repetitions(500)):
-        artifact = reload_artifact(
-            calibrate(
-                draw_prompts(rng, 120),
-                alpha=ALPHA,
-                features=features,
-                ridge=3.0,
-                randomised=True,
-                fit_fraction=0.3,
-            )
+        artifact = calibrate_and_reload(
+            draw_prompts(rng, 120),
+            alpha=ALPHA,
+            features=features,
+            ridge=3.0,
+            randomised=True,
+            fit_fraction=0.3,
         )
         decisions = decide(artifact, PROBES, uniforms=rng.random(len(GRID)))
         covered, slack = compute_coverage_at(decisions.thresholds), artifact.guarantee().estimated_slack
@@ -252,8 +249,8 @@ def test_shift_weights_keep_the_promise_where_prompts_are_served(features: str) 
     for number in range(repetitions(300, share=0.6)):
         calibration = draw_prompts(rng, 60)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
-        own = reload_artifact(calibrate(calibration, shift="meta(ratio)", **options))
-        other = reload_artifact(calibrate(calibration, **options))
+        own = calibrate_and_reload(calibration, shift="meta(ratio)", **options)
+        other = calibrate_and_reload(calibration, **options)
         weighted.append(measure_gains(own, rng, SHIFTED))
         unweighted.append(measure_gains(other, rng, SHIFTED))
         unshifted.append(measure_gains(other, rng))
@@ -290,12 +287,12 @@ def test_labelling_weights_keep_the_promise_for_all_prompts(features: str) -> No
     for number in range(repetitions(300)):
         calibration = choose_labelled(rng, 300)
         options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "allow_unattainable": True}
-        own = reload_artifact(calibrate(calibration, **options))
+        own = calibrate_and_reload(calibration, **options)
         weighted.append(measure_gains(own, rng))
-        fair = reload_artifact(calibrate(calibration, **options, threshold_rule="marginal"))
+        fair = calibrate_and_reload(calibration, **options, threshold_rule="marginal")
         marginal.append(measure_gains(fair, rng)["1"])
         unweighted.append(
-            measure_gains(reload_artifact(calibrate(replace(calibration, weights=None), **options)), rng)
+            measure_gains(calibrate_and_reload(replace(calibration, weights=None), **options), rng)
         )
         if number < 3:
             test = draw_prompts(rng, 20)

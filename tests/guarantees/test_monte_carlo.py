@@ -9,7 +9,7 @@ check, which must raise the alarm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
@@ -27,11 +27,7 @@ from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth, make_prompts, measure_promise_gaps
 from tests.lengths import repetitions
 
-from .laws import calibrate, compute_smaller_tail
-
-Records = Callable[..., list[PromptRecord]]
-Evidence = Callable[[Sequence[float] | FloatArray, float], float]
-Reloaded = Callable[[CalibrationArtifact], CalibrationArtifact]
+from .laws import calibrate, calibrate_and_reload, compute_smaller_tail
 
 FALSE_ALARM = 1e-6
 ALPHA = "0.2"
@@ -122,7 +118,7 @@ def test_group_coverage_follows_the_beta_binomial_law() -> None:
     marginal: dict[str, list[int]] = {tier: [] for tier in tiers}
     for _ in range(REPETITIONS):
         calibration = [r for tier in tiers for r in make_prompts(rng, SIZE, hopeless=False, tier=tier)]
-        artifact = reload_artifact(calibrate(calibration, alpha=ALPHA, features=groups))
+        artifact = calibrate_and_reload(calibration, alpha=ALPHA, features=groups)
         for tier in tiers:
             test = make_prompts(rng, TESTED, hopeless=False, tier=tier)
             own[tier].append(count_covered(artifact, test))
@@ -147,14 +143,14 @@ LINEAR = [
 ]
 
 
-def rounds(
+def run_rounds(
     seed: int, sizes: tuple[int, int], **options: Any
 ) -> Iterator[tuple[dict[str, float], CalibrationArtifact, list[PromptRecord]]]:
     """`ROUNDS` times: calibrate on fresh records (some of which fit the map), and test on fresh ones."""
     rng = np.random.default_rng(seed)
     for _ in range(ROUNDS):
         records, test = (make_prompts(rng, size) for size in sizes)
-        artifact = reload_artifact(calibrate(records, alpha=ALPHA, allow_unattainable=True, **options))
+        artifact = calibrate_and_reload(records, alpha=ALPHA, allow_unattainable=True, **options)
         yield measure_promise_gaps(artifact, test), artifact, test
 
 
@@ -171,7 +167,7 @@ def rounds(
 def test_promise_holds_under_every_guaranteed_weighting(features: str, set_rule: str) -> None:
     own, marginal = [], []
     options = {"features": features, "set_rule": set_rule, "fit_fraction": 0.35}
-    for found, artifact, test in rounds(3, (90, 20), **options):
+    for found, artifact, test in run_rounds(3, (90, 20), **options):
         own.append(found)
         marginal.append(measure_promise_gaps(artifact, test, marginal=True))
     assert find_largest_wealth(own) < compute_alarm(len(own[0]))
@@ -191,9 +187,7 @@ def test_promise_is_not_kept_by_needlessly_large_sets() -> None:
     own, everything = [], []
     for _ in range(ROUNDS):
         calibration, test = (make_prompts(rng, count, hopeless=False) for count in (size, 20))
-        artifact = reload_artifact(
-            calibrate(calibration, alpha=ALPHA, features=features, allow_unattainable=True)
-        )
+        artifact = calibrate_and_reload(calibration, alpha=ALPHA, features=features, allow_unattainable=True)
         own.append(slack - measure_promise_gaps(artifact, test)["1"])
         # Accepting everything covers all of these prompts.
         everything.append(slack - (1.0 - TAU))
@@ -208,8 +202,8 @@ def test_truncated_set_keeps_the_promise_only_if_calibrated_as_truncated() -> No
     for _ in range(ROUNDS):
         records, test = (make_prompts(rng, size) for size in (75, 20))
         truncated, whole = (
-            reload_artifact(
-                calibrate(records, alpha=ALPHA, features=LINEAR[0], set_rule=rule, allow_unattainable=True)
+            calibrate_and_reload(
+                records, alpha=ALPHA, features=LINEAR[0], set_rule=rule, allow_unattainable=True
             )
             for rule in ("best_prefix", "all")
         )
@@ -251,9 +245,7 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_the_promise() -> None:
     own, at_one = [], []
     for _ in range(ROUNDS):
         calibration, test = (make_prompts(rng, size, n=2) for size in (60, 20))
-        artifact = reload_artifact(
-            calibrate(calibration, alpha=ALPHA, features=groups, allow_unattainable=True)
-        )
+        artifact = calibrate_and_reload(calibration, alpha=ALPHA, features=groups, allow_unattainable=True)
         own.append(measure_promise_gaps(artifact, test))
         known, asked = tabulate(calibration), tabulate(test)
         scores = np.minimum(rule.success_scores(known, 2.0), 1.0)
@@ -310,8 +302,8 @@ def test_each_of_several_levels_keeps_its_own_promise() -> None:
     found: dict[str, list[dict[str, float]]] = {level: [] for level in levels}
     for _ in range(ROUNDS // 2):
         records, test = (make_prompts(rng, size) for size in (75, 20))
-        artifact = reload_artifact(
-            calibrate(records, alpha=levels, features="mean_score^2", allow_unattainable=True)
+        artifact = calibrate_and_reload(
+            records, alpha=levels, features="mean_score^2", allow_unattainable=True
         )
         for level in levels:
             found[level].append(measure_promise_gaps(artifact, test, alpha=level))
