@@ -323,7 +323,7 @@ class Call:
             return unwrap_outcomes((yield call_each(run, arun, values, hold_permits=hold_permits)))
 
     def invoke_in_turn(self, values: Sequence[Any], config: RunnableConfig) -> Steps[list[Any]]:
-        """Like `invoke_each`, but call a plain function for one value after the other, not in threads of their own.
+        """Like `invoke_each`, but call a plain function for one value after the other, without threads.
 
         For functions that take less time than starting a thread does, such as answer extractors.
         """
