@@ -1,6 +1,6 @@
 """What the reference pages document, signature by signature, against `public_api.txt`.
 
-A change of the public API is a decision: `python -m tests.test_public_api` writes the file anew, and the diff
+A change of the public API is a decision: `python -m tests.test_public_api` rewrites the file, and the diff
 shows what users will notice and CHANGELOG.md must say.
 """
 

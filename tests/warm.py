@@ -61,7 +61,7 @@ def warm_program(folder: Path) -> Iterator[Path]:
 
 def _take_call(listener: socket.socket) -> None:
     """Fork for each call, and return in the new process, which carries it out; exit when the input ends."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that wait
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for these children
     while True:
         ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:

@@ -1,4 +1,4 @@
-"""Facades to test, ways to ask them, and somebody who watches their runs."""
+"""Facades to test, ways to call them, and a listener to their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that answers prompts nobody recorded: it calls tools where it is offered any."""
+"""A server that answers prompts without recordings: it calls tools where it is offered any."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _chosen(body: Json, text: str) -> Json | None:
     """The tool to call: the one demanded, else one that the prompt names, else the first."""
     tools = [tool["function"] for tool in body.get("tools", ())]
     choice = body.get("tool_choice")
-    # Whoever brings what a tool returned wants to be told of it.
+    # A request with the result of a tool is answered with that result.
     if not tools or choice == "none" or body["messages"][-1]["role"] == "tool":
         return None
     wanted = choice["function"]["name"] if isinstance(choice, dict) else None

@@ -75,7 +75,7 @@ def test_chat_model_returns_the_best_accepted_tool_call(
     (call,) = message.tool_calls
     assert call["args"] == {"town": "Lima"}
     assert "Quito" not in message.model_dump_json()
-    # The ids of the draws are nobody's to answer, and no two messages share one.
+    # The ids of the draws must not be answered, and no two messages share one.
     assert not str(call["id"]).startswith("call_0_")
     assert call["id"] != again.tool_calls[0]["id"]
 

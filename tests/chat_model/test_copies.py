@@ -20,7 +20,7 @@ from tests.calls import Invoke
 from tests.chat_model.facades import HOPELESS, look_up, make_facade
 from tests.fakes import TEXTS, N, ScriptedModel, verify
 
-SECRET = "sk-do-not-tell"  # noqa: S105 - nobody's
+SECRET = "sk-do-not-tell"  # noqa: S105 - not a real one
 PROMPT = "Be brief, and never mention the lighthouse. {question}"
 
 COPIES: dict[str, Callable[[Any], Any]] = {

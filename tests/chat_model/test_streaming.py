@@ -1,4 +1,4 @@
-"""Whoever watches a stream sees the decision, once and whole, and no rejected candidate."""
+"""A stream contains the whole decision once, and no rejected candidate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every runnable that draws n candidates and answers or abstains must do, whoever draws for it.
+"""What every runnable that draws n candidates and answers or abstains must do, whichever model draws for it.
 
 LangChain has such suites for models and tools, and none for Runnables. Subclasses say what is examined, by a
 fixture `subject`. A behaviour takes nothing else, so that it can also be examined without pytest: that is how

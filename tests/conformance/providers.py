@@ -1,4 +1,4 @@
-"""Whoever answers: a chat model in memory, a server on this machine, and a real model behind one.
+"""What answers: a chat model in memory, a server on this machine, and a real model behind one.
 
 All of them count what they are asked and what it costs, and fail or dawdle when told to. The first two follow
 the same scripts.
@@ -33,7 +33,7 @@ MODEL = "recorded"
 
 
 class Provider(Protocol):
-    """Whoever answers.
+    """The model that answers.
 
     Attributes:
         scripted: Whether the answers to a prompt are always the same ones, in the same order.
@@ -334,7 +334,7 @@ class Live:
         return text.strip()
 
     def scores(self, texts: Sequence[str]) -> list[float]:
-        # By slot: nobody knows what a real model says.
+        # By slot: what a real model says is not known.
         return [0.1 if slot == 0 else 0.9 for slot in range(len(texts))]
 
     def _enter(self, request: httpx.Request) -> float:

@@ -8,7 +8,7 @@ Of each prompt: exactly n candidates, all of them answers to this very prompt, o
 its cause; nothing rejected in anything that was streamed; the usage that it cost. Over all: requests and
 tokens are those that the server counted, and no thread, task or call is left.
 
-Memory: the prompts come in rounds, after each of which nothing is at work and garbage is collected. Whoever
+Memory: the prompts come in rounds, after each of which nothing is at work and garbage is collected. One that
 keeps an object per prompt adds a block at least per prompt to `sys.getallocatedblocks`, so its slope over the
 rounds must stay below one half. Connections and pools come and go, and move that number by some 1,500 blocks
 of its own accord: where half a block per prompt is not well above, in short runs, the slope must stay below
@@ -401,7 +401,7 @@ class Soak:
             self.found.broken["a rejected text in a result"] += 1
         if any(one.text and not one.text.startswith(prompt) for one in result.candidates):
             self.found.broken["a candidate of another prompt"] += 1
-        # Of a response with choices that nobody asked for, the cost is counted once for each.
+        # Of a response with unrequested choices, the cost is counted once for each.
         used = result.usage or {}
         if not spent.unasked and (used.get("input_tokens"), used.get("output_tokens")) != (
             spent.tokens_in,
@@ -497,10 +497,10 @@ def count_replayed(script: Script) -> dict[str, Any]:
     tokens: Counter[str] = Counter()
     for body in script.requests:
         reply = again.reply(COMPLETIONS, body)
-        # A stream, which nobody should ask for, does not count.
+        # A stream, which should not be requested, does not count.
         whole = reply.status == httpx.codes.OK and not reply.broken and not reply.events
         content = json.loads(reply.parts[0]) if whole else {}
-        # Of no choice at all clients make an error, and whoever listens hears of no usage.
+        # Of no choice at all clients make an error, and listeners are told of no usage.
         if content.get("choices"):
             tokens["in"] += content["usage"]["prompt_tokens"]
             tokens["out"] += content["usage"]["completion_tokens"]

@@ -44,7 +44,7 @@ class Subject:
     """A kind of runnable over a provider.
 
     Attributes:
-        provider: Whoever answers.
+        provider: The model that answers.
         sampling: How it is asked.
         artifacts: What is served with.
         runnable: What makes the runnable, from the fields of `CFCRunnable`.

@@ -88,7 +88,7 @@ RUNS: tuple[Callable[..., list[Any]], ...] = (run, arun)
 
 
 def pipeline(library: CountingRetriever, answering: Runnable[Any, Any]) -> Runnable[Any, Any]:
-    """Question to documents to prompt to whoever answers."""
+    """Question to documents to prompt to the model."""
     context: Runnable[Any, str] = library | RunnableLambda(_joined)
     template: Runnable[Any, Any] = ChatPromptTemplate.from_template("{context}\n\n{question}")
     return {"context": context, "question": RunnablePassthrough()} | template | answering

@@ -38,7 +38,7 @@ from tests.lengths import repetitions
 
 
 class Listener(BaseCallbackHandler):
-    """Somebody who listens."""
+    """A listener."""
 
 
 def make_run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainRun:
@@ -535,7 +535,7 @@ def test_share_limiter_and_find_limiter_refuse_invalid_max_concurrency(most: Any
 
 
 def test_find_limiter_prefers_the_permit_of_the_call_to_the_config() -> None:
-    """That number was inherited: to count it anew would multiply it."""
+    """That number was inherited: counting it again would multiply it."""
     limit = ConcurrencyLimiter(4)
     (config,) = share_limiter({"max_concurrency": 4}, 1)
     with apply_limits(CallLimits(limit)):

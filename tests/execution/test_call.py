@@ -175,7 +175,7 @@ def test_call_does_not_wrap_its_own_error_type(run: Run) -> None:
     with pytest.raises(VerifierError) as failure:
         run(make_call(fail), 1)
     assert failure.value is own
-    # An error that is its own cause would send whoever follows the chain in circles.
+    # An error that is its own cause would make the chain of causes endless.
     assert failure.value.__cause__ is None
 
 
@@ -442,7 +442,7 @@ def test_call_wraps_a_timeout_error_of_the_target(run: Run) -> None:
 )
 @pytest.mark.parametrize("flows", [False, True])
 def test_calls_inside_a_call_share_its_permit(run: Run, value: Any, flows: bool) -> None:
-    """With one place in all, whoever took a second one would wait for ever."""
+    """With one place in all, a call that took a second one would wait for ever."""
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     def leaf(item: int) -> int:

@@ -27,7 +27,7 @@ from langchain_cfc.execution import (
 from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until_async
 from tests.execution.flows import Run, one_step, run_async, run_sync
 
-WHO = contextvars.ContextVar("who", default="nobody")
+WHO = contextvars.ContextVar("who", default="no one")
 
 
 def make_async(function: Callable[[Any], Any]) -> Callable[[Any], Awaitable[Any]]:

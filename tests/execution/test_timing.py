@@ -26,7 +26,7 @@ from langchain_cfc.execution import (
 from tests.concurrency import PATIENCE, ConcurrencyCounter, wait_until, wait_until_async
 from tests.execution.flows import one_step
 
-WHO = contextvars.ContextVar("who", default="nobody")
+WHO = contextvars.ContextVar("who", default="no one")
 
 
 def time_in_thread(function: Callable[[], Any], seconds: float) -> Any:
@@ -111,7 +111,7 @@ def test_run_with_timeout_raises_while_the_call_goes_on() -> None:
 
     with pytest.raises(ServingTimeoutError, match=r"not decided within 0\.02 seconds; nothing was answered"):
         run_with_timeout(call, 0.02)
-    # It came back first: nobody but the next line ends that call.
+    # It came back first: only the next line ends that call.
     assert not released.is_set()
     wait_until(lambda: bool(threads))
     assert threads[0].is_alive()

@@ -1,4 +1,4 @@
-"""`on_abstain="raise"`: code that handles errors handles abstentions, and whoever counts them still does."""
+"""`on_abstain="raise"`: code that handles errors handles abstentions, and counts of them stay right."""
 
 from __future__ import annotations
 

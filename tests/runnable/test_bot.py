@@ -398,7 +398,7 @@ def test_randomised_artifact_draws_a_threshold_for_each_call() -> None:
     chain, calls = make_chain(make_artifact(alpha="0.26", randomised=True)), repetitions(200, share=0.5)
     thresholds = [round(40 * chain.invoke("x").threshold, 6) for _ in range(calls)]
     assert set(thresholds) == {29.0, 30.0}
-    # No seed can be fixed where nobody may steer. By Hoeffding's inequality the share is off by more than
+    # The seed must not be fixed. By Hoeffding's inequality the share is off by more than
     # this with probability below 1e-9; one rank alone would be off by 0.4.
     assert abs(thresholds.count(30.0) / calls - 0.6) <= math.sqrt(math.log(2 / 1e-9) / (2 * calls)) < 0.4
     assert any("random number" in one for one in chain.guarantee.assumptions)

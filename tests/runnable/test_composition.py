@@ -124,7 +124,7 @@ def test_as_tool_takes_a_text_or_the_fields_of_the_template(artifact: Calibratio
     template = ChatPromptTemplate.from_template("The capital of {land}?") | ScriptedModel(texts=TEXTS)
     for asked, argument, field in (
         (chain, "Where?", "tool_input"),
-        (chain.or_else(lambda _: "nobody"), "Where?", "tool_input"),
+        (chain.or_else(lambda _: "no one"), "Where?", "tool_input"),
         (
             make_chain(with_prompt_kind(artifact, "object"), generator=template, answer=answer_of),
             {"land": "Peru"},

@@ -1,4 +1,4 @@
-"""Exactly n candidates, in the order of their requests, that nobody else gets to see."""
+"""Exactly n candidates, in the order of their requests, hidden from all other listeners."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_or_else_fallback_config_holds_no_limiter() -> None:
 
     def ask(_: Any, config: RunnableConfig) -> str:
         seen.append(config.get("configurable"))
-        return "somebody knows"
+        return "someone knows"
 
     unsure = make_chain(max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
     unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})

@@ -130,8 +130,8 @@ def test_or_else_with_another_chain_answers_with_its_guarantee(
     result = invoke(weak.or_else(strong), "x")
     assert result.guarantee.artifact_digest == two_levels.digest != artifact.digest
     # And on: each escalates to the next.
-    both_weak = weak.or_else(weak).or_else(lambda _: "nobody knows")
-    assert invoke(both_weak, "x") == "nobody knows"
+    both_weak = weak.or_else(weak).or_else(lambda _: "no one knows")
+    assert invoke(both_weak, "x") == "no one knows"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_max_answers_withholds_larger_sets() -> None:
         (),
         None,
     )
-    # The full set is there for whoever shows it.
+    # The full set is there for callers that show it.
     assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
     assert (
         "3 of the 4 answers that the model gave passed the check, and these are 3 different"

@@ -38,7 +38,7 @@ each_reason = pytest.mark.parametrize("result", REASONS, indirect=True)
 
 
 class Envelope(BaseModel):
-    """Somebody else's model that holds a result, as the state of a graph does."""
+    """Someone else's model that holds a result, as the state of a graph does."""
 
     result: CFCResult
 

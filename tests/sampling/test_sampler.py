@@ -1,4 +1,4 @@
-"""Exactly n candidates, each made anew and paid for once, whatever fails, caches or repeats itself."""
+"""Exactly n candidates, each drawn and paid for once, whatever fails, caches or repeats itself."""
 
 from __future__ import annotations
 

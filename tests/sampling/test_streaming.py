@@ -220,7 +220,7 @@ def test_events_of_a_chain_hold_no_piece_of_a_candidate(sampling: Any, held: str
 
 
 def test_events_of_a_model_show_mingled_choices() -> None:
-    # The negative control: what a listener gets of n choices is one message that nobody can read.
+    # The negative control: what a listener gets of n choices is one message that cannot be read.
     assert "".join(asyncio.run(collect_streamed_texts(NumberedStreamingModel()))) == "answer 0"
     assert "".join(asyncio.run(collect_streamed_texts(NumberedStreamingModel(n=2)))) == "aannsswweerr  01"
 

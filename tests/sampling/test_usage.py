@@ -1,4 +1,4 @@
-"""What drawing cost, and which models answered: counted once, whoever counts."""
+"""What drawing cost, and which models answered: counted once by every counter."""
 
 from __future__ import annotations
 

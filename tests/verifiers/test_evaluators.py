@@ -331,7 +331,7 @@ def test_evaluations_run_concurrently_within_the_limit(invoke: Invoke, places: i
 
 
 async def collect_streamed_tokens(verifier: BaseVerifier) -> list[str]:
-    """What whoever streams the events of a chain sees of a judge's words."""
+    """What the event stream of a chain contains of a judge's words."""
     events = verifier.astream_events(verifier_input("?", "lima"), version="v2")
     return [event["data"]["chunk"].text async for event in events if event["event"] == "on_chat_model_stream"]
 

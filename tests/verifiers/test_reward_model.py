@@ -135,7 +135,7 @@ def test_reward_model_times_out(invoke: Invoke, base_url: str, script: Script) -
 
 def test_reward_model_raises_verifier_error_without_a_server(invoke: Invoke) -> None:
     with socket.socket() as taken:
-        # Bound and not listening: nobody else gets the port meanwhile.
+        # Bound and not listening: no other process gets the port meanwhile.
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(VerifierError, match=r"failed \(ConnectionRefusedError"):

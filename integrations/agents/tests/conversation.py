@@ -44,7 +44,7 @@ def main(database: str, url: str, artifact: str, way: str, question: str) -> Non
     messages = [
         [message.type, message.text, message.response_metadata.get("cfc")] for message in state["messages"]
     ]
-    print(json.dumps(messages))  # noqa: T201 - for whoever started this process
+    print(json.dumps(messages))  # noqa: T201 - read by the process that started this one
 
 
 if __name__ == "__main__":

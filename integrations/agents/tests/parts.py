@@ -1,6 +1,6 @@
 """An agent before a real server whose every answer is known, and a chain that tells right from wrong.
 
-The server plants what nobody may see: the answer that the agent's own model would give, which is thrown away,
+The server plants what no one may see: the answer that the agent's own model would give, which is thrown away,
 and candidates that the chain rejects.
 """
 

@@ -1,4 +1,4 @@
-"""Whoever watches an agent sees tool calls and the decision, no discarded answer and no rejected one.
+"""Observers of an agent see tool calls and the decision, no discarded answer and no rejected one.
 
 The texts are planted, and looked for whole and in the pieces that the server streams them in. The agents of
 the controls are watched by the same eyes.

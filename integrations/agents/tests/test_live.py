@@ -1,4 +1,4 @@
-"""The guard over a real model on this machine, whose answers nobody knows before."""
+"""The guard over a real model on this machine, whose answers are not known beforehand."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = [
 
 
 class Answers(BaseCallbackHandler):
-    """Every answer of the model, whoever may see it."""
+    """Every answer of the model, visible to users or not."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []

@@ -135,10 +135,10 @@ def test_model_fallback_calls_tools_and_never_answers(
 
 
 class Replacing(SyncAsyncMiddleware):
-    """Answers in the place of whoever is asked."""
+    """Answers in the place of the model."""
 
     def changed(self, response: Any) -> Any:
-        return response if response.result[-1].tool_calls else AIMessage("nobody vouches for this")
+        return response if response.result[-1].tool_calls else AIMessage("this has no guarantee")
 
 
 @both_ways
@@ -147,9 +147,9 @@ def test_guard_refuses_answers_of_other_middleware(guarded: Callable[..., Agent]
         way(guarded(inside=[Replacing()]), PLAIN)
     with pytest.raises(ServingError, match="is not what the chain decided"):
         way(guarded(outside=[Replacing()]), PLAIN)
-    # Whoever wants it so gets it, without a word about a guarantee.
+    # This is allowed, and no guarantee is stated.
     said = last(way(guarded(outside=[Replacing()], strict=False), PLAIN))
-    assert said.text == "nobody vouches for this"
+    assert said.text == "this has no guarantee"
     assert "cfc" not in said.response_metadata
 
 

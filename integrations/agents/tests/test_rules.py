@@ -1,4 +1,4 @@
-"""Errors quote nobody, and whatever draws is heard by no graph around it."""
+"""Errors contain no content, and drawing does not stream into a surrounding graph."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_agent_as_generator_stores_no_rejected_candidate(
 
 
 class Forgetting(AgentMiddleware[Any, Any, Any]):
-    """Writes a decision anew, and forgets what was promised."""
+    """Rewrites a decision without its guarantee."""
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
         del runtime

@@ -107,7 +107,7 @@ def thread(name: str = "1", **more: Any) -> RunnableConfig:
 
 
 class Naive(TypedDict, total=False):
-    """What somebody keeps who has not thought of who reads it."""
+    """What someone keeps who has not thought of who reads it."""
 
     question: str
     candidates: list[str]

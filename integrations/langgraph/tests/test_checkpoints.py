@@ -43,7 +43,7 @@ def make_strict_serializer() -> JsonPlusSerializer:
 
 
 def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
-    """What a graph on a database returns or raises, step by step, and its state in the end as read anew."""
+    """What a graph on a database returns or raises, step by step, and its state in the end as read again."""
     folder.mkdir()
     with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
         saver.serde = make_strict_serializer()
@@ -117,11 +117,11 @@ ASKED = [{"question": question} for question in QUESTIONS.values()]
 def test_checkpointer_stores_no_rejected_candidate(
     chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
-    run(tmp_path / "guarded", make_guarded(chain), [*ASKED, Command(resume="nobody knows")])
+    run(tmp_path / "guarded", make_guarded(chain), [*ASKED, Command(resume="no one knows")])
     assert len(served.requests) == 3 * N
     written = stored(tmp_path / "guarded")
     assert GOOD in written
-    assert "nobody knows" in written
+    assert "no one knows" in written
     assert MARK not in written
     run(tmp_path / "open", make_guarded(chain.model_copy(update={"show_rejected": True})), ASKED)
     assert MARK in stored(tmp_path / "open"), "they were asked for"
@@ -272,7 +272,7 @@ def test_retry_policy_repeats_a_failed_decision(
         tmp_path / "once", make_guarded(make_failing(chain, served, "draws")), [{"question": EASY}]
     )
     assert isinstance(error, DrawError)
-    assert len(served.requests) == 4 * N, "nobody asks again unless told to"
+    assert len(served.requests) == 4 * N, "the model is not asked again unless requested"
 
 
 @both_ways

@@ -1,4 +1,4 @@
-"""Where the chain abstains a person is asked, and nobody can take what they say for certified."""
+"""Where the chain abstains a person is asked, and the person's reply is not stated as certified."""
 
 from __future__ import annotations
 
@@ -194,9 +194,9 @@ def test_escalate_chooses_the_outcomes_for_a_person(chain: CFCRunnable) -> None:
     graph = guarded_graph(chain, escalate=["not_certifiable"], checkpointer=InMemorySaver())
     assert "__interrupt__" not in graph.invoke({"question": UNSURE}, thread("1"))
     assert "__interrupt__" in graph.invoke({"question": HARD}, thread("2"))
-    nobody = guarded_graph(chain, escalate=())
-    assert "ask_person" not in nobody.get_graph().nodes
-    state = nobody.invoke({"question": HARD})
+    unattended = guarded_graph(chain, escalate=())
+    assert "ask_person" not in unattended.get_graph().nodes
+    state = unattended.invoke({"question": HARD})
     assert (state["answer"], state["decision"]["reason"]) == (None, "not_certifiable")
 
 
@@ -206,14 +206,14 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
         state=Talk,
         question=lambda state: state["messages"][-1].text,
         checkpointer=InMemorySaver(),
-        abstain_message="Nobody knows.",
+        abstain_message="No one knows.",
     )
     graph.invoke({"messages": [("human", EASY)]}, thread())
     graph.invoke({"messages": [("human", UNSURE)]}, thread())
     graph.invoke(Command(resume="Santiago"), thread())
     graph.invoke({"messages": [("human", HARD)]}, thread())
     messages = graph.invoke(Command(resume={"answer": None}), thread())["messages"]
-    assert [message.text for message in messages[1::2]] == [GOOD, "Santiago", "Nobody knows."]
+    assert [message.text for message in messages[1::2]] == [GOOD, "Santiago", "No one knows."]
     said = [message.response_metadata["cfc"] for message in messages[1::2]]
     assert [one["guarantee"] is None for one in said] == [False, True, True]
     silent = guarded_graph(chain, state=Talk, question=lambda state: state["messages"][-1].text, escalate=())

@@ -73,7 +73,7 @@ def test_person_can_reply_to_another_process(talk: Talker, served: Script) -> No
     assert answered["state"]["answer"]["by"] == "person"
     assert answered["state"]["answer"]["guarantee"] is None
     assert answered["state"]["decision"] == asked["state"]["decision"]
-    # Nobody drew again.
+    # Nothing was drawn again.
     assert len(served.requests) == N
     assert MARK not in stored(talk.folder)
 
@@ -89,7 +89,7 @@ def test_decision_keeps_the_guarantee_of_its_artifact(
         make_artifact(size=160, worst=0.4).save(newer)
     digests = [CalibrationArtifact.load(path).digest for path in (artifact_path, newer)]
     assert digests[0] != digests[1]
-    answered = talk(reply="Nobody can know.", artifact=str(newer))
+    answered = talk(reply="No one can know.", artifact=str(newer))
     assert answered["state"]["decision"] == asked["state"]["decision"]
     assert answered["state"]["decision"]["guarantee"]["artifact_digest"] == digests[0]
     assert answered["state"]["answer"]["guarantee"] is None

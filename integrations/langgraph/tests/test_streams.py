@@ -1,4 +1,4 @@
-"""Whoever watches a graph sees no candidate that was rejected, however they watch."""
+"""Streams and events of a graph contain no rejected candidate."""
 
 from __future__ import annotations
 

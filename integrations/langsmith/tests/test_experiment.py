@@ -46,7 +46,7 @@ def examples(new_facts: list[PromptRecord]) -> list[Example]:
 
 @pytest.fixture
 def expected_records(new_facts: list[PromptRecord]) -> list[PromptRecord]:
-    """The recorded prompts, without the raw outputs of verifiers that did not serve, labelled anew."""
+    """The recorded prompts, without the raw outputs of verifiers that did not serve, with new labels."""
     made = []
     for one in new_facts:
         answers = [DrawnCandidate(str(candidate.answer)) for candidate in one.candidates]
@@ -159,7 +159,7 @@ def list_sent_paths(langsmith: LangSmith) -> list[str]:
 
 @pytest.fixture
 def fresh_client() -> Any:
-    """LangSmith's own client of this process, made anew for this test's endpoint."""
+    """LangSmith's own client of this process, newly made for this test's endpoint."""
     from langsmith import run_trees
 
     run_trees._CLIENT = None

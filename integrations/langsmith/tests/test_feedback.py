@@ -139,7 +139,7 @@ def test_feedback_is_written_once_per_served_prompt(
     feedback = handler()
     through = (
         RunnableLambda(lambda prompt: prompt)
-        | chain.or_else(lambda _: "somebody else")
+        | chain.or_else(lambda _: "someone else")
         | RunnableLambda(lambda x: x)
     )
     for one in new_facts[:6]:
@@ -157,9 +157,9 @@ def test_feedback_handler_reports_raised_abstentions(
     feedback = handler()
     expected = sum(chain.invoke(one.input).abstained for one in new_facts)
     raising = chain.model_copy(update={"on_abstain": "raise"})
-    somebody: Any = RunnableLambda(lambda _: "somebody else")
+    other: Any = RunnableLambda(lambda _: "someone else")
     for one in new_facts:
-        raising.with_fallbacks([somebody]).invoke(one.input, {"callbacks": [feedback]})
+        raising.with_fallbacks([other]).invoke(one.input, {"callbacks": [feedback]})
     assert feedback.flush(30)
     by_run = langsmith.by_run()
     assert len(by_run) == feedback.written == len(new_facts)

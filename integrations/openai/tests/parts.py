@@ -53,7 +53,7 @@ def continents() -> tuple[PromptRecord, ...]:
 
 
 class Replies(dict[str, list[Answer]]):
-    """Recorded answers to questions; to whoever asks about an answer, what somebody who knows would reply."""
+    """Recorded answers to questions; to questions about an answer, what someone who knows would reply."""
 
     def __missing__(self, asked: str) -> list[Answer]:
         found = re.search(r"<question>\n(.*)\n</question>.*<answer>\n(.*)\n</answer>", asked, re.DOTALL)

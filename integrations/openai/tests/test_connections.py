@@ -33,7 +33,7 @@ def test_generator_serves_on_several_event_loops(hosted: Hosted, saved: Saved) -
 def test_connections_close_with_the_last_copy_of_the_generator(hosted: Hosted) -> None:
     def unclosed() -> list[str]:
         with warnings.catch_warnings(record=True) as seen, pytest.MonkeyPatch.context() as patch:
-            # What is said in a finaliser nobody can catch but here.
+            # An error in a finaliser can only be caught here.
             patch.setattr("sys.unraisablehook", lambda one: said.append(str(one.exc_value)))
             warnings.simplefilter("always", ResourceWarning)
             said: list[str] = []
@@ -76,7 +76,7 @@ def test_connections_are_reused_on_one_event_loop(hosted: Hosted, saved: Saved) 
     assert hosted.script.connections == 1
 
 
-# The connections of the first loop are nobody's.
+# The connections of the first loop are no one's.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_plain_client_fails_on_a_second_event_loop(hosted: Hosted) -> None:
     # The negative control.

@@ -1,4 +1,4 @@
-"""Whoever draws or judges otherwise than calibrated is refused, before anything is asked."""
+"""Models that draw or judge otherwise than calibrated are refused before any request."""
 
 from __future__ import annotations
 

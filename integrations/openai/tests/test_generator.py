@@ -244,7 +244,7 @@ class FirstLogprobsOnly(Script):
         reply = super()._completion(number, body, odd)
         first, *rest = reply.parts[0].split('"logprobs": {')
         assert len(rest) == int(body.get("n") or 1)
-        # The others have the field under a name that nobody reads.
+        # The others have the field under a name that no one reads.
         reply.parts = [first + '"logprobs": {' + '"lost": {'.join(rest)]
         return reply
 

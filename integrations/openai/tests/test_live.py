@@ -1,4 +1,4 @@
-"""The parts before a real model on this machine, whose answers nobody knows before."""
+"""The parts before a real model on this machine, whose answers are not known beforehand."""
 
 from __future__ import annotations
 

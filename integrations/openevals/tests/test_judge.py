@@ -437,7 +437,7 @@ def test_judge_takes_a_model_by_name(
     assert run_ainvoke(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["model"] == "judging"
     with pytest.raises(InputError, match="cannot make a chat model"):
-        judge_verifier("nobody:judging", PROMPT)
+        judge_verifier("unknown:judging", PROMPT)
 
 
 def test_judge_without_structured_output_raises_verifier_error() -> None:

@@ -152,7 +152,7 @@ def test_killed_worker_repeats_only_its_prompts(where: str, log: Path) -> None:
     assert 1 <= len(again) <= AT_ONCE
     assert max(again.values()) <= N
     calls = read_calls(log)
-    # Nothing of others is repeated: whoever repeats has taken over from the one that died.
+    # Nothing of others is repeated: only the successor of the dead actor repeats.
     died = {call.prompt for call in calls if call.process == killed[0]}
     assert set(again) <= died
 

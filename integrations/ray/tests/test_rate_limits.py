@@ -111,7 +111,7 @@ def test_cluster_rate_limiter_acquires_with_and_without_blocking() -> None:
     assert not requests.acquire(blocking=False)
     assert tokens.acquire(blocking=False)
     tokens.settle(1, 60)
-    # Nobody waits for it to be heard, so a turn or two may still come.
+    # The call is not awaited, so a turn or two may still come.
     wait_until(lambda: not tokens.acquire(blocking=False))
 
 

@@ -171,7 +171,7 @@ def unverified() -> CFCRunnable:
 
 
 def broken() -> Runnable[Any, Any]:
-    """One that fails in a way that nobody expects."""
+    """A chain that fails with an unexpected error."""
     return RunnableLambda(_fail)
 
 

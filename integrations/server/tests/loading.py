@@ -1,4 +1,4 @@
-"""A cheap HTTP client, and load from clients that wait for nobody or for each answer."""
+"""A cheap HTTP client, and load from clients in an open or a closed loop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Connection:
 
         Raises:
             LostError: If there is no whole response.
-            ConnectionRefusedError: If nobody listens.
+            ConnectionRefusedError: If no server listens.
         """
         writer = await self.open()
         try:
@@ -198,7 +198,7 @@ async def run_open_loop(
 async def run_closed_loop(clients: int, seconds: float, ask: Callable[[int, int], Awaitable[None]]) -> float:
     """Ask again as soon as there is an answer, and in the end wait for what has been asked.
 
-    Nobody leaves in the middle, or what a server does for clients that have left would be done while it is
+    No client leaves in the middle, or what a server does for clients that have left would be done while it is
     asked the next time, and be counted there.
 
     Args:

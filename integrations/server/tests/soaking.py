@@ -63,7 +63,7 @@ from integrations.server.tests.parts import COMMAND, OTHER_TOKEN, TOKEN, Server,
 from tests.conformance.soaking import slope
 from tests.serving.openai_server import Fault, serving
 
-WRONG_TOKEN = "a-token-that-nobody-gave-out"  # noqa: S105 - nobody did
+WRONG_TOKEN = "a-token-that-was-never-issued"  # noqa: S105 - not a real one
 LARGEST = 300_000
 TIME_LIMIT = 1.5
 # All manners in which the model fails, each of this share of its requests.
@@ -497,7 +497,7 @@ class Soak:
             unseen = servers - ours
             elsewhere = {key for key in unseen if what == "requests" and key[0] != COMPLETIONS}
             if elsewhere or unseen.total() > self.clients.left:
-                self.found.broken[f"{what} that nobody made: {dict(unseen)}"] += 1
+                self.found.broken[f"{what} that no client made: {dict(unseen)}"] += 1
             if what == "requests" and unseen.total() != self.clients.left:
                 self.found.broken[f"{self.clients.left} left, and {unseen.total()} were counted"] += 1
             self.found.counts[f"{what}, clients and server"] = (

@@ -4,7 +4,7 @@ A request is *accepted* when all of its bytes were sent, on a connection that wa
 the server closed the socket that it listens on: clients look whether its process still has it open. Each of
 these must get a whole response. In the moment itself the system may still make connections that no process
 can know of, and drops them with the socket. What is sent later may be refused, or be closed without a byte of
-an answer; nobody gets half of one.
+an answer; no client gets half of one.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def test_request_with_two_lengths_ends_its_connection(own_server: Server) -> Non
 
 
 def test_body_broken_after_refusal_is_no_server_error(own_server: Server) -> None:
-    """Else whoever has no token fills the log with errors and where they came from."""
+    """Otherwise clients without a token could fill the log with tracebacks."""
     with socket.create_connection(("127.0.0.1", own_server.port), timeout=5) as connection:
         connection.sendall(encode_framed("Transfer-Encoding: chunked", allowed=False))
         assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")

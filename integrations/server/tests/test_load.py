@@ -1,4 +1,4 @@
-"""Load that waits for nobody, and what the benchmark makes of servers that are slow."""
+"""Load in an open loop, and what the benchmark reports of slow servers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_connection_after_timeout_reads_no_earlier_reply() -> None:
             reply = await connections[client].ask(request)
             assert reply.body == request
 
-        # All leave while they wait for an answer, which is nobody's any longer.
+        # All leave while they wait for an answer, which no one reads any longer.
         leaving = [asyncio.ensure_future(ask(client, -1)) for client in range(5)]
         await asyncio.sleep(0.01)
         assert {one.cancel() for one in leaving} == {True}
@@ -95,7 +95,7 @@ def test_closed_loop_ends_when_all_requests_are_answered() -> None:
         answered += 1
 
     rate = asyncio.run(run_closed_loop(5, 0.3, ask))
-    # What is answered after the end is waited for, so that the next to ask finds nobody at work; it is no
+    # What is answered after the end is waited for, so that the next to ask finds no client at work; it is no
     # part of the rate.
     assert (asked, answered) == (5, 5)
     assert rate == 0.0

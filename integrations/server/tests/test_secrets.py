@@ -1,4 +1,4 @@
-"""What nobody must see: rejected candidates, prompts in logs, tokens, what errors quote."""
+"""What must stay hidden: rejected candidates, prompts in logs, tokens, what errors quote."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from integrations.server.tests.soaking import Found, Plan, run_soak
 LONG = bool(os.environ.get("CFC_LONG"))
 SHORT = Plan(rounds=6, seconds=1.5, pause=0.15)
 WHOLE = Plan(rounds=30, seconds=20.0)
-# So many bytes that whoever keeps them cannot hide; what is kept of the last two thirds is some 70 MiB.
+# So many bytes that a server that keeps them is noticed; what is kept of the last two thirds is some 70 MiB.
 HEAVY = Plan(rounds=6, seconds=2.0, pause=0.1, padding=250_000)
 BROKEN_SERVER = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
 
