@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +17,8 @@ import pytest
 from mkdocs.utils.yaml import yaml_load
 from packaging.requirements import Requirement
 from packaging.version import Version
+
+from tests.scripts import load_module
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -30,13 +30,7 @@ MAIN = "langchain-cfc"
 @pytest.fixture(scope="module")
 def release() -> ModuleType:
     """The module `.ci/release.py`, whose folder is no package."""
-    spec = importlib.util.spec_from_file_location("release", ROOT / ".ci" / "release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look their types up
-    spec.loader.exec_module(module)
-    return module
+    return load_module(ROOT / ".ci" / "release.py")
 
 
 @pytest.fixture

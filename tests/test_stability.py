@@ -134,7 +134,6 @@ def test_effective_alpha_is_0_if_the_slack_exceeds_alpha() -> None:
     stability = PaperStability.from_theorem(radius=1.0, ridge=0.01, lipschitz=1.0)
     assert stability.slack(SIZE) == pytest.approx(0.45904360502642, rel=1e-13)
     assert stability.effective_alpha("0.459", SIZE) == "0"
-    assert stability.effective_alpha("0.459", SIZE) == "0"
     assert stability.effective_alpha("0.459043605027", SIZE) == "0"
     assert stability.effective_alpha("0.459043605028", SIZE) == "0.000000000001"
     assert stability.effective_alpha("0.46", SIZE) != "0"

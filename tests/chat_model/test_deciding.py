@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
-from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import get_usage_metadata_callback
-from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ValidationError
@@ -30,7 +27,7 @@ from tests.chat_model.facades import (
     reject_all,
 )
 from tests.factories import make_artifact, make_chain, with_prompt_kind
-from tests.fakes import TEXTS, N, ScriptedModel, answer_of
+from tests.fakes import TEXTS, N, ScriptedModel, answer_of, global_cache
 from tests.runnable.test_draw_rules import USAGE
 from tests.runnable.test_draw_rules import make_artifact as make_stopping_artifact
 from tests.runnable.test_draw_rules import make_chain as make_stopping_chain
@@ -220,14 +217,7 @@ def test_chat_model_refuses_alpha_that_reaches_no_chain(artifact: CalibrationArt
         facade.invoke("where?", alpha=0.25)
 
 
-@pytest.fixture
-def _global_cache() -> Iterator[None]:
-    set_llm_cache(InMemoryCache())
-    yield
-    set_llm_cache(None)
-
-
-@pytest.mark.usefixtures("_global_cache")
+@global_cache()
 def test_global_cache_is_used_only_with_cache_true() -> None:
     model = ScriptedModel(texts=TEXTS)
     facade = make_facade(generator=model)

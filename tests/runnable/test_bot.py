@@ -341,14 +341,6 @@ def test_min_agreement_counts_agreement_with_the_best_answer(artifact: Calibrati
     assert [one.accepted for one in result.candidates] == [True, True, True, False]
 
 
-def test_reason_too_many_answers_precedes_too_little_agreement(artifact: CalibrationArtifact) -> None:
-    chain = make_bot(
-        artifact, ("a|0.1", "b|0.2", "c|0.3", "d|0.9"), bot=False, max_answers=2, min_agreement=2
-    )
-    assert chain.invoke("x").reason == "too_many_answers"
-    assert chain.model_copy(update={"max_answers": 3}).invoke("x").reason == "too_little_agreement"
-
-
 def test_guarantee_states_what_min_agreement_excludes() -> None:
     plain = make_chain().guarantee
     stated = make_chain(min_agreement=2).guarantee

@@ -14,7 +14,7 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning, DrawError, FingerprintError
+from langchain_cfc.errors import AttainabilityWarning, FingerprintError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, pointwise
@@ -151,16 +151,6 @@ def test_draw_rule_on_answers_scores_after_the_last_draw(invoke: Invoke) -> None
     model = ScriptedModel(texts=("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4))
     invoke(make_chain(make_artifact("lead(2, at_most=8)"), generator=model, verifier=verifier), "x")
     assert sizes == [4]
-
-
-def test_draw_rule_repeats_a_failed_draw_and_raises_if_it_fails_again(invoke: Invoke) -> None:
-    texts = ("a|0.3", "b|0.4", "a|0.3", "a|0.1", *["d|0.9"] * 4)
-    artifact = make_artifact("lead(2, at_most=8)")
-    flaky = ScriptedModel(texts=texts, failing=frozenset({2}), failures=1)
-    assert len(invoke(make_chain(artifact, generator=flaky), "x").candidates) == 4
-    broken = ScriptedModel(texts=texts, failing=frozenset({3}))
-    with pytest.raises(DrawError, match="first candidate 3"):
-        invoke(make_chain(artifact, generator=broken), "x")
 
 
 def test_draw_rule_on_answers_requires_the_calibrated_extractor() -> None:

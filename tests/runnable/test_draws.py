@@ -101,14 +101,6 @@ def test_draw_that_keeps_failing_raises_draw_error(invoke: Invoke, slot: int) ->
     assert len(model.drawn) == N + MAX_REPEATS
 
 
-@pytest.mark.parametrize("failures", [1, MAX_REPEATS])
-def test_failed_draws_are_repeated_in_their_slots(invoke: Invoke, failures: int) -> None:
-    model = ScriptedModel(texts=TEXTS, failing=frozenset({0, 2}), failures=failures)
-    chain = make_chain(generator=model, show_rejected=True)
-    assert [one.text for one in invoke(chain, "x").candidates] == list(TEXTS)
-    assert len(model.drawn) == N + 2 * failures  # what the others returned was kept
-
-
 def test_draw_error_of_all_draws_names_the_first_and_stops(invoke: Invoke) -> None:
     generator = ScriptedModel(failing=frozenset(range(N)))
     expected = f"{N} of {N} candidates could not be drawn, first candidate 0"
@@ -128,11 +120,6 @@ def test_verifier_and_extractor_are_not_called_with_missing_draws(invoke: Invoke
     with pytest.raises(DrawError):
         invoke(chain, "x")
     assert seen == []
-
-
-def test_candidate_that_cannot_be_read_as_text_raises_draw_error(invoke: Invoke) -> None:
-    with pytest.raises(DrawError, match=r"candidate 0 is a dict, which cannot be read as text"):
-        invoke(make_chain(generator=lambda _: {"a": float("nan")}), "x")
 
 
 def test_candidates_are_ordered_by_slot_not_by_completion(invoke: Invoke) -> None:

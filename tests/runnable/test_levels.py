@@ -144,14 +144,5 @@ def test_fields_of_a_chain_cannot_be_assigned(
         setattr(chain, field, value)
 
 
-def test_answer_sets_are_nested_in_alpha(two_levels: CalibrationArtifact) -> None:
-    chain = make_chain(two_levels, generator=ScriptedModel())
-    strict = chain.batch([str(number) for number in range(40)], alpha="0.25")
-    loose = chain.batch([str(number) for number in range(40)], alpha="0.5")
-    pairs = list(zip(strict, loose, strict=True))
-    assert all(set(b.answers) <= set(a.answers) for a, b in pairs)
-    assert any(a.answers != b.answers for a, b in pairs)
-
-
 def test_metadata_function_is_allowed_without_features_that_read_it(two_levels: CalibrationArtifact) -> None:
     assert not make_chain(two_levels, metadata=topic_of, alpha="0.5").invoke("an easy").abstained

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,21 +16,13 @@ from langchain_openai import ChatOpenAI
 from pydantic import ConfigDict, PrivateAttr
 
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import BaseVerifier, VerifierInput
+from langchain_cfc.verifiers import VerifierInput
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
 
 def llama_input(*texts: str, prompt: Any = "Where do llamas live?") -> VerifierInput:
     return VerifierInput(prompt=prompt, candidates=[DrawnCandidate(text) for text in texts])
-
-
-def run_invoke(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
-    return verifier.invoke(given)
-
-
-def run_ainvoke(verifier: BaseVerifier, given: VerifierInput) -> list[float]:
-    return asyncio.run(verifier.ainvoke(given))
 
 
 def candidate_of(request: str) -> str:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from langchain_cfc_openai import EndpointError, generator
-from langchain_core.caches import InMemoryCache
-from langchain_core.globals import set_llm_cache
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableBinding, RunnableLambda
 from langchain_openai import ChatOpenAI
@@ -30,6 +27,7 @@ from integrations.openai.tests.parts import (
 )
 from langchain_cfc.errors import DrawError, InputError, SamplingWarning, VerifierError
 from langchain_cfc.sampling import Sampler, SamplingName
+from tests.fakes import global_cache
 from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
 
 
@@ -77,15 +75,7 @@ def test_single_request_holds_exactly_the_calibrated_settings(
     }
 
 
-@pytest.fixture
-def global_cache() -> Iterator[None]:
-    """LangChain's cache for all models."""
-    set_llm_cache(InMemoryCache())
-    yield
-    set_llm_cache(None)
-
-
-@pytest.mark.usefixtures("global_cache")
+@global_cache()
 def test_generator_bypasses_a_global_cache_inside_functions(hosted: Hosted) -> None:
     # There it is out of CFC's reach, which would warn about one that caches.
     model = hosted.generator()
@@ -98,7 +88,7 @@ def test_generator_bypasses_a_global_cache_inside_functions(hosted: Hosted) -> N
     assert len({one.text for one in draws}) == len({one.text for one in continents()[-1].candidates})
 
 
-@pytest.mark.usefixtures("global_cache")
+@global_cache()
 def test_plain_model_with_global_cache_raises_draw_error(hosted: Hosted) -> None:
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
