@@ -155,7 +155,7 @@ def test_module_names_words_and_docstrings_are_plain(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TEST_MODULES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_test_modules_have_plain_names_and_words(path: Path) -> None:
+def test_modules_of_tests_have_plain_names_and_words(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
     problems = list_banned_words(source)
     for node in list_functions(ast.parse(source)):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import openai
 import pytest
 
 from integrations.server.tests.bots import make_artifact, make_script
-from integrations.server.tests.parts import Server, run_server
+from integrations.server.tests.parts import TOKEN, Server, run_server
 from tests.serving.openai_server import Script, serving
 
 pytest_plugins = ["tests.clients", "tests.pages"]
@@ -53,3 +54,16 @@ def server(_shared: Server, upstream: tuple[str, Script]) -> Iterator[Server]:
     upstream[1].faults = ()
     yield _shared
     upstream[1].faults = ()
+
+
+@pytest.fixture
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reach the server directly, whatever proxy the environment names."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    """OpenAI's client of the server, which does not retry."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
+        yield made

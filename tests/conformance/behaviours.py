@@ -37,6 +37,7 @@ from langchain_cfc.errors import (
     ServingTimeoutError,
     VerifierError,
 )
+from tests.concurrency import wait_until_async
 from tests.conformance.surroundings import shown_events
 from tests.fakes import CountingRetriever, N
 from tests.serving.openai_server import FAULTS, ODDITIES, Fault
@@ -334,7 +335,7 @@ class Behaviours:
             ):
                 provider.slow(PATIENCE)
                 task = asyncio.ensure_future(start())
-                await _wait_until(lambda: provider.requests > 0)
+                await wait_until_async(lambda: provider.requests > 0)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -585,14 +586,6 @@ def _fail_on(bad: str) -> Callable[[Any], dict[str, str]]:
         return {}
 
     return describe
-
-
-async def _wait_until(came: Callable[[], bool]) -> None:
-    for _ in range(int(PATIENCE / 0.005)):
-        if came():
-            return
-        await asyncio.sleep(0.005)
-    pytest.fail("it did not come")
 
 
 def _have_threads_ended(before: set[threading.Thread]) -> bool:

@@ -14,6 +14,7 @@ from langchain_core.runnables import ConfigurableField, Runnable, RunnableConfig
 from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import DrawError, ServingTimeoutError
 from langchain_cfc.verifiers import pointwise
+from tests.concurrency import wait_until
 from tests.factories import make_chain
 from tests.fakes import N
 
@@ -213,10 +214,7 @@ def test_invoke_starts_no_further_call_after_a_timeout() -> None:
     with pytest.raises(ServingTimeoutError):
         chain.invoke("x")
     over.set()
-    end = time.monotonic() + PATIENCE
-    while set(threading.enumerate()) - before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before, "the threads that were waited for no more have ended"
+    wait_until(lambda: not set(threading.enumerate()) - before)
     assert not verified.is_set()
 
 

@@ -178,20 +178,20 @@ def test_explain_describes_a_flagged_prompt(result: CFCResult) -> None:
     assert "inf" not in text
 
 
-def test_explain_reason_counts_the_candidates_that_agree(by_topics: CalibrationArtifact) -> None:
-    texts = ("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9")
+@pytest.mark.parametrize(
+    ("texts", "accepted", "counted"),
+    [
+        (("lima|0.1", "lima|0.9", "lima|0.9", "quito|0.9"), 1, "3 of the 4 say this."),
+        (("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8"), 3, "these are 2 different answers."),
+    ],
+    ids=["one answer", "different answers"],
+)
+def test_explain_reason_counts_agreeing_candidates_or_answers(
+    by_topics: CalibrationArtifact, texts: tuple[str, ...], accepted: int, counted: str
+) -> None:
     chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
     assert chain.invoke("an easy").explain_reason() == (
-        "Answered, because 1 of the 4 answers that the model gave passed the check; 3 of the 4 say this."
-    )
-
-
-def test_explain_reason_counts_different_answers(by_topics: CalibrationArtifact) -> None:
-    texts = ("lima|0.3", "quito|0.2", "lima|0.1", "bogota|0.8")
-    chain = make_chain(by_topics, generator=ScriptedModel(texts=texts), metadata=topic_of, answer=answer_of)
-    assert chain.invoke("an easy").explain_reason() == (
-        "Answered, because 3 of the 4 answers that the model gave passed the check; these are 2 different "
-        "answers."
+        f"Answered, because {accepted} of the 4 answers that the model gave passed the check; {counted}"
     )
 
 

@@ -12,10 +12,7 @@ from langchain_openai import ChatOpenAI
 from integrations.server.tests.bots import EASY, GOOD, TOOL, UNSURE
 from integrations.server.tests.parts import TOKEN, Server
 
-
-@pytest.fixture(autouse=True)
-def _remove_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def make_client(server: Server, **settings: Any) -> ChatOpenAI:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -12,16 +11,7 @@ import pytest
 from integrations.server.tests.bots import EASY, FORMAT, GOOD, TOOL, UNSURE, WEATHER, N
 from integrations.server.tests.parts import TOKEN, Server
 
-
-@pytest.fixture(autouse=True)
-def _remove_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def create_completion(client: openai.OpenAI, question: str = EASY, model: str = "bot", **more: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,15 +19,7 @@ from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request
 RESPONSES = "/v1/responses"
 
 
-@pytest.fixture(autouse=True)
-def _remove_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key=TOKEN, max_retries=0) as made:
-        yield made
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def post_response(server: Server, question: Any = EASY, model: str = "bot", **more: Any) -> httpx.Response:
