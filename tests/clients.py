@@ -1,4 +1,4 @@
-"""A plugin for tests that make clients: certificates of authorities are read once, not for each client.
+"""A plugin for tests that make clients: CA certificates are read once, not for each client.
 
 The servers of tests speak plain HTTP, yet each client reads some hundred certificates before it asks one.
 """

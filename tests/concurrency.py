@@ -1,4 +1,4 @@
-"""Waiting for what other threads and tasks do, and counting how many are at it at once."""
+"""Waiting for other threads and tasks, and counting how many run at once."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PATIENCE = 60
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it never came to be"
+        assert time.monotonic() < end, "the condition never held"
         time.sleep(0.001)
 
 
@@ -28,12 +28,12 @@ async def wait_until_async(condition: Callable[[], bool]) -> None:
     """The same on an event loop."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "it never came to be"
+        assert time.monotonic() < end, "the condition never held"
         await asyncio.sleep(0.001)
 
 
 def fail_if_stuck(call: Callable[[], T]) -> T:
-    """What a call returns or raises, unless it stands still."""
+    """Return or raise what a call does, and fail if it hangs."""
     found: list[T] = []
     raised: list[BaseException] = []
 
@@ -47,14 +47,14 @@ def fail_if_stuck(call: Callable[[], T]) -> T:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    assert not thread.is_alive(), "it stands still"
+    assert not thread.is_alive(), "the call hangs"
     if raised:
         raise raised[0]
     return found[0]
 
 
 class ConcurrencyCounter:
-    """Counts how many are inside at once."""
+    """Counts how many threads or tasks are inside at once."""
 
     def __init__(self) -> None:
         self.inside = 0

@@ -1,4 +1,4 @@
-"""Programs that are in no package, loaded as modules."""
+"""Loading of scripts outside the package as modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of verifiers scores what it says, beside a control, and shows what failed."""
+"""The benchmark of verifiers: its scores, its control, and how it reports failures."""
 
 from __future__ import annotations
 

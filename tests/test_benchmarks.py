@@ -1,4 +1,4 @@
-"""The benchmark runs, measures ours, and its figures follow from what it measured."""
+"""The benchmarks run on this checkout, and their figures follow from their measurements."""
 
 from __future__ import annotations
 

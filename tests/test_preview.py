@@ -1,4 +1,4 @@
-"""`preview`: how far draws agree, which questions come first, and what fails is shown."""
+"""`preview`: agreement of draws, order of questions, and how failures are shown."""
 
 from __future__ import annotations
 

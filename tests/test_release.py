@@ -1,4 +1,4 @@
-"""What a release publishes is in step, and what runs elsewhere calls the scripts that run here.
+"""Releases have consistent versions and files, and workflows call scripts that exist.
 
 `.ci/release` checks the same before it builds. Nothing is built here, and no network is needed.
 """

@@ -1,4 +1,4 @@
-"""Recorded candidates, served as if a model drew them."""
+"""`ReplayChatModel`: recorded candidates, served as if a model drew them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors name what was probably meant, and nothing where there is no telling."""
+"""Suggestions in errors: what was probably meant, or nothing if that is unclear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others wrote, as messages quote it."""
+"""How messages quote text from outside the package."""
 
 from __future__ import annotations
 

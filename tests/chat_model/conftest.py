@@ -1,4 +1,4 @@
-"""A server that any prompt suits, and an artifact under which what it says is accepted."""
+"""A server that answers any prompt, and an artifact under which its answers are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools, stop sequences and whatever else a chat model is called with reach the model that draws."""
+"""Tools, stop sequences and other arguments of `CFCChatModel` reach the model that draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facade is a Runnable like any other: copied, configured, retried, replaced and written down."""
+"""`CFCChatModel` can be copied, configured, retried, replaced and serialised like any Runnable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facade says what its chain decides, in one message, and its runs are where they belong."""
+"""`CFCChatModel` returns its chain's decision as one message, with correctly nested runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak in small, and what it says of runnables that are broken."""
+"""A small soak, and its findings for runnables that are broken on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite itself: a runnable that is broken in one way fails the behaviours that speak of it."""
+"""The suite itself: a runnable that is broken in one way fails the behaviours about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ConcurrencyLimiter` and `CallLimits`: not too many calls at once, no waiter forgotten, no permit lost."""
+"""`ConcurrencyLimiter` and `CallLimits`: the limit holds, every waiter is served, and no permit is lost."""
 
 from __future__ import annotations
 

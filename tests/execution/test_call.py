@@ -1,4 +1,4 @@
-"""`Call`: whatever goes wrong in the user's own code becomes one typed error."""
+"""`Call`: any error in the user's own code becomes one typed error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows as parts of larger ones: a run of their own where anybody would hear of it, and none otherwise."""
+"""Flows as parts of larger ones: they have their own run if a handler listens, and none otherwise."""
 
 from __future__ import annotations
 

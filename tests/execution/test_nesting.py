@@ -1,4 +1,4 @@
-"""Runnables inside runnables: no dead-lock, no more calls at once than were allowed, the earlier deadline."""
+"""Runnables inside runnables: no deadlock, the concurrency limit holds, and the earlier deadline applies."""
 
 from __future__ import annotations
 

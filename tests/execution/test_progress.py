@@ -1,4 +1,4 @@
-"""`Progress`: custom events for handlers that want them, in order, both ways."""
+"""`Progress`: custom events for handlers that accept them, in order, by sync and async calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows carried out both ways, and `call_each`: order, failures, context and threads."""
+"""Flows run by sync and async calls, and `call_each`: order, failures, context and threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flows that must be over by a certain time: in time, nothing starts later, nothing is misread."""
+"""Flows with a deadline: they end in time, start nothing later, and report the right error."""
 
 from __future__ import annotations
 

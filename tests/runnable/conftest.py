@@ -1,4 +1,4 @@
-"""Artifacts that many tests of this room serve with."""
+"""Artifacts that many tests of this folder serve with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No graph around a chain streams or stores what draws, be it a graph itself."""
+"""A graph around a chain neither streams nor stores its draws, even if the generator is a graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Serving refuses what was not calibrated, and says where nothing could be compared."""
+"""Serving refuses parts that were not calibrated, and states which parts could not be compared."""
 
 from __future__ import annotations
 

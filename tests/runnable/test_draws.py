@@ -1,4 +1,4 @@
-"""Exactly n candidates, in the order of their requests, hidden from all other listeners."""
+"""A chain draws exactly n candidates, in the order of their requests, and does not stream them."""
 
 from __future__ import annotations
 

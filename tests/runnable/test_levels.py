@@ -1,4 +1,4 @@
-"""The error level is settled before anything is drawn."""
+"""The error level alpha is determined before anything is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One limit for draws and verification of all prompts, and an end to waiting."""
+"""`max_concurrency` holds for draws and verification of all prompts; `timeout` ends waiting."""
 
 from __future__ import annotations
 

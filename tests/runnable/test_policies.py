@@ -1,4 +1,4 @@
-"""What is usually done with an answer set: say it, ask someone else, withhold it where it is too large."""
+"""Answer policies: return the set, fall back to another runnable, abstain if the set is too large."""
 
 from __future__ import annotations
 

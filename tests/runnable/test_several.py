@@ -1,4 +1,4 @@
-"""Several verifiers, combined as the artifact says."""
+"""Chains with several verifiers, combined as the artifact states."""
 
 from __future__ import annotations
 

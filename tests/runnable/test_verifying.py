@@ -1,4 +1,4 @@
-"""A verifier that fails, or returns what is no score, fails the prompt with one typed error."""
+"""A verifier that fails or returns invalid scores raises one typed error for the prompt."""
 
 from __future__ import annotations
 

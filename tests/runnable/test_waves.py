@@ -1,4 +1,4 @@
-"""Waves of a draw rule keep to the limits, errors and silence that draws without a rule keep to."""
+"""Draws in waves have the same limits and errors as draws without a rule, and stream nothing either."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a generator's output: a text that tells answers apart, and data that records can hold."""
+"""`make_candidate`: an output's text, which identifies the answer, and the data that records keep."""
 
 from __future__ import annotations
 

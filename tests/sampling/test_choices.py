@@ -1,4 +1,4 @@
-"""One request for n choices: what it asks, what it costs, and what becomes of choices that do not come."""
+"""One request for n choices: the request, its cost, and the handling of missing choices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints: what parts say of themselves, and what counts as the same."""
+"""Fingerprints: what identifies a part, and which parts count as equal."""
 
 from __future__ import annotations
 

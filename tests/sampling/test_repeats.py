@@ -1,4 +1,4 @@
-"""Candidates that are visibly not n draws are refused, and a model that repeats itself is warned of."""
+"""Repeated candidates: recognisable copies raise an error, a model that repeats itself a warning."""
 
 from __future__ import annotations
 

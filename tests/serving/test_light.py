@@ -1,4 +1,4 @@
-"""Serving needs three libraries and nothing else: shown in an environment that holds nothing else."""
+"""Serving needs only three libraries: it runs in an environment with no others."""
 
 from __future__ import annotations
 

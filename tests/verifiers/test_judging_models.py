@@ -1,4 +1,4 @@
-"""What `PTrue` and every mode of `ModelJudge` do alike with the model that judges."""
+"""What `PTrue` and every mode of `ModelJudge` have in common in their use of the judging model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verifier reads prompts by the same reader: what one keeps, no other drops silently."""
+"""Every verifier reads prompts with the same function, so none silently drops what others keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends an agent's run is what its chain decides; all else is as without the guard."""
+"""The guard replaces an agent's final answer by its chain's decision and changes nothing else."""
 
 from __future__ import annotations
 

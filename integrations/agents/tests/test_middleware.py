@@ -1,4 +1,4 @@
-"""Other middleware, outside and inside the guard: what it may do, and what is refused."""
+"""Other middleware, outside and inside the guard: what is allowed and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts as plain data: what a model is sent, no more and no less."""
+"""Prompts as plain data: exactly the messages that a model is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From questions to an artifact for exactly the prompts at which the agent answers, and back."""
+"""Recording of the prompts at which an agent answers, up to an artifact for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node reads a question wherever it stands, and settles the level before anything is drawn."""
+"""A node finds the question in any kind of state, and determines the level before drawing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that waits outlives its process; the next one goes on from the file alone."""
+"""An interrupted thread is continued by another process from its database alone."""
 
 from __future__ import annotations
 

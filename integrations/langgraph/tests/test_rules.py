@@ -1,4 +1,4 @@
-"""Who hears what draws, which level holds, what is said, and that nothing decided is drawn again."""
+"""Streaming of draws, the level, the messages, and that a decided question is not drawn again."""
 
 from __future__ import annotations
 

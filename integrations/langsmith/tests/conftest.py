@@ -1,4 +1,4 @@
-"""An endpoint in LangSmith's place, real clients of it, and no way to the real service."""
+"""An endpoint in place of LangSmith, real clients of it, and no access to the real service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decisions as feedback: on the right run, without rejected texts, never in the way of an answer."""
+"""Decisions as feedback: on the right run, without rejected texts, never delaying or failing an answer."""
 
 from __future__ import annotations
 

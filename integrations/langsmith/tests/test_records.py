@@ -1,4 +1,4 @@
-"""Records out and back: the same bytes, resumable, and never half of them."""
+"""Export and import of records: the same bytes, resumable, and never incomplete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets in: rows of one version, all of them, and what goes wrong on the way."""
+"""Datasets as a source: all rows of one version, and errors while reading them."""
 
 from __future__ import annotations
 

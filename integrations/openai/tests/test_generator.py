@@ -1,4 +1,4 @@
-"""The generator over real HTTP, through saved artifacts: what is asked, and what comes of every fault."""
+"""The generator over real HTTP, through saved artifacts: requests, and errors for every fault."""
 
 from __future__ import annotations
 

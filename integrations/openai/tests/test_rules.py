@@ -1,4 +1,4 @@
-"""Proxies hold for both ways, and no candidate is parsed as it comes."""
+"""Proxies apply to sync and async calls, and candidates are not parsed while they stream."""
 
 from __future__ import annotations
 

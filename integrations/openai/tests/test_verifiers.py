@@ -1,4 +1,4 @@
-"""P(True) and the judge over real HTTP, through saved artifacts: what is asked, and what comes of faults."""
+"""P(True) and the judge over real HTTP, through saved artifacts: requests, and errors for every fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A collection on a cluster: what it makes is what one process makes, whatever dies on the way."""
+"""A collection on a cluster makes the records that one process makes, even if processes die."""
 
 from __future__ import annotations
 

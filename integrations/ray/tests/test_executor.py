@@ -1,4 +1,4 @@
-"""What `RayExecutor` refuses, and how it says so."""
+"""What `RayExecutor` refuses, and with which errors."""
 
 from __future__ import annotations
 

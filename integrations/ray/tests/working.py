@@ -1,4 +1,4 @@
-"""What is collected in these tests, who notes it, and a driver that can be killed."""
+"""Parts of the collections in these tests, records of their calls, and a driver that can be killed."""
 
 from __future__ import annotations
 

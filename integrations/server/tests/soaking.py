@@ -1,4 +1,4 @@
-"""The soak: clients of all manners at a server whose model fails in all manners, for a while.
+"""The soak: many kinds of clients at a server whose model fails in many ways.
 
 `langchain-cfc serve` runs as users start it; its bots draw by `ChatOpenAI` from a stand-in in a process of
 its own, of whose requests each kind of fault strikes a few in a hundred. Clients ask plainly, for streams,

@@ -1,4 +1,4 @@
-"""LangChain's client of OpenAI's API asks the server."""
+"""The server, used by `ChatOpenAI`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request and what comes of it."""
+"""Requests to `/v1/chat/completions` and their responses."""
 
 from __future__ import annotations
 

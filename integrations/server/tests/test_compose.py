@@ -1,4 +1,4 @@
-"""The compose file and what it mounts are as the code is, as far as that shows without a container."""
+"""The compose file and the files that it mounts agree with the code, as far as no container is needed."""
 
 from __future__ import annotations
 

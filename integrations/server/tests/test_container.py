@@ -1,4 +1,4 @@
-"""The container file does what it says, as far as that shows without a container."""
+"""The container file works, as far as that can be checked without a container."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose upstream keeps failing is left alone for a while."""
+"""`Cooldown`: a model whose upstream keeps failing gets no requests for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that mean harm: around the limits, into the logs, or towards a guarantee that does not hold."""
+"""Hostile clients: attempts to bypass limits, forge logs, or obtain a guarantee that does not hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the load that goes wrong counts as lost and as wrongly let in, and that the server shows neither."""
+"""The benchmark of incidents: what it counts as lost or wrongly admitted, and that the server has neither."""
 
 from __future__ import annotations
 

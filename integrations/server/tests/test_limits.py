@@ -1,4 +1,4 @@
-"""How large, how many and how long requests may be."""
+"""Limits on the size, number and duration of requests."""
 
 from __future__ import annotations
 

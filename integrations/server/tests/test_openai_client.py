@@ -1,4 +1,4 @@
-"""OpenAI's own client asks the server."""
+"""The server, used by OpenAI's own client."""
 
 from __future__ import annotations
 

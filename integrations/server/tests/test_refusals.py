@@ -1,4 +1,4 @@
-"""Whatever is malformed gets a 4xx with a reason."""
+"""Malformed requests are refused with a 4xx status and a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /v1/responses`, which is the same decision in the words of another API."""
+"""`POST /v1/responses`, which returns the same decisions in the form of another API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The soak in small, ten minutes of it if `CFC_LONG` is set, and what it says of a server that leaks."""
+"""The soak in small, ten minutes of it if `CFC_LONG` is set, and its findings for a server that leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that is told to stop."""
+"""Stopping a server: requests in flight, draining and the grace period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of tokens: whose they are, and what happens when it changes."""
+"""The token file: its clients and limits, and what happens when it changes."""
 
 from __future__ import annotations
 

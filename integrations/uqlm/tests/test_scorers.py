@@ -1,4 +1,4 @@
-"""Scorers of the real uqlm as verifiers: what they are asked, what is read, and what is refused."""
+"""Scorers of the real uqlm as verifiers: their inputs, the scores that are read, and what is refused."""
 
 from __future__ import annotations
 
