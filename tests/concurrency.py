@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 async def wait_until_async(condition: Callable[[], bool]) -> None:
-    """The same on an event loop."""
+    """Wait until a condition holds, on an event loop."""
     end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "the condition never held"

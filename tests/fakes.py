@@ -87,7 +87,7 @@ class ScriptedModel(BaseChatModel):
 
 
 class StreamingModel(ScriptedModel):
-    """The same, streamed by the character wherever LangChain lets it."""
+    """A `ScriptedModel` that streams by the character wherever LangChain lets it."""
 
     def _stream(
         self,
@@ -206,7 +206,7 @@ class NumberedModel(BaseChatModel):
 
 
 class NumberedStreamingModel(NumberedModel):
-    """The same, by the character; several choices come in turns, as they do over the wire."""
+    """A `NumberedModel` that streams by the character; several choices alternate, as over the wire."""
 
     def _stream(
         self,

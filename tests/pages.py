@@ -69,7 +69,7 @@ def _set_up(namespace: dict[str, Any]) -> None:
 
 
 class _Shared(NamedTuple):
-    """What all pages have, made once."""
+    """Objects that all pages share, made once."""
 
     records: Path
     questions: Path

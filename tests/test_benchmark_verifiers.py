@@ -24,7 +24,7 @@ PROMPTS = 60
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[VerifierResults, str]:
-    """What a run found, as data and as a page."""
+    """The findings of a run, as data and as a page."""
     found, page = tmp_path / "found.json", tmp_path / "page.md"
     main(["--prompts", str(PROMPTS), "--json", str(found), "--page", str(page), *arguments])
     return VerifierResults.model_validate_json(found.read_text(encoding="utf-8")), page.read_text(
@@ -106,7 +106,7 @@ def check_control(row: VerifierRow) -> Auroc:
 
 
 class Evaluator(Oracle):
-    """The same in the words of openevals."""
+    """A judge with the interface of openevals."""
 
     def __getitem__(self, request: str) -> Sequence[Answer]:
         question, text = (

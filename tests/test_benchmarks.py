@@ -39,7 +39,7 @@ def test_thresholds_benchmark_of_one_size_writes_its_results(tmp_path: Path) -> 
 
 
 def run_serving_benchmark(tmp_path: Path, *parts: str) -> tuple[str, str]:
-    """What a quick run of `serving.py` found, as JSON and as a page."""
+    """The findings of a quick run of `serving.py`, as JSON and as a page."""
     found, page = tmp_path / "found.json", tmp_path / "page.md"
     command = [sys.executable, "benchmarks/serving.py", "--quick", "--json", str(found), "--page", str(page)]
     ran = subprocess.run([*command, "--only", *parts], cwd=ROOT, capture_output=True, text=True, check=False)

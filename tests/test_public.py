@@ -164,7 +164,7 @@ def find_imports(source: str) -> Iterator[str]:
 
 @cache
 def find_imports_of(path: Path) -> frozenset[str]:
-    """The same of a file, which is read once."""
+    """Return the imports of a file, which is read once."""
     return frozenset(find_imports(path.read_text()))
 
 

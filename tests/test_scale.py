@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_program(program: str, *arguments: object) -> str:
-    """What a program prints in a process of its own, whose memory is its own."""
+    """Return what a program prints in a process of its own, so that its memory can be measured."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr

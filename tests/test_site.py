@@ -47,7 +47,7 @@ IN_CSS = re.compile(r"url\(\s*[\"']?([^\"')]+)|@import\s+[\"']([^\"']+)")
 
 @dataclass
 class ParsedPage(HTMLParser):
-    """What one page holds and asks for."""
+    """The contents of one page, and what it requests."""
 
     ids: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)

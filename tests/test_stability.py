@@ -252,7 +252,7 @@ class Replacement(NamedTuple):
     ridge: float
 
     def movement(self) -> float:
-        """How far the threshold moves, less what round-off may have added."""
+        """Return how far the threshold moves, less what round-off may have added."""
         # No fit comes near the cap, where a threshold is infinite.
         rule = ConditionalThreshold(self.alpha, cap=1e9, ridge=self.ridge, penalised="all", window=None)
         asked = self.phi[np.newaxis]

@@ -1,4 +1,4 @@
-"""A server with planted answers, and an artifact on disk."""
+"""A server with scripted answers, and an artifact on disk."""
 
 from __future__ import annotations
 

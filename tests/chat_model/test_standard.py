@@ -38,7 +38,7 @@ counts_runs = pytest.mark.xfail(
 
 
 class Served:
-    """What both classes of tests need: a facade over a model that a local server plays."""
+    """The common part of both classes of tests: a facade over a model on a local server."""
 
     chain: CFCRunnable
 

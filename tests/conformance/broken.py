@@ -20,26 +20,26 @@ class Broken(CFCRunnable):
     """Serves as ever, with places to go wrong at."""
 
     def heard(self, config: RunnableConfig | None) -> RunnableConfig | None:
-        """What it takes of a config."""
+        """Return the config that it passes on."""
         return config
 
     def asked(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """What it takes of the arguments of a call."""
+        """Return the arguments that it passes on."""
         return arguments
 
     def changed(self, result: CFCResult) -> Any:
-        """What it makes of a result."""
+        """Return the result that it gives its caller."""
         return result
 
     def failed(self, error: CFCError) -> Any:
-        """What it makes of an error."""
+        """Return or raise what its caller gets for an error."""
         raise error
 
     def before(self, prompt: Any, config: RunnableConfig | None) -> None:
-        """What it does first."""
+        """Run before each call."""
 
     async def abefore(self, prompt: Any, config: RunnableConfig | None) -> None:
-        """The same, asynchronously."""
+        """Asynchronous counterpart of the function above."""
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:  # noqa: A002 - LangChain's name
         self.before(input, config)

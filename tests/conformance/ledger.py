@@ -18,7 +18,7 @@ CANDIDATE = "cfc:candidate"
 
 @dataclass
 class Run:
-    """One run as its callbacks told it."""
+    """One run as its callbacks reported it."""
 
     kind: str
     name: str
@@ -95,11 +95,11 @@ class Ledger(BaseCallbackHandler):
         return [run for run in self.runs.values() if wanted(run)]
 
     def drawn(self) -> list[str]:
-        """What the draws said, whatever became of it."""
+        """The texts of the draws, accepted or not."""
         return [text for run in self.of(lambda run: run.draws) for text in run.texts]
 
     def by_slot(self, n: int) -> list[str]:
-        """What was said for each slot, by the draws' own account."""
+        """The text of each slot, as the tags of the draws state it."""
         said: dict[int, str] = {}
         for run in self.of(lambda run: run.draws and run.ended):
             texts = run.texts if run.slot is None else run.texts[:1]

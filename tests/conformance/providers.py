@@ -59,11 +59,11 @@ class Provider(Protocol):
 
     @property
     def requests(self) -> int:
-        """How often it was asked."""
+        """The number of requests so far."""
 
     @property
     def most_at_once(self) -> int:
-        """How many requests it was working on at once, at most."""
+        """The largest number of concurrent requests."""
 
     @property
     def usage(self) -> tuple[int, int]:
@@ -77,7 +77,7 @@ class Provider(Protocol):
 
 
 class Everything(dict[str, list[Answer]]):
-    """The same answers to whatever is asked."""
+    """The same answers to every prompt."""
 
     def __missing__(self, prompt: str) -> list[Answer]:
         return [Answer(text, -1.0) for text in TEXTS]
@@ -103,7 +103,7 @@ class Watched(Script):
 
 
 class Scripted:
-    """What both scripted providers share."""
+    """The common part of both scripted providers."""
 
     scripted = True
     prompt = "Capital?"

@@ -125,7 +125,7 @@ class Plan:
 
 @dataclass
 class Found:
-    """What came of it.
+    """The findings of a soak.
 
     Attributes:
         violations: What was violated, with how often.
@@ -147,7 +147,7 @@ class Found:
         return [f"{what} ({count} times)" for what, count in self.broken.items()]
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What was found, for a table."""
+        """The findings as rows of a table."""
         for way in sorted({way for way, _ in self.outcomes}):
             ended = {end: count for (one, end), count in self.outcomes.items() if one == way}
             yield way, ", ".join(f"{count} {end}" for end, count in sorted(ended.items()))
@@ -411,14 +411,14 @@ class Soak:
         self._sample = self._sample or result
 
     def _weigh(self, turn: int, number: int) -> None:
-        """How much memory is held, with nothing at work."""
+        """Note how much memory is held while nothing runs."""
         gc.collect()
         if turn >= WARM:
             self._blocks.append((number, sys.getallocatedblocks()))
             self._resident.append((number, resident_bytes()))
 
     def judge_memory(self) -> None:
-        """What grew, and whether that is too much."""
+        """Judge what grew, and whether that is too much."""
         if len(self._blocks) < ENOUGH:
             self.found.counts["memory"] = f"not judged: {len(self._blocks)} rounds after warming up"
             return
@@ -492,7 +492,7 @@ def soak(plan: Plan, runnable: Callable[..., Any] = CFCRunnable) -> Found:
 
 
 def count_replayed(script: Script) -> dict[str, Any]:
-    """What a script's whole responses cost, found by asking the same of it again."""
+    """Return what a script's whole responses cost, by repeating the requests."""
     again = Script(script.answers, faults=script.faults, seed=script.seed)
     tokens: Counter[str] = Counter()
     for body in script.requests:

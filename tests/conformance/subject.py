@@ -78,7 +78,7 @@ class Subject:
         return self.provider.scores([one.text for one in given["candidates"]])
 
     async def ajudge(self, given: VerifierInput) -> list[float]:
-        """The same, asynchronously."""
+        """Asynchronous counterpart of the function above."""
         return self.judge(given)
 
     def extract(self, text: str) -> str:
@@ -86,7 +86,7 @@ class Subject:
         return self.provider.read(text)
 
     async def aextract(self, text: str) -> str:
-        """The same, asynchronously."""
+        """Asynchronous counterpart of the function above."""
         return self.extract(text)
 
 

@@ -41,7 +41,7 @@ def graph_of(runnable: Runnable[Any, Any], memory: InMemorySaver | None = None) 
 
 
 def conversation(runnable: Runnable[Any, Any], memory: InMemorySaver | None = None) -> Any:
-    """The same, of a node that answers by a message."""
+    """Return a graph with memory whose node answers by a message."""
 
     def answer(state: State, config: RunnableConfig) -> State:
         return {"messages": [runnable.invoke(state["question"], config)]}
@@ -63,7 +63,7 @@ def _of_one_node(
 
 
 def _as_state(said: Any) -> State:
-    """What a runnable returned, as plain data."""
+    """Return a runnable's result as plain data."""
     if isinstance(said, CFCResult):
         return {"answer": str(said.best), "result": said.model_dump(mode="json")}
     return {"answer": str(getattr(said, "text", said))}
@@ -75,7 +75,7 @@ def run(graph: Any, prompt: str, modes: Any, config: RunnableConfig) -> list[Any
 
 
 def arun(graph: Any, prompt: str, modes: Any, config: RunnableConfig) -> list[Any]:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
 
     async def collected() -> list[Any]:
         given = {"question": prompt}

@@ -13,12 +13,12 @@ Run: TypeAlias = Callable[[Steps[Any]], Any]
 
 
 def run_sync(steps: Steps[Any]) -> Any:
-    """What a flow returns by sync calls."""
+    """Return the result of a flow by sync calls."""
     return run_flow(steps)
 
 
 def run_async(steps: Steps[Any]) -> Any:
-    """What a flow returns by async calls."""
+    """Return the result of a flow by async calls."""
     return asyncio.run(arun_flow(steps))
 
 

@@ -49,7 +49,7 @@ def make_run_manager(*handlers: BaseCallbackHandler) -> CallbackManagerForChainR
 
 
 def count_waiting(limit: ConcurrencyLimiter) -> int:
-    """How many stand in line."""
+    """Return the number of waiting calls."""
     return len(limit._waiting)
 
 

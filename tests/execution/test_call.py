@@ -70,7 +70,7 @@ class Doubler:
 
 
 class AsyncDoubler:
-    """The same, async."""
+    """Asynchronous counterpart of the class above."""
 
     async def __call__(self, value: int) -> int:
         return await adouble(value)
@@ -234,7 +234,7 @@ def test_call_hands_its_config_to_runnables(run: Run) -> None:
 
 
 def find_tags(value: Any) -> Any:
-    """What a Runnable sees that is called without a config."""
+    """Return the tags that a Runnable sees if it is called without a config."""
     seen: list[Any] = []
 
     def look(one: Any, config: RunnableConfig) -> Any:

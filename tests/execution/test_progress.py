@@ -21,7 +21,7 @@ EVENTS: list[tuple[str, Mapping[str, Any]]] = [
 
 
 class EventRecorder(BaseCallbackHandler):
-    """What a handler was told, and for which run."""
+    """Records the events of a handler, and of which run they are."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []
@@ -39,7 +39,7 @@ class EventRecorder(BaseCallbackHandler):
 
 
 class AsyncEventRecorder(AsyncCallbackHandler):
-    """The same, async."""
+    """Asynchronous counterpart of the class above."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, Any]] = []

@@ -17,7 +17,7 @@ def artifact() -> CalibrationArtifact:
 
 @pytest.fixture(scope="session")
 def two_levels() -> CalibrationArtifact:
-    """The same at two levels: the threshold is 0.75 at alpha = 0.25 and 0.5 at alpha = 0.5."""
+    """An artifact of two levels: the threshold is 0.75 at alpha = 0.25 and 0.5 at alpha = 0.5."""
     return make_artifact(alpha=["0.25", "0.5"])
 
 

@@ -115,7 +115,7 @@ def serve(artifact: CalibrationArtifact, generator: AnyRunnable) -> CFCRunnable:
 
 
 def find_outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
-    """What serving makes of a generator: `refused`, or the binding, `unverified` only with a warning."""
+    """Serve a generator and return: `refused`, or the binding, with a warning if `unverified`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def make_records(numbers: Sequence[int], *, votes: bool = False) -> list[PromptRecord]:
-    """What the scripted model says in each slot of a prompt, and the verifier of it."""
+    """Return records of what the scripted model says in each slot of a prompt, with its scores."""
     records = []
     for number in numbers:
         prompt = f"question {number}"

@@ -238,12 +238,12 @@ def fit_scores(feature: str) -> FeatureMap:
 
 
 def explain_scores(features: FeatureMap, score: float) -> str:
-    """What follows on the reason in the explanation of a prompt whose candidates have this score."""
+    """Return the text after the reason in the explanation of a prompt whose candidates have this score."""
     return explain_features(features, CandidateBatch.of([[score] * N]))
 
 
 def explain_features(features: FeatureMap, draws: CandidateBatch) -> str:
-    """What follows on the reason in the explanation of a prompt, with the features that a map gives it."""
+    """Return the text after the reason in the explanation of a prompt with the features of a map."""
     values = dict(zip(features.names, features.transform(draws)[0].tolist(), strict=True))
     result = make_chain().invoke("x").model_copy(update={"features": values})
     return result.explain().removeprefix(result.explain_reason()).strip()

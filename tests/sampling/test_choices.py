@@ -31,7 +31,7 @@ TOWNS = ["bogota", "la paz", "lima", "quito"]
 
 
 def list_requests(model: NumberedModel) -> list[dict[str, Any]]:
-    """What the model was asked, without the prompt, which is always the same."""
+    """Return the model's requests without the prompt, which is always the same."""
     assert {request["prompt"] for request in model.requests} == {PROMPT}
     return [{key: value for key, value in one.items() if key != "prompt"} for one in model.requests]
 

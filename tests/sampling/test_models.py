@@ -45,7 +45,7 @@ QUIET: dict[str, Any] = {"cache": False, "disable_streaming": True}
 
 
 def collect_warnings(make: Callable[[], Any]) -> list[str]:
-    """What was warned about samples meanwhile."""
+    """Collect the sampling warnings of a block."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         make()

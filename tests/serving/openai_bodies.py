@@ -136,7 +136,7 @@ def _head(model: str, number: int, kind: str) -> Json:
 
 
 def chunks(model: str, number: int, chosen: list[Json], used: Json | None) -> Iterator[Json]:
-    """The same in pieces, those of several choices in turns; last the usage, if it was asked for."""
+    """Return the choices in pieces, alternating between choices; the usage comes last, if requested."""
     head = _head(model, number, "chat.completion.chunk")
     for turn in zip_longest(*map(_pieces, chosen)):
         for piece in turn:
@@ -196,7 +196,7 @@ def _vector(text: str) -> list[float]:
 
 
 def rewards(model: str, body: Json, known: Mapping[str, Mapping[str, float]]) -> Json:
-    """What a reward model thinks of answers to prompts.
+    """Return the response of a reward model for answers to prompts.
 
     The shape is that of vLLM's `/score`: one prompt with many answers, or as many of each, and rewards in the
     order of the answers. Text Embeddings Inference has no such endpoint: its `/rerank` sorts by reward, and

@@ -44,7 +44,7 @@ OF_COMPLETIONS = {"no choices", *ODDITIES}
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, and for which requests.
+    """A fault, and the requests that it affects.
 
     Attributes:
         kind: One of `FAULTS`, one of `ODDITIES`, or "slow".
@@ -90,7 +90,7 @@ class Fault:
 
 @dataclass
 class Reply:
-    """What goes over the wire.
+    """A reply as it is sent.
 
     Attributes:
         status: The HTTP status.

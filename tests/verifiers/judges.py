@@ -32,7 +32,7 @@ def candidate_of(request: str) -> str:
 
 
 class Judgements(Mapping[str, Sequence[Answer]]):
-    """What the server answers: looked up by the candidate in a request, whatever else stands there."""
+    """What the server answers: looked up by the candidate in a request."""
 
     def __init__(self, answers: Mapping[str, Answer]) -> None:
         self._answers = answers
@@ -80,7 +80,7 @@ def make_reply(*tokens: dict[str, Any], text: str | None = None) -> AIMessage:
 
 
 class Meeting:
-    """Where calls wait for each other, in groups of some size; the most that ever were there is noted."""
+    """A barrier for groups of calls, which records the largest number that waited at once."""
 
     def __init__(self, size: int) -> None:
         self.most = 0

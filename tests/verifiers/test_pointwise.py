@@ -44,7 +44,7 @@ class Judge:
 
 
 class AsyncJudge:
-    """The same, async."""
+    """Asynchronous counterpart of the class above."""
 
     async def __call__(self, prompt: Any, text: str) -> float:
         return await ajudge(prompt, text)

@@ -29,7 +29,7 @@ def turn(database: str, url: str, artifact: str, question: str) -> dict[str, Any
 
 
 async def aturn(database: str, url: str, artifact: str, question: str) -> dict[str, Any]:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
     guard = GuardedAnswer(chain_at(url, CalibrationArtifact.load(Path(artifact))))
     async with AsyncSqliteSaver.from_conn_string(database) as memory:
         agent = agent_of(model_at(url), [guard], checkpointer=memory)

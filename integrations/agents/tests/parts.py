@@ -125,7 +125,7 @@ def agent_of(model: Any, middleware: Sequence[AgentMiddleware[Any, Any, Any]], *
 
 
 def asked(question: str) -> dict[str, Any]:
-    """What an agent is invoked with."""
+    """Return the input of an agent."""
     return {"messages": [{"role": "user", "content": question}]}
 
 
@@ -136,7 +136,7 @@ def ask(agent: Agent, question: str, config: RunnableConfig | None = None) -> di
 
 
 def aask(agent: Agent, question: str, config: RunnableConfig | None = None) -> dict[str, Any]:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
     state: dict[str, Any] = asyncio.run(agent.ainvoke(asked(question), config))
     return state
 
@@ -155,7 +155,7 @@ def last(state: dict[str, Any]) -> AIMessage:
 
 
 class Resampling(AgentMiddleware[Any, Any, Any]):
-    """What is tempting: ask the model again and again, and take what is right."""
+    """A wrong guard: it asks the model again until an answer is accepted."""
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
         return self._best([handler(request) for _ in range(1 + N)])
@@ -180,7 +180,7 @@ def in_streams(agent: Agent, question: str) -> str:
 
 
 def in_async_streams(agent: Agent, question: str) -> str:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
 
     async def collected() -> list[Any]:
         stream = agent.astream(asked(question), _thread(question), stream_mode=MODES)
@@ -205,7 +205,7 @@ def in_protocol_events(agent: Agent, question: str) -> str:
 
 
 def in_async_protocol_events(agent: Agent, question: str) -> str:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
 
     async def collected() -> list[Any]:
         stream = await agent.astream_events(asked(question), _thread(question), version="v3")
@@ -239,5 +239,5 @@ def parts_of(*texts: str) -> Iterator[str]:
 
 
 def sent(requests: Sequence[dict[str, Any]]) -> list[str]:
-    """What was asked in each request, as JSON."""
+    """Return the messages of each request, as JSON."""
     return [json.dumps(request["messages"], sort_keys=True) for request in requests]

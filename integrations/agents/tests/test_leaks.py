@@ -57,7 +57,7 @@ class OtherModel(AgentMiddleware[Any, Any, Any]):
 
 
 def find_shown(watch: Watch, agent: Agent, question: str, texts: tuple[str, ...] = HIDDEN) -> set[str]:
-    """Which of the texts that are to be hidden are shown, in whole or in part."""
+    """Return the hidden texts that are shown, in whole or in part."""
     shown = watch(agent, question)
     assert question in shown
     return {text for text in texts if any(part in shown for part in parts_of(text))}
@@ -82,7 +82,7 @@ def test_streams_show_hidden_texts_of_resampling_middleware(url: str, watch: Wat
 
 
 def keep_streaming(model: Any, *, fresh: bool) -> Any:
-    """What would be wrong: the agent's model as it is."""
+    """A wrong guard, which lets the agent's model stream."""
     del fresh
     return model
 

@@ -41,7 +41,7 @@ def fail_with_quotes(prompt: Any, candidates: Sequence[Any]) -> list[float]:
 
 
 def find_shown(agent: Agent) -> tuple[set[str], Exception | None]:
-    """Which hidden texts any stream shows, in whole or in part, graphs inside included, and how it ended."""
+    """Return the hidden texts that any stream shows, in whole or in part, and how the run ended."""
     seen: list[str] = []
     failed = None
     try:

@@ -107,7 +107,7 @@ def thread(name: str = "1", **more: Any) -> RunnableConfig:
 
 
 class Naive(TypedDict, total=False):
-    """What someone keeps who has not thought of who reads it."""
+    """A naive state that stores all candidates, rejected ones included."""
 
     question: str
     candidates: list[str]
@@ -151,13 +151,13 @@ Watch = Callable[[Any, Any, RunnableConfig], list[Any]]
 
 
 def streamed(modes: Any, **options: Any) -> Watch:
-    """What a graph and the graphs in it stream in some mode, or in several."""
+    """Return what a graph and its subgraphs stream in one mode, or in several."""
     given_options = {"stream_mode": modes, "subgraphs": True, **options}
     return lambda graph, given, config: list(graph.stream(given, config, **given_options))
 
 
 def astreamed(modes: Any) -> Watch:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
 
     def watch(graph: Any, given: Any, config: RunnableConfig) -> list[Any]:
         async def collected() -> list[Any]:

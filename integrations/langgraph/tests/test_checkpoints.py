@@ -38,12 +38,12 @@ Make = Callable[[Any], Any]
 
 
 def make_strict_serializer() -> JsonPlusSerializer:
-    """What it does not know comes back as no object of any class."""
+    """Return a serializer that restores no objects of unknown classes."""
     return JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
 def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
-    """What a graph on a database returns or raises, step by step, and its state in the end as read again."""
+    """Return what a graph on a database returns or raises at each step, and its final state as read again."""
     folder.mkdir()
     with SqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:
         saver.serde = make_strict_serializer()
@@ -59,7 +59,7 @@ def run(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
 
 
 def arun(folder: Path, make: Make, steps: Sequence[Any]) -> list[Any]:
-    """The same, asynchronously."""
+    """Asynchronous counterpart of the function above."""
 
     async def collected() -> list[Any]:
         async with AsyncSqliteSaver.from_conn_string(str(folder / "threads.db")) as saver:

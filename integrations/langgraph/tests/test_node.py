@@ -58,7 +58,7 @@ def _nothing(state: Any) -> dict[str, Any]:
 
 
 def find_way(graph: Any, given: Any) -> str:
-    """Where a graph went."""
+    """Return the last node that a graph visited."""
     *_, last = graph.stream(given, stream_mode="updates")
     return str(next(iter(last)))
 

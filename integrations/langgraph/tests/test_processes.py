@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Talker:
-    """What starts a process for each order, or carries one out in this process."""
+    """A function that runs a command in a new process, or in this one."""
 
     def __init__(self, url: str, artifact: Path, folder: Path) -> None:
         folder.mkdir()

@@ -181,7 +181,7 @@ def make_redrawing_chain(folder: Path) -> CFCRunnable:
 
 
 def measure_kept(graph: Any, prompts: Sequence[str]) -> float:
-    """How often the promise is kept: a right answer, or flagged."""
+    """Return how often the promise is kept: a correct answer, or a flagged prompt."""
     states = [graph.invoke({"question": prompt}) for prompt in prompts]
     decisions = [state["decision"] for state in states]
     held: list[bool] = [one["reason"] == "not_certifiable" or "right" in one["answers"] for one in decisions]

@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass
 class Fault:
-    """What goes wrong with requests whose path begins so, `times` of them."""
+    """A fault of the first `times` requests whose path begins so."""
 
     path: str
     status: int = 200

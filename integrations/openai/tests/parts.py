@@ -89,7 +89,7 @@ class Hosted:
 
     @staticmethod
     def script_of_facts() -> Script:
-        """What was recorded."""
+        """Return a script of the recorded facts."""
         script = Script.of(continents())
         script.answers = Replies({prompt: list(answers) for prompt, answers in script.answers.items()})
         return script

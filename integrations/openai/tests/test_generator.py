@@ -32,7 +32,7 @@ from tests.serving.openai_server import FAULTS, Fault, Reply, Script, serving
 
 
 def read_cause(error: BaseException) -> EndpointError:
-    """What the endpoint did."""
+    """Return the endpoint's error behind a draw error."""
     found = error.__cause__
     assert isinstance(found, EndpointError)
     return found

@@ -38,12 +38,12 @@ def labelled_input(prompt: Any, reference: Any, *texts: str) -> LabelerInput:
 
 
 def reply(**fields: Any) -> list[Answer]:
-    """What a judge answers, over and over."""
+    """Return a script with one answer of a judge to every request."""
     return [Answer(json.dumps(fields))]
 
 
 def make_judgements(prompt: str, scores: Mapping[str, Any], **told: Any) -> dict[str, list[Answer]]:
-    """What a judge says of each candidate that the prompt shows it."""
+    """Return the answers of a judge to each candidate in its prompt."""
     return {
         prompt.format(outputs=text, **told): reply(reasoning="so it is", score=score)
         for text, score in scores.items()

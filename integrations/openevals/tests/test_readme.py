@@ -39,7 +39,7 @@ def judging(facts: list[PromptRecord]) -> Script:
 
 
 def _shown(reference: Any) -> str:
-    """As openevals writes it."""
+    """Return a value as openevals formats it."""
     return reference if isinstance(reference, str) else json.dumps(reference)
 
 

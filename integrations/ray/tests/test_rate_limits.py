@@ -45,7 +45,7 @@ PACES = {
 
 
 class OneLimiterEach(RayExecutor):
-    """What would be wrong: every actor keeps to the rate by itself."""
+    """A wrong limiter, under which every actor has the whole rate."""
 
     def _start_actor(self, concurrency: int, limiter_name: str | None) -> Any:
         del limiter_name

@@ -37,7 +37,7 @@ def _written(kind: str, text: str) -> str:
 
 
 def list_judged(record: PromptRecord) -> list[tuple[str, float, bool]]:
-    """What matters of a record's candidates, whose order is that of draws at the same time."""
+    """Return a record's candidates without their order, which depends on timing."""
     return sorted((str(one.text), one.score, one.correct) for one in record.candidates)
 
 

@@ -46,7 +46,7 @@ def examples(size: int) -> list[Example]:
 
 
 def add_node(cluster: Cluster, **resources: float) -> Any:
-    """One more node with two processors, and what else it has."""
+    """Add a node with two processors and the given resources."""
     # Outcomes are small, so little memory is set aside for them.
     return cluster.add_node(num_cpus=2, resources=resources, object_store_memory=80 * 2**20)
 
@@ -75,7 +75,7 @@ def over_http(url: str) -> Components:
 
 
 def count_asked(served: Script) -> Counter[str]:
-    """How often the server was asked each prompt."""
+    """Return the number of requests for each prompt."""
     return Counter(body["messages"][-1]["content"] for body in served.requests)
 
 
@@ -151,12 +151,12 @@ def read_calls(log: Path) -> list[Call]:
 
 
 def count_begun(log: Path) -> Counter[str]:
-    """How many calls were begun for each prompt."""
+    """Return the number of calls that began for each prompt."""
     return Counter(call.prompt for call in read_calls(log) if not call.ended)
 
 
 def count_in_flight(calls: Sequence[Call]) -> dict[int, int]:
-    """How many calls each process is at."""
+    """Return the number of running calls of each process."""
     found: Counter[int] = Counter()
     for call in calls:
         found[call.process] += -1 if call.ended else 1

@@ -166,7 +166,7 @@ def anything() -> CFCRunnable:
 
 
 def unverified() -> CFCRunnable:
-    """One whose model says nothing of itself."""
+    """A chain whose model has no known settings."""
     return chain(generator=RunnableLambda(lambda _: GOOD), generator_id=None)
 
 

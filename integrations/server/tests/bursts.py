@@ -27,7 +27,7 @@ _PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Burst:
-    """What came of a burst.
+    """The outcome of a burst.
 
     Attributes:
         taken: For every status, seconds from connecting to the answer.
@@ -49,7 +49,7 @@ class Burst:
         return max(self.taken[status])
 
     def row(self) -> str:
-        """What was found, in a line."""
+        """The outcome as one line."""
         slowest = {status: round(max(seconds), 3) for status, seconds in self.taken.items()}
         return (
             f"statuses {dict(self.counts)}, slowest {slowest}; health: {len(self.live)} checks, "

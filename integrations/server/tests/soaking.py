@@ -144,7 +144,7 @@ class Weight:
 
 @dataclass
 class Found:
-    """What came of it.
+    """The findings of a soak.
 
     Attributes:
         broken: What was violated, with how often.
@@ -165,7 +165,7 @@ class Found:
         return [f"{what} ({count} times)" for what, count in self.broken.items()]
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """What was found, for a table."""
+        """The findings as rows of a table."""
         for manner in sorted({manner for manner, _ in self.outcomes}):
             ended = {end: count for (one, end), count in self.outcomes.items() if one == manner}
             yield manner, ", ".join(f"{count} {end}" for end, count in sorted(ended.items()))
@@ -505,7 +505,7 @@ class Soak:
             )
 
     def judge_log(self) -> None:
-        """What must not be in the log."""
+        """Judge the log: what must not be in it."""
         text = self._server.log_path.read_text(encoding="utf-8")
         hidden = {
             "a rejected candidate": MARK,
@@ -527,7 +527,7 @@ class Soak:
         self.found.counts["lines of the log"] = f"{len(lines):,}, {len(text):,} characters"
 
     def judge_memory(self) -> None:
-        """What grew, and whether that is too much."""
+        """Judge what grew, and whether that is too much."""
         weights = self.found.weights
         if len(weights) < 6:
             self.found.counts["memory"] = f"not judged: {len(weights)} rounds"

@@ -62,7 +62,7 @@ class Sent:
 
 @dataclass
 class Stop:
-    """What came of telling a server to stop.
+    """The outcome of stopping a server.
 
     Attributes:
         sent: All requests.
@@ -92,7 +92,7 @@ class Stop:
         ]
 
     def rows(self) -> Iterator[str]:
-        """What was found, in lines."""
+        """The outcome in lines."""
         yield (
             f"{len(self.accepted)} accepted, {sum(one.late for one in self.accepted)} of them after "
             f"the signal; {len(self.sent) - len(self.accepted)} sent later, {self.refused} refused; "
@@ -120,7 +120,7 @@ class Listening:
 
 
 def _read_link(path: Path) -> str | None:
-    """What an open file leads to; None where it has been closed meanwhile."""
+    """Return the target of an open file, or None if it was closed meanwhile."""
     try:
         return str(path.readlink())
     except FileNotFoundError:
@@ -203,7 +203,7 @@ class Clients:
 
 
 def read_answer(reply: Reply) -> str:
-    """What a response comes to: a decision, the code of an error, or something that is neither."""
+    """Return the kind of a response: a decision, an error's code, or something else."""
     try:
         if reply.status != 200:
             return ErrorResponse.model_validate_json(reply.body).error.code

@@ -94,7 +94,7 @@ async def _receive_nothing(*_: object) -> Any:
 
 
 class LenientMiddleware:
-    """What a check by `in` and `startswith` would be."""
+    """A wrong check, by `in` and `startswith`."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [value.decode("latin-1") for name, value in scope["headers"] if b"authorization" in name]

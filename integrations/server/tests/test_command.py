@@ -21,7 +21,7 @@ CHAIN = "integrations.server.tests.bots:chain"
 
 
 def run_refused(*arguments: str, folder: Path, **env: str) -> str:
-    """What the command says when it does not start."""
+    """Run a command that must not start, and return its error message."""
     ended = subprocess.run(
         [*COMMAND, *arguments],
         capture_output=True,

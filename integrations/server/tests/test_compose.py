@@ -38,7 +38,7 @@ def read_dashboard() -> dict[str, Any]:
 
 
 def list_panel_expressions() -> list[str]:
-    """What the dashboard asks of Prometheus."""
+    """Return the dashboard's Prometheus expressions."""
     return [target["expr"] for panel in read_dashboard()["panels"] for target in panel["targets"]]
 
 

@@ -25,7 +25,7 @@ class _StatusError(Exception):
 
 
 def end_request(cooldown: Cooldown, error: BaseException | None = None, *, overdue: bool = False) -> str:
-    """How a request ends that gets an answer, or an error."""
+    """End a request with an answer or an error, and return its outcome."""
     given = () if error is None else (type(error),)
     try:
         with suppress(*given), cooldown.watch(lambda: overdue):

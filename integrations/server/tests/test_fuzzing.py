@@ -13,7 +13,7 @@ from integrations.server.tests.parts import TOKEN, Server, run_server
 
 
 def run_schemathesis(server: Server, folder: Path, examples: int) -> subprocess.CompletedProcess[str]:
-    """What schemathesis finds; every check that it has, the same examples each time."""
+    """Run schemathesis with all its checks and the same examples each time."""
     program = Path(sys.executable).with_name("schemathesis")
     options = ["--checks", "all", "--seed", "1", "--max-examples", str(examples), "--no-color"]
     return subprocess.run(

@@ -75,7 +75,7 @@ class _Crowd:
 
 
 def _log_prompt(messages: Any) -> str:
-    """What packages do that were not written with prompts in mind."""
+    """Log a prompt, as a package that ignores confidentiality might."""
     warnings.warn(f"strange: {messages[-1].text}", stacklevel=1)
     logging.getLogger("some_package").error("cannot count the tokens of %s", messages[-1].text)
     return GOOD
@@ -234,7 +234,7 @@ def test_path_spellings_do_not_bypass_the_limits(own_server: Server, path: str) 
 
 
 def _repeat(before: str, one: str, after: str) -> bytes:
-    """As many of the same as a body may hold."""
+    """Return a body with as many copies of a part as fit."""
     count = (MEGABYTE - len(before) - len(after)) // (len(one) + 1)
     return (before + ",".join([one] * count) + after).encode()
 
@@ -372,7 +372,7 @@ LINGERING: dict[str, Callable[[Server], socket.socket]] = {
 
 @pytest.fixture(scope="module")
 def ended_connections(own_server: Server) -> dict[str, bool]:
-    """Which clients that have no token and hold on to a connection have lost it after a while."""
+    """Whether each lingering client without token has lost its connection after 15 seconds."""
     held = {name: linger(own_server) for name, linger in LINGERING.items()}
     ports = {name: connection.getsockname()[1] for name, connection in held.items()}
     time.sleep(15)

@@ -34,7 +34,7 @@ def small_server(bots: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
 
 
 def count_notes(server: Server, what: str) -> int:
-    """How often the slow verifier has `begun`, or was `cancelled`."""
+    """Return how often the slow verifier has `begun`, or was `cancelled`."""
     path: Path = server.notes  # type: ignore[attr-defined]
     return path.read_text(encoding="utf-8").split().count(what) if path.exists() else 0
 

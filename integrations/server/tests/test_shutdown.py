@@ -28,7 +28,7 @@ BROKEN_SERVER = [sys.executable, "-m", "integrations.server.tests.broken_server"
 
 
 def stop_under_load(bots: dict[str, str], seed: int, *options: str, again: float | None = None) -> Stop:
-    """What comes of stopping a server under load, at a time that the seed settles."""
+    """Stop a server under load, at a time that the seed determines, and return the outcome."""
     after = random.Random(seed).uniform(0.3, 1.0)  # noqa: S311 - load, not cryptography
     with run_server({**bots, "BOTS_SECONDS": "0.5"}, *options, models=MODELS) as server:
         found = asyncio.run(Clients(server, seed).run(after, again))

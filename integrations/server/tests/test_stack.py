@@ -44,7 +44,7 @@ class Prometheus:
     url: str
 
     def get(self, path: str, **parameters: str) -> Any:
-        """What its API says, or nothing while it does not answer."""
+        """Return a response of its API, or nothing while it does not answer."""
         try:
             found = httpx.get(f"{self.url}/api/v1/{path}", params=parameters, trust_env=False)
         except httpx.TransportError:

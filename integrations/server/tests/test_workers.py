@@ -25,8 +25,8 @@ from integrations.server.tests.test_command import run_refused
 WORKERS = ("--workers", "2")
 
 
-def read_serving_worker(server: Server) -> int:
-    """How many workers have begun to serve so far."""
+def count_serving_workers(server: Server) -> int:
+    """Return how many workers have begun to serve so far."""
     return sum(line["message"] == "serving" for line in server.log)
 
 
@@ -55,7 +55,7 @@ def count_requests(server: Server) -> float:
 
 def test_workers_answer_together_and_stop_together(bots: dict[str, str]) -> None:
     with run_server(bots, *WORKERS, command=COMMAND) as server:
-        wait_for_value(lambda: read_serving_worker(server) == 2, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 2, 60)
         assert len(list_workers(server)) == 2
         # New connections each, of which both get some: of 40, one gets all once in 2 ** 39 times.
         assert {server.ask(make_request(EASY)).status_code for _ in range(40)} == {200}
@@ -75,10 +75,10 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     with run_server(bots, *WORKERS, "--token-file", str(tokens), tokens=None, command=COMMAND) as server:
-        wait_for_value(lambda: read_serving_worker(server) == 2, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 2, 60)
         first = min(list_workers(server))
         os.kill(first, signal.SIGKILL)
-        wait_for_value(lambda: read_serving_worker(server) == 3, 60)
+        wait_for_value(lambda: count_serving_workers(server) == 3, 60)
         [ended] = [line for line in server.log if line["message"] == "worker ended"]
         assert (ended["pid"], ended["code"]) == (first, -signal.SIGKILL)
         assert {server.ask(make_request(EASY)).status_code for _ in range(10)} == {200}
@@ -93,7 +93,7 @@ def test_dead_worker_is_replaced_and_all_end_with_their_supervisor(
         assert server.get("/v1/models", {"Authorization": f"Bearer {TOKEN}-of-another"}).status_code == 200
         tokens.write_text(TOKEN)
         # Signals do not end one that is about to start.
-        while read_serving_worker(server) < 4:
+        while count_serving_workers(server) < 4:
             server.process.send_signal(signal.SIGHUP)
             time.sleep(0.1)
         assert not any(line.get("code") == -signal.SIGHUP for line in server.log)
