@@ -115,7 +115,7 @@ def serve(artifact: CalibrationArtifact, generator: AnyRunnable) -> CFCRunnable:
 
 
 def find_outcome(artifact: CalibrationArtifact, generator: AnyRunnable) -> str:
-    """Serve a generator and return: `refused`, or the binding, with a warning if `unverified`."""
+    """Serve a generator and return `refused` or the binding, with a warning if `unverified`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
