@@ -17,7 +17,7 @@ from tests.recordings import list_facts
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, Path]:
+def demo_result(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, Path]:
     path = tmp_path_factory.mktemp("demo") / "artifact.json"
     return run_demo("0", path), path
 
@@ -30,8 +30,8 @@ def chain() -> CFCRunnable:
 
 
 @pytest.mark.long
-def test_it_answers_as_the_demo_did(seen: tuple[DemoResult, Path]) -> None:
-    demo, path = seen
+def test_demo_chain_answers_as_the_demo_did(demo_result: tuple[DemoResult, Path]) -> None:
+    demo, path = demo_result
     for chain in (demo_chain(path), demo_chain(str(path)), demo_chain(demo.artifact)):
         for record, result in demo.served[:5]:
             again = chain.invoke(record.input)
@@ -39,7 +39,7 @@ def test_it_answers_as_the_demo_did(seen: tuple[DemoResult, Path]) -> None:
             assert again.guarantee == result.guarantee
 
 
-def test_many_at_once_keep_their_candidates(chain: CFCRunnable) -> None:
+def test_demo_chain_batch_returns_the_answers_of_invoke(chain: CFCRunnable) -> None:
     prompts = [record.input for record in list_facts()[:8]]
     expected = [chain.invoke(prompt).answers for prompt in prompts]
     assert len({tuple(answers) for answers in expected}) > 4
@@ -47,7 +47,7 @@ def test_many_at_once_keep_their_candidates(chain: CFCRunnable) -> None:
     assert [one.answers for one in asyncio.run(chain.abatch(prompts))] == expected
 
 
-def test_a_draw_rule_replays_the_same_candidates_however_often_a_question_is_asked() -> None:
+def test_demo_chain_with_a_draw_rule_replays_the_same_candidates() -> None:
     source = load_recording()
     artifact = calibrate(source, alpha="0.4", features="1", draws="below(0.5, at_most=10)")
     records = list_facts()[:12]
@@ -66,17 +66,17 @@ def test_a_draw_rule_replays_the_same_candidates_however_often_a_question_is_ask
     assert said == [one.text for one in first.candidates]
 
 
-def test_a_question_may_be_a_message(chain: CFCRunnable) -> None:
+def test_demo_chain_accepts_a_question_as_a_message(chain: CFCRunnable) -> None:
     question = str(list_facts()[0].input)
     assert chain.invoke([HumanMessage(question)]).answers == chain.invoke(question).answers
 
 
-def test_what_was_not_recorded_is_not_answered(chain: CFCRunnable) -> None:
+def test_demo_chain_refuses_questions_that_were_not_recorded(chain: CFCRunnable) -> None:
     with pytest.raises(DrawError, match="was not recorded"):
         chain.invoke("Who wrote this?")
 
 
-def test_an_artifact_of_several_verifiers_is_served_by_what_they_said() -> None:
+def test_demo_chain_replays_the_outputs_of_combined_verifiers() -> None:
     source = load_recording()
     artifact = calibrate(
         source,
@@ -92,7 +92,7 @@ def test_an_artifact_of_several_verifiers_is_served_by_what_they_said() -> None:
     assert set(said) == {"sequence_logprob"}
 
 
-def test_an_artifact_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_demo_chain_refuses_artifacts_of_another_generator(tmp_path: Path) -> None:
     other = [
         PromptRecord.model_validate(
             {

@@ -13,14 +13,14 @@ from tests.recordings import list_facts
 FOLDER = files("langchain_cfc.demo")
 
 
-def test_the_recording_is_the_one_that_was_made_and_nothing_in_it_is_edited() -> None:
+def test_recording_has_the_stated_digest() -> None:
     stated = re.search(r"SHA-256\s+([0-9a-f]{64})", FOLDER.joinpath("DATA.md").read_text(encoding="utf-8"))
     assert stated is not None
     unpacked = gzip.decompress(FOLDER.joinpath("facts.jsonl.gz").read_bytes())
     assert hashlib.sha256(unpacked).hexdigest() == stated[1]
 
 
-def test_its_provenance_is_in_the_file() -> None:
+def test_recording_states_its_provenance() -> None:
     provenance = load_recording().provenance
     assert provenance is not None
     assert provenance.n == 10
@@ -28,7 +28,7 @@ def test_its_provenance_is_in_the_file() -> None:
     assert (provenance.verifier or {})["id"] == "sequence-probability"
 
 
-def test_it_holds_real_errors_and_real_doubt() -> None:
+def test_recording_has_the_stated_size_and_share_of_correct_draws() -> None:
     records = list_facts()
     assert len(records) == 1224
     draws = [candidate for record in records for candidate in record.candidates]

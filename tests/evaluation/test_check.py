@@ -19,7 +19,7 @@ from tests.lengths import repetitions
 @pytest.mark.parametrize(
     ("alpha", "size", "tested"), [("0.1", 100, 50), ("0.1", 1000, 500), ("0.3", 20, 200), ("0.3", 100, 100)]
 )
-def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
+def test_is_contradicted_alarms_as_often_as_the_false_alarm_rate_allows(
     alpha: str, size: int, tested: int, tests: int
 ) -> None:
     # Covered test prompts are BetaBinomial(m, k, N + 1 - k): the counts that alarm are the lowest ones, their
@@ -34,13 +34,13 @@ def test_the_alarm_is_the_largest_that_keeps_the_false_alarm_rate(
     assert law.cdf(lowest - 1) < FALSE_ALARM / tests <= law.cdf(lowest)
 
 
-def test_where_nothing_can_be_certified_or_nothing_was_tested_there_is_no_alarm() -> None:
+def test_is_contradicted_is_false_without_certifiable_or_tested_prompts() -> None:
     assert not is_contradicted("0.1", 8, 100, 0.0, 1)  # rank 9 of 8
     assert is_contradicted("0.1", 9, 100, 0.0, 1)
     assert not is_contradicted("0.1", 100, 0.9, 0.0, 1)
 
 
-def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups() -> None:
+def test_evaluate_reports_a_worse_model_overall_and_by_group() -> None:
     artifact = calibrate(make_prompts(0, 400, right=0.9), alpha="0.1", features="group(topic)")
     assert evaluate(artifact, make_prompts(1, 300, prefix="same", right=0.9)).contradicted == []
     worse = evaluate(artifact, make_prompts(2, 300, prefix="worse", right=0.5))
@@ -54,7 +54,7 @@ def test_a_model_that_grew_worse_is_noticed_in_all_and_in_its_groups() -> None:
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("marginal", ["1"]), ("learned", [])])
-def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[str]) -> None:
+def test_evaluate_contradicts_only_promised_weightings(rule: Any, expected: list[str]) -> None:
     records = make_prompts(0, 400, right=0.9)
     artifact = calibrate(records, alpha="0.1", features="group(topic)", threshold_rule=rule)
     worse = evaluate(artifact, make_prompts(2, 300, prefix="worse", right=0.5))
@@ -62,7 +62,7 @@ def test_only_what_was_promised_can_be_contradicted(rule: Any, expected: list[st
     assert worse.contradicted == expected
 
 
-def test_a_sound_rule_is_contradicted_no_more_often_than_stated() -> None:
+def test_sound_rule_is_contradicted_at_most_at_the_false_alarm_rate() -> None:
     # Three weightings share 2.5 %: alarms in independent rounds are at most Binomial(rounds, 0.025), which
     # exceeds the limit with probability below 1e-6.
     rounds = repetitions(200, share=0.15)
@@ -77,7 +77,7 @@ def test_a_sound_rule_is_contradicted_no_more_often_than_stated() -> None:
     assert alarms <= limit < rounds / 4
 
 
-def test_what_is_certified_is_contradicted_by_prompts_that_keep_less() -> None:
+def test_evaluate_contradicts_a_certificate_on_worse_prompts() -> None:
     # The learned rule promises nothing; its certificate does.
     artifact = calibrate(
         make_prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", threshold_rule="learned"
@@ -89,7 +89,7 @@ def test_what_is_certified_is_contradicted_by_prompts_that_keep_less() -> None:
     assert evaluate(certified, make_prompts(3, 300, prefix="alike", right=0.9)).contradicted == []
 
 
-def test_bot_mode_is_measured_and_contradicted_where_it_is_wrong_too_often() -> None:
+def test_evaluate_contradicts_bot_mode_that_is_wrong_too_often() -> None:
     bot = calibrate(make_prompts(0, 600, right=0.9), alpha="0.3", features="1", max_wrong_rate="0.3")
     alike = evaluate(bot, make_prompts(3, 300, prefix="alike", right=0.9)).answers
     worse = evaluate(bot, make_prompts(2, 300, prefix="worse", right=0.3)).answers
@@ -102,7 +102,7 @@ def test_bot_mode_is_measured_and_contradicted_where_it_is_wrong_too_often() -> 
     assert worse.answered_rate == worse.answered / 300
 
 
-def test_randomised_thresholds_are_held_to_the_smaller_of_two_ranks() -> None:
+def test_is_contradicted_uses_the_smaller_rank_if_randomised() -> None:
     # Between ranks k - 1 and k of ten, so that a count may be as low as the smaller one allows.
     lowest = [
         next(

@@ -17,7 +17,7 @@ from tests.evaluation.prompts import make_prompts
 MANY = 800
 
 
-def test_calibration_records_are_refused_where_none_were_held_out() -> None:
+def test_evaluate_refuses_calibration_records_without_a_test_part() -> None:
     records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score")
     with pytest.raises(OverlapError, match=r"none were held out for tests: .* test_fraction"):
@@ -28,7 +28,7 @@ def test_calibration_records_are_refused_where_none_were_held_out() -> None:
         evaluate(artifact, fit[::-1])
 
 
-def test_calibration_records_are_cut_down_to_the_part_held_out() -> None:
+def test_evaluate_uses_only_the_held_out_part_of_calibration_records() -> None:
     records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score", test_fraction=0.25)
     held = [one for one in records if artifact.calibration.split.part(one.id, None) == "test"]
@@ -42,14 +42,14 @@ def test_calibration_records_are_cut_down_to_the_part_held_out() -> None:
     assert alone.methods == report.methods
 
 
-def test_new_records_are_all_used() -> None:
+def test_evaluate_uses_all_new_records() -> None:
     artifact = calibrate(make_prompts(0, MANY), alpha="0.2", features="mean_score", test_fraction=0.25)
     report = evaluate(artifact, make_prompts(1, 200, prefix="new"))
     assert report.n_test == 200
     assert report.test_prompts.startswith("all records: none of them was recognised")
 
 
-def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones() -> None:
+def test_evaluate_recognises_calibration_records_among_new_ones() -> None:
     # Of 256 hashes kept of 800 ids, 80 ids miss them all with probability below 0.9^256 = 2e-12.
     old, new = make_prompts(0, MANY), make_prompts(1, 1000, prefix="new")
     whole = calibrate(old, alpha="0.2", features="1")
@@ -63,7 +63,7 @@ def test_a_tenth_of_the_calibration_records_is_recognised_among_new_ones() -> No
     assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
 
 
-def test_a_new_prompt_of_a_calibration_cluster_is_recognised() -> None:
+def test_evaluate_recognises_new_prompts_of_a_calibration_cluster() -> None:
     """Another paraphrase of a prompt that calibrated is no new prompt, whatever its id."""
     old = make_prompts(0, 60, clusters=[f"talk {row // 3}" for row in range(60)])
     artifact = calibrate(old, alpha="0.2", features="1")
@@ -73,7 +73,7 @@ def test_a_new_prompt_of_a_calibration_cluster_is_recognised() -> None:
     assert evaluate(artifact, make_prompts(1, 1, prefix="new", clusters=["talk 700"])).n_test == 1
 
 
-def test_records_whose_clusters_changed_do_not_slip_into_the_test_part() -> None:
+def test_evaluate_refuses_calibration_records_with_changed_clusters() -> None:
     records = make_prompts(0, 100)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.3)
     part = artifact.calibration.split.part
@@ -83,7 +83,7 @@ def test_records_whose_clusters_changed_do_not_slip_into_the_test_part() -> None
         evaluate(artifact, moved)
 
 
-def test_one_prompt_of_each_cluster_is_tested() -> None:
+def test_evaluate_uses_one_prompt_of_each_cluster() -> None:
     artifact = calibrate(make_prompts(0, 100), alpha="0.2", features="1")
     clusters = [f"c{row // 4}" if row < 40 else None for row in range(60)]
     tests = make_prompts(1, 60, prefix="new", clusters=clusters)
@@ -94,7 +94,7 @@ def test_one_prompt_of_each_cluster_is_tested() -> None:
     )
 
 
-def test_nothing_left_to_test_on_is_said() -> None:
+def test_evaluate_refuses_if_no_prompt_is_left_to_test_on() -> None:
     records = make_prompts(0, 40)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.2)
     used = [one for one in records if artifact.calibration.split.part(one.id, None) == "calibration"]
@@ -102,42 +102,46 @@ def test_nothing_left_to_test_on_is_said() -> None:
         evaluate(artifact, used)
 
 
-def header(**parts: Any) -> Provenance:
+def make_provenance(**parts: Any) -> Provenance:
     same = {"generator": {"id": "g"}, "verifier": {"id": "v"}, "answer": {"id": "a"}, "labeler": {"id": "l"}}
     return Provenance(n=3, **{**same, **parts})
 
 
 @pytest.mark.parametrize("part", ["generator", "verifier", "answer"])
-def test_records_of_another_origin_are_measured_with_a_warning(part: str) -> None:
-    artifact = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
+def test_evaluate_warns_of_records_of_another_origin(part: str) -> None:
+    artifact = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=make_provenance())
     tests = make_prompts(1, 30, prefix="new")
     for other in ({"id": "other"}, None):
         with pytest.warns(FingerprintWarning, match=f"another {part} than the calibration records") as caught:
-            report = evaluate(artifact, tests, provenance=header(**{part: other}))
+            report = evaluate(artifact, tests, provenance=make_provenance(**{part: other}))
         assert len(caught) == 1
         assert caught[0].filename == __file__
         assert report.n_test == 30
 
 
-def test_records_of_the_same_or_unknown_origin_need_no_warning() -> None:
+def test_evaluate_does_not_warn_of_the_same_or_an_unknown_origin() -> None:
     tests = make_prompts(1, 30, prefix="new")
-    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
+    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=make_provenance())
     # Who labelled plays no part in serving.
-    evaluate(bound, tests, provenance=header(labeler={"id": "other"}))
+    evaluate(bound, tests, provenance=make_provenance(labeler={"id": "other"}))
     evaluate(bound, tests)
     unbound = calibrate(make_prompts(0, 60), alpha="0.2", features="1")
-    evaluate(unbound, tests, provenance=header())
+    evaluate(unbound, tests, provenance=make_provenance())
 
 
-def test_records_from_a_file_bring_their_origin(tmp_path: Path) -> None:
-    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=header())
+def test_evaluate_reads_the_origin_of_records_from_their_file(tmp_path: Path) -> None:
+    bound = calibrate(make_prompts(0, 60), alpha="0.2", features="1", provenance=make_provenance())
     tests = make_prompts(1, 30, prefix="new")
-    write_records(tmp_path / "other.jsonl", tests, header(generator={"id": "other"}))
+    write_records(tmp_path / "other.jsonl", tests, make_provenance(generator={"id": "other"}))
     write_records(tmp_path / "silent.jsonl", tests)
     with pytest.warns(FingerprintWarning, match="generator"):
         evaluate(bound, read_records(tmp_path / "other.jsonl"))
     # What is said by argument counts, also of a file that does not say or says otherwise; so it is in
     # `calibrate`.
     with pytest.warns(FingerprintWarning, match="verifier"):
-        evaluate(bound, read_records(tmp_path / "silent.jsonl"), provenance=header(verifier={"id": "other"}))
-    evaluate(bound, read_records(tmp_path / "other.jsonl"), provenance=header())
+        evaluate(
+            bound,
+            read_records(tmp_path / "silent.jsonl"),
+            provenance=make_provenance(verifier={"id": "other"}),
+        )
+    evaluate(bound, read_records(tmp_path / "other.jsonl"), provenance=make_provenance())

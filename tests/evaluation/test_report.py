@@ -15,7 +15,7 @@ from langchain_cfc.evaluation import EvaluationReport
 from tests.evaluation.prompts import make_prompt, make_prompts
 
 
-def interval(successes: float, size: float, confidence: float) -> tuple[Any, Any]:
+def compute_interval(successes: float, size: float, confidence: float) -> tuple[Any, Any]:
     """Clopper and Pearson's bounds as quantiles of beta distributions."""
     tail = (1 - confidence) / 2
     low = stats.beta.ppf(tail, successes, size - successes + 1) if successes > 0 else 0.0
@@ -63,7 +63,9 @@ def tested() -> list[PromptRecord]:
     ]
 
 
-def test_every_figure_of_the_report(artifact: CalibrationArtifact, tested: list[PromptRecord]) -> None:
+def test_evaluate_report_equals_figures_worked_out_by_hand(
+    artifact: CalibrationArtifact, tested: list[PromptRecord]
+) -> None:
     report = evaluate(artifact, tested)
     assert (report.alpha, report.target_coverage) == (0.5, 0.5)
     assert (report.n_calibration, report.n_test, report.n_candidates) == (5, 6, 3)
@@ -85,7 +87,7 @@ def test_every_figure_of_the_report(artifact: CalibrationArtifact, tested: list[
         (own.not_certifiable_ci, 2),
         (own.abstention_ci, 3),
     ):
-        assert found == interval(count, 6, 0.95)
+        assert found == compute_interval(count, 6, 0.95)
 
     marginal = report.methods["marginal"]
     assert marginal.coverage == marginal.kept_promise == pytest.approx(4 / 6)
@@ -95,7 +97,9 @@ def test_every_figure_of_the_report(artifact: CalibrationArtifact, tested: list[
     assert marginal.mean_distinct_answers == pytest.approx((1 + 3 + 0 + 1 + 2 + 1) / 6)
 
 
-def test_every_figure_of_the_groups(artifact: CalibrationArtifact, tested: list[PromptRecord]) -> None:
+def test_evaluate_groups_equal_figures_worked_out_by_hand(
+    artifact: CalibrationArtifact, tested: list[PromptRecord]
+) -> None:
     methods = evaluate(artifact, tested).methods
     names = [f"group(topic)={topic}" for topic in "abc"]
     expected = {
@@ -114,22 +118,22 @@ def test_every_figure_of_the_groups(artifact: CalibrationArtifact, tested: list[
             assert group.not_certifiable_rate == pytest.approx(flagged)
             assert group.mean_set_size == pytest.approx(size)
             # Three intervals that hold together with 95 %.
-            assert group.kept_promise_ci == interval(kept * n, n, 1 - 0.05 / 3)
+            assert group.kept_promise_ci == compute_interval(kept * n, n, 1 - 0.05 / 3)
 
 
-def test_a_group_without_test_prompts_is_left_out(
+def test_evaluate_leaves_out_groups_without_test_prompts(
     artifact: CalibrationArtifact, tested: list[PromptRecord]
 ) -> None:
     own = evaluate(artifact, tested[:4]).methods["conditional"]
     assert [group.name for group in own.groups] == ["group(topic)=a", "group(topic)=b"]
-    assert own.groups[0].kept_promise_ci == interval(1, 3, 1 - 0.05 / 2)
+    assert own.groups[0].kept_promise_ci == compute_interval(1, 3, 1 - 0.05 / 2)
 
 
 @pytest.mark.filterwarnings(
     # The wrong candidate enters every set first.
     f"ignore::{OrientationWarning.__module__}.{OrientationWarning.__name__}"
 )
-def test_soft_groups_weigh_prompts() -> None:
+def test_evaluate_weighs_prompts_of_soft_groups() -> None:
     # Knots 0 and 1 on metadata t, so that the weights are 1 - t and t. All calibration prompts succeed at
     # 0.5.
     def at(name: str, t: float, score: float) -> PromptRecord:
@@ -152,11 +156,11 @@ def test_soft_groups_weigh_prompts() -> None:
     assert high.mean_set_size == pytest.approx((1 * 0.25 + 2 * 1) / 1.25)
     # Kish's effective size: squared sum of the weights over the sum of their squares.
     effective = 1.75**2 / (1 + 0.75**2)
-    assert low.kept_promise_ci == interval(effective / 1.75, effective, 1 - 0.05 / 2)
+    assert low.kept_promise_ci == compute_interval(effective / 1.75, effective, 1 - 0.05 / 2)
     assert own.coverage == pytest.approx(2 / 3)
 
 
-def test_the_report_has_the_shape_that_others_rely_on(
+def test_evaluation_report_has_its_documented_fields(
     artifact: CalibrationArtifact, tested: list[PromptRecord]
 ) -> None:
     report = evaluate(artifact, tested)
@@ -197,14 +201,14 @@ def test_the_report_has_the_shape_that_others_rely_on(
 @pytest.mark.parametrize(
     ("rule", "methods"), [("marginal", ["marginal"]), ("learned", ["learned", "marginal"])]
 )
-def test_the_artifacts_own_rule_stands_beside_the_marginal_one(rule: Any, methods: list[str]) -> None:
+def test_evaluate_reports_the_artifacts_rule_and_the_marginal_rule(rule: Any, methods: list[str]) -> None:
     artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", threshold_rule=rule)
     report = evaluate(artifact, make_prompts(1, 30, prefix="t"))
     assert list(report.methods) == methods
     assert [len(method.groups) for method in report.methods.values()] == [2] * len(methods)
 
 
-def test_the_level_is_that_asked_for() -> None:
+def test_evaluate_uses_the_requested_alpha() -> None:
     artifact = calibrate(make_prompts(0, 100), alpha=["0.2", "0.4"], features="1")
     tests = make_prompts(1, 50, prefix="t")
     strict, loose = (evaluate(artifact, tests, alpha=alpha) for alpha in (0.2, "0.40"))
@@ -216,7 +220,7 @@ def test_the_level_is_that_asked_for() -> None:
         evaluate(artifact, tests, alpha=0.3)
 
 
-def test_distinct_answers_are_counted_once_per_prompt() -> None:
+def test_evaluate_counts_distinct_answers_once_per_prompt() -> None:
     # The threshold is 0.9, so that all three candidates of two answers are returned, or one of each answer.
     wide = [
         make_prompt(f"q{row}", "a", (0.9, "x", True), (1.0, "y", False), (1.0, "z", False))
@@ -231,7 +235,7 @@ def test_distinct_answers_are_counted_once_per_prompt() -> None:
         assert (own.mean_set_size, own.mean_distinct_answers) == (size, 2.0)
 
 
-def test_a_topic_that_was_never_calibrated_is_flagged_and_counted(
+def test_evaluate_flags_and_counts_unknown_categories(
     artifact: CalibrationArtifact, tested: list[PromptRecord]
 ) -> None:
     stranger = make_prompt("t", "moons", *[(0.5, "x", True)] * 3)
@@ -245,7 +249,7 @@ def test_a_topic_that_was_never_calibrated_is_flagged_and_counted(
     assert evaluate(artifact, tested).n_unknown_category == 0
 
 
-def test_more_candidates_than_calibrated_are_cut_and_fewer_are_refused(
+def test_evaluate_cuts_extra_candidates_and_refuses_too_few(
     artifact: CalibrationArtifact, tested: list[PromptRecord]
 ) -> None:
     longer = [one.model_copy(update={"candidates": one.candidates + one.candidates[:1]}) for one in tested]

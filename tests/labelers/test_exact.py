@@ -26,7 +26,7 @@ def words_of(text: str) -> list[str]:
     return parts
 
 
-def by_description(text: str, signs: str, becomes: str) -> str:
+def normalise_by_description(text: str, signs: str, becomes: str) -> str:
     """Step by step as the scripts are described: case, punctuation, articles as words, white space."""
     lowered = text.lower()
     bare = "".join(becomes if char in signs else char for char in lowered)
@@ -38,14 +38,14 @@ ALPHABET = "aAntheTHEx9 _.-'!?" + "\u2018\u2019\u00b4`\u00e9\u2014\t\n"
 
 
 @drawn(st.text(ALPHABET, max_size=30))
-def test_both_do_what_is_described(text: str) -> None:
-    assert compute_normal_form(text) == by_description(text, string.punctuation, "")
+def test_compute_normal_form_follows_the_published_descriptions(text: str) -> None:
+    assert compute_normal_form(text) == normalise_by_description(text, string.punctuation, "")
     more = string.punctuation + "\u2018\u2019\u00b4`"
-    assert compute_normal_form(text, "triviaqa") == by_description(text, more, " ")
+    assert compute_normal_form(text, "triviaqa") == normalise_by_description(text, more, " ")
 
 
 @drawn(st.text(ALPHABET, max_size=30))
-def test_what_the_second_has_it_does_not_change_again(text: str) -> None:
+def test_triviaqa_normal_form_is_idempotent(text: str) -> None:
     once = compute_normal_form(text, "triviaqa")
     assert compute_normal_form(once, "triviaqa") == once
 
@@ -69,12 +69,12 @@ def test_what_the_second_has_it_does_not_change_again(text: str) -> None:
         ("!!!", "", ""),
     ],
 )
-def test_where_they_differ(text: str, squad: str, triviaqa: str) -> None:
+def test_compute_normal_form_of_squad_and_triviaqa(text: str, squad: str, triviaqa: str) -> None:
     assert compute_normal_form(text, "squad") == squad
     assert compute_normal_form(text, "triviaqa") == triviaqa
 
 
-def test_any_alias_makes_a_candidate_correct() -> None:
+def test_normalised_match_accepts_any_alias() -> None:
     labeler, aliases = NormalisedMatch(), ["Bolivar", "Bolivian peso"]
     assert is_correct(labeler, aliases, "the bolivian PESO.")
     assert is_correct(labeler, aliases, "Bolivar")
@@ -95,15 +95,15 @@ def test_any_alias_makes_a_candidate_correct() -> None:
         ("1246", "+1-246", True),
     ],
 )
-def test_disagreements_that_recordings_showed(reference: Any, text: str, label: bool) -> None:
+def test_normalised_match_on_cases_found_in_recordings(reference: Any, text: str, label: bool) -> None:
     assert is_correct(NormalisedMatch(), reference, text) is label
 
 
-def test_the_hyphen_of_a_calling_code_separates_for_one_of_them() -> None:
+def test_triviaqa_normal_form_splits_at_hyphens() -> None:
     assert not is_correct(NormalisedMatch("triviaqa"), ["1246", "+1246"], "+1-246")
 
 
-def test_what_has_no_normal_form_matches_nothing() -> None:
+def test_normalised_match_ignores_references_that_normalise_to_nothing() -> None:
     assert not is_correct(NormalisedMatch(), ["The", "Who"], "")
     assert not is_correct(NormalisedMatch(), ["The", "Who"], "a")
     assert is_correct(NormalisedMatch(), ["The", "Who"], "the who")
@@ -113,12 +113,12 @@ def test_what_has_no_normal_form_matches_nothing() -> None:
 
 
 @pytest.mark.parametrize("reference", [7, ["seven", 7], {"answer": "seven"}, True])
-def test_a_reference_that_is_no_text_is_refused(reference: Any) -> None:
+def test_normalised_match_refuses_references_that_are_no_text(reference: Any) -> None:
     with pytest.raises(LabelerError, match="expected text or texts"):
         is_correct(NormalisedMatch(), reference, "7")
 
 
-def test_there_are_two_conventions() -> None:
+def test_normalised_match_refuses_an_unknown_convention() -> None:
     other: Any = "bleu"
     with pytest.raises(InputError, match="convention is 'bleu'; expected one of squad, triviaqa"):
         NormalisedMatch(other)
@@ -136,11 +136,11 @@ def test_there_are_two_conventions() -> None:
         ("", False, False),
     ],
 )
-def test_a_reference_may_stand_anywhere_as_whole_words(text: str, exactly: bool, anywhere: bool) -> None:
+def test_normalised_match_anywhere_finds_whole_words(text: str, exactly: bool, anywhere: bool) -> None:
     assert is_correct(NormalisedMatch(), ["Lima", "San José"], text) is exactly
     assert is_correct(NormalisedMatch(anywhere=True), ["Lima", "San José"], text) is anywhere
 
 
-def test_the_two_ways_have_different_fingerprints() -> None:
+def test_normalised_match_fingerprint_depends_on_anywhere() -> None:
     assert NormalisedMatch().fingerprint != NormalisedMatch(anywhere=True).fingerprint
     assert "anywhere" not in str(NormalisedMatch().fingerprint)

@@ -21,7 +21,7 @@ def write_file(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def of_id(name: str, *texts: str) -> LabelerInput:
+def make_input(name: str, *texts: str) -> LabelerInput:
     return LabelerInput(
         id=name, prompt="?", reference=None, candidates=[DrawnCandidate(text) for text in texts]
     )
@@ -51,14 +51,16 @@ FILES = [
 
 
 @pytest.mark.parametrize(("name", "content"), FILES)
-def test_labels_by_id_and_text(tmp_path: Path, name: str, content: Any, invoke: Invoke) -> None:
+def test_human_labels_are_found_by_id_and_text(
+    tmp_path: Path, name: str, content: Any, invoke: Invoke
+) -> None:
     labeler = HumanLabels(write_file(tmp_path, name, content))
-    assert invoke(labeler, of_id("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
-    assert invoke(labeler, of_id("chile", "", "Lima", "")) == [False, False, False]
+    assert invoke(labeler, make_input("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
+    assert invoke(labeler, make_input("chile", "", "Lima", "")) == [False, False, False]
     assert "4 by id and text" in repr(labeler)
 
 
-def test_labels_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
+def test_human_labels_are_found_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
     messages = [{"role": "user", "content": "Where?"}]
     lines = [
         {"prompt": "Where?", "text": "Lima", "correct": True},
@@ -76,19 +78,19 @@ def test_labels_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
         invoke(labeler, labeler_input(None, "Lima", prompt={1}))
 
 
-def test_a_missing_label_is_named(tmp_path: Path, invoke: Invoke) -> None:
+def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> None:
     labeler = HumanLabels(write_file(tmp_path, "a.jsonl", JSON_LINES))
     with pytest.raises(LabelerError, match=r"no label for id 'peru', text 'Lima ' in a.jsonl: add a line"):
-        invoke(labeler, of_id("peru", "Lima", "Lima "))
+        invoke(labeler, make_input("peru", "Lima", "Lima "))
     with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
-        invoke(labeler, of_id("bolivia", "Lima"))
+        invoke(labeler, make_input("bolivia", "Lima"))
     with pytest.raises(LabelerError, match="prompts by id, but this prompt came without one"):
         invoke(labeler, labeler_input(None, "Lima"))
 
 
-def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:
+def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Path) -> None:
     twice = JSON_LINES + json.dumps(LINES[0])
-    assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(of_id("peru", "Lima")) == [True]
+    assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(make_input("peru", "Lima")) == [True]
     other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
     with pytest.raises(
         RecordError,
@@ -142,7 +144,7 @@ def test_a_line_may_be_repeated_but_not_contradicted(tmp_path: Path) -> None:
         ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_line_and_field(
+def test_human_labels_refuses_bad_lines_by_line_and_field(
     tmp_path: Path, name: str, content: str, *, line: int, field: str, problem: str
 ) -> None:
     with pytest.raises(RecordError) as caught:
@@ -151,7 +153,7 @@ def test_what_cannot_be_used_is_refused_by_line_and_field(
     assert problem in caught.value.problem
 
 
-def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+def test_human_labels_refuses_other_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"neither .csv nor .jsonl"):
         HumanLabels(write_file(tmp_path, "a.txt", CSV))
     with pytest.raises(InputError, match="no such file"):
@@ -160,7 +162,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
         HumanLabels(write_file(tmp_path, "a.csv", "id,text,correct\na,é,1\n".encode("latin-1")))
 
 
-def test_the_fingerprint_is_that_of_the_content(tmp_path: Path) -> None:
+def test_human_labels_fingerprint_depends_on_the_content(tmp_path: Path) -> None:
     first, again = (HumanLabels(write_file(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
     other = HumanLabels(write_file(tmp_path, "c.csv", CSV.replace("Yes", "No")))
     assert first.fingerprint == again.fingerprint != other.fingerprint

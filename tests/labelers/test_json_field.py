@@ -32,7 +32,7 @@ INVOICE = (
         (("paid",), True),
     ],
 )
-def test_the_value_at_a_path(path: tuple[str | int, ...], reference: Any) -> None:
+def test_json_field_compares_the_value_at_a_path(path: tuple[str | int, ...], reference: Any) -> None:
     assert is_correct(JsonField(*path), reference, INVOICE)
     assert not is_correct(JsonField(*path), "something else", INVOICE)
 
@@ -40,7 +40,7 @@ def test_the_value_at_a_path(path: tuple[str | int, ...], reference: Any) -> Non
 @pytest.mark.parametrize(
     "path", [("sum",), ("lines", 2), ("lines", "1"), ("total", 0), ("paid", "x"), ("total", "value", 0)]
 )
-def test_a_path_that_leads_nowhere_is_wrong(path: tuple[str | int, ...]) -> None:
+def test_json_field_with_a_missing_path_is_wrong(path: tuple[str | int, ...]) -> None:
     assert not is_correct(JsonField(*path), 12.5, INVOICE)
 
 
@@ -76,7 +76,7 @@ def test_a_path_that_leads_nowhere_is_wrong(path: tuple[str | int, ...]) -> None
         ("Lima", '"lima"', False),
     ],
 )
-def test_values_equal_only_their_like(reference: Any, text: str, label: bool) -> None:
+def test_json_field_compares_values_as_json(reference: Any, text: str, label: bool) -> None:
     assert is_correct(JsonField(), reference, text) is label
 
 
@@ -84,7 +84,7 @@ def test_values_equal_only_their_like(reference: Any, text: str, label: bool) ->
     "text",
     ["", "Lima", "{'a': 1}", '{"a": 1', '{"a": NaN}', '{"a": 1, "a": 1}', '{"a": 1} and more', "[" * 100_000],
 )
-def test_what_is_no_json_is_wrong(text: str) -> None:
+def test_json_field_of_invalid_json_is_wrong(text: str) -> None:
     assert not is_correct(JsonField("a"), 1, text)
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_json_is_wrong(text: str) -> None:
         ("```json", False),
     ],
 )
-def test_one_fence_may_stand_around_it(text: str, label: bool) -> None:
+def test_json_field_accepts_one_code_fence(text: str, label: bool) -> None:
     assert is_correct(JsonField("a"), 1, text) is label
 
 
@@ -113,7 +113,7 @@ VALUES = st.recursive(
 
 
 @drawn(VALUES, VALUES)
-def test_a_structured_candidate_is_read_like_its_text(value: Any, other: Any) -> None:
+def test_json_field_reads_structured_candidates_like_text(value: Any, other: Any) -> None:
     [draw] = [make_candidate(0, {"value": value})]
     asked = {"prompt": "?", "reference": {"value": value}, "candidates": [draw]}
     assert JsonField().invoke(asked) == [True]  # type: ignore[arg-type]
@@ -125,12 +125,12 @@ def test_a_structured_candidate_is_read_like_its_text(value: Any, other: Any) ->
 
 
 @pytest.mark.parametrize("reference", [math.nan, math.inf, {1, 2}, object()])
-def test_a_reference_that_is_no_json_is_refused(reference: Any) -> None:
+def test_json_field_refuses_references_that_are_not_json(reference: Any) -> None:
     with pytest.raises(LabelerError, match="is not JSON"):
         is_correct(JsonField(), reference, "1")
 
 
 @pytest.mark.parametrize("step", [-1, True, 1.0, None, ("a",)])
-def test_a_path_is_made_of_keys_and_positions(step: Any) -> None:
+def test_json_field_refuses_invalid_paths(step: Any) -> None:
     with pytest.raises(InputError, match="expected keys and indices counted from 0"):
         JsonField("a", step)

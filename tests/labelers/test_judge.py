@@ -38,35 +38,35 @@ async def ajudge(prompt: Any, reference: Any, text: str) -> bool:
     return judge(prompt, reference, text)
 
 
-class Judge:
+class JudgeObject:
     """A judge that holds something, such as a client."""
 
     def __call__(self, prompt: Any, reference: Any, text: str) -> bool:
         return judge(prompt, reference, text)
 
 
-def of_mapping(told: dict[str, Any]) -> bool:
+def judge_mapping(told: dict[str, Any]) -> bool:
     assert set(told) == {"prompt", "reference", "candidate"}
     return judge(told["prompt"], told["reference"], told["candidate"])
 
 
-async def aof_mapping(told: dict[str, Any]) -> bool:
-    return of_mapping(told)
+async def ajudge_mapping(told: dict[str, Any]) -> bool:
+    return judge_mapping(told)
 
 
-@pytest.mark.parametrize("one", [judge, Judge(), RunnableLambda(of_mapping), exact_match])
-def test_judges_of_every_kind(one: Any, invoke: Invoke) -> None:
+@pytest.mark.parametrize("one", [judge, JudgeObject(), RunnableLambda(judge_mapping), exact_match])
+def test_judge_labels_accepts_judges_of_every_kind(one: Any, invoke: Invoke) -> None:
     assert invoke(JudgeLabels(one), ASKED) == [True, False, True]
 
 
-@pytest.mark.parametrize("one", [ajudge, RunnableLambda(aof_mapping), exact_match_async])
-def test_async_ones_are_awaited_and_refused_where_nothing_waits(one: Any) -> None:
+@pytest.mark.parametrize("one", [ajudge, RunnableLambda(ajudge_mapping), exact_match_async])
+def test_judge_labels_awaits_async_judges_and_refuses_them_in_invoke(one: Any) -> None:
     assert invoke_async(JudgeLabels(one), ASKED) == [True, False, True]
     with pytest.raises(LabelerError, match="ainvoke"):
         invoke_sync(JudgeLabels(one), ASKED)
 
 
-def test_texts_drawn_twice_are_judged_once(invoke: Invoke) -> None:
+def test_judge_labels_judges_repeated_texts_once(invoke: Invoke) -> None:
     judged: list[str] = []
 
     def counting(prompt: Any, reference: Any, text: str) -> bool:
@@ -77,7 +77,7 @@ def test_texts_drawn_twice_are_judged_once(invoke: Invoke) -> None:
     assert sorted(judged) == ["lima", "quito"]
 
 
-def test_prompts_that_are_judged_at_the_same_time_keep_their_references() -> None:
+def test_judge_labels_batch_keeps_references_apart() -> None:
     labeler = JudgeLabels(exact_match)
     asked = [labeler_input(str(number), "3", str(number)) for number in range(20)]
     expected = [[number == 3, True] for number in range(20)]
@@ -92,7 +92,7 @@ def test_prompts_that_are_judged_at_the_same_time_keep_their_references() -> Non
 # --- numbers
 
 
-def share(prompt: Any, reference: Any, text: str) -> float:
+def read_number(prompt: Any, reference: Any, text: str) -> float:
     del prompt, reference
     return float(text)
 
@@ -106,26 +106,28 @@ def share(prompt: Any, reference: Any, text: str) -> float:
         ({"at_most": 0.0}, [True, False, False, False]),
     ],
 )
-def test_a_limit_is_itself_let_pass(limits: dict[str, float], labels: list[bool]) -> None:
-    assert JudgeLabels(share, **limits).invoke(labeler_input(None, "0", "0.69999", "0.7", "1")) == labels  # type: ignore[arg-type]
+def test_judge_labels_limits_are_inclusive(limits: dict[str, float], labels: list[bool]) -> None:
+    assert (
+        JudgeLabels(read_number, **limits).invoke(labeler_input(None, "0", "0.69999", "0.7", "1")) == labels
+    )  # type: ignore[arg-type]
 
 
-def test_limits_are_in_the_units_of_the_judge() -> None:
+def test_judge_labels_limits_use_the_range_of_the_judge() -> None:
     grades = labeler_input(None, "1", "6.9", "7", "10")
-    assert JudgeLabels(share, at_least=7, range=(1, 10)).invoke(grades) == [False, False, True, True]
-    assert JudgeLabels(share, at_most=6.9, range=(1, 10)).invoke(grades) == [True, True, False, False]
+    assert JudgeLabels(read_number, at_least=7, range=(1, 10)).invoke(grades) == [False, False, True, True]
+    assert JudgeLabels(read_number, at_most=6.9, range=(1, 10)).invoke(grades) == [True, True, False, False]
     # Every grade is its own limit, whatever rounding does to it on the way.
     for tenth in range(10, 101):
-        assert is_correct(JudgeLabels(share, at_least=tenth / 10, range=(1, 10)), None, str(tenth / 10))
+        assert is_correct(JudgeLabels(read_number, at_least=tenth / 10, range=(1, 10)), None, str(tenth / 10))
 
 
-def test_without_a_limit_only_true_and_false_are_labels() -> None:
-    assert JudgeLabels(share).invoke(labeler_input(None, "0", "1")) == [False, True]
+def test_judge_labels_without_a_limit_accepts_only_zero_and_one() -> None:
+    assert JudgeLabels(read_number).invoke(labeler_input(None, "0", "1")) == [False, True]
     with pytest.raises(LabelerError, match="at_least= or at_most= to say which numbers mean correct"):
-        JudgeLabels(share).invoke(labeler_input(None, "0", "0.5"))
+        JudgeLabels(read_number).invoke(labeler_input(None, "0", "0.5"))
 
 
-def test_a_judge_of_a_fault() -> None:
+def test_judge_labels_at_most_inverts_a_judge_of_faults() -> None:
     def invents(*, inputs: Any, outputs: str, reference_outputs: Any) -> dict[str, Any]:
         del inputs
         return {"key": "invents", "score": outputs != reference_outputs}
@@ -135,12 +137,12 @@ def test_a_judge_of_a_fault() -> None:
     assert JudgeLabels(invents).invoke(ASKED) == [False, True, False]
 
 
-def test_a_similarity_of_openevals_with_a_limit() -> None:
+def test_judge_labels_accepts_an_openevals_similarity_with_a_limit() -> None:
     near = labeler_input("lima", "lima", "lime", "quito")
     assert JudgeLabels(levenshtein_distance, at_least=0.7).invoke(near) == [True, True, False]
 
 
-def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(invoke: Invoke) -> None:
+def test_judge_labels_passes_the_reference_by_the_given_keyword(invoke: Invoke) -> None:
     def grounded(*, outputs: str, context: str) -> bool:
         return outputs in context
 
@@ -159,7 +161,7 @@ def test_the_reference_goes_by_the_keyword_that_is_said_or_stays_back(invoke: In
         invoke(JudgeLabels(short), ASKED)
 
 
-def test_an_evaluator_that_writes_into_its_inputs_writes_into_a_copy() -> None:
+def test_judge_labels_gives_evaluators_a_copy_of_the_prompt() -> None:
     def writing(*, inputs: Any, outputs: str, reference_outputs: str) -> bool:
         assert "seen" not in inputs
         inputs["seen"] = True
@@ -171,12 +173,12 @@ def test_an_evaluator_that_writes_into_its_inputs_writes_into_a_copy() -> None:
     assert prompt == {"question": "where?"}
 
 
-def returning(said: Any, prompt: Any, reference: Any, text: str) -> Any:
+def return_value(said: Any, prompt: Any, reference: Any, text: str) -> Any:
     del prompt, reference, text
     return said
 
 
-def test_a_judge_that_fails_or_says_nothing_is_a_typed_error(invoke: Invoke) -> None:
+def test_judge_labels_raises_labeler_error_for_failing_judges(invoke: Invoke) -> None:
     def failing(prompt: Any, reference: Any, text: str) -> bool:
         del prompt, reference
         return {"lima": True}[text]
@@ -185,20 +187,20 @@ def test_a_judge_that_fails_or_says_nothing_is_a_typed_error(invoke: Invoke) -> 
         invoke(JudgeLabels(failing), ASKED)
     for nothing in (None, "yes", float("nan"), 2.0):
         with pytest.raises(LabelerError, match="the evaluator returned"):
-            invoke(JudgeLabels(partial(returning, nothing)), ASKED)
+            invoke(JudgeLabels(partial(return_value, nothing)), ASKED)
 
 
-def test_what_cannot_be_a_judge_is_refused_at_once() -> None:
+def test_judge_labels_refuses_invalid_judges_and_limits() -> None:
     nothing: Any = "yes"
     with pytest.raises(InputError, match="got a str"):
         JudgeLabels(nothing)
     with pytest.raises(InputError, match="are mutually exclusive; give one"):
-        JudgeLabels(share, at_least=0.5, at_most=0.6)
+        JudgeLabels(read_number, at_least=0.5, at_most=0.6)
     with pytest.raises(InputError, match="range must be two finite numbers"):
-        JudgeLabels(share, range=(1, 1))
+        JudgeLabels(read_number, range=(1, 1))
     for limit in (-0.1, 1.1, float("nan")):
         with pytest.raises(InputError, match="lies outside of the range"):
-            JudgeLabels(share, at_least=limit)
+            JudgeLabels(read_number, at_least=limit)
 
 
 PROMPT = "Is {outputs} right? The reference is {reference_outputs}."
@@ -218,12 +220,12 @@ def model() -> Iterator[ChatOpenAI]:
         )
 
 
-def test_a_model_of_openevals_over_http(invoke: Invoke, model: ChatOpenAI) -> None:
+def test_judge_labels_works_with_an_openevals_model_judge(invoke: Invoke, model: ChatOpenAI) -> None:
     labeler = JudgeLabels(create_llm_as_judge(prompt=PROMPT, judge=model))
     assert invoke(labeler, ASKED) == [True, False, True]
 
 
-def test_a_model_says_who_it_is() -> None:
+def test_judge_labels_fingerprint_names_the_model() -> None:
     model = ChatOpenAI(model="judge-1", api_key=SecretStr("none"), temperature=0.0)
     said = JudgeLabels(model | RunnableLambda(lambda message: message.text == "Yes")).fingerprint
     assert (said["judge.model"], said["judge.temperature"]) == ("judge-1", 0.0)
@@ -233,7 +235,7 @@ def test_a_model_says_who_it_is() -> None:
     assert "id" not in JudgeLabels(judge).fingerprint
 
 
-def test_what_a_model_says_of_a_candidate_is_kept_from_streams() -> None:
+def test_judge_labels_keeps_the_judge_out_of_streams() -> None:
     said = FakeListChatModel(responses=["Yes"])
     labeler = JudgeLabels(RunnableLambda(str) | said | RunnableLambda(lambda message: message.text == "Yes"))
     outer = RunnableLambda(labeler.invoke)
@@ -248,6 +250,6 @@ def test_what_a_model_says_of_a_candidate_is_kept_from_streams() -> None:
     assert asyncio.run(streamed(RunnableLambda(str) | said, ASKED)) > 0
 
 
-def test_drawn_candidates_need_no_reference() -> None:
+def test_judge_labels_works_without_a_reference() -> None:
     asked = {"prompt": "where?", "reference": None, "candidates": [DrawnCandidate("1")]}
-    assert JudgeLabels(share).invoke(asked) == [True]  # type: ignore[arg-type]
+    assert JudgeLabels(read_number).invoke(asked) == [True]  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def hoeffding(size: int) -> float:
+def compute_slack(size: int) -> float:
     # Four shares are compared in a test, at most.
     return math.sqrt(math.log(8 / FALSE_ALARM) / (2 * size))
 
@@ -36,63 +36,63 @@ class Drawn:
     correct: Bools
 
 
-def prompts(rng: np.random.Generator, size: int, n: int) -> Drawn:
+def draw_prompts(rng: np.random.Generator, size: int, n: int) -> Drawn:
     """Easy and hard prompts; correct candidates score better, more so on easy ones."""
     easy = rng.random((size, 1))
     correct = rng.random((size, n)) < 0.1 + 0.6 * easy
     return Drawn(np.clip(rng.normal(0.5 - 0.15 * correct - 0.1 * easy, 0.15, (size, n)), 0, 1), correct)
 
 
-def independently(rng: np.random.Generator, correct: Bools, e0: float, e1: float) -> Bools:
+def add_independent_mistakes(rng: np.random.Generator, correct: Bools, e0: float, e1: float) -> Bools:
     """Labels with independent mistakes."""
     mistaken = rng.random(correct.shape) < np.where(correct, e1, e0)
     return correct ^ mistaken
 
 
-def covered(sets: Bools, labels: Bools) -> float:
+def compute_coverage(sets: Bools, labels: Bools) -> float:
     return float(np.any(sets & labels, axis=1).mean())
 
 
 @pytest.mark.parametrize(("e0", "e1"), [(0.05, 0.0), (0.05, 0.1), (0.0, 0.2), (0.2, 0.05)])
-def test_true_coverage_lies_within_the_bounds_for_independent_mistakes(e0: float, e1: float) -> None:
+def test_bound_true_coverage_holds_for_independent_mistakes(e0: float, e1: float) -> None:
     rng, size = np.random.default_rng(1), 100_000
-    given = prompts(rng, size, 5)
-    labels = independently(rng, given.correct, e0, e1)
+    given = draw_prompts(rng, size, 5)
+    labels = add_independent_mistakes(rng, given.correct, e0, e1)
     for threshold in (0.3, 0.5, 0.7):
         sets = given.scores <= threshold
-        labelled, truth = covered(sets, labels), covered(sets, given.correct)
+        labelled, truth = compute_coverage(sets, labels), compute_coverage(sets, given.correct)
         low, high = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=e1, largest_set=5)
-        slack = hoeffding(size)
+        slack = compute_slack(size)
         assert low - slack / (1 - e0) ** 5 - slack <= truth <= high + slack / (1 - e1) + slack
 
 
-def test_the_lower_bound_is_attained_and_ignoring_mistakes_is_wrong() -> None:
+def test_bound_true_coverage_lower_end_is_attained() -> None:
     """Full sets of five that hold a correct candidate always, or never, and e1 = 0: P(L | T) = 1."""
     rng, size, e0 = np.random.default_rng(2), 100_000, 0.05
     correct = np.zeros((size, 5), dtype=np.bool_)
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
-    labelled = covered(everything, independently(rng, correct, e0, 0.0))
+    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, e0, 0.0))
     low, _ = bound_true_coverage(labelled, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
-    slack = hoeffding(size) * (1 + 1 / (1 - e0) ** 5)
-    assert low == pytest.approx(covered(everything, correct), abs=slack)
+    slack = compute_slack(size) * (1 + 1 / (1 - e0) ** 5)
+    assert low == pytest.approx(compute_coverage(everything, correct), abs=slack)
     # The negative control: to take labelled coverage for the true one is off by (1 - 0.7) q, far more.
-    assert labelled - covered(everything, correct) > 0.3 * (1 - (1 - e0) ** 5) - slack > slack
+    assert labelled - compute_coverage(everything, correct) > 0.3 * (1 - (1 - e0) ** 5) - slack > slack
 
 
-def test_the_upper_bound_is_attained_and_only_wrong_labels_on_correct_ones_matter_to_it() -> None:
+def test_bound_true_coverage_upper_end_is_attained() -> None:
     rng, size, e1 = np.random.default_rng(3), 100_000, 0.2
     correct = np.zeros((size, 5), dtype=np.bool_)
     correct[:, 0] = rng.random(size) < 0.7
     everything = np.ones_like(correct)
-    labelled = covered(everything, independently(rng, correct, 0.0, e1))
+    labelled = compute_coverage(everything, add_independent_mistakes(rng, correct, 0.0, e1))
     low, high = bound_true_coverage(labelled, error_on_wrong=0.0, error_on_correct=e1, largest_set=5)
-    slack = hoeffding(size) * (1 + 1 / (1 - e1))
-    assert high == pytest.approx(covered(everything, correct), abs=slack)
+    slack = compute_slack(size) * (1 + 1 / (1 - e1))
+    assert high == pytest.approx(compute_coverage(everything, correct), abs=slack)
     assert low == pytest.approx(labelled, abs=1e-12)
 
 
-def test_one_candidate_and_known_rates_settle_true_coverage_between_the_bounds() -> None:
+def test_bound_true_coverage_contains_the_rogan_gladen_estimate() -> None:
     """Rogan and Gladen (1978)."""
     e0, e1 = 0.1, 0.2
     for truth in (0.0, 0.3, 0.7, 1.0):
@@ -102,7 +102,7 @@ def test_one_candidate_and_known_rates_settle_true_coverage_between_the_bounds()
         assert low <= truth <= high
 
 
-def one_sided(given: Drawn, e0: float) -> Bools:
+def add_worst_mistakes(given: Drawn, e0: float) -> Bools:
     """Mistakes of the same share, all where the score is best and nothing is correct: the worst there are."""
     labels = given.correct.copy()
     hopeless = np.flatnonzero(~given.correct.any(axis=1))
@@ -112,13 +112,13 @@ def one_sided(given: Drawn, e0: float) -> Bools:
     return labels
 
 
-def test_mistakes_that_depend_on_the_score_break_one_bound_and_attain_the_other() -> None:
+def test_score_dependent_mistakes_attain_only_the_worst_case_bound() -> None:
     rng, size, e0 = np.random.default_rng(4), 100_000, 0.03
-    given = prompts(rng, size, 5)
-    labels = one_sided(given, e0)
+    given = draw_prompts(rng, size, 5)
+    labels = add_worst_mistakes(given, e0)
     share = float((labels & ~given.correct).sum() / (~given.correct).sum())
     sets = given.scores <= 1.0
-    labelled, truth = covered(sets, labels), covered(sets, given.correct)
+    labelled, truth = compute_coverage(sets, labels), compute_coverage(sets, given.correct)
     wrong = float((~given.correct).sum(axis=1).mean())
     worst, _ = bound_true_coverage_at_worst(
         labelled, error_on_wrong=share, error_on_correct=0.0, wrong_per_prompt=wrong, correct_per_prompt=1.0
@@ -131,12 +131,12 @@ def test_mistakes_that_depend_on_the_score_break_one_bound_and_attain_the_other(
 
 @pytest.mark.parametrize("threshold", [0.2, 0.4, 0.6, 1.0])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_worst_bounds_hold_for_any_mistakes_of_any_kind(seed: int, threshold: float) -> None:
+def test_bound_true_coverage_at_worst_holds_for_any_mistakes(seed: int, threshold: float) -> None:
     rng = np.random.default_rng(seed)
-    given = prompts(rng, 2000, 5)
+    given = draw_prompts(rng, 2000, 5)
     kinds = [
-        independently(rng, given.correct, 0.3, 0.3),
-        one_sided(given, 0.05),
+        add_independent_mistakes(rng, given.correct, 0.3, 0.3),
+        add_worst_mistakes(given, 0.05),
         given.scores < 0.35,
         ~given.correct,
         np.zeros_like(given.correct),
@@ -145,26 +145,26 @@ def test_the_worst_bounds_hold_for_any_mistakes_of_any_kind(seed: int, threshold
     for labels in kinds:
         correct_per_prompt, wrong_per_prompt = given.correct.sum(1).mean(), (~given.correct).sum(1).mean()
         low, high = bound_true_coverage_at_worst(
-            covered(sets, labels),
+            compute_coverage(sets, labels),
             error_on_wrong=min(0.999999, float((labels & ~given.correct).sum() / (~given.correct).sum())),
             error_on_correct=min(0.999999, float((~labels & given.correct).sum() / given.correct.sum())),
             wrong_per_prompt=float(wrong_per_prompt),
             correct_per_prompt=float(correct_per_prompt),
         )
-        assert low - 1e-5 <= covered(sets, given.correct) <= high + 1e-5
+        assert low - 1e-5 <= compute_coverage(sets, given.correct) <= high + 1e-5
 
 
-def test_calibration_on_wrong_labels_keeps_what_is_derived_and_not_what_it_says() -> None:
+def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
     """The whole way: thresholds from labels with mistakes, coverage counted with and without them.
 
     Law: what is kept of the labels has mean at least 0.6, of what is correct at least 1 - 0.4 / (1 - e0)^5.
     Each repetition is one calibration and one prompt, all independent.
     """
     rng, repetitions, size, e0 = np.random.default_rng(5), 4000, 100, 0.1
-    given = prompts(rng, repetitions * (size + 1), 5)
+    given = draw_prompts(rng, repetitions * (size + 1), 5)
     # Nearly half of the prompts are made hopeless, for only there mistakes flatter.
     correct = given.correct & (rng.random((len(given.correct), 1)) < 0.55)
-    labels = independently(rng, correct, e0, 0.0)
+    labels = add_independent_mistakes(rng, correct, e0, 0.0)
     cap = 2.0
     success = np.where(labels, given.scores, cap).min(axis=1).reshape(repetitions, size + 1)
     scores, truth = given.scores.reshape(repetitions, size + 1, 5), correct.reshape(repetitions, size + 1, 5)
@@ -177,7 +177,7 @@ def test_calibration_on_wrong_labels_keeps_what_is_derived_and_not_what_it_says(
         flagged = threshold >= cap
         kept_labelled += bool(flagged or success[repetition, -1] <= threshold)
         kept += bool(flagged or (inside & truth[repetition, -1]).any())
-    slack = hoeffding(repetitions)
+    slack = compute_slack(repetitions)
     promised, _ = bound_true_coverage(0.6, error_on_wrong=e0, error_on_correct=0.0, largest_set=5)
     assert kept_labelled / repetitions >= 0.6 - slack
     assert kept / repetitions >= promised - slack
@@ -185,7 +185,7 @@ def test_calibration_on_wrong_labels_keeps_what_is_derived_and_not_what_it_says(
     assert kept / repetitions < 0.6 - slack
 
 
-def test_numbers_by_hand() -> None:
+def test_coverage_bounds_equal_numbers_worked_out_by_hand() -> None:
     assert bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=1) == pytest.approx(
         (8 / 9, 1.0)
     )
@@ -197,7 +197,7 @@ def test_numbers_by_hand() -> None:
     assert worst == pytest.approx((0.82, 0.95))
 
 
-BAD: list[dict[str, Any]] = [
+INVALID_SHARES: list[dict[str, Any]] = [
     {"labelled": -0.1},
     {"labelled": 1.1},
     {"labelled": math.nan},
@@ -208,8 +208,8 @@ BAD: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("changed", BAD)
-def test_what_is_no_share_is_refused(changed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("changed", INVALID_SHARES)
+def test_coverage_bounds_refuse_invalid_shares(changed: dict[str, Any]) -> None:
     given: dict[str, Any] = {"labelled": 0.9, "error_on_wrong": 0.1, "error_on_correct": 0.1, **changed}
     labelled = given.pop("labelled")
     with pytest.raises(InputError, match="expected a"):
@@ -219,14 +219,14 @@ def test_what_is_no_share_is_refused(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5])
-def test_a_set_has_a_whole_number_of_answers(size: Any) -> None:
+def test_bound_true_coverage_refuses_an_invalid_set_size(size: Any) -> None:
     with pytest.raises(InputError, match="largest_set is"):
         bound_true_coverage(0.9, error_on_wrong=0.1, error_on_correct=0.1, largest_set=size)
 
 
 @pytest.mark.parametrize("number", [-1.0, math.nan, math.inf])
 @pytest.mark.parametrize("name", ["wrong_per_prompt", "correct_per_prompt"])
-def test_numbers_per_prompt_are_finite(name: str, number: float) -> None:
+def test_bound_true_coverage_at_worst_refuses_invalid_counts_per_prompt(name: str, number: float) -> None:
     given: dict[str, Any] = {"wrong_per_prompt": 1.0, "correct_per_prompt": 1.0, name: number}
     with pytest.raises(InputError, match=f"{name} is"):
         bound_true_coverage_at_worst(0.9, error_on_wrong=0.1, error_on_correct=0.1, **given)

@@ -31,7 +31,7 @@ from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import labeler_input
 
 
-def agrees(prompt: Any, reference: Any, text: str) -> bool:
+def equals_reference(prompt: Any, reference: Any, text: str) -> bool:
     del prompt
     return bool(text == reference)
 
@@ -51,7 +51,7 @@ def one(request: pytest.FixtureRequest, people: Path) -> BaseLabeler:
         MultipleChoice(["7", "8"]),
         PatternMatch("[0-9]"),
         JsonField(),
-        JudgeLabels(agrees),
+        JudgeLabels(equals_reference),
         HumanLabels(people),
     ]
     which: int = request.param
@@ -62,17 +62,17 @@ def reference_for(labeler: BaseLabeler) -> Any:
     return 7 if isinstance(labeler, JsonField) else "7"
 
 
-def test_each_says_which_candidates_are_correct_in_their_order(one: BaseLabeler, invoke: Invoke) -> None:
+def test_labelers_label_candidates_in_order(one: BaseLabeler, invoke: Invoke) -> None:
     assert invoke(one, labeler_input(reference_for(one), "8", "7", "8", "7")) == [False, True, False, True]
 
 
-def test_each_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) -> None:
+def test_labelers_can_be_copied_and_pickled(one: BaseLabeler, invoke: Invoke) -> None:
     for again in copies_of(one):
         assert invoke(again, labeler_input(reference_for(one), "7", "8")) == [True, False]
         assert again.fingerprint == one.fingerprint
 
 
-def test_each_says_who_it_is(one: BaseLabeler) -> None:
+def test_labelers_name_themselves_in_fingerprint_and_repr(one: BaseLabeler) -> None:
     assert one.get_name() in one.fingerprint.values()
     assert type(one).__name__ in repr(one)
     assert compare_fingerprints("labeler", one.fingerprint, dict(one.fingerprint)) == (
@@ -80,7 +80,7 @@ def test_each_says_who_it_is(one: BaseLabeler) -> None:
     )
 
 
-def test_what_changes_labels_changes_the_fingerprint(people: Path) -> None:
+def test_labeler_fingerprints_change_with_what_changes_labels(people: Path) -> None:
     other = people.with_name("others.csv")
     other.write_text("prompt,text,correct\nWhere do llamas live?,7,no\n")
     families: list[list[BaseLabeler]] = [
@@ -94,14 +94,18 @@ def test_what_changes_labels_changes_the_fingerprint(people: Path) -> None:
         ],
         [PatternMatch(), PatternMatch("a"), PatternMatch("b"), PatternMatch("(?i)a")],
         [JsonField(), JsonField("a"), JsonField("a", 0), JsonField("a", "0")],
-        [JudgeLabels(agrees), JudgeLabels(agrees, at_least=0.5), JudgeLabels(agrees, at_most=0.5)],
+        [
+            JudgeLabels(equals_reference),
+            JudgeLabels(equals_reference, at_least=0.5),
+            JudgeLabels(equals_reference, at_most=0.5),
+        ],
         [HumanLabels(people), HumanLabels(other)],
     ]
     every = [dict(one.fingerprint) for family in families for one in family]
     assert all(every.count(said) == 1 for said in every)
 
 
-def test_texts_drawn_twice_are_read_once(invoke: Invoke) -> None:
+def test_labelers_extract_repeated_texts_once(invoke: Invoke) -> None:
     read: list[str] = []
 
     def counting(text: str) -> str:
@@ -116,11 +120,11 @@ def test_texts_drawn_twice_are_read_once(invoke: Invoke) -> None:
     assert read == ["Lima", "Quito"]
 
 
-async def alast(text: str) -> str:
+async def aextract_last_word(text: str) -> str:
     return text.rsplit(maxsplit=1)[-1]
 
 
-def test_an_extractor_may_be_plain_or_a_runnable(invoke: Invoke) -> None:
+def test_labelers_accept_functions_and_runnables_as_extractors(invoke: Invoke) -> None:
     for answer in (lambda text: text.split()[-1], RunnableLambda(lambda text: text.split()[-1])):
         assert invoke(
             NormalisedMatch(answer=answer), labeler_input("Lima", "It is Lima.", "Lima, not Quito")
@@ -130,14 +134,14 @@ def test_an_extractor_may_be_plain_or_a_runnable(invoke: Invoke) -> None:
         ]
 
 
-def test_an_extractor_may_be_async_where_something_waits() -> None:
-    labeler = NormalisedMatch(answer=alast)
+def test_labelers_await_async_extractors_and_refuse_them_in_invoke() -> None:
+    labeler = NormalisedMatch(answer=aextract_last_word)
     assert invoke_async(labeler, labeler_input("Lima", "It is Lima.", "Quito")) == [True, False]
     with pytest.raises(LabelerError, match="answer extractor is async: use ainvoke"):
         invoke_sync(labeler, labeler_input("Lima", "It is Lima."))
 
 
-def test_an_extractor_that_fails_or_returns_no_text_is_a_typed_error(invoke: Invoke) -> None:
+def test_labelers_raise_labeler_error_for_failing_extractors(invoke: Invoke) -> None:
     def failing(text: str) -> str:
         return {"Lima": "Lima"}[text]
 
@@ -148,14 +152,14 @@ def test_an_extractor_that_fails_or_returns_no_text_is_a_typed_error(invoke: Inv
         invoke(NormalisedMatch(answer=nothing), labeler_input("Lima", "Quito"))
 
 
-def test_the_fingerprint_has_an_id_only_if_the_extractor_says_who_it_is() -> None:
+def test_labeler_fingerprint_has_no_id_with_an_unknown_extractor() -> None:
     assert NormalisedMatch().fingerprint["id"] == "normalised-match"
     nameless = NormalisedMatch(answer=str.strip).fingerprint
     assert "id" not in nameless
     assert nameless["answer"] == "extracted"
 
 
-def test_a_record_without_reference_is_refused(invoke: Invoke) -> None:
+def test_labelers_refuse_records_without_reference(invoke: Invoke) -> None:
     for labeler in (NormalisedMatch(), NumericMatch(), MultipleChoice(), PatternMatch(), JsonField()):
         with pytest.raises(LabelerError, match="reference"):
             invoke(labeler, labeler_input(None, "7"))
@@ -165,7 +169,7 @@ def test_a_record_without_reference_is_refused(invoke: Invoke) -> None:
                 invoke(labeler, labeler_input(empty, "7"))
 
 
-def test_it_is_no_error_of_serving() -> None:
+def test_labeler_error_is_a_collection_error() -> None:
     assert issubclass(LabelerError, CollectionError)
     assert not issubclass(LabelerError, ServingError)
 
@@ -173,30 +177,32 @@ def test_it_is_no_error_of_serving() -> None:
 # --- a labeler of any kind as a call
 
 
-def plainly(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
-    return [agrees(prompt, reference, one.text) for one in candidates]
+def label_by_equality(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+    return [equals_reference(prompt, reference, one.text) for one in candidates]
 
 
-async def asynchronously(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
-    return plainly(prompt, reference, candidates)
+async def alabel_by_equality(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:
+    return label_by_equality(prompt, reference, candidates)
 
 
-def of_mapping(asked: LabelerInput) -> list[bool]:
-    return plainly(asked["prompt"], asked["reference"], asked["candidates"])
+def label_mapping(asked: LabelerInput) -> list[bool]:
+    return label_by_equality(asked["prompt"], asked["reference"], asked["candidates"])
 
 
-@pytest.mark.parametrize("labeler", [plainly, asynchronously, RunnableLambda(of_mapping), NormalisedMatch()])
-def test_functions_and_runnables_are_labelers(labeler: Any) -> None:
+@pytest.mark.parametrize(
+    "labeler", [label_by_equality, alabel_by_equality, RunnableLambda(label_mapping), NormalisedMatch()]
+)
+def test_make_labeler_call_accepts_functions_and_runnables(labeler: Any) -> None:
     call, asked = make_labeler_call(labeler), labeler_input("Lima", "Lima", "Quito")
     assert asyncio.run(arun_flow(call.invoke_one(asked, {}))) == [True, False]
-    if labeler is asynchronously:
+    if labeler is alabel_by_equality:
         with pytest.raises(LabelerError, match="labeler is async"):
             run_flow(call.invoke_one(asked, {}))
     else:
         assert run_flow(call.invoke_one(asked, {})) == [True, False]
 
 
-def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
+def test_make_labeler_call_refuses_other_types_and_wraps_errors() -> None:
     nothing: Any = "Lima"
     with pytest.raises(LabelerError, match="got a str as labeler"):
         make_labeler_call(nothing)
@@ -208,18 +214,18 @@ def test_what_is_none_is_refused_and_what_fails_is_typed() -> None:
         run_flow(make_labeler_call(failing).invoke_one(labeler_input("Lima", "Lima"), {}))
 
 
-def yielded() -> Iterator[bool]:
+def yield_labels() -> Iterator[bool]:
     yield True
     yield False
 
 
-@pytest.mark.parametrize("labels", [[True, False], (True, False), np.array([True, False]), yielded()])
-def test_one_boolean_per_candidate_is_let_pass(labels: Any) -> None:
+@pytest.mark.parametrize("labels", [[True, False], (True, False), np.array([True, False]), yield_labels()])
+def test_check_labels_accepts_one_boolean_per_candidate(labels: Any) -> None:
     assert check_labels(labels, 2) == [True, False]
     assert all(type(one) is bool for one in check_labels([np.True_, False], 2))
 
 
-def failing_later() -> Iterator[bool]:
+def yield_then_fail() -> Iterator[bool]:
     yield True
     raise KeyError
 
@@ -237,15 +243,15 @@ def failing_later() -> Iterator[bool]:
         ({True, False}, "returned set instead"),
         ({"a": True, "b": False}, "returned dict instead"),
         (None, "returned NoneType instead of 2 labels .TypeError"),
-        (failing_later(), "returned generator instead of 2 labels .KeyError"),
+        (yield_then_fail(), "returned generator instead of 2 labels .KeyError"),
     ],
 )
-def test_anything_else_is_refused(labels: Any, message: str) -> None:
+def test_check_labels_refuses_anything_else(labels: Any, message: str) -> None:
     with pytest.raises(LabelerError, match=message):
         check_labels(labels, 2)
 
 
-def test_a_model_in_an_extractor_is_kept_from_streams() -> None:
+def test_labelers_keep_models_in_extractors_out_of_streams() -> None:
     model: Runnable[Any, Any] = FakeListChatModel(responses=["Lima"]) | RunnableLambda(lambda one: one.text)
     outer = RunnableLambda(NormalisedMatch(answer=model).invoke)
 

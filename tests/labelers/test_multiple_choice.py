@@ -54,7 +54,7 @@ OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
         "(B) and only (B)",
     ],
 )
-def test_a_letter_is_found(text: str) -> None:
+def test_find_choice_finds_a_letter(text: str) -> None:
     assert find_choice(text, "ABCD", {}) == "B"
     assert find_choice(text, "ABCD", OPTIONS) == "B"
     # Where there is no such letter, nothing is chosen.
@@ -62,12 +62,12 @@ def test_a_letter_is_found(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Quito", "quito.", " **Quito** ", "Answer: Quito", "The answer is Quito."])
-def test_the_text_of_an_option_is_found_where_options_are_known(text: str) -> None:
+def test_find_choice_finds_the_text_of_a_known_option(text: str) -> None:
     assert find_choice(text, "ABCD", OPTIONS) == "B"
     assert find_choice(text, "ABCD", {}) is None
 
 
-def test_signs_inside_of_an_option_count() -> None:
+def test_find_choice_respects_signs_inside_options() -> None:
     assert find_choice("St. John's", "ABCD", OPTIONS) == "D"
     assert find_choice("St Johns", "ABCD", OPTIONS) is None
 
@@ -94,11 +94,11 @@ def test_signs_inside_of_an_option_count() -> None:
         "f(B)",
     ],
 )
-def test_nothing_is_chosen(text: str) -> None:
+def test_find_choice_returns_none_for_ambiguous_texts(text: str) -> None:
     assert find_choice(text, "ABCD", OPTIONS) is None
 
 
-def test_the_first_place_that_names_an_option_decides() -> None:
+def test_find_choice_uses_the_first_place_that_names_an_option() -> None:
     assert find_choice("A. is what many say, but the answer is B", "ABCD", {}) == "B"
     assert find_choice("A. Not (B), I would say", "ABCD", {}) == "A"
     # A letter that is none of this question's is passed over.
@@ -106,7 +106,7 @@ def test_the_first_place_that_names_an_option_decides() -> None:
 
 
 @pytest.mark.parametrize("hostile", ["answer ", "answer is ", "answer: (", "(", "*", " ", "(B) ", "B. "])
-def test_long_texts_are_read_in_no_time(hostile: str) -> None:
+def test_find_choice_is_fast_on_long_hostile_texts(hostile: str) -> None:
     find_choice(hostile * (200_000 // len(hostile)) + "?", "ABCD", OPTIONS)
     find_choice("answer" + hostile.removeprefix("answer") * 100_000 + "?", "ABCD", OPTIONS)
     find_choice("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
@@ -116,18 +116,18 @@ def test_long_texts_are_read_in_no_time(hostile: str) -> None:
 
 
 @pytest.mark.parametrize("reference", ["B", "b", " B ", "Quito", "quito."])
-def test_the_reference_is_a_letter_or_the_text_of_an_option(reference: str) -> None:
+def test_multiple_choice_accepts_letters_and_option_texts_as_reference(reference: str) -> None:
     labeler = MultipleChoice(CITIES)
     assert labeler.invoke(labeler_input(reference, "Quito", "(B)", "A", "Lima")) == [True, True, False, False]
 
 
 @pytest.mark.parametrize("reference", ["E", "Cusco", "", 1, ["B"], None, "AB"])
-def test_a_reference_that_names_no_option_is_refused(reference: Any) -> None:
+def test_multiple_choice_refuses_references_that_name_no_option(reference: Any) -> None:
     with pytest.raises(LabelerError, match="names no option"):
         is_correct(MultipleChoice(CITIES), reference, "B")
 
 
-def test_a_reference_that_names_two_is_refused() -> None:
+def test_multiple_choice_refuses_references_that_name_two_options() -> None:
     # "B" is the second letter, and the text of the first option.
     with pytest.raises(LabelerError, match="names two options"):
         is_correct(MultipleChoice(["B", "A"]), "B", "x")
@@ -135,7 +135,7 @@ def test_a_reference_that_names_two_is_refused() -> None:
     assert is_correct(MultipleChoice(["A", "B"]), "B", "B")
 
 
-def test_without_options_there_are_letters_only() -> None:
+def test_multiple_choice_without_options_accepts_letters_only() -> None:
     assert is_correct(MultipleChoice(), "E", "Answer: E")
     assert not is_correct(MultipleChoice(letters="ABCDEF"), "E", "Answer: F")
     with pytest.raises(LabelerError, match="give one of the letters ABCDE"):
@@ -147,31 +147,31 @@ def test_without_options_there_are_letters_only() -> None:
 # --- options that differ between prompts
 
 
-def listed(prompt: Any) -> list[str]:
+def list_options(prompt: Any) -> list[str]:
     return str(prompt).split("\n")
 
 
-async def alisted(prompt: Any) -> list[str]:
-    return listed(prompt)
+async def alist_options(prompt: Any) -> list[str]:
+    return list_options(prompt)
 
 
-def test_options_may_be_made_of_the_prompt(invoke: Invoke) -> None:
+def test_multiple_choice_accepts_options_computed_from_the_prompt(invoke: Invoke) -> None:
     asked = labeler_input("Quito", "B", "Lima", "Quito", prompt="Lima\nQuito")
-    for options in (listed, RunnableLambda(listed)):
+    for options in (list_options, RunnableLambda(list_options)):
         assert invoke(MultipleChoice(options), asked) == [True, False, True]
         # There are two letters now.
         with pytest.raises(LabelerError, match="one of the letters AB,"):
             invoke(MultipleChoice(options), labeler_input("C", "B", prompt="Lima\nQuito"))
 
 
-def test_they_may_be_awaited() -> None:
+def test_multiple_choice_awaits_an_async_options_function() -> None:
     asked = labeler_input("Quito", "B", "Lima", prompt="Lima\nQuito")
-    assert invoke_async(MultipleChoice(alisted), asked) == [True, False]
+    assert invoke_async(MultipleChoice(alist_options), asked) == [True, False]
     with pytest.raises(LabelerError, match="options function is async"):
-        MultipleChoice(alisted).invoke(asked)
+        MultipleChoice(alist_options).invoke(asked)
 
 
-BAD: list[tuple[Any, str]] = [
+INVALID_OPTIONS: list[tuple[Any, str]] = [
     ([], "expected a list of 1 to 26 texts"),
     (["x", 1], "expected a list of 1 to 26 texts"),
     ([str(number) for number in range(27)], "expected a list of 1 to 26 texts"),
@@ -180,15 +180,15 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), BAD)
-def test_options_are_distinct_texts(options: Any, message: str) -> None:
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS)
+def test_multiple_choice_refuses_options_that_are_no_distinct_texts(options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         MultipleChoice(options)
     with pytest.raises(LabelerError, match=message):
         is_correct(MultipleChoice(lambda _: options), "A", "A")
 
 
-def test_an_options_function_that_fails_or_returns_no_list_is_a_typed_error() -> None:
+def test_multiple_choice_raises_labeler_error_for_a_failing_options_function() -> None:
     nothing: Any = lambda _: "Lima"  # noqa: E731 - shorter than a function
     with pytest.raises(LabelerError, match="the options are 'Lima'; expected a list"):
         is_correct(MultipleChoice(nothing), "A", "A")
@@ -201,6 +201,6 @@ def test_an_options_function_that_fails_or_returns_no_list_is_a_typed_error() ->
 
 
 @pytest.mark.parametrize("letters", ["", "AA", "ab", "A1", "A B"])
-def test_letters_are_distinct_capitals(letters: str) -> None:
+def test_multiple_choice_refuses_letters_that_are_no_distinct_capitals(letters: str) -> None:
     with pytest.raises(InputError, match="expected distinct capital letters"):
         MultipleChoice(letters=letters)

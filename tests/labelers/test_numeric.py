@@ -85,7 +85,7 @@ from tests.lengths import mostly_long
         ("#### $1,200", "1200"),
     ],
 )
-def test_what_is_read(text: str, number: str) -> None:
+def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
     assert find_final_number(text) == Fraction(number)
 
 
@@ -117,11 +117,11 @@ def test_what_is_read(text: str, number: str) -> None:
         "\u0663",
     ],
 )
-def test_what_is_not(text: str) -> None:
+def test_find_final_number_returns_none_for_unreadable_texts(text: str) -> None:
     assert find_final_number(text) is None
 
 
-def test_an_unreadable_number_is_not_passed_over_for_an_earlier_one() -> None:
+def test_find_final_number_does_not_skip_an_unreadable_last_number() -> None:
     assert find_final_number("first 5, then 1,23") is None
 
 
@@ -139,7 +139,9 @@ def test_an_unreadable_number_is_not_passed_over_for_an_earlier_one() -> None:
         ("45/9", "5", "9"),
     ],
 )
-def test_what_stays_ambiguous_is_read_as_the_module_says(text: str, read_as: str, could_be: str) -> None:
+def test_find_final_number_reads_ambiguous_texts_as_documented(
+    text: str, read_as: str, could_be: str
+) -> None:
     assert find_final_number(text) == Fraction(read_as) != Fraction(could_be)
 
 
@@ -150,14 +152,14 @@ AROUND = st.text(
 
 
 @drawn(NUMBERS, AROUND, st.sampled_from(["{:f}", "{:,f}", "${:,f}", "€ {:f}", "{:f}%", "{:e}"]))
-def test_a_number_comes_back_as_it_was_written(number: Any, words: str, form: str) -> None:
+def test_find_final_number_reads_formatted_numbers_exactly(number: Any, words: str, form: str) -> None:
     written = form.format(number)
     assert find_final_number(f"{words} = {written}.") == Fraction(number)
     assert find_final_number(f"{words} 17 = {written} .") == Fraction(number)
 
 
 @drawn(st.integers(0, 50), st.integers(1, 50), st.integers(2, 60))
-def test_fractions_come_back(whole: int, above: int, below: int) -> None:
+def test_find_final_number_reads_fractions_exactly(whole: int, above: int, below: int) -> None:
     assert find_final_number(f"it is {above}/{below}") == Fraction(above, below)
     assume(above < below)
     assert find_final_number(f"it is {whole} {above}/{below} cups") == whole + Fraction(above, below)
@@ -168,7 +170,7 @@ def test_fractions_come_back(whole: int, above: int, below: int) -> None:
     ["1,", "1.", "1/", "1 ", "1e", "-", "$", " ", "x1", "1 1/", "9", "####", "½", "10^", "5 million "],
     quick=3,
 )
-def test_long_texts_are_read_in_no_time(hostile: str) -> None:
+def test_find_final_number_is_fast_on_long_hostile_texts(hostile: str) -> None:
     # 200,000 signs: what takes a step for each pair of them would not come back.
     find_final_number(hostile * (200_000 // len(hostile)))
 
@@ -176,7 +178,7 @@ def test_long_texts_are_read_in_no_time(hostile: str) -> None:
 # --- compared
 
 
-def test_numbers_are_compared_and_not_texts() -> None:
+def test_numeric_match_compares_numbers_instead_of_texts() -> None:
     for text in ("1500", "1,500.00", "$1.5e3", "3000/2", "It is 1500 m."):
         assert is_correct(NumericMatch(), 1500, text)
         assert is_correct(NumericMatch(), "#### 1,500", text)
@@ -184,7 +186,7 @@ def test_numbers_are_compared_and_not_texts() -> None:
         assert not is_correct(NumericMatch(), 1500, text)
 
 
-def test_comparison_is_exact() -> None:
+def test_numeric_match_compares_exactly() -> None:
     assert is_correct(NumericMatch(), 0.1, "0.1")
     assert not is_correct(NumericMatch(), 0.1, "0.1000000000000000055")
     assert not is_correct(NumericMatch(), "1/3", "0.3333333333333333333333")
@@ -193,7 +195,7 @@ def test_comparison_is_exact() -> None:
 
 
 @pytest.mark.parametrize("tolerance", ["0.01", 0.01, "1/100", Fraction(1, 100)])
-def test_the_tolerance_is_absolute_and_itself_let_pass(tolerance: Any) -> None:
+def test_numeric_match_tolerance_is_absolute_and_inclusive(tolerance: Any) -> None:
     labeler = NumericMatch(tolerance=tolerance)
     assert labeler.fingerprint["tolerance"] == "1/100"
     assert is_correct(labeler, "1/3", "0.33")
@@ -203,12 +205,12 @@ def test_the_tolerance_is_absolute_and_itself_let_pass(tolerance: Any) -> None:
 
 
 @pytest.mark.parametrize("tolerance", [-1, "-0.1", math.nan, math.inf, "a little", "1/0", None, True])
-def test_a_tolerance_is_a_finite_number(tolerance: Any) -> None:
+def test_numeric_match_refuses_an_invalid_tolerance(tolerance: Any) -> None:
     with pytest.raises(InputError, match="tolerance is"):
         NumericMatch(tolerance=tolerance)
 
 
-def test_any_alias_makes_a_candidate_correct() -> None:
+def test_numeric_match_accepts_any_alias() -> None:
     assert NumericMatch().invoke(labeler_input(["75", 80.0], "75", "80", "77")) == [True, True, False]
 
 
@@ -228,16 +230,16 @@ def test_any_alias_makes_a_candidate_correct() -> None:
         "",
     ],
 )
-def test_a_reference_must_be_one_number(reference: Any) -> None:
+def test_numeric_match_refuses_references_that_are_not_one_number(reference: Any) -> None:
     with pytest.raises(LabelerError, match="is not one number: give a number"):
         is_correct(NumericMatch(), reference, "75")
 
 
-def test_a_reference_with_a_mark_may_hold_others() -> None:
+def test_numeric_match_reads_the_marked_number_of_a_reference() -> None:
     assert is_correct(NumericMatch(), "He has 5 * 4 = <<5*4=20>>20 eggs.\n#### 20", "20 eggs")
 
 
-def test_an_extractor_settles_what_the_last_number_does_not() -> None:
+def test_numeric_match_uses_the_answer_extractor() -> None:
     text = "15 games a week make 120 games in 2 weeks"
     assert not is_correct(NumericMatch(), 120, text)
     assert is_correct(NumericMatch(answer=lambda one: one.split(" in ")[0]), 120, text)

@@ -13,7 +13,7 @@ from tests.calls import is_correct
 from tests.factories import labeler_input
 
 
-def test_the_whole_match_counts_without_a_group_of_that_name() -> None:
+def test_pattern_match_compares_the_whole_match_without_an_answer_group() -> None:
     labeler = PatternMatch(r"[A-Z]{3}-\d+")
     assert is_correct(labeler, "ABC-12", "The ticket is ABC-12, not XYZ-3.")
     assert not is_correct(labeler, "XYZ-3", "The ticket is ABC-12, not XYZ-3.")
@@ -22,7 +22,7 @@ def test_the_whole_match_counts_without_a_group_of_that_name() -> None:
     assert is_correct(PatternMatch(r"([A-Z]{3})-\d+"), "ABC-12", "ABC-12")
 
 
-def test_the_group_counts_where_there_is_one() -> None:
+def test_pattern_match_compares_the_answer_group() -> None:
     labeler = PatternMatch(r"(?i)answer:\s*(?P<answer>[^\n]+)")
     assert is_correct(labeler, "Lima", "Some reasons.\nANSWER: Lima \nmore")
     assert is_correct(labeler, ["Quito", " Lima "], "answer: Lima")
@@ -34,19 +34,19 @@ def test_the_group_counts_where_there_is_one() -> None:
     ]
 
 
-def test_a_group_that_took_no_part_is_no_answer() -> None:
+def test_pattern_match_ignores_an_answer_group_that_did_not_match() -> None:
     assert not is_correct(PatternMatch(r"none|(?P<answer>\d+)"), "", "none")
     assert is_correct(PatternMatch(r"none|(?P<answer>\d*)"), "", "some")
 
 
-def test_flags_of_a_compiled_pattern_are_kept_and_stated() -> None:
+def test_pattern_match_keeps_flags_and_states_them_in_the_fingerprint() -> None:
     plain, caseless = PatternMatch("lima"), PatternMatch(re.compile("lima", re.IGNORECASE))
     assert not is_correct(plain, "LIMA", "LIMA")
     assert is_correct(caseless, "LIMA", "LIMA")
     assert plain.fingerprint != caseless.fingerprint
 
 
-def test_a_reference_may_be_the_pattern() -> None:
+def test_pattern_match_uses_references_as_patterns() -> None:
     labeler = PatternMatch()
     assert labeler.invoke(labeler_input(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A")) == [
         True,
@@ -58,7 +58,7 @@ def test_a_reference_may_be_the_pattern() -> None:
     assert is_correct(labeler, ["x", "un.*"], " unknown\n")
 
 
-def test_a_reference_that_is_no_pattern_is_refused() -> None:
+def test_pattern_match_refuses_references_that_are_no_pattern() -> None:
     with pytest.raises(LabelerError, match=r"the reference '\(' is not a regular expression: missing \)"):
         is_correct(PatternMatch(), ["a", "("], "a")
     # To a pattern it is a text like any other.
@@ -66,13 +66,13 @@ def test_a_reference_that_is_no_pattern_is_refused() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?P<answer>", 5, b"bytes", re.compile(b"bytes")])
-def test_a_pattern_is_a_regular_expression_on_text(pattern: Any) -> None:
+def test_pattern_match_refuses_invalid_patterns(pattern: Any) -> None:
     with pytest.raises(InputError, match=r"is not a regular expression|matches bytes"):
         PatternMatch(pattern)
 
 
 @pytest.mark.parametrize("reference", [5, [None], {"a": 1}])
-def test_the_reference_holds_texts(reference: Any) -> None:
+def test_pattern_match_refuses_references_that_are_no_text(reference: Any) -> None:
     for labeler in (PatternMatch(), PatternMatch("5")):
         with pytest.raises(LabelerError, match="reference"):
             is_correct(labeler, reference, "5")

@@ -26,7 +26,7 @@ def label_record(labeler: BaseLabeler, record: PromptRecord, reference: object) 
 
 
 @pytest.mark.long
-def test_normalised_match_gives_its_labels_up_to_accents_and_one_sign(records: list[PromptRecord]) -> None:
+def test_normalised_match_reproduces_recorded_labels_up_to_accents(records: list[PromptRecord]) -> None:
     differing = Counter(
         (candidate.answer_key, label)
         for record in records
@@ -39,7 +39,7 @@ def test_normalised_match_gives_its_labels_up_to_accents_and_one_sign(records: l
     assert differing == {("Colón", False): 9, ("Iceland króna", False): 1, ("al.*", True): 3}
 
 
-def test_numeric_match_gives_its_labels_where_answers_are_numbers(records: list[PromptRecord]) -> None:
+def test_numeric_match_reproduces_recorded_labels_of_numbers(records: list[PromptRecord]) -> None:
     numbers = [record for record in records if record.metadata["topic"] in NUMBERS]
     assert len(numbers) == 468
     for record in numbers:
@@ -47,7 +47,7 @@ def test_numeric_match_gives_its_labels_where_answers_are_numbers(records: list[
         assert label_record(NumericMatch(), record, record.reference) == expected
 
 
-def test_with_references_of_other_prompts_next_to_nothing_agrees(records: list[PromptRecord]) -> None:
+def test_control_references_of_other_prompts_do_not_reproduce_labels(records: list[PromptRecord]) -> None:
     # The negative control: what reproduces labels is the reference.
     numbers = [record for record in records if record.metadata["topic"] == "multiplication"]
     others = [*numbers[1:], numbers[0]]

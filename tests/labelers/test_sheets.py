@@ -9,8 +9,7 @@ import pytest
 from langchain_cfc.errors import RecordError
 from langchain_cfc.labelers import HumanLabels
 from langchain_cfc.labelers.human import format_value, read_sheet
-from tests.labelers.test_human import of_id
-from tests.labelers.test_human import write_file as saved
+from tests.labelers.test_human import make_input, write_file
 
 PARTLY = [
     ("a.csv", "id,text,correct\na,x,yes\na,y,\na,z,  \n"),
@@ -21,8 +20,8 @@ PARTLY = [
 
 
 @pytest.mark.parametrize(("name", "content"), PARTLY)
-def test_empty_labels_are_read_where_they_may_be(tmp_path: Path, name: str, content: str) -> None:
-    path = saved(tmp_path, name, content)
+def test_read_sheet_accepts_empty_labels_only_if_partly(tmp_path: Path, name: str, content: str) -> None:
+    path = write_file(tmp_path, name, content)
     sheet = read_sheet(path, partly=True)
     assert sheet.rows["a", "y"].correct is None
     assert ("a", "x") not in sheet.rows or sheet.rows["a", "x"].correct in {True, None}
@@ -31,16 +30,16 @@ def test_empty_labels_are_read_where_they_may_be(tmp_path: Path, name: str, cont
 
 
 @pytest.mark.parametrize("content", ["a,x,\na,x,no\n", "a,x,no\na,x,\n", "a,x,no\na,x,no\na,x,\n"])
-def test_a_label_fills_an_empty_one_of_the_same_candidate(tmp_path: Path, content: str) -> None:
-    sheet = read_sheet(saved(tmp_path, "a.csv", f"id,text,correct\n{content}"), partly=True)
+def test_read_sheet_fills_an_empty_label_from_the_same_candidate(tmp_path: Path, content: str) -> None:
+    sheet = read_sheet(write_file(tmp_path, "a.csv", f"id,text,correct\n{content}"), partly=True)
     assert [row.correct for row in sheet.rows.values()] == [False]
 
 
-def test_what_is_no_label_is_refused_in_a_partly_filled_file_too(tmp_path: Path) -> None:
-    path = saved(tmp_path, "a.csv", "id,text,correct\na,x,\na,y,maybe\n")
+def test_read_sheet_refuses_invalid_labels_even_if_partly(tmp_path: Path) -> None:
+    path = write_file(tmp_path, "a.csv", "id,text,correct\na,x,\na,y,maybe\n")
     with pytest.raises(RecordError, match=r"a.csv, line 3: correct: found 'maybe'"):
         read_sheet(path, partly=True)
-    path = saved(tmp_path, "b.csv", "id,text,correct\na,x,yes\na,x,\na,x,no\n")
+    path = write_file(tmp_path, "b.csv", "id,text,correct\na,x,yes\na,x,\na,x,no\n")
     with pytest.raises(
         RecordError, match=r"b.csv, line 4: correct: found false, but the same candidate has the other label"
     ):
@@ -48,20 +47,22 @@ def test_what_is_no_label_is_refused_in_a_partly_filled_file_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_marks_and_separators_of_spreadsheets(tmp_path: Path, delimiter: str) -> None:
+def test_human_labels_reads_separators_and_quote_marks_of_spreadsheets(
+    tmp_path: Path, delimiter: str
+) -> None:
     lines = ["'id|'text|correct", "'007|'=1|yes", "007|=2|no", "'8|''tis|no"]
     content = "\r\n".join(line.replace("|", delimiter) for line in lines)
-    people = HumanLabels(saved(tmp_path, "a.csv", content))
-    assert people.invoke(of_id("007", "=1", "=2")) == [True, False]
-    assert people.invoke(of_id("8", "'tis")) == [False]
+    people = HumanLabels(write_file(tmp_path, "a.csv", content))
+    assert people.invoke(make_input("007", "=1", "=2")) == [True, False]
+    assert people.invoke(make_input("8", "'tis")) == [False]
     # Without a mark on the column, an apostrophe is part of the text.
-    plain = HumanLabels(saved(tmp_path, "b.csv", "id,text,correct\na,'tis,yes\n"))
-    assert plain.invoke(of_id("a", "'tis")) == [True]
+    plain = HumanLabels(write_file(tmp_path, "b.csv", "id,text,correct\na,'tis,yes\n"))
+    assert plain.invoke(make_input("a", "'tis")) == [True]
 
 
-def test_kinds_of_line_ends_are_one(tmp_path: Path) -> None:
+def test_human_labels_treats_all_line_ends_alike(tmp_path: Path) -> None:
     for number, end in enumerate(("\n", "\r\n", "\r")):
-        path = saved(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
-        assert HumanLabels(path).invoke(of_id("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
+        path = write_file(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
+        assert HumanLabels(path).invoke(make_input("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
     assert format_value("1\r\n2\r3\n\r") == "1\n2\n3\n\n"
     assert format_value({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
