@@ -16,7 +16,7 @@ METHODS = ["conditional", "marginal"]
 SWEEP = [level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.1)]
 
 
-def test_the_line_and_the_points_of_every_method() -> None:
+def test_plot_selective_risk_draws_curve_and_points_of_every_method() -> None:
     ax = plot_selective_risk(comparison(SWEEP, RISK))
     assert named(ax) == ["lowest best scores", *METHODS]
     assert data(lines(ax)[0]) == (RISK.answered, RISK.wrong)
@@ -28,7 +28,7 @@ def test_the_line_and_the_points_of_every_method() -> None:
         assert points.lines[0].get_color() == assign_styles(METHODS)[name].colour
 
 
-def test_either_is_enough_and_neither_is_not() -> None:
+def test_plot_selective_risk_requires_a_curve_or_points() -> None:
     silent = [level({"CFC": compared_method(0.1, without=["selective_accuracy"])})]
     line_only = plot_selective_risk(comparison(silent, RISK))
     assert named(line_only) == ["lowest best scores"]
@@ -40,7 +40,7 @@ def test_either_is_enough_and_neither_is_not() -> None:
         plot_selective_risk(comparison(SWEEP, RISK), methods=["ICP"])
 
 
-def test_policies_with_bounds_promise_and_choice() -> None:
+def test_plot_certified_policies_draws_bounds_target_and_choice() -> None:
     curve = [trade_off(0, 0, 1.0, 20), trade_off(50, 2, 0.09, 10), trade_off(120, 6, 0.095)]
     ax = plot_certified_policies(policy(curve))
     bound, seen = (points.lines[0] for points in containers(ax))
@@ -52,17 +52,17 @@ def test_policies_with_bounds_promise_and_choice() -> None:
     assert named(ax)[:2] == ["promised: at most 10 %", "bound, confidence 95 %"]
 
 
-def test_marks_at_zero_are_whole() -> None:
+def test_plot_certified_policies_leaves_room_below_zero() -> None:
     ax = plot_certified_policies(policy([trade_off(50, 0, 0.09)]))
     assert ax.get_ylim()[0] < 0.0
 
 
-def test_policies_that_answer_nothing_are_refused() -> None:
+def test_plot_certified_policies_refuses_policies_that_answer_nothing() -> None:
     with pytest.raises(InputError, match="nothing to draw: no policy compared answered"):
         plot_certified_policies(policy([trade_off(0, 0, 1.0)]))
 
 
-def test_a_running_bound_and_its_target() -> None:
+def test_plot_running_bound_draws_bound_and_target() -> None:
     ax = plot_running_bound([(0, 0.0), (1, 0.2), (5, 0.7)], 0.6)
     target, bound = lines(ax)
     assert data(target)[1] == [0.6, 0.6]

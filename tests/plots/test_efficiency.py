@@ -20,7 +20,7 @@ from tests.plots.inputs import level_of
 from tests.plots.reading import data, named
 
 
-def cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
+def make_cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
     return SizeCell(
         world=world,
         alpha=alpha,
@@ -36,11 +36,13 @@ def cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent
 
 
 CELLS = [
-    cell(rule, alpha, size) for rule in ("oracle", "marginal") for alpha, size in (("0.1", 3.0), ("0.2", 2.0))
+    make_cell(rule, alpha, size)
+    for rule in ("oracle", "marginal")
+    for alpha, size in (("0.1", 3.0), ("0.2", 2.0))
 ]
 
 
-def test_sizes_are_a_line_of_integrals_and_points_of_means() -> None:
+def test_plot_sizes_draws_predicted_and_simulated_sizes() -> None:
     ax = plot_sizes(CELLS)
     assert named(ax) == ["oracle", "marginal"]
     drawn = [tuple(data(line)[1]) for line in ax.lines]
@@ -48,13 +50,13 @@ def test_sizes_are_a_line_of_integrals_and_points_of_means() -> None:
     assert drawn.count((3.1, 2.1)) == 2
 
 
-@pytest.mark.parametrize("cells", [[], [*CELLS, cell("oracle", "0.1", 3.0, "other")]])
-def test_one_world_is_drawn_at_a_time(cells: list[SizeCell]) -> None:
+@pytest.mark.parametrize("cells", [[], [*CELLS, make_cell("oracle", "0.1", 3.0, "other")]])
+def test_plot_sizes_refuses_none_or_several_worlds(cells: list[SizeCell]) -> None:
     with pytest.raises(InputError, match="one world and one number of candidates"):
         plot_sizes(cells)
 
 
-def test_convergence_names_its_rates_on_logarithmic_axes() -> None:
+def test_plot_convergence_names_rates_on_logarithmic_axes() -> None:
     points = [
         ConvergencePoint(n_calibration=n, mean_size=1.0, size_error=e, threshold_error=e, marginal_error=0.2)
         for n, e in ((100, 0.1), (10_000, 0.01))
@@ -79,20 +81,21 @@ def test_convergence_names_its_rates_on_logarithmic_axes() -> None:
         plot_convergence([])
 
 
-def estimate(value: float) -> Estimate:
+def make_estimate(value: float) -> Estimate:
     # An interval need not hold the estimate.
     return Estimate(value=value, interval=(value + 0.01, value + 0.1))
 
 
-def test_costs_of_each_group_with_the_one_threshold() -> None:
+def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
     shares: dict[str, Any] = dict.fromkeys(
-        ("attainable", "marginal_coverage", "oracle_coverage", "marginal_size", "oracle_size"), estimate(0.7)
+        ("attainable", "marginal_coverage", "oracle_coverage", "marginal_size", "oracle_size"),
+        make_estimate(0.7),
     )
     group = RecordedGroup(
         words="mean score: 1 of 2",
         n=50,
         price=1.0,
-        curve=[CostPoint(coverage=u, size=estimate(2.0 * u)) for u in (0.2, 0.4)],
+        curve=[CostPoint(coverage=u, size=make_estimate(2.0 * u)) for u in (0.2, 0.4)],
         **shares,
     )
     found = RecordedEfficiency(
@@ -104,7 +107,7 @@ def test_costs_of_each_group_with_the_one_threshold() -> None:
         hopeless=0.0,
         groups=[group, group.model_copy(update={"words": "mean score: 2 of 2"})],
         checks=[],
-        saved=estimate(0.0),
+        saved=make_estimate(0.0),
         served=level_of(["conditional"]),
         account=[],
     )

@@ -24,7 +24,7 @@ METHODS = ["conditional", "TopK", "CFC"]
 
 
 @pytest.mark.parametrize("of", ["kept_promise", "coverage"])
-def test_bars_are_shares_missed_with_one_sd_above(of: Any) -> None:
+def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
     report = level_of(METHODS, WORDS, alpha=0.2)
     ax = plot_group_miscoverage(report, of=of)
     bars = by_name(ax)
@@ -43,7 +43,7 @@ def test_bars_are_shares_missed_with_one_sd_above(of: Any) -> None:
     assert "sd over splits" in ax.get_ylabel()
 
 
-def test_bars_stand_side_by_side_in_their_group() -> None:
+def test_plot_group_miscoverage_places_bars_side_by_side() -> None:
     ax = plot_group_miscoverage(level_of(METHODS, WORDS))
     for place in range(3):
         row = [drawn[place] for drawn in by_name(ax).values()]
@@ -60,7 +60,7 @@ def test_bars_stand_side_by_side_in_their_group() -> None:
     assert ax.get_xlabel() == "mean score"
 
 
-def test_an_evaluation_has_its_intervals() -> None:
+def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
     report = evaluated(WORDS)
     ax = plot_group_miscoverage(report)
     for name, drawn in by_name(ax).items():
@@ -75,7 +75,7 @@ def test_an_evaluation_has_its_intervals() -> None:
     )
 
 
-def test_without_groups_there_is_a_bar_for_all_prompts() -> None:
+def test_plot_group_miscoverage_without_groups_draws_all_prompts() -> None:
     for report in (evaluated(), level_of(["conditional", "marginal"])):
         ax = plot_group_miscoverage(report)
         assert [text.get_text() for text in ax.get_xticklabels()] == ["all prompts"]
@@ -85,7 +85,7 @@ def test_without_groups_there_is_a_bar_for_all_prompts() -> None:
             ]
 
 
-def test_methods_need_not_have_the_same_groups() -> None:
+def test_plot_group_miscoverage_accepts_different_groups_by_method() -> None:
     report = level(
         {"a": compared_method(0.1, WORDS), "b": compared_method(0.1, WORDS[:2]), "c": compared_method(0.1)}
     )
@@ -96,7 +96,7 @@ def test_methods_need_not_have_the_same_groups() -> None:
     assert len(ax.get_xticks()) == 4
 
 
-def test_thresholds_are_means_with_one_sd() -> None:
+def test_plot_threshold_by_difficulty_draws_means_with_sd() -> None:
     report = level_of(METHODS, WORDS)
     ax = plot_threshold_by_difficulty(report)
     drawn = by_name(ax)
@@ -111,7 +111,7 @@ def test_thresholds_are_means_with_one_sd() -> None:
         assert error_bars(points) == ends
 
 
-def test_a_method_looks_the_same_in_both() -> None:
+def test_methods_have_the_same_style_in_bars_and_thresholds() -> None:
     report = level_of(METHODS, WORDS)
     look = assign_styles(METHODS)["CFC"]
     for methods in (None, ["CFC"], ["CFC", "conditional"]):
@@ -121,7 +121,7 @@ def test_a_method_looks_the_same_in_both() -> None:
         assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
 
 
-def test_a_choice_of_methods_changes_no_style() -> None:
+def test_selecting_methods_changes_no_style() -> None:
     # So many unknown names that some had to give way to others.
     names = [f"method {place}" for place in range(40)]
     moved = [name for name, look in assign_styles(names).items() if look != assign_styles([name])[name]]
@@ -136,7 +136,7 @@ def test_a_choice_of_methods_changes_no_style() -> None:
         assert by_name(ax)[moved[0]].lines[0].get_marker() == look.marker
 
 
-def test_they_draw_on_the_axis_given() -> None:
+def test_group_plots_draw_on_the_given_axis() -> None:
     figure = Figure(layout="constrained")
     left, right = figure.subplots(1, 2)
     report = level_of(METHODS, WORDS)
@@ -145,7 +145,7 @@ def test_they_draw_on_the_axis_given() -> None:
     assert figure.axes == [left, right]
 
 
-def test_what_cannot_be_drawn_is_said() -> None:
+def test_group_plots_refuse_unknown_methods_and_empty_figures() -> None:
     report = level_of(METHODS, WORDS)
     for plot in (plot_group_miscoverage, plot_threshold_by_difficulty):
         with pytest.raises(

@@ -57,11 +57,13 @@ from tests.lengths import repetitions
         (["all prompts"], "", ["all prompts"]),
     ],
 )
-def test_what_all_have_in_common_names_the_axis(words: list[str], title: str, labels: list[str]) -> None:
+def test_label_groups_moves_common_words_to_the_title(
+    words: list[str], title: str, labels: list[str]
+) -> None:
     assert label_groups(words) == (title, labels)
 
 
-def test_numbers_that_differ_keep_differing() -> None:
+def test_label_groups_keeps_different_numbers_different() -> None:
     words = [f"prompts whose mean score is {place}" for place in ("below 0.12341", "at least 0.12349")]
     assert label_groups(words)[1] == ["below 0.1234", "at least 0.1235"]
     alike = [f"prompts whose mean score is {place}" for place in ("below 0.12341", "at least 0.12341")]
@@ -70,7 +72,7 @@ def test_numbers_that_differ_keep_differing() -> None:
     assert label_groups(close) == ("place", ["0.123456789012", "0.123456789013"])
 
 
-def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
+def test_label_groups_shortens_long_labels_and_keeps_them_different() -> None:
     words = [f"prompts whose topic is 'a name that goes on and on: {end} of the kind'" for end in "ab"]
     title, labels = label_groups(words)
     assert title == "topic"
@@ -80,19 +82,19 @@ def test_long_labels_are_cut_in_the_middle_and_stay_different() -> None:
     assert max(map(len, labels)) <= LONGEST_LABEL + len(" (2)")
 
 
-def test_signs_that_cannot_be_printed_are_gone() -> None:
+def test_to_single_line_removes_unprintable_characters() -> None:
     assert to_single_line(" a\nb\tc\x00d\ud800  ") == "a b c d"
     assert label_groups(["topic is 'a\nb'", "topic is 'c'"])[1] == ["'a b'", "'c'"]
 
 
-def test_lines_fit_where_words_do() -> None:
+def test_wrap_text_breaks_lines_between_words() -> None:
     room = estimate_width("one two")
     assert wrap_text("one two one two three", room) == "one two\none two\nthree"
     assert wrap_text("incomprehensibilities are long", room) == "incomprehensibilities\nare\nlong"
     assert not wrap_text("", room)
 
 
-def test_widths_are_upper_bounds_in_matplotlibs_own_font() -> None:
+def test_estimate_width_is_an_upper_bound() -> None:
     signs = string.ascii_letters + string.digits + string.punctuation.replace("$", "") + " …—αéü"
     for sign in signs.replace(" ", ""):
         assert TextPath((0, 0), sign, size=FONT_SIZE).get_extents().width <= estimate_width(sign), sign

@@ -46,17 +46,17 @@ WIDE = [f"prompts whose subject is 'WMWMWMWMWMWM{place}'" for place in range(10)
 SMALLEST = 9.0  # points
 
 
-def crowded(words: list[str]) -> LevelComparison:
+def make_crowded_level(words: list[str]) -> LevelComparison:
     return level_of(TWELVE, words)
 
 
 @cache
 def draw_bars(*words: str) -> Axes:
     """Bars of all methods, drawn once for all tests that only look at them."""
-    return plot_group_miscoverage(crowded(list(words)))
+    return plot_group_miscoverage(make_crowded_level(list(words)))
 
 
-def swept() -> ComparisonReport:
+def make_sweep() -> ComparisonReport:
     sweep = [level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]
     return comparison(sweep, RiskCurve(answered=[0.1, 1.0], wrong=[0.1, 0.3]))
 
@@ -64,14 +64,14 @@ def swept() -> ComparisonReport:
 FIGURES: dict[str, Callable[[], Axes]] = {
     "bars, bins": lambda: draw_bars(*BINS),
     "bars, long names": lambda: draw_bars(*LONG),
-    "bars, wide names": lambda: plot_group_miscoverage(crowded(WIDE)),
+    "bars, wide names": lambda: plot_group_miscoverage(make_crowded_level(WIDE)),
     "bars, one method, long names": lambda: plot_group_miscoverage(level_of(["CFC"], LONG)),
     "bars, thirty groups": lambda: plot_group_miscoverage(level_of(["CFC"], LONG * 3)),
     "bars, no groups": lambda: plot_group_miscoverage(evaluated()),
-    "thresholds, bins": lambda: plot_threshold_by_difficulty(crowded(BINS)),
-    "thresholds, long names": lambda: plot_threshold_by_difficulty(crowded(LONG)),
-    "by alpha": lambda: plot_by_alpha(swept().sweep, figure="size_stratified_kept_promise"),
-    "risk": lambda: plot_selective_risk(swept()),
+    "thresholds, bins": lambda: plot_threshold_by_difficulty(make_crowded_level(BINS)),
+    "thresholds, long names": lambda: plot_threshold_by_difficulty(make_crowded_level(LONG)),
+    "by alpha": lambda: plot_by_alpha(make_sweep().sweep, figure="size_stratified_kept_promise"),
+    "risk": lambda: plot_selective_risk(make_sweep()),
     "attainable, bins": lambda: plot_attainable(attainable(["all prompts", *BINS])),
     "attainable, long names": lambda: plot_attainable(attainable(LONG)),
     "attainable, thirty groups": lambda: plot_attainable(attainable(LONG * 2)),
@@ -83,17 +83,17 @@ FIGURES: dict[str, Callable[[], Axes]] = {
 }
 
 
-def ticks_of(axis: Axis) -> list[Text]:
+def list_visible_ticks(axis: Axis) -> list[Text]:
     """Labels of ticks that are in sight: matplotlib keeps some beyond the ends and never draws them."""
     low, high = sorted(axis.get_view_interval())
     ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
     return [label for place, label in ticks if low <= place <= high]
 
 
-def texts_of(ax: Axes) -> list[Text]:
+def list_texts(ax: Axes) -> list[Text]:
     legend = ax.get_legend()
     assert legend is not None
-    labels = [ax.xaxis.label, ax.yaxis.label, *ticks_of(ax.xaxis), *ticks_of(ax.yaxis)]
+    labels = [ax.xaxis.label, ax.yaxis.label, *list_visible_ticks(ax.xaxis), *list_visible_ticks(ax.yaxis)]
     return [text for text in (*labels, *legend.get_texts(), legend.get_title()) if text.get_text()]
 
 
@@ -102,10 +102,10 @@ def lay_out(ax: Axes) -> Any:
     return canvas_of(figure_of(ax)).get_renderer()
 
 
-def clipped(ax: Axes, renderer: Any) -> list[str]:
+def find_clipped(ax: Axes, renderer: Any) -> list[str]:
     """Texts that reach beyond the figure."""
     width, height = renderer.get_canvas_width_height()
-    boxes = {text.get_text(): text.get_window_extent(renderer) for text in texts_of(ax)}
+    boxes = {text.get_text(): text.get_window_extent(renderer) for text in list_texts(ax)}
     return [
         text
         for text, box in boxes.items()
@@ -113,15 +113,15 @@ def clipped(ax: Axes, renderer: Any) -> list[str]:
     ]
 
 
-def touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
+def find_touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
     """Neighbours among labels that touch: turned ones are parallel strips through their ticks."""
     found = []
     for one, other in pairwise(texts):
         first, second = (text.get_window_extent(renderer) for text in (one, other))
         turn = one.get_rotation()
         if turn:
-            step = place_of(other) - place_of(one)
-            apart = step * math.sin(math.radians(turn)) >= flat_height(one, renderer)
+            step = find_position(other) - find_position(one)
+            apart = step * math.sin(math.radians(turn)) >= measure_flat_height(one, renderer)
         else:
             apart = (
                 first.x1 < second.x0 or second.x1 < first.x0 or first.y1 < second.y0 or second.y1 < first.y0
@@ -131,11 +131,11 @@ def touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
     return found
 
 
-def place_of(text: Text) -> float:
+def find_position(text: Text) -> float:
     return float(text.get_transform().transform(text.get_position())[0])
 
 
-def flat_height(text: Text, renderer: Any) -> float:
+def measure_flat_height(text: Text, renderer: Any) -> float:
     turn = text.get_rotation()
     text.set_rotation(0.0)
     height = float(text.get_window_extent(renderer).height)
@@ -144,61 +144,61 @@ def flat_height(text: Text, renderer: Any) -> float:
 
 
 @mostly_long("name", FIGURES, quick=4)
-def test_labels_are_whole_and_apart(name: str) -> None:
+def test_figure_labels_are_complete_and_do_not_touch(name: str) -> None:
     ax = FIGURES[name]()
     renderer = lay_out(ax)
     legend = ax.get_legend()
     assert legend is not None
-    assert clipped(ax, renderer) == []
-    assert touching(ticks_of(ax.xaxis), renderer) == []
-    assert touching(list(legend.get_texts()), renderer) == []
+    assert find_clipped(ax, renderer) == []
+    assert find_touching(list_visible_ticks(ax.xaxis), renderer) == []
+    assert find_touching(list(legend.get_texts()), renderer) == []
     assert legend.get_window_extent(renderer).x0 >= ax.get_window_extent(renderer).x1
     lowest_tick = min(text.get_window_extent(renderer).y0 for text in ax.get_xticklabels())
     assert ax.xaxis.label.get_window_extent(renderer).y1 <= lowest_tick + 1
-    assert min(float(text.get_fontsize()) for text in texts_of(ax)) >= SMALLEST
+    assert min(float(text.get_fontsize()) for text in list_texts(ax)) >= SMALLEST
     # Of 420 and at least 380 pixels: labels and key did not eat the figure.
     assert ax.get_window_extent(renderer).height > 200
     assert ax.get_window_extent(renderer).width > 350
 
 
-def test_flat_labels_are_kept_where_they_fit() -> None:
+def test_tick_labels_are_flat_if_they_fit_and_slanted_otherwise() -> None:
     assert {text.get_rotation() for text in draw_bars(*BINS).get_xticklabels()} == {0.0}
     assert {text.get_rotation() for text in draw_bars(*LONG).get_xticklabels()} == {SLANT}
 
 
 @pytest.mark.parametrize("layout", ["constrained", None])
-def test_labels_fit_the_axis_that_is_given(layout: Any) -> None:
+def test_tick_labels_fit_a_given_axis(layout: Any) -> None:
     figure = Figure(figsize=(5.0, 4.0), layout=layout)
     ax = plot_group_miscoverage(level_of(["CFC", "ICP"], LONG), figure.subplots())
-    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
+    assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
-def test_slanted_labels_do_not_narrow_the_axis() -> None:
+def test_slanted_tick_labels_do_not_narrow_the_axis() -> None:
     flat, slanted = draw_bars(*BINS), draw_bars(*LONG)
     widths = [ax.get_window_extent(lay_out(ax)).width for ax in (flat, slanted)]
     assert widths[1] > 0.95 * widths[0]
 
 
-def test_the_key_takes_room_from_the_labels() -> None:
+def test_tick_labels_leave_room_for_the_legend() -> None:
     figure = Figure(figsize=(4.5, 4.0), layout="constrained")
     report = level_of(["a method with a long name of its own"], ["biology", "history", "physics", "grammar"])
     ax = plot_group_miscoverage(report, figure.subplots())
-    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
+    assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
-def test_upright_labels_where_slanted_ones_would_touch() -> None:
+def test_tick_labels_are_upright_if_slanted_ones_would_touch() -> None:
     figure = Figure(figsize=(6.5, 5.0), layout="constrained")
     ax = plot_group_miscoverage(level_of(["CFC"], LONG * 2), figure.subplots())
     assert {text.get_rotation() for text in ax.get_xticklabels()} == {90.0}
-    assert touching(ticks_of(ax.xaxis), lay_out(ax)) == []
+    assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
-def test_the_measures_see_what_is_clipped_and_what_touches() -> None:
+def test_control_layout_checks_find_clipped_and_touching_labels() -> None:
     ax = plot_group_miscoverage(level_of(["CFC"], LONG))
     ax.set_xticks(range(10), LONG, rotation=0.0)
-    assert len(touching(ticks_of(ax.xaxis), lay_out(ax))) == 9
+    assert len(find_touching(list_visible_ticks(ax.xaxis), lay_out(ax))) == 9
     ax.set_xticks(range(10), LONG, rotation=2.0)
-    assert len(touching(ticks_of(ax.xaxis), lay_out(ax))) == 9
+    assert len(find_touching(list_visible_ticks(ax.xaxis), lay_out(ax))) == 9
     figure_of(ax).set_layout_engine("none")
     ax.set_position((0.0, 0.0, 1.0, 1.0))
-    assert len(clipped(ax, lay_out(ax))) > 12
+    assert len(find_clipped(ax, lay_out(ax))) > 12

@@ -16,7 +16,7 @@ REPORT = comparison([level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.05, 0.1
 
 
 @pytest.mark.parametrize("figure", ["mean_distinct_answers", "mean_set_size", "selective_accuracy"])
-def test_lines_are_means_over_the_sweep_with_one_sd(figure: str) -> None:
+def test_plot_by_alpha_draws_means_with_sd(figure: str) -> None:
     ax = plot_by_alpha(REPORT.sweep, figure=figure)
     for name, points in by_name(ax).items():
         spreads = {one.alpha: one.methods[name].figures[figure] for one in REPORT.sweep}
@@ -30,7 +30,7 @@ def test_lines_are_means_over_the_sweep_with_one_sd(figure: str) -> None:
 
 
 @pytest.mark.parametrize("figure", ["kept_promise", "coverage", "worst_group_coverage"])
-def test_coverage_is_held_against_the_target(figure: str) -> None:
+def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
     ax = plot_by_alpha(REPORT.sweep, figure=figure)
     assert named(ax) == ["target 1 - alpha", *METHODS]
     (target,) = [line for line in lines(ax) if line.get_linestyle() == "--" and line.get_marker() == ""]
@@ -39,7 +39,7 @@ def test_coverage_is_held_against_the_target(figure: str) -> None:
     assert up == pytest.approx([0.96, 0.79])
 
 
-def test_shares_are_percentages_and_sizes_are_not() -> None:
+def test_plot_by_alpha_formats_shares_as_percentages() -> None:
     share, size = (plot_by_alpha(REPORT.sweep, figure=name) for name in ("kept_promise", "mean_set_size"))
     assert share.yaxis.get_major_formatter()(0.855) == "85.5 %"
     assert "%" not in size.yaxis.get_major_formatter()(4.0)
@@ -47,12 +47,12 @@ def test_shares_are_percentages_and_sizes_are_not() -> None:
     assert plot_by_alpha(REPORT.sweep, figure="kept_promise", methods=["marginal"]).get_xlabel() == "alpha"
 
 
-def test_one_level_is_enough() -> None:
+def test_plot_by_alpha_accepts_a_single_level() -> None:
     ax = plot_by_alpha(comparison([level_of(METHODS)]).sweep)
     assert len(data(lines(ax)[-1])[0]) == 2  # the target is a line still
 
 
-def test_methods_without_the_figure_are_left_out() -> None:
+def test_plot_by_alpha_leaves_out_methods_without_the_figure() -> None:
     methods = {"CFC": compared_method(0.1), "ICP": compared_method(0.1, without=["selective_accuracy"])}
     some = comparison([level(methods)])
     assert named(plot_by_alpha(some.sweep, figure="selective_accuracy")) == ["CFC"]
@@ -66,7 +66,7 @@ def test_methods_without_the_figure_are_left_out() -> None:
         plot_by_alpha(some.sweep, methods=[])
 
 
-def test_a_figure_without_a_name_of_its_own_is_called_by_its_key() -> None:
+def test_plot_by_alpha_labels_unknown_figures_by_their_key() -> None:
     method = compared_method(0.1)
     method.figures["price_$_or_$"] = method.figures["coverage"]
     assert (
@@ -76,7 +76,7 @@ def test_a_figure_without_a_name_of_its_own_is_called_by_its_key() -> None:
     )
 
 
-def test_the_key_says_whose_aim_the_target_is_not() -> None:
+def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
     methods = {"CFC": compared_method(0.1), "back-off": compared_method(0.1, aims_at_coverage=False)}
     some = comparison([level(methods)])
     says = ["CFC", "back-off (aims at\nsomething else)"]
@@ -85,7 +85,7 @@ def test_the_key_says_whose_aim_the_target_is_not() -> None:
     assert named(plot_by_alpha(some.sweep, figure="mean_set_size")) == list(methods)
 
 
-def test_methods_that_coincide_are_all_seen() -> None:
+def test_plot_by_alpha_shows_coinciding_methods_by_marker_size() -> None:
     # One figure for all: what is drawn later is smaller, down to a size that can still be told.
     same = compared_method(0.1)
     for count in (1, 2, 16):

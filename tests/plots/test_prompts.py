@@ -15,19 +15,19 @@ from tests.plots.inputs import HISTOGRAM, attainable
 from tests.plots.reading import containers, data, lines, named
 
 
-def steps(ax: Axes) -> list[Any]:
+def list_step_patches(ax: Axes) -> list[Any]:
     return [one for one in ax.patches if isinstance(one, StepPatch)]
 
 
-def cut(spread: Spread) -> tuple[float, float]:
+def read_interval(spread: Spread) -> tuple[float, float]:
     """The interval."""
     assert spread.interval is not None
     return spread.interval
 
 
-def test_both_histograms_are_drawn_and_neither_hides_the_other() -> None:
+def test_plot_score_histogram_draws_both_labels_visibly() -> None:
     ax = plot_score_histogram(HISTOGRAM)
-    correct, wrong = steps(ax)
+    correct, wrong = list_step_patches(ax)
     for drawn, counts in ((correct, HISTOGRAM.correct), (wrong, HISTOGRAM.wrong)):
         assert list(drawn.get_data().values) == counts
         assert list(drawn.get_data().edges) == HISTOGRAM.edges
@@ -36,13 +36,13 @@ def test_both_histograms_are_drawn_and_neither_hides_the_other() -> None:
     assert wrong.get_hatch()
 
 
-def test_one_kind_of_candidates_is_enough_and_none_is_not() -> None:
+def test_plot_score_histogram_refuses_an_empty_histogram() -> None:
     plot_score_histogram(Histogram(edges=[0.0, 1.0], correct=[0], wrong=[1]))
     with pytest.raises(InputError, match="nothing to draw: the histogram holds no candidates"):
         plot_score_histogram(Histogram(edges=[0.0, 1.0], correct=[0], wrong=[0]))
 
 
-def test_points_are_predicted_and_observed_with_their_intervals() -> None:
+def test_plot_attainable_draws_points_with_intervals() -> None:
     groups = attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
     ax = plot_attainable(groups)
     (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
@@ -53,18 +53,18 @@ def test_points_are_predicted_and_observed_with_their_intervals() -> None:
     for group, points in zip(groups, containers(ax), strict=True):
         centre, (across, up) = points.lines[0], points.lines[2]
         assert (centre.get_xdata()[0], centre.get_ydata()[0]) == (group.predicted.mean, group.seen.mean)
-        assert across.get_segments()[0][:, 0] == pytest.approx(cut(group.predicted))
-        assert up.get_segments()[0][:, 1] == pytest.approx(cut(group.seen))
-        for low, high in (cut(group.predicted), cut(group.seen)):
+        assert across.get_segments()[0][:, 0] == pytest.approx(read_interval(group.predicted))
+        assert up.get_segments()[0][:, 1] == pytest.approx(read_interval(group.seen))
+        for low, high in (read_interval(group.predicted), read_interval(group.seen)):
             assert ax.get_xlim()[0] < low < high < ax.get_xlim()[1]
 
 
-def test_a_group_that_never_varies_is_a_point() -> None:
+def test_plot_attainable_draws_a_constant_group_as_a_point() -> None:
     sure = Spread(mean=1.0, sd=0.0, interval=(1.0, 1.0), splits=5)
     ax = plot_attainable([AttainableComparison(words="all prompts", predicted=sure, seen=sure)])
     assert ax.get_xlim() == pytest.approx((0.98, 1.02))
 
 
-def test_no_groups_are_refused() -> None:
+def test_plot_attainable_refuses_no_groups() -> None:
     with pytest.raises(InputError, match="nothing to draw: there is no group"):
         plot_attainable([])

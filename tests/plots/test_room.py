@@ -22,13 +22,13 @@ print("matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
 """
 
 
-def test_matplotlib_is_loaded_by_drawing_only_and_pyplot_never() -> None:
+def test_matplotlib_is_imported_on_drawing_only_and_pyplot_never() -> None:
     # pyplot keeps figures open and chooses how they are shown.
     run = subprocess.run([sys.executable, "-c", DRAWN], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "True", "False"]
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drawing_without_matplotlib_names_the_report_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     ax = plots.plot_score_histogram(HISTOGRAM)
     for module in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, module, None)
@@ -41,6 +41,6 @@ def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -
         drawing.to_svg(ax, title="scores")
 
 
-def test_all_names_are_there() -> None:
+def test_plots_all_lists_callables_in_order() -> None:
     assert sorted(plots.__all__) == plots.__all__
     assert all(callable(getattr(plots, name)) for name in plots.__all__)

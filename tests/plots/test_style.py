@@ -44,42 +44,42 @@ XYZ = np.array(
 APART = 15.0
 
 
-def linear(colour: str) -> FloatArray:
+def to_linear_rgb(colour: str) -> FloatArray:
     channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255.0
     return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
 
 
-def lab(light: FloatArray) -> FloatArray:
+def to_lab(light: FloatArray) -> FloatArray:
     ratios = XYZ @ np.clip(light, 0.0, 1.0) / XYZ.sum(axis=1)
     bent = np.where(ratios > (6 / 29) ** 3, np.cbrt(ratios), ratios / (3 * (6 / 29) ** 2) + 4 / 29)
     return np.array([116 * bent[1] - 16, 500 * (bent[0] - bent[1]), 200 * (bent[1] - bent[2])])
 
 
-def least_distance(colours: tuple[str, ...], sight: str) -> float:
-    seen = [lab(SIGHT[sight] @ linear(colour)) for colour in colours]
+def compute_least_distance(colours: tuple[str, ...], sight: str) -> float:
+    seen = [to_lab(SIGHT[sight] @ to_linear_rgb(colour)) for colour in colours]
     return min(float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2))
 
 
 @pytest.mark.parametrize("sight", SIGHT)
-def test_colours_are_apart_for_everyone(sight: str) -> None:
-    assert least_distance(COLOURS, sight) > APART
+def test_colours_differ_under_every_colour_vision(sight: str) -> None:
+    assert compute_least_distance(COLOURS, sight) > APART
 
 
-def test_red_and_green_are_not() -> None:
+def test_control_red_and_green_do_not_differ_under_every_colour_vision() -> None:
     red_and_green = ("#c1443c", "#6b7f1f")
-    assert least_distance(red_and_green, "normal") > APART
-    assert min(least_distance(red_and_green, sight) for sight in SIGHT) < APART
+    assert compute_least_distance(red_and_green, "normal") > APART
+    assert min(compute_least_distance(red_and_green, sight) for sight in SIGHT) < APART
 
 
-def luminance(colour: str) -> float:
-    return float((XYZ @ linear(colour))[1])
+def compute_luminance(colour: str) -> float:
+    return float((XYZ @ to_linear_rgb(colour))[1])
 
 
 @pytest.mark.parametrize("page", ["#ffffff", "#121212"])
-def test_colours_stand_out_from_light_and_dark_pages(page: str) -> None:
+def test_colours_contrast_with_light_and_dark_pages(page: str) -> None:
     # The lightest two are below 3:1 on white: markers and bars have an edge of ink for that.
     def contrast(colour: str) -> float:
-        low, high = sorted((luminance(colour), luminance(page)))
+        low, high = sorted((compute_luminance(colour), compute_luminance(page)))
         return (high + 0.05) / (low + 0.05)
 
     assert min(map(contrast, COLOURS)) > 2.2
@@ -87,7 +87,7 @@ def test_colours_stand_out_from_light_and_dark_pages(page: str) -> None:
     assert min(map(contrast, (yellow, blue))) < 2.2
 
 
-def grey(hatch: str = "", marker: str = "", shift: float = 0.0) -> FloatArray:
+def draw_grey(hatch: str = "", marker: str = "", shift: float = 0.0) -> FloatArray:
     """(100, 100) brightness of a patch with a hatch, or of a marker as large as in a figure."""
     figure = Figure(figsize=(1.0, 1.0), dpi=100)
     ax = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -101,32 +101,33 @@ def grey(hatch: str = "", marker: str = "", shift: float = 0.0) -> FloatArray:
     return np.asarray(canvas_of(figure).buffer_rgba())[:, :, 0] / 255.0
 
 
-def texture(hatch: str, shift: float = 0.0) -> FloatArray:
+def compute_texture(hatch: str, shift: float = 0.0) -> FloatArray:
     """What a hatch looks like wherever it begins: the size of its waves."""
-    picture = grey(hatch, shift=shift)
+    picture = draw_grey(hatch, shift=shift)
     return np.asarray(np.abs(np.fft.fft2(picture - picture.mean())) / picture.size)
 
 
-def test_hatches_are_told_apart_without_colour() -> None:
-    seen = [texture(hatch) for hatch in HATCHES]
+def test_hatches_differ_without_colour() -> None:
+    seen = [compute_texture(hatch) for hatch in HATCHES]
     distances = [float(np.linalg.norm(one - other)) for one, other in combinations(seen, 2)]
     again = max(
-        float(np.linalg.norm(texture(hatch, 0.37) - one)) for hatch, one in zip(HATCHES, seen, strict=True)
+        float(np.linalg.norm(compute_texture(hatch, 0.37) - one))
+        for hatch, one in zip(HATCHES, seen, strict=True)
     )
     assert min(distances) > 0.1
     assert again < 0.05
 
 
-def test_markers_are_told_apart_without_colour() -> None:
-    seen = [grey(marker=marker) < 0.9 for marker in MARKERS]
+def test_markers_differ_without_colour() -> None:
+    seen = [draw_grey(marker=marker) < 0.9 for marker in MARKERS]
     # Share of what either covers that only one of them covers.
     differ = [float((one ^ other).sum() / (one | other).sum()) for one, other in combinations(seen, 2)]
     assert min(differ) > 0.12
-    octagon, circle = (grey(marker=marker) < 0.9 for marker in "8o")
+    octagon, circle = (draw_grey(marker=marker) < 0.9 for marker in "8o")
     assert (octagon ^ circle).sum() / (octagon | circle).sum() < 0.12
 
 
-def test_places_differ_from_each_other() -> None:
+def test_styles_at_different_places_differ() -> None:
     assert len({Style.at(place) for place in range(STYLE_COUNT)}) == STYLE_COUNT
     for start in range(STYLE_COUNT):
         several = [Style.at(place) for place in range(start, start + len(MARKERS))]
@@ -137,19 +138,19 @@ def test_places_differ_from_each_other() -> None:
         )
 
 
-def test_every_method_of_the_package_has_a_place() -> None:
+def test_every_method_has_a_known_style() -> None:
     methods = [*get_methods(), *get_methods(unit="claims")]
     assert {method.name for method in methods} == set(KNOWN_METHODS)
 
 
-def test_a_style_hangs_on_the_name_alone() -> None:
+def test_assign_styles_depends_on_the_name_alone() -> None:
     alone = assign_styles(["mine"])["mine"]
     assert assign_styles(["CFC", "other", "mine", "marginal"])["mine"] == alone
     assert assign_styles(["marginal"]) == {"marginal": assign_styles(KNOWN_METHODS)["marginal"]}
     assert alone not in assign_styles(KNOWN_METHODS).values()
 
 
-def test_methods_of_one_report_never_look_alike() -> None:
+def test_assign_styles_gives_different_styles_to_forty_methods() -> None:
     # 40 names on 62 places: without a way out, two would meet with probability above 0.999.
     names = [f"method {place}" for place in range(40)]
     assert len(set(assign_styles(names).values())) == 40
@@ -158,7 +159,7 @@ def test_methods_of_one_report_never_look_alike() -> None:
     assert len(assign_styles([f"method {place}" for place in range(100)])) == 100
 
 
-def test_methods_are_chosen_in_the_order_asked_for() -> None:
+def test_select_methods_keeps_the_requested_order() -> None:
     there = {"a": 1, "b": 2, "c": 3}
     assert list(select_methods(there, None).items()) == [("a", 1), ("b", 2), ("c", 3)]
     assert list(select_methods(there, ["c", "a"]).items()) == [("c", 3), ("a", 1)]

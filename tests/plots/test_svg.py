@@ -41,15 +41,15 @@ def plain(bars: Axes) -> str:
     return as_matplotlib_writes(bars)
 
 
-def ids(text: str) -> list[str]:
+def list_ids(text: str) -> list[str]:
     return [part.attrib["id"] for part in parsed(text).iter() if "id" in part.attrib]
 
 
-def referred(text: str) -> set[str]:
+def list_references(text: str) -> set[str]:
     return {first or second for first, second in re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)}
 
 
-def test_it_is_one_element_with_a_title(bars: Axes) -> None:
+def test_to_svg_returns_one_element_with_a_title(bars: Axes) -> None:
     text = to_svg(bars, title='Promise "kept" & <broken>')
     root = parsed(text)
     assert root.tag == f"{SVG}svg"
@@ -61,14 +61,14 @@ def test_it_is_one_element_with_a_title(bars: Axes) -> None:
     assert "viewBox" in root.attrib
 
 
-def test_text_stays_text(svg: str) -> None:
+def test_to_svg_keeps_text_as_text(svg: str) -> None:
     root = parsed(svg)
     said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
     for label in ("target 0.1", "conditional", "CFC", "mean score"):
         assert any(label in text for text in said)
 
 
-def test_nothing_black_or_white_is_left(svg: str, plain: str) -> None:
+def test_to_svg_replaces_black_and_white(svg: str, plain: str) -> None:
     root = parsed(svg)
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b(?!\))", re.sub(r"url\(#[^)]*\)", "", svg)))
     assert {"#0072b2", "#e69f00"} <= colours
@@ -82,7 +82,7 @@ def test_nothing_black_or_white_is_left(svg: str, plain: str) -> None:
     assert "#ffffff" in plain
 
 
-def test_nothing_comes_from_outside_or_rules_the_page(svg: str, plain: str) -> None:
+def test_to_svg_loads_nothing_and_contains_no_style_sheet(svg: str, plain: str) -> None:
     assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
     assert not {"style", "metadata", "script", "image"} & {
         part.tag.removeprefix(SVG) for part in parsed(svg).iter()
@@ -91,7 +91,7 @@ def test_nothing_comes_from_outside_or_rules_the_page(svg: str, plain: str) -> N
     assert "dc:date" in plain
 
 
-def test_the_same_figure_gives_the_same_text() -> None:
+def test_to_svg_is_deterministic() -> None:
     def drawn() -> str:
         return to_svg(plot_score_histogram(HISTOGRAM), title="scores")
 
@@ -100,18 +100,18 @@ def test_the_same_figure_gives_the_same_text() -> None:
     assert not re.search(r"20\d\d-\d\d-\d\d", first)
 
 
-def test_names_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str) -> None:
+def test_to_svg_ids_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str) -> None:
     texts = [
         svg,
         to_svg(bars, title="the same under another title"),
         to_svg(plot_score_histogram(HISTOGRAM), title="bars"),
     ]
-    names = [name for text in texts for name in ids(text)]
+    names = [name for text in texts for name in list_ids(text)]
     assert len(names) == len(set(names)) > 100
     for text in texts:
-        assert referred(text)
-        assert referred(text) <= set(ids(text))
-    theirs = ids(plain) + ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
+        assert list_references(text)
+        assert list_references(text) <= set(list_ids(text))
+    theirs = list_ids(plain) + list_ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
     assert len(theirs) > len(set(theirs))
 
 
@@ -120,7 +120,7 @@ def test_names_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str) -> 
     ["$a$ and b_", "$a", "_hidden", 'id="x" url(#y) #000000', "<b>&amp;", "a\x00\x0b\nb"],
     quick=3,
 )
-def test_any_name_is_shown_as_it_is(name: str) -> None:
+def test_to_svg_shows_any_name_unchanged(name: str) -> None:
     report = level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
     shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
     of_groups, by_alpha = plot_group_miscoverage(report), plot_by_alpha(comparison([report]).sweep)
@@ -132,7 +132,7 @@ def test_any_name_is_shown_as_it_is(name: str) -> None:
         assert root[0].text == shown
 
 
-def test_letters_that_the_font_lacks_are_left_to_the_page() -> None:
+def test_to_svg_keeps_letters_that_the_font_lacks() -> None:
     ax = plot_group_miscoverage(
         level_of(["CFC"], ["prompts whose topic is '数学'", "prompts whose topic is 'b'"])
     )
@@ -143,7 +143,7 @@ def test_letters_that_the_font_lacks_are_left_to_the_page() -> None:
     assert any("Glyph" in str(one.message) for one in caught)
 
 
-def test_whole_figures_and_parts_of_figures_are_taken_alike() -> None:
+def test_to_svg_accepts_figures_and_axes_of_subfigures() -> None:
     figure = Figure(layout="constrained")
     part = figure.add_subfigure(figure.add_gridspec(1, 1)[0])
     ax = plot_score_histogram(HISTOGRAM, part.subplots())
@@ -153,20 +153,20 @@ def test_whole_figures_and_parts_of_figures_are_taken_alike() -> None:
         assert text.count("<svg") == 1
 
 
-def test_an_axis_without_a_figure_is_refused() -> None:
+def test_to_svg_refuses_an_axis_without_a_figure() -> None:
     ax = plot_score_histogram(HISTOGRAM)
     ax.remove()
     with pytest.raises(InputError, match="belongs to no figure"):
         to_svg(ax, title="gone")
 
 
-def test_settings_are_as_before() -> None:
+def test_to_svg_leaves_matplotlib_settings_unchanged() -> None:
     before = dict(mpl.rcParams)
     to_svg(plot_score_histogram(HISTOGRAM), title="scores")
     assert dict(mpl.rcParams) == before
 
 
-def test_pictures_in_a_figure_stay() -> None:
+def test_to_svg_keeps_images_inside_a_figure() -> None:
     ax = plot_score_histogram(HISTOGRAM)
     ax.imshow([[0.0, 1.0]], extent=(0.0, 1.0, 0.0, 1.0))
     (picture,) = parsed(to_svg(ax, title="a picture")).iter(f"{SVG}image")

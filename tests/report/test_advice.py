@@ -71,7 +71,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def answered(size: int = SIZE) -> list[PromptRecord]:
+def make_answered_records(size: int = SIZE) -> list[PromptRecord]:
     """Prompts with answers, two verifiers' raw outputs, topics, clusters of two, and ratios."""
     rng = np.random.default_rng(0)
     scores, right = rng.random((size, N)), rng.random((size, N)) < 0.7
@@ -100,29 +100,29 @@ def answered(size: int = SIZE) -> list[PromptRecord]:
 def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("advice") / "records.jsonl"
     header = Provenance(n=N, verifier={"id": "own"}, separate_scores=True)
-    write_records(path, answered(), header)
+    write_records(path, make_answered_records(), header)
     return path
 
 
-def calibrated(records: Path, **options: Any) -> CalibrationArtifact:
+def calibrate_records(records: Path, **options: Any) -> CalibrationArtifact:
     """An artifact with a seed of its own and a part of the records held out."""
     asked = {"alpha": "0.4", "features": "mean_score", "seed": "7", "test_fraction": 0.3, **options}
     return calibrate(read_records(records), **asked)
 
 
-def situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
+def make_situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
     """What a report on the held-out part of the records sees, with changes."""
     report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
     sources = Sources(str(records.with_name("artifact.json")), (str(records),))
     return replace(Situation.from_evaluation(artifact, report, sources), **changes)
 
 
-def advised(seen: Situation, title: str) -> Recommendation:
+def find_advice(seen: Situation, title: str) -> Recommendation:
     (step,) = [one for one in recommend(seen) if one.title.startswith(title)]
     return step
 
 
-def carried_out(step: Recommendation) -> CalibrationArtifact:
+def run_advice(step: Recommendation) -> CalibrationArtifact:
     """The artifact that the command of a step writes, by the command line itself."""
     words = shlex.split(step.command)
     assert words[:2] == ["langchain-cfc", "calibrate"]
@@ -131,17 +131,17 @@ def carried_out(step: Recommendation) -> CalibrationArtifact:
     return CalibrationArtifact.load(words[words.index("--out") + 1])
 
 
-def ids_of(artifact: CalibrationArtifact, records: Path, *parts: str) -> set[str]:
+def list_ids(artifact: CalibrationArtifact, records: Path, *parts: str) -> set[str]:
     labelled = tabulate(read_records(records), n=N)
     rows = artifact.calibration.split.rows(labelled)
     return {labelled.ids[row] for name, some in rows.items() if name in parts for row in some.tolist()}
 
 
-def canonical(value: Any) -> Any:
+def to_canonical(value: Any) -> Any:
     return tuple(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
-def test_every_option_of_calibrate_has_a_case() -> None:
+def test_advice_cases_cover_every_calibration_option() -> None:
     defaults = {one.name: one.default for one in fields(CalibrationConfig)}
     # A report gives no advice about claims; `tests/claims` reproduces their options.
     assert [*CASES, "unit", "at_most"] == [*(one for one in defaults if one in CASES), "unit", "at_most"]
@@ -150,29 +150,29 @@ def test_every_option_of_calibrate_has_a_case() -> None:
 
 
 @mostly_long("option", CASES, quick=6)
-def test_advice_keeps_every_option_and_the_test_part_apart(option: str, records: Path) -> None:
+def test_advice_command_keeps_every_option_and_the_test_part(option: str, records: Path) -> None:
     value, needs = CASES[option]
-    old = calibrated(records, **{**needs, option: value})
-    assert canonical(getattr(CalibrationConfig.from_artifact(old), option)) == canonical(value)
+    old = calibrate_records(records, **{**needs, option: value})
+    assert to_canonical(getattr(CalibrationConfig.from_artifact(old), option)) == to_canonical(value)
     # Whatever was seen, the report says: return every answer once.
-    seen = situation(old, records, unique=False, set_size=3.0, distinct=1.0)
+    seen = make_situation(old, records, unique=False, set_size=3.0, distinct=1.0)
     assert seen.held_out_part
-    new = carried_out(advised(seen, "Return every answer once"))
-    tested = ids_of(old, records, "test")
+    new = run_advice(find_advice(seen, "Return every answer once"))
+    tested = list_ids(old, records, "test")
     assert tested
-    assert not tested & ids_of(new, records, "fit", "calibration")
-    assert ids_of(new, records, "test") == tested
+    assert not tested & list_ids(new, records, "fit", "calibration")
+    assert list_ids(new, records, "test") == tested
     before, after = (CalibrationConfig.from_artifact(one).options() for one in (old, new))
     assert after.pop("set_rule") == f"unique({before.pop('set_rule')})"
     assert after == before
 
 
-def test_an_option_that_is_dropped_is_noticed(records: Path) -> None:
+def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: Path) -> None:
     """The negative control: without the seed, test prompts of the old artifact shape the new one."""
-    old = calibrated(records)
+    old = calibrate_records(records)
     config = replace(CalibrationConfig.from_artifact(old), seed=0)
     new = calibrate(read_records(records), **config.options())
-    assert ids_of(old, records, "test") & ids_of(new, records, "fit", "calibration")
+    assert list_ids(old, records, "test") & list_ids(new, records, "fit", "calibration")
 
 
 ARTIFACTS: dict[str, dict[str, Any]] = {
@@ -198,14 +198,14 @@ EVERYTHING: dict[str, Any] = {
 
 
 @mostly_long("name", ARTIFACTS, quick=4)
-def test_all_advice_can_be_carried_out(name: str, records: Path) -> None:
+def test_advice_commands_have_valid_options(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
-    seen = situation(calibrated(records, **ARTIFACTS[name]), records, **EVERYTHING)
+    seen = make_situation(calibrate_records(records, **ARTIFACTS[name]), records, **EVERYTHING)
     seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
     commands = [one.command for one in recommend(seen) if one.command.startswith("langchain-cfc calibrate")]
     assert len(commands) >= 3
     for command in commands:
-        config = parsed(command, records)
+        config = parse_command(command, records)
         config.check()
         assert config.plan_split(FeatureMap.parse(str(config.features))).seed == "7"
         assert config.test_fraction == 0.3
@@ -215,7 +215,7 @@ class Stop(Exception):  # noqa: N818 - nothing went wrong
     """Raised in place of calibrating."""
 
 
-def parsed(command: str, records: Path) -> CalibrationConfig:
+def parse_command(command: str, records: Path) -> CalibrationConfig:
     """The options that the command line hands to `calibrate`."""
     asked: dict[str, Any] = {}
 
@@ -232,37 +232,40 @@ def parsed(command: str, records: Path) -> CalibrationConfig:
     return CalibrationConfig(**asked)
 
 
-def test_records_that_were_not_split_do_not_calibrate_what_they_tested(records: Path, tmp_path: Path) -> None:
+def test_advice_on_new_records_does_not_calibrate_on_them(records: Path, tmp_path: Path) -> None:
     """On new records all prompts test, so that none of them may be used by the advice."""
     new_records = tmp_path / "new.jsonl"
     write_records(
         new_records,
-        [one.model_copy(update={"id": f"new {one.id}", "cluster": None}) for one in answered(100)],
+        [
+            one.model_copy(update={"id": f"new {one.id}", "cluster": None})
+            for one in make_answered_records(100)
+        ],
     )
-    artifact = calibrated(records, test_fraction=0.0)
-    seen = situation(artifact, new_records, unique=False, set_size=3.0, distinct=1.0)
+    artifact = calibrate_records(records, test_fraction=0.0)
+    seen = make_situation(artifact, new_records, unique=False, set_size=3.0, distinct=1.0)
     assert not seen.held_out_part
-    step = advised(seen, "Return every answer once")
+    step = find_advice(seen, "Return every answer once")
     assert str(new_records) not in step.command
     assert "calibrate calibration-records.jsonl --out" in step.command
     assert "calibration-records.jsonl stands for the records" in step.why
 
 
-def test_what_the_command_line_cannot_express_is_noted_next_to_it(records: Path) -> None:
-    fitted = FeatureMap.parse("mean_score").fit(tabulate(answered(50)).draws)
+def test_advice_notes_options_that_the_command_line_cannot_express(records: Path) -> None:
+    fitted = FeatureMap.parse("mean_score").fit(tabulate(make_answered_records(50)).draws)
     slack = PaperStability.from_constant(0.5, delta="0.95")
     for options, words in (
         ({"features": fitted}, "the feature map was already fitted"),
         ({"stability": slack}, "constant of the stability slack is not 1"),
     ):
-        artifact = calibrated(records, **options)
+        artifact = calibrate_records(records, **options)
         (name, value), *_ = options.items()
         assert getattr(CalibrationConfig.from_artifact(artifact), name) == value
-        seen = situation(artifact, records, unique=False, set_size=3.0, distinct=1.0)
-        assert words in advised(seen, "Return every answer once").why
-    plain = situation(calibrated(records), records, unique=False, set_size=3.0, distinct=1.0)
-    assert "cannot say" not in advised(plain, "Return every answer once").why
+        seen = make_situation(artifact, records, unique=False, set_size=3.0, distinct=1.0)
+        assert words in find_advice(seen, "Return every answer once").why
+    plain = make_situation(calibrate_records(records), records, unique=False, set_size=3.0, distinct=1.0)
+    assert "cannot say" not in find_advice(plain, "Return every answer once").why
 
 
-def test_the_words_for_the_held_out_part_are_those_of_evaluate(records: Path) -> None:
-    assert evaluate(calibrated(records), read_records(records)).test_prompts == HELD_OUT_PART
+def test_evaluate_names_the_held_out_part_by_its_constant(records: Path) -> None:
+    assert evaluate(calibrate_records(records), read_records(records)).test_prompts == HELD_OUT_PART

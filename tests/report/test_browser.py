@@ -80,7 +80,7 @@ def broken(tmp_path: Path) -> Path:
 
 @on_every_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_page_loads_nothing_says_nothing_and_runs_nothing(
+def test_report_page_loads_logs_and_runs_nothing(
     chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
 ) -> None:
     with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
@@ -90,14 +90,14 @@ def test_a_page_loads_nothing_says_nothing_and_runs_nothing(
         assert seen.page.evaluate("() => document.scripts.length") == 0
 
 
-def test_what_loads_speaks_or_runs_is_noticed(chromium: Browser, broken: Path) -> None:
+def test_control_page_that_loads_logs_or_runs_is_noticed(chromium: Browser, broken: Path) -> None:
     with look.visit(chromium, broken) as seen:
         assert seen.loaded == ["http://127.0.0.1:9/picture.png"]
         assert {"a word", "a failure"} <= set(seen.said)
         assert seen.page.evaluate("() => window.hacked")
 
 
-def test_even_what_slipped_into_the_page_could_neither_load_nor_run(
+def test_report_page_policy_blocks_injected_content(
     chromium: Browser, pages: dict[str, Path], tmp_path: Path
 ) -> None:
     # As if the template had failed to escape something.
@@ -116,7 +116,7 @@ def test_even_what_slipped_into_the_page_could_neither_load_nor_run(
 
 @on_every_page
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_nothing_sticks_out_of_the_screen(
+def test_report_page_does_not_overflow_the_screen(
     chromium: Browser, pages: dict[str, Path], kind: str, width: int
 ) -> None:
     with look.visit(chromium, pages[kind], width=width) as seen:
@@ -124,7 +124,7 @@ def test_nothing_sticks_out_of_the_screen(
 
 
 @on_every_page
-def test_nothing_is_cut_off_on_paper(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+def test_printed_report_page_is_not_cut_off(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
     with look.visit(chromium, pages[kind], width=PAPER) as seen:
         seen.page.emulate_media(media="print")
         assert look.overflowing(seen.page) == []
@@ -132,7 +132,7 @@ def test_nothing_is_cut_off_on_paper(chromium: Browser, pages: dict[str, Path], 
 
 
 @on_every_page
-def test_a_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+def test_report_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
     with look.visit(chromium, pages[kind]) as seen:
         printed = seen.page.pdf(format="A4", prefer_css_page_size=True)
     assert printed.startswith(b"%PDF-")
@@ -141,7 +141,7 @@ def test_a_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Pat
 
 @on_every_page
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_is_legible_by_day_and_by_night(
+def test_report_page_text_is_legible_in_light_and_dark(
     chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
 ) -> None:
     with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
@@ -150,7 +150,7 @@ def test_every_text_is_legible_by_day_and_by_night(
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
 
 
-def test_a_page_read_at_night_is_printed_black_on_white(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_dark_report_page_prints_black_on_white(chromium: Browser, pages: dict[str, Path]) -> None:
     with look.visit(chromium, pages["facts"], color_scheme="dark") as seen:
         seen.page.emulate_media(media="print")
         assert look.faint(seen.page) == []
@@ -159,7 +159,9 @@ def test_a_page_read_at_night_is_printed_black_on_white(chromium: Browser, pages
 
 
 @on_every_page
-def test_headings_ids_and_pictures_are_in_order(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+def test_report_page_headings_ids_and_pictures_are_valid(
+    chromium: Browser, pages: dict[str, Path], kind: str
+) -> None:
     with look.visit(chromium, pages[kind]) as seen:
         assert look.misplaced_headings(seen.page) == []
         assert look.repeated_ids(seen.page) == []
@@ -168,7 +170,7 @@ def test_headings_ids_and_pictures_are_in_order(chromium: Browser, pages: dict[s
 
 
 @on_every_page
-def test_links_and_labels_point_to_what_is_there(
+def test_report_page_links_and_labels_have_targets(
     chromium: Browser, pages: dict[str, Path], kind: str
 ) -> None:
     with look.visit(chromium, pages[kind]) as seen:
@@ -183,7 +185,7 @@ def test_links_and_labels_point_to_what_is_there(
     assert [aim for aim, there in aims if not there] == []
 
 
-def test_a_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_report_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[str, Path]) -> None:
     shots = []
     for allowed in (True, False):
         with look.visit(chromium, pages["facts"], java_script_enabled=allowed) as seen:
@@ -193,7 +195,7 @@ def test_a_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[st
     assert shots[0] == shots[1]
 
 
-def test_the_skip_link_comes_first_and_leads_to_the_report(chromium: Browser, pages: dict[str, Path]) -> None:
+def test_report_page_skip_link_leads_to_the_report(chromium: Browser, pages: dict[str, Path]) -> None:
     with look.visit(chromium, pages["facts"]) as seen:
         seen.page.keyboard.press("Tab")
         assert seen.page.evaluate("() => document.activeElement.className") == "skip"
@@ -201,7 +203,7 @@ def test_the_skip_link_comes_first_and_leads_to_the_report(chromium: Browser, pa
         assert seen.page.evaluate("() => document.activeElement.id") == "main"
 
 
-def test_each_fault_of_a_broken_page_is_found(chromium: Browser, broken: Path) -> None:
+def test_control_each_fault_of_a_broken_page_is_found(chromium: Browser, broken: Path) -> None:
     with look.visit(chromium, broken, width=PHONE) as seen:
         assert len(look.overflowing(seen.page)) >= 2
         assert len(look.cut_off(seen.page)) == 1

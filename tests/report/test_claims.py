@@ -80,7 +80,7 @@ def artifact() -> CalibrationArtifact:
     )
 
 
-def test_the_page_speaks_of_claims_alone(long_page: Reader) -> None:
+def test_claims_page_uses_the_words_of_claims_only(long_page: Reader) -> None:
     text = long_page.text
     assert "With probability at least 80 %, at most 1 unsupported claim is left in the answer." in text
     assert "An answer with no claim left keeps the promise." in text
@@ -89,7 +89,7 @@ def test_the_page_speaks_of_claims_alone(long_page: Reader) -> None:
     assert re.search(r"(?i)candidate|answer set|flagged|attainable|set rule", text) is None
 
 
-def test_the_four_figures_are_those_of_the_evaluation(long_answers: Case, long_page: Reader) -> None:
+def test_claims_page_shows_the_figures_of_the_evaluation(long_answers: Case, long_page: Reader) -> None:
     text = long_page.text
     own, other = (long_answers.evaluation.methods[name] for name in ("conditional", "marginal"))
     assert own.claims is not None
@@ -111,14 +111,14 @@ def test_the_four_figures_are_those_of_the_evaluation(long_answers: Case, long_p
     assert f"{100 * group.kept:.0f} % ({100 * compared.kept:.0f} %)" in text
 
 
-def test_every_share_of_answers_without_a_claim_has_its_interval(long_answers: Case) -> None:
+def test_share_of_answers_without_a_claim_lies_in_its_interval(long_answers: Case) -> None:
     for one in long_answers.evaluation.methods.values():
         assert one.claims is not None
         assert one.claims.emptied == one.abstention_rate
         assert one.abstention_ci[0] <= one.claims.emptied <= one.abstention_ci[1]
 
 
-def test_a_certificate_says_how_many_claims_are_dropped() -> None:
+def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
     source = read_records(RECORDS)
     made = calibrate(
         source,
@@ -140,7 +140,7 @@ def test_a_certificate_says_how_many_claims_are_dropped() -> None:
     assert "Set correct at least" not in text
 
 
-def test_stated_levels_say_what_they_keep(tmp_path: Path) -> None:
+def test_claims_page_shows_kept_claims_by_stated_level(tmp_path: Path) -> None:
     source = read_records(RECORDS)
     made = case(
         list(source.claims()), unit="claims", alpha="0.2", features="1", adaptive_alpha=True, show_text=False
@@ -162,7 +162,7 @@ def test_stated_levels_say_what_they_keep(tmp_path: Path) -> None:
     assert "right answer" not in ran.out
 
 
-def test_hostile_claims_are_shown_as_they_are_and_marked(claims: Case) -> None:
+def test_claims_page_shows_hostile_claims_as_text_and_marks_them(claims: Case) -> None:
     html = render(claims)
     read = MarkReader(html)
     assert not {"script", "img"} & set(read.tags)
@@ -177,7 +177,7 @@ def test_hostile_claims_are_shown_as_they_are_and_marked(claims: Case) -> None:
     assert "Struck through: dropped. Wavy underline: kept, but unsupported." in read.text
 
 
-def test_what_is_marked_is_what_was_decided(claims: Case) -> None:
+def test_hardest_claims_are_marked_as_decided(claims: Case) -> None:
     records = {one.id: one for one in hostile_answers()}
     assert {one.outcome for one in claims.hardest.prompts} >= {"missed"}
     for prompt in claims.hardest.prompts:
@@ -196,7 +196,7 @@ def test_what_is_marked_is_what_was_decided(claims: Case) -> None:
         assert f"{left} unsupported claim" in prompt.why or not any(kept)
 
 
-def test_missed_answers_come_by_unsupported_claims_and_emptied_ones_by_mean_score(
+def test_find_hardest_prompts_orders_answers_of_claims(
     artifact: CalibrationArtifact,
 ) -> None:
     records = [
@@ -223,7 +223,7 @@ def test_missed_answers_come_by_unsupported_claims_and_emptied_ones_by_mean_scor
     assert [one.answer for one in found.prompts[0].answers] == ["a", "b", "c"]
 
 
-def test_answers_emptied_since_nothing_can_be_certified_are_counted_apart(claims: Case) -> None:
+def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) -> None:
     records = [
         one.model_copy(
             update={"id": f"new {one.id}", "metadata": {"topic": "unknown"} if row < 6 else one.metadata}
@@ -242,7 +242,7 @@ def test_answers_emptied_since_nothing_can_be_certified_are_counted_apart(claims
     assert "nothing can be certified" not in read_page(claims).text
 
 
-def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
+def test_claims_page_of_one_threshold_makes_no_comparison() -> None:
     source = read_records(RECORDS)
     made = case(list(source.claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal")
     text = read_page(made).text
@@ -251,7 +251,7 @@ def test_one_threshold_for_all_is_not_compared_with_itself() -> None:
     assert "brackets" not in text
 
 
-def test_what_a_dropped_claim_shares_with_another_one_is_dropped(artifact: CalibrationArtifact) -> None:
+def test_overlap_of_a_dropped_claim_is_marked_as_dropped(artifact: CalibrationArtifact) -> None:
     answer = "Lima is old and large. Done."
     records = [
         make_answer(
@@ -271,7 +271,7 @@ def test_what_a_dropped_claim_shares_with_another_one_is_dropped(artifact: Calib
     )
 
 
-def test_long_answers_and_many_claims_are_cut(artifact: CalibrationArtifact) -> None:
+def test_find_hardest_prompts_cuts_long_answers_and_many_claims(artifact: CalibrationArtifact) -> None:
     texts = [f"{number:04} {'x' * 995}" for number in range(MOST_ANSWERS + 3)]
     record = make_answer("long", *((text, 0.1, False) for text in texts), answer=" ".join(texts))
     (prompt,) = find_hardest_prompts(artifact, tabulate_draws(artifact, [record]), texts=[record]).prompts
@@ -281,7 +281,7 @@ def test_long_answers_and_many_claims_are_cut(artifact: CalibrationArtifact) -> 
     assert shown == f"{record.answer[:MARKED_LENGTH]}… ({len(record.answer):,} characters)"
 
 
-def test_without_permission_no_claim_is_on_the_page(long_answers: Case, tmp_path: Path) -> None:
+def test_claims_page_contains_no_claim_without_show_text(long_answers: Case, tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
     long_answers.artifact.save(path)
     ran = run("report", path, RECORDS, "-o", out, "--json")
@@ -308,7 +308,7 @@ def read_text(page: str) -> str:
 
 
 @pytest.mark.long
-def test_a_comparison_of_what_keeps_claims_speaks_of_claims() -> None:
+def test_comparison_page_of_claims_uses_the_words_of_claims() -> None:
     found = compare(
         read_records(RECORDS),
         alpha=[0.2, 0.3],
@@ -327,7 +327,7 @@ def test_a_comparison_of_what_keeps_claims_speaks_of_claims() -> None:
     assert not re.search(r"candidate|answer set|best answer|langchain-cfc suggest", read_text(page))
 
 
-def test_a_certified_share_of_the_claims_shown_stands_on_the_page() -> None:
+def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     source = read_records(RECORDS)
     one = case(
         list(source.claims()),

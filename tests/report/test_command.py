@@ -41,11 +41,13 @@ def artifact(records: Path, facts: Case) -> Path:
     return path
 
 
-def first_prompt(html: str) -> bool:
+def contains_a_prompt(html: str) -> bool:
     return any(str(record.input) in html for record in list_facts())
 
 
-def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: Path, tmp_path: Path) -> None:
+def test_report_command_writes_the_page_and_prints_the_evaluation(
+    artifact: Path, records: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "page.html"
     ran = run(artifact, records, "-o", out, "--json")
     assert ran.exit_code == 0
@@ -56,10 +58,10 @@ def test_a_page_is_written_and_the_evaluation_printed(artifact: Path, records: P
     html = out.read_text()
     assert "What artifact.json promises" in html
     assert "--alpha 0.2 --group topic" in html
-    assert not first_prompt(html), "texts are shown only if they are asked for"
+    assert not contains_a_prompt(html), "texts are shown only if they are asked for"
 
 
-def test_texts_and_a_comparison_are_shown_if_asked_for(tmp_path: Path) -> None:
+def test_report_command_shows_texts_and_a_comparison_on_request(tmp_path: Path) -> None:
     artifact, records, out = (tmp_path / name for name in ("artifact.json", "few.jsonl", "page.html"))
     few = list_facts()[:300]
     case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
@@ -69,11 +71,11 @@ def test_texts_and_a_comparison_are_shown_if_asked_for(tmp_path: Path) -> None:
     assert "These results do not contradict the promise." in ran.stdout
     html = out.read_text()
     assert html.count("<blockquote") == 2
-    assert first_prompt(html)
+    assert contains_a_prompt(html)
     assert "over 2 splits" in html
 
 
-def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
+def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
     good = [make_prompt(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
     case(good, alpha=0.2, features="1").artifact.save(path)
@@ -84,7 +86,7 @@ def test_a_broken_promise_ends_with_one(tmp_path: Path) -> None:
     assert "Kept less often than chance explains: all prompts" in out.read_text()
 
 
-def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path: Path) -> None:
+def test_report_command_notes_records_of_another_model(artifact: Path, tmp_path: Path) -> None:
     records = list_facts()
     source = load_recording().provenance
     assert source is not None
@@ -98,7 +100,7 @@ def test_records_of_another_model_are_noted_on_the_page(artifact: Path, tmp_path
     assert "note:" in ran.stderr
 
 
-def test_a_draw_rule_is_not_said_to_draw_everything(records: Path, tmp_path: Path) -> None:
+def test_report_command_states_the_mean_number_of_draws(records: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
     made = case(
         list_facts(),
@@ -124,7 +126,7 @@ def test_a_draw_rule_is_not_said_to_draw_everything(records: Path, tmp_path: Pat
         (["-o", "RECORDS"], "exists and is not a report"),
     ],
 )
-def test_bad_input_ends_with_two_before_anything_is_written(
+def test_report_command_exits_with_2_on_bad_input_and_writes_nothing(
     artifact: Path, records: Path, tmp_path: Path, options: Sequence[str], said: str
 ) -> None:
     before = records.read_bytes()
@@ -136,7 +138,7 @@ def test_bad_input_ends_with_two_before_anything_is_written(
     assert records.read_bytes() == before
 
 
-def test_a_store_has_no_texts_to_show(
+def test_report_command_refuses_show_text_for_a_store(
     artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager

@@ -10,7 +10,7 @@ from langchain_cfc.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LEN
 from tests.report.cases import Case, make_prompt
 
 
-def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
+def make_artifact(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
     """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct.
 
     Sets may be empty.
@@ -32,7 +32,7 @@ def calibration(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
         )
 
 
-ARTIFACT = calibration()
+ARTIFACT = make_artifact()
 COVERED = make_prompt("covered", (0.1, "yes", True), (0.8, "no", False))
 EMPTY = make_prompt("empty", (0.7, "yes", True), (0.8, "no", False))
 WRONG = make_prompt("wrong", (0.1, "no", False), (0.8, "yes", True))
@@ -42,7 +42,7 @@ HARDER = make_prompt("harder", (0.8, "no", False), (0.9, "no", False), topic="b"
 ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
 
 
-def test_missed_and_flagged_prompts_come_by_turns_and_covered_ones_never() -> None:
+def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
     found = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     assert (found.missed, found.flagged) == (3, 2)
     # Thresholds of one group are equal, so the mean score decides.
@@ -52,7 +52,7 @@ def test_missed_and_flagged_prompts_come_by_turns_and_covered_ones_never() -> No
     assert found.prompts[1].threshold is None
 
 
-def test_each_says_why() -> None:
+def test_find_hardest_prompts_states_reasons() -> None:
     why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
     assert why == {
         "empty": "Missed: its set is empty. 1 of its 2 candidates is correct: the best correct one would "
@@ -66,7 +66,7 @@ def test_each_says_why() -> None:
     }
 
 
-def test_no_more_are_shown_than_asked_for() -> None:
+def test_find_hardest_prompts_returns_at_most_the_requested_number() -> None:
     table = tabulate(ALL)
     assert [one.id for one in find_hardest_prompts(ARTIFACT, table, most=3).prompts] == [
         "empty",
@@ -79,7 +79,7 @@ def test_no_more_are_shown_than_asked_for() -> None:
         find_hardest_prompts(ARTIFACT, table, most=-1)
 
 
-def test_without_permission_no_text_is_held() -> None:
+def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
     with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
     assert (with_text.with_text, without.with_text) == (True, False)
@@ -91,13 +91,13 @@ def test_without_permission_no_text_is_held() -> None:
         assert [one.score for one in shown.answers] == [one.score for one in hidden.answers]
 
 
-def test_records_without_the_prompts_are_refused() -> None:
+def test_find_hardest_prompts_refuses_texts_that_lack_prompts() -> None:
     with pytest.raises(InputError, match="record 'empty' is missing from the records"):
         find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
 
 
-def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
-    artifact = calibration(n=4)
+def test_find_hardest_prompts_groups_candidates_by_answer_and_label() -> None:
+    artifact = make_artifact(n=4)
     record = make_prompt(
         "mixed", (0.9, "no", False), (0.1, "no", False), (0.8, "no", True), (0.7, "other", False)
     )
@@ -110,9 +110,9 @@ def test_candidates_of_one_answer_and_one_label_share_a_row() -> None:
     ]
 
 
-def test_long_texts_and_many_answers_are_cut() -> None:
+def test_find_hardest_prompts_cuts_long_texts_and_many_answers() -> None:
     n = MOST_ANSWERS + 3
-    artifact = calibration(n=n)
+    artifact = make_artifact(n=n)
     candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
     record = make_prompt("long", *candidates, input="y" * 10_000)
     (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
@@ -137,13 +137,13 @@ def test_long_texts_and_many_answers_are_cut() -> None:
         ({"question": "why?"}, '{"question":"why?"}'),
     ],
 )
-def test_prompts_of_every_form_can_be_read(given: object, shown: str) -> None:
+def test_find_hardest_prompts_shows_prompts_of_every_form(given: object, shown: str) -> None:
     record = make_prompt("x", (0.9, "no", False), (0.9, "no", False), input=given)
     (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
     assert prompt.prompt == shown
 
 
-def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
+def test_find_hardest_prompts_shows_text_that_differs_from_the_answer() -> None:
     record = PromptRecord.model_validate(
         {
             "id": "x",
@@ -162,15 +162,15 @@ def test_an_answer_comes_with_what_was_said_where_that_is_more() -> None:
     ]
 
 
-def test_entry_levels_are_told_apart_from_scores() -> None:
-    artifact = calibration(set_rule="best_prefix")
+def test_find_hardest_prompts_shows_entry_levels_and_scores() -> None:
+    artifact = make_artifact(set_rule="best_prefix")
     record = make_prompt("x", (0.1, "no", False), (0.2, "yes", True))
     (prompt,) = find_hardest_prompts(artifact, tabulate([record])).prompts
     assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
     assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")
 
 
-def test_counts_are_those_of_the_evaluation(facts: Case) -> None:
+def test_hardest_prompt_counts_equal_the_evaluation(facts: Case) -> None:
     own, size = facts.evaluation.methods["conditional"], facts.evaluation.n_test
     assert facts.hardest.flagged == round(own.not_certifiable_rate * size)
     assert facts.hardest.missed == round((1 - own.kept_promise) * size)

@@ -70,7 +70,7 @@ HARD = AttainableGroup(
 
 # Rule, what it speaks up at, what it says, and the nearest situation in which it is silent.
 LITTLE = ClaimsFigures(per_answer=5.0, kept=0.45, emptied=0.05, unsupported=0.4, unsupported_kept=0.1)
-SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
+RULE_CASES: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
     (
         check_promise,
         {"contradicted": ("topic is 'sums'",)},
@@ -111,18 +111,18 @@ SPEAKS: list[tuple[Any, dict[str, Any], str, dict[str, Any]]] = [
 ]
 
 
-def test_every_rule_is_tested() -> None:
-    assert {rule for rule, *_ in SPEAKS} == set(RULES)
+def test_recommendation_cases_cover_every_rule() -> None:
+    assert {rule for rule, *_ in RULE_CASES} == set(RULES)
 
 
-def test_where_all_is_well_nothing_is_said() -> None:
+def test_recommend_returns_nothing_if_all_is_well() -> None:
     assert recommend(FINE) == []
 
 
 @pytest.mark.parametrize(
-    ("rule", "change", "said", "near"), SPEAKS, ids=lambda one: getattr(one, "__name__", "")
+    ("rule", "change", "said", "near"), RULE_CASES, ids=lambda one: getattr(one, "__name__", "")
 )
-def test_a_rule_speaks_where_it_should_and_nowhere_else(
+def test_recommendation_rule_applies_to_its_situation_only(
     rule: Any, change: dict[str, Any], said: str, near: dict[str, Any]
 ) -> None:
     (step,) = rule(replace(FINE, **change))
@@ -131,8 +131,10 @@ def test_a_rule_speaks_where_it_should_and_nowhere_else(
     assert recommend(replace(FINE, **change)) == [step], "no other rule looks at this"
 
 
-def test_what_is_urgent_comes_first() -> None:
-    everything = replace(FINE, **{key: value for _, change, *_ in SPEAKS for key, value in change.items()})
+def test_recommend_lists_urgent_steps_first() -> None:
+    everything = replace(
+        FINE, **{key: value for _, change, *_ in RULE_CASES for key, value in change.items()}
+    )
     titles = [step.title for step in recommend(everything)]
     assert titles[0].startswith("Do not serve this artifact")
     assert titles[1].startswith("Do not serve bot mode")
@@ -140,7 +142,7 @@ def test_what_is_urgent_comes_first() -> None:
     assert len(titles) == len(RULES) - 2
 
 
-def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
+def test_check_flagged_suggests_a_verifier_only_if_it_can_help() -> None:
     (scarce,) = check_flagged(replace(FINE, flagged=0.5, attainable_ci=(0.85, 0.95)))
     (plenty,) = check_flagged(replace(FINE, flagged=0.5))
     assert "No verifier can add a correct candidate" in scarce.why
@@ -148,7 +150,7 @@ def test_another_verifier_is_no_cure_where_too_little_is_attainable() -> None:
     assert "another verifier" in plenty.why
 
 
-def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
+def test_check_groups_names_the_worst_groups_and_counts_the_rest() -> None:
     many = tuple(
         AttainableGroup(
             name=f"g{k}", words=f"topic {k}", size=50.0, attainable=0.8 - k / 100, smallest_alpha=0.3
@@ -170,7 +172,7 @@ def test_groups_are_named_worst_first_and_the_rest_counted() -> None:
     assert "for all" not in hopeless.why
 
 
-def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
+def test_check_set_size_combines_the_verifiers_of_the_records() -> None:
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
     (known,) = check_set_size(replace(FINE, distinct=4.0, sources=two))
     (unknown,) = check_set_size(replace(FINE, distinct=4.0))
@@ -179,7 +181,7 @@ def test_the_records_verifiers_are_combined_if_they_hold_several() -> None:
     assert list(check_set_size(replace(FINE, distinct=4.0, combined=True))) == []
 
 
-def test_commands_make_the_same_artifact_again_next_to_the_old_one() -> None:
+def test_recommended_command_keeps_options_and_the_old_artifact() -> None:
     (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
     assert shlex.split(step.command) == [
         "langchain-cfc",
@@ -201,16 +203,16 @@ def test_commands_make_the_same_artifact_again_next_to_the_old_one() -> None:
     ]
 
 
-def test_more_is_kept_of_answers_if_one_more_claim_may_be_unsupported() -> None:
+def test_check_claims_suggests_one_more_unsupported_claim() -> None:
     config = CalibrationConfig(alpha="0.1", unit="claims", at_most=1)
     emptied = LITTLE.model_copy(update={"kept": 0.9, "emptied": 0.21})
     (step,) = check_claims(replace(FINE, claims=emptied, config=config))
     assert "--unit claims --at-most 2" in step.command
-    parsed(step.command)
+    parse_command(step.command)
     assert list(check_wrong_answers(replace(FINE, bot=False, claims=emptied))) == []
 
 
-def test_a_held_out_part_is_certified_on_where_there_is_one() -> None:
+def test_check_certificate_uses_a_held_out_part_if_there_is_one() -> None:
     (own,) = check_certificate(replace(FINE, certified=False, certification_left=True))
     (new,) = check_certificate(replace(FINE, certified=False))
     assert own.command == "langchain-cfc certify kept/artifact.json 'my records.jsonl'"
@@ -218,8 +220,8 @@ def test_a_held_out_part_is_certified_on_where_there_is_one() -> None:
     assert list(check_certificate(replace(FINE, certified=False, heuristic=True))) == []
 
 
-def commands() -> list[str]:
-    steps = [step for rule, change, *_ in SPEAKS for step in rule(replace(FINE, **change))]
+def list_commands() -> list[str]:
+    steps = [step for rule, change, *_ in RULE_CASES for step in rule(replace(FINE, **change))]
     two = replace(FINE.sources, verifiers=("judge", "p_true"))
     steps += check_set_size(replace(FINE, distinct=4.0, sources=two))
     for unit, set_rule in (("answers", "unique(all)"), ("claims", "claims(2)")):
@@ -231,7 +233,7 @@ def commands() -> list[str]:
     return [step.command for step in steps]
 
 
-def parsed(command: str) -> None:
+def parse_command(command: str) -> None:
     """Parse a command as the command line would, without carrying it out."""
     name, *arguments = shlex.split(command)[1:]
     group = get_command(app)
@@ -241,20 +243,20 @@ def parsed(command: str) -> None:
     known.make_context(name, rest)
 
 
-@pytest.mark.parametrize("command", commands())
-def test_the_command_line_understands_every_command(command: str) -> None:
+@pytest.mark.parametrize("command", list_commands())
+def test_recommended_commands_are_valid(command: str) -> None:
     assert command.startswith("langchain-cfc ")
-    parsed(command)
+    parse_command(command)
 
 
-def test_a_command_that_does_not_exist_is_noticed() -> None:
+def test_control_invalid_commands_are_noticed() -> None:
     with pytest.raises(Exception, match="No such command 'calibrated'"):
-        parsed("langchain-cfc calibrated records.jsonl")
+        parse_command("langchain-cfc calibrated records.jsonl")
     with pytest.raises(Exception, match="No such option"):
-        parsed("langchain-cfc calibrate records.jsonl --alhpa 0.1")
+        parse_command("langchain-cfc calibrate records.jsonl --alhpa 0.1")
 
 
-def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
+def test_situation_from_evaluation_reads_artifact_and_evaluation(facts: Case) -> None:
     seen = Situation.from_evaluation(facts.artifact, facts.evaluation, FINE.sources)
     own = facts.evaluation.methods["conditional"]
     assert (seen.alpha, seen.n, seen.tested, seen.flagged) == ("0.2", 10, 355, own.not_certifiable_rate)
@@ -280,13 +282,13 @@ def test_a_situation_is_read_off_artifact_and_evaluation(facts: Case) -> None:
     assert seen.flagged < MANY_FLAGGED
 
 
-def test_contradicted_groups_are_named_in_words(facts: Case) -> None:
+def test_situation_names_contradicted_groups_in_words(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital", "1"]})
     seen = Situation.from_evaluation(facts.artifact, broken)
     assert seen.contradicted == ("topic: capital", "all prompts")
 
 
-def test_a_certified_policy_asks_for_no_other(bot: Case) -> None:
+def test_situation_of_a_bot_is_certified_without_a_part_left(bot: Case) -> None:
     seen = Situation.from_evaluation(bot.artifact, bot.evaluation)
     assert (seen.bot, seen.certified) == (True, True)
     assert not seen.certification_left, "its labels have chosen the policy"
@@ -301,5 +303,5 @@ def test_a_certified_policy_asks_for_no_other(bot: Case) -> None:
         ("a:b/records.jsonl", "a:b/records.jsonl"),
     ],
 )
-def test_no_password_of_a_store_is_shown(address: str, shown: str) -> None:
+def test_sources_without_passwords_hides_passwords(address: str, shown: str) -> None:
     assert Sources(records=(address,)).without_passwords().records == (shown,)

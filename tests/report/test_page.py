@@ -96,7 +96,7 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
     )
 
 
-def test_the_promise_comes_first_and_what_is_not_promised_with_it(facts: Case, facts_page: Reader) -> None:
+def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_page: Reader) -> None:
     text = facts_page.text
     claim = "With probability at least 80 %, the answer set holds a correct answer or the prompt is flagged."
     assert claim in text
@@ -121,7 +121,7 @@ def test_the_promise_comes_first_and_what_is_not_promised_with_it(facts: Case, f
     assert places == sorted(places)
 
 
-def test_every_share_has_its_interval(facts: Case, facts_page: Reader) -> None:
+def test_report_page_shows_shares_with_intervals(facts: Case, facts_page: Reader) -> None:
     own = facts.evaluation.methods["conditional"]
     low, high = own.kept_promise_ci
     interval = f"{100 * low:.1f} to {100 * high:.1f} %"
@@ -135,7 +135,7 @@ def test_every_share_has_its_interval(facts: Case, facts_page: Reader) -> None:
     )
 
 
-def test_the_page_names_its_data_and_what_to_do_next(facts_page: Reader) -> None:
+def test_report_page_names_its_data_and_next_steps(facts_page: Reader) -> None:
     for words in (
         "692 calibrated the thresholds, 177 others were used for fitting, and 355 tested them",
         "qwen2.5-coder-1.5b-instruct-q4_k_m",
@@ -148,7 +148,7 @@ def test_the_page_names_its_data_and_what_to_do_next(facts_page: Reader) -> None
         assert words in facts_page.text
 
 
-def test_a_page_is_one_file_that_forbids_itself_everything(facts_page: Reader, hostile_html: str) -> None:
+def test_report_page_is_one_file_without_external_content(facts_page: Reader, hostile_html: str) -> None:
     for read in (facts_page, Reader(hostile_html)):
         policy = [value for tag, name, value in read.attributes if tag == "meta" and "default-src" in value]
         assert policy == [
@@ -166,7 +166,7 @@ def test_a_page_is_one_file_that_forbids_itself_everything(facts_page: Reader, h
         assert ("meta", "name", "viewport") in read.attributes
 
 
-def test_tables_say_what_they_are(facts_page: Reader) -> None:
+def test_report_page_tables_and_figures_have_captions_and_scopes(facts_page: Reader) -> None:
     assert facts_page.tags["table"] == facts_page.tags["caption"] > 5
     heads = [value for tag, name, value in facts_page.attributes if tag == "th" and name == "scope"]
     assert len(heads) == facts_page.tags["th"]
@@ -174,7 +174,7 @@ def test_tables_say_what_they_are(facts_page: Reader) -> None:
     assert facts_page.tags["figure"] == facts_page.tags["figcaption"] >= 1
 
 
-def test_hostile_text_is_shown_as_it_is(hostile: Case, hostile_html: str) -> None:
+def test_report_page_shows_hostile_text_as_text(hostile: Case, hostile_html: str) -> None:
     read = Reader(hostile_html)
     for text in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3], HOSTILE[5]):
         assert " ".join(text.split()) in read.text
@@ -186,7 +186,7 @@ def test_hostile_text_is_shown_as_it_is(hostile: Case, hostile_html: str) -> Non
     assert read.tags["title"] == 1 + read.tags["svg"]
 
 
-def test_what_cannot_be_seen_is_spelt_out(hostile_html: str) -> None:
+def test_report_page_spells_out_invisible_characters(hostile_html: str) -> None:
     read = Reader(hostile_html)
     for code in ("U+0000", "U+0007", "U+007F", "U+0085", "U+2028", "U+202E", "U+202C"):
         assert f"[{code}]" in read.text
@@ -194,13 +194,13 @@ def test_what_cannot_be_seen_is_spelt_out(hostile_html: str) -> None:
     hostile_html.encode()
 
 
-def test_a_text_of_ten_thousand_letters_is_cut(hostile_html: str) -> None:
+def test_report_page_cuts_long_texts(hostile_html: str) -> None:
     # Notes are the caller's own words and stay whole.
     assert hostile_html.count("wide" * 2500) == 1
     assert "wide… (10,002 characters)" in hostile_html
 
 
-def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case, facts_page: Reader) -> None:
+def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, facts_page: Reader) -> None:
     records = {record.id: record for record in list_facts()}
     hidden = case(
         list(records.values()),
@@ -219,7 +219,7 @@ def test_without_permission_no_text_of_a_prompt_is_on_the_page(facts: Case, fact
     assert all(str(records[one.id].input) in facts_page.text for one in facts.hardest.prompts)
 
 
-def test_a_page_can_do_without_hard_prompts(marginal: Case) -> None:
+def test_report_page_works_without_hardest_prompts(marginal: Case) -> None:
     for hardest in (None, HardestPrompts(flagged=0, missed=0, with_text=True, prompts=())):
         read = Reader(
             render_report(artifact=marginal.artifact, evaluation=marginal.evaluation, hardest=hardest)
@@ -227,7 +227,7 @@ def test_a_page_can_do_without_hard_prompts(marginal: Case) -> None:
         assert "The hardest prompts" not in read.text
 
 
-def test_a_broken_promise_is_the_headline(facts: Case) -> None:
+def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
     broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
     read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
     assert "Kept less often than chance explains: topic: capital" in read.text
@@ -236,7 +236,7 @@ def test_a_broken_promise_is_the_headline(facts: Case) -> None:
     assert "Do not serve this artifact" in read.text
 
 
-def test_rules_without_a_promise_say_so() -> None:
+def test_report_page_of_the_learned_rule_states_no_guarantee() -> None:
     learned = case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
     read = read_page(learned)
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
@@ -252,14 +252,14 @@ def test_rules_without_a_promise_say_so() -> None:
     assert "--threshold-rule" not in advised
 
 
-def test_one_threshold_for_all_is_not_compared_with_itself(marginal: Case) -> None:
+def test_report_page_of_one_threshold_makes_no_comparison(marginal: Case) -> None:
     read = read_page(marginal)
     assert "on average over all; it says nothing about hard ones" in read.text
     assert "beside those of one threshold" not in read.text
     assert "Group by group" not in read.text
 
 
-def test_a_certificate_is_shown_group_by_group(facts_page: Reader) -> None:
+def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
     records = list_facts()[:500]
     artifact = case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
     certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
@@ -274,7 +274,7 @@ def test_a_certificate_is_shown_group_by_group(facts_page: Reader) -> None:
     assert "Certified on" not in facts_page.text
 
 
-def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts_page: Reader) -> None:
+def test_report_page_has_a_section_on_bot_mode(bot: Case, facts_page: Reader) -> None:
     read = read_page(bot)
     certificate = bot.artifact.certified_policy.certificate
     answers = bot.evaluation.answers
@@ -293,7 +293,7 @@ def test_bot_mode_has_a_section_with_its_certificate(bot: Case, facts_page: Read
     assert "more than chance explains" in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
 
 
-def test_a_bot_on_the_mean_score_is_reported_by_its_answers() -> None:
+def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
     source = load_recording()
     made = calibrate(source, max_wrong_rate=["0.1", "0.2"], test_fraction=0.3)
     seen = evaluate(made, source)
@@ -315,7 +315,7 @@ def test_a_bot_on_the_mean_score_is_reported_by_its_answers() -> None:
     assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
 
 
-def test_a_bot_with_one_rate_has_no_other_rates() -> None:
+def test_report_page_of_a_bot_with_one_rate_names_no_other() -> None:
     source = load_recording()
     made = calibrate(source, max_wrong_rate="0.1", test_fraction=0.3)
     read = Reader(render_report(artifact=made, evaluation=evaluate(made, source)))
@@ -323,7 +323,7 @@ def test_a_bot_with_one_rate_has_no_other_rates() -> None:
     assert "certified as well" not in read.text
 
 
-def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -> None:
+def test_report_page_of_a_comparison_alone_promises_nothing(comparison: ComparisonReport) -> None:
     read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
     assert "5 methods on a.jsonl, b.jsonl" in read.text
     assert (
@@ -340,7 +340,7 @@ def test_a_comparison_by_itself_promises_nothing(comparison: ComparisonReport) -
     assert "Promise kept at every level" in read.text
 
 
-def test_notes_of_caller_and_comparison_are_shown(facts: Case, small: ComparisonReport) -> None:
+def test_report_page_shows_notes_of_caller_and_comparison(facts: Case, small: ComparisonReport) -> None:
     noted = small.model_copy(update={"notes": ["7 prompts were left out"]})
     read = Reader(
         render_report(
@@ -351,13 +351,13 @@ def test_notes_of_caller_and_comparison_are_shown(facts: Case, small: Comparison
     assert read.text.count("7 prompts were left out") == 1
 
 
-def test_a_password_of_a_store_is_not_on_the_page(small: ComparisonReport) -> None:
+def test_report_page_contains_no_store_password(small: ComparisonReport) -> None:
     html = render_report(comparison=small, sources=Sources(records=("postgresql://me:secret@host/db",)))
     assert "on db</title>" in html
     assert "secret" not in html
 
 
-def test_what_does_not_belong_together_is_refused(
+def test_render_report_refuses_inputs_that_do_not_belong_together(
     facts: Case, hostile: Case, comparison: ComparisonReport
 ) -> None:
     with pytest.raises(InputError, match="the evaluation is of another artifact"):
@@ -375,7 +375,7 @@ def test_what_does_not_belong_together_is_refused(
             render_report(**wrong)
 
 
-def test_another_file_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+def test_write_report_refuses_another_file_before_drawing(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text("{}")
     # With nothing to report on, drawing would fail.
@@ -385,7 +385,7 @@ def test_another_file_is_refused_before_anything_is_drawn(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonReport) -> None:
+def test_report_page_splits_wide_tables_for_paper(comparison: ComparisonReport) -> None:
     wide = widened(comparison)
     html = render_report(comparison=wide)
     read = Reader(html)
@@ -399,7 +399,7 @@ def test_wide_tables_come_in_pieces_that_fit_on_paper(comparison: ComparisonRepo
     assert "(1 of" not in Reader(render_report(comparison=comparison)).text
 
 
-def test_hostile_records_are_what_they_should_be() -> None:
+def test_control_hostile_records_contain_every_hostile_text() -> None:
     records = hostile_records(24)
     written = "".join(candidate.text or "" for record in records for candidate in record.candidates)
     assert all(text in written for text in HOSTILE)

@@ -16,7 +16,7 @@ def small() -> Case:
     return case(prompts, features="1")
 
 
-def test_a_report_replaces_a_report_and_nothing_else(small: Case, tmp_path: Path) -> None:
+def test_write_report_overwrites_reports_only(small: Case, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, artifact=small.artifact, evaluation=small.evaluation, title="first")
     first = path.read_text()
@@ -31,7 +31,7 @@ def test_a_report_replaces_a_report_and_nothing_else(small: Case, tmp_path: Path
         assert path.read_text() == content
 
 
-def test_a_page_that_cannot_be_made_leaves_the_old_one(small: Case, tmp_path: Path) -> None:
+def test_write_report_keeps_the_old_page_on_failure(small: Case, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, artifact=small.artifact, evaluation=small.evaluation)
     before = path.read_bytes()
@@ -41,18 +41,18 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(small: Case, tmp_path: Pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_where_nothing_can_be_written_that_is_said(small: Case, tmp_path: Path) -> None:
+def test_write_report_refuses_standard_output_and_missing_folders(small: Case, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a report cannot be written to standard output"):
         write_report("-", artifact=small.artifact, evaluation=small.evaluation)
     with pytest.raises(InputError, match="does not exist"):
         write_report(tmp_path / "no" / "page.html", artifact=small.artifact, evaluation=small.evaluation)
 
 
-def test_a_new_path_is_no_obstacle(tmp_path: Path) -> None:
+def test_check_report_accepts_a_new_path(tmp_path: Path) -> None:
     check_report(tmp_path / "new.html")
 
 
-def test_a_report_with_a_stated_time_is_the_same_bytes_on_another_day(
+def test_write_report_is_reproducible_with_source_date_epoch(
     small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(seconds: int) -> str:
