@@ -18,7 +18,7 @@ from langchain_cfc.monitor.sequential_tests import (
 )
 
 
-def test_bets_on_uniform_ranks_are_fair() -> None:
+def test_rank_payoffs_have_mean_one_under_uniform_ranks() -> None:
     # Polynomials of degree two: Gauss's rule of three points integrates them exactly.
     points, weights = np.polynomial.legendre.leggauss(3)
     factors = compute_rank_payoffs((points + 1.0) / 2.0)
@@ -28,7 +28,7 @@ def test_bets_on_uniform_ranks_are_fair() -> None:
 
 
 @pytest.mark.parametrize("stated", [0.05, 0.5, 0.8, 0.999])
-def test_bets_on_a_rate_are_fair_where_it_is_as_stated_and_lose_where_it_is_higher(stated: float) -> None:
+def test_rate_payoffs_have_mean_at_most_one_at_or_above_the_rate(stated: float) -> None:
     kept, broken = (compute_rate_payoffs(np.array(one), np.array(stated)) for one in (True, False))
     assert kept.shape == (RATE_EXPERT_COUNT,)
     assert stated * kept + (1.0 - stated) * broken == pytest.approx(np.ones(RATE_EXPERT_COUNT))
@@ -39,7 +39,7 @@ def test_bets_on_a_rate_are_fair_where_it_is_as_stated_and_lose_where_it_is_high
     assert (lower * kept + (1.0 - lower) * broken).max() > 1.0
 
 
-def test_spreading_moves_capital_and_makes_none() -> None:
+def test_e_process_capital_has_mean_one_over_all_outcomes() -> None:
     """Over all outcomes of fair coins, the mean of the capital is 1, to round-off."""
     means = []
     for outcomes in np.ndindex(*[2] * 8):
@@ -51,7 +51,7 @@ def test_spreading_moves_capital_and_makes_none() -> None:
     assert np.mean(means) == pytest.approx(1.0)
 
 
-def test_the_peak_stays_and_says_since_when() -> None:
+def test_e_process_records_its_peak_and_since_when() -> None:
     capital = EProcess.start([2], RATE_EXPERT_COUNT, now=100.0)
     stated, seen = np.array([0.9, 0.9]), np.array([True, False])
     for time, kept in enumerate([*[True] * 50, *[False] * 20, *[True] * 500], start=101):
@@ -64,7 +64,7 @@ def test_the_peak_stays_and_says_since_when() -> None:
     assert (capital.log[1], capital.peak[1], capital.since[1]) == (0.0, 0.0, 100.0)
 
 
-def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
+def test_e_process_finds_a_change_soon_after_a_long_quiet_time() -> None:
     """Without spreading anew, experts that lost for long would have nothing left to bet with."""
 
     def delay(quiet: int) -> int:
@@ -81,7 +81,7 @@ def test_a_change_after_a_long_quiet_time_is_found_as_soon() -> None:
     assert 0 < delay(5000) < 120
 
 
-def test_what_is_stored_is_read_again_to_the_bit() -> None:
+def test_e_process_survives_a_json_round_trip_exactly() -> None:
     rng = np.random.default_rng(1)
     capital = EProcess.start([3], RANK_EXPERT_COUNT)
     for time in range(20):
@@ -91,7 +91,7 @@ def test_what_is_stored_is_read_again_to_the_bit() -> None:
         assert np.array_equal(getattr(again, name), getattr(capital, name))
 
 
-def test_ranks_are_those_of_a_sorted_list() -> None:
+def test_compute_ranks_equals_ranks_in_a_sorted_list() -> None:
     rng = np.random.default_rng(2)
     counts = np.zeros((1, 5), dtype=np.int64)
     known: list[int] = []

@@ -20,20 +20,18 @@ DRAWS = "lead(3, at_most=10)"
 
 
 @pytest.fixture(scope="module")
-def stopping() -> CalibrationArtifact:
+def stopping_artifact() -> CalibrationArtifact:
     return calibrate(
         load_recording(), alpha="0.4", features="mean_score", draws=DRAWS, test_fraction=0.4, seed=1
     )
 
 
-def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
-    stopping: CalibrationArtifact, tmp_path: Path
-) -> None:
-    split = stopping.calibration.split
+def test_monitor_watches_the_number_of_draws(stopping_artifact: CalibrationArtifact, tmp_path: Path) -> None:
+    split = stopping_artifact.calibration.split
     served = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     served = served[: repetitions(150, share=0.4)]
-    chain: CFCRunnable = demo_chain(stopping)
-    with CFCMonitor(stopping, tmp_path / "monitor.db") as monitor:
+    chain: CFCRunnable = demo_chain(stopping_artifact)
+    with CFCMonitor(stopping_artifact, tmp_path / "monitor.db") as monitor:
         results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
         sizes = [len(one.candidates) for one in results]
         assert 3 <= min(sizes) < max(sizes) == 10
@@ -44,18 +42,18 @@ def test_the_number_of_draws_is_watched_and_labels_of_what_was_drawn_suffice(
 
 @pytest.mark.long
 @mostly_long("fewest", [3, 6], quick=1)
-def test_questions_that_take_more_draws_are_told_in_words(
-    stopping: CalibrationArtifact, tmp_path: Path, fewest: int
+def test_monitor_reports_a_drift_to_more_draws_in_words(
+    stopping_artifact: CalibrationArtifact, tmp_path: Path, fewest: int
 ) -> None:
     """All questions held out, as the control, and those alone that take 6 draws or more."""
-    split = stopping.calibration.split
+    split = stopping_artifact.calibration.split
     held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
-    counts = tabulate_draws(stopping, held_out).draws.counts.tolist()
+    counts = tabulate_draws(stopping_artifact, held_out).draws.counts.tolist()
     asked = [one for one, count in zip(held_out, counts, strict=True) if count >= fewest][:100]
     saved, store, page = tmp_path / "artifact.json", tmp_path / "monitor.db", tmp_path / "page.html"
-    stopping.save(saved)
-    chain: CFCRunnable = demo_chain(stopping)
-    with CFCMonitor(stopping, store) as monitor:
+    stopping_artifact.save(saved)
+    chain: CFCRunnable = demo_chain(stopping_artifact)
+    with CFCMonitor(stopping_artifact, store) as monitor:
         for one in asked:
             monitor.see(chain.invoke(one.input))
         tests = monitor.status().tests
@@ -71,10 +69,10 @@ def test_questions_that_take_more_draws_are_told_in_words(
         assert (said in shown, shares in shown) == (drifted, drifted)
 
 
-def test_bins_of_the_reference_are_numbers_of_draws(stopping: CalibrationArtifact) -> None:
-    (watched,) = [one for one in stopping.reference if one.name == "draws"]
+def test_reference_bins_of_draws_are_numbers_of_draws(stopping_artifact: CalibrationArtifact) -> None:
+    (watched,) = [one for one in stopping_artifact.reference if one.name == "draws"]
     assert set(watched.edges) <= set(range(3, 11))
     assert watched.bins(np.array([3.0]))[0] == 0
-    assert sum(watched.counts["1"]) == stopping.calibration.size
+    assert sum(watched.counts["1"]) == stopping_artifact.calibration.size
     plain = calibrate(load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4)
     assert "draws" not in {one.name for one in plain.reference}

@@ -15,7 +15,7 @@ from langchain_cfc.records import tabulate
 
 
 @pytest.mark.long
-def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
+def test_drift_benchmark_finds_drift_and_not_its_control(tmp_path: Path) -> None:
     main(["--streams", "3", "--page", str(tmp_path / "page.md")])
     text = (tmp_path / "page.md").read_text(encoding="utf-8")
     rows = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines() if " | " in line}
@@ -26,7 +26,7 @@ def test_a_few_streams_make_the_page(tmp_path: Path) -> None:
     assert 0 < int(weaker[3]) < 150
 
 
-def test_the_page_that_ships_is_of_this_form() -> None:
+def test_shipped_drift_page_has_the_benchmarks_heading() -> None:
     shipped = Path("benchmarks/DRIFT.md").read_text(encoding="utf-8")
     first, *_ = make_page([], 100).splitlines()
     assert shipped.startswith(first)
@@ -34,7 +34,7 @@ def test_the_page_that_ships_is_of_this_form() -> None:
         main(["--streams", "many"])
 
 
-def test_what_the_documentation_says_of_it_is_on_the_page() -> None:
+def test_monitoring_page_states_the_figures_of_the_drift_page() -> None:
     said = Path("docs/monitoring.md").read_text(encoding="utf-8")
     shipped = Path("benchmarks/DRIFT.md").read_text(encoding="utf-8").splitlines()
     rows = {line.split(" | ")[0]: line.split(" | ") for line in shipped if " | " in line}
@@ -53,7 +53,7 @@ def test_what_the_documentation_says_of_it_is_on_the_page() -> None:
 
 
 @pytest.mark.long
-def test_whole_artifacts_alarm_as_rarely_as_stated_on_prompts_like_their_own() -> None:
+def test_drift_test_of_whole_artifacts_keeps_its_false_alarm_rate() -> None:
     """All tests of an artifact together, thresholds and soft weightings included, on real scores.
 
     Prompts of one pool in random order are exchangeable, whatever they are. Of streams with calibration

@@ -30,12 +30,12 @@ CALIBRATION = 200
 BINS = 17
 
 
-def at_most(level: float) -> int:
+def limit_alarms(level: float) -> int:
     """More streams than this alarm with probability 1e-6 at most."""
     return int(stats.binom.isf(1e-6, STREAMS, level))
 
 
-def shares(rng: np.random.Generator) -> FloatArray:
+def draw_shares(rng: np.random.Generator) -> FloatArray:
     """(streams, bins) what share of prompts each bin holds: unequal, for bins come from few prompts."""
     found: FloatArray = rng.dirichlet(np.full(BINS, 5.0), size=STREAMS)
     return found
@@ -61,7 +61,7 @@ def watch_streams(
         result, at 5 % each time, ever alarmed.
     """
     rng = np.random.default_rng(7)
-    before = shares(rng)
+    before = draw_shares(rng)
     after = (1.0 - change) * before
     after[:, -3:] += change / 3.0
     calibration = rng.multinomial(CALIBRATION, before)
@@ -94,21 +94,21 @@ def differ(calibration: IntArray, stream: IntArray) -> BoolArray:
     return np.asarray(np.abs(one - other) > 1.96 * np.sqrt(its + others), dtype=np.bool_)
 
 
-def test_without_drift_alarms_are_as_rare_as_stated_and_those_of_repeated_tests_are_not() -> None:
+def test_rank_test_keeps_its_level_and_repeated_z_tests_do_not() -> None:
     peaks, naive = watch_streams(0.0)
-    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
     # The bound is no accident of a test that never alarms: smaller evidence is met, and about as often.
     assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
-    assert naive.sum() > 3 * at_most(LEVEL)
+    assert naive.sum() > 3 * limit_alarms(LEVEL)
 
 
-def test_ranks_among_calibration_prompts_alone_are_not_uniform() -> None:
+def test_control_ranks_among_calibration_prompts_alone_alarm_too_often() -> None:
     """The negative control: what a calibration set has too few of would seem to be drift for ever."""
     peaks, _ = watch_streams(0.0, refresh=False)
-    assert (peaks >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() > limit_alarms(LEVEL)
 
 
-def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
+def watch_six_tests(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
     """Watch one artifact with six tests: two quantities, each overall, in a group, and weighted.
 
     Returns:
@@ -119,7 +119,7 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
     prompt is in the group if its first quantity is low, for the most part; the soft weighting grows with it.
     """
     rng = np.random.default_rng(19)
-    of = shares(rng)
+    of = draw_shares(rng)
 
     def prompts() -> tuple[IntArray, BoolArray]:
         """(streams, 6) bins of one prompt of each stream, and which tests see it."""
@@ -144,21 +144,21 @@ def together(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
     return capital.peak, mean.peak
 
 
-def test_all_tests_of_an_artifact_together_alarm_as_rarely_as_stated() -> None:
-    peaks, mean = together()
+def test_mixture_of_all_tests_keeps_the_level() -> None:
+    peaks, mean = watch_six_tests()
     tests = peaks.shape[1]
-    assert (mean >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
+    assert (mean >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
     # Never later than by Bonferroni, for the mean is at least the largest divided by the number of tests.
     assert (mean >= peaks.max(axis=1) - np.log(tests) - 1e-9).all()
     # The bound is no accident of a mean that never moves.
     assert (mean >= np.log(2.0)).sum() > 0.1 * STREAMS
     # The negative control: each at the level by itself, they are too many.
-    assert (peaks >= np.log(1.0 / LEVEL)).any(axis=1).sum() > at_most(LEVEL)
+    assert (peaks >= np.log(1.0 / LEVEL)).any(axis=1).sum() > limit_alarms(LEVEL)
     # And each by itself keeps it, in groups and weightings as over all prompts.
-    assert ((peaks >= np.log(1.0 / LEVEL)).sum(axis=0) <= at_most(LEVEL)).all()
+    assert ((peaks >= np.log(1.0 / LEVEL)).sum(axis=0) <= limit_alarms(LEVEL)).all()
 
 
-def test_tests_that_say_the_same_alarm_as_rarely_and_small_calibration_sets_do_not_matter() -> None:
+def test_mixture_of_dependent_tests_keeps_the_level_as_measured() -> None:
     """Eight tests of one quantity, each with its own luck, over a calibration sample of 30 prompts.
 
     Here the ranks of all tests together say most about the calibration sample, and no theorem bounds the mean
@@ -186,7 +186,7 @@ def test_tests_that_say_the_same_alarm_as_rarely_and_small_calibration_sets_do_n
     assert (mean.peak >= np.log(1.0 / LEVEL)).sum() <= stats.binom.isf(1e-6, streams, LEVEL)
 
 
-def test_the_mean_finds_sooner_what_several_tests_show() -> None:
+def test_mixture_finds_changes_of_several_tests_before_bonferroni() -> None:
     """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
     rng = np.random.default_rng(29)
     streams, tests = 200, 8
@@ -207,19 +207,19 @@ def test_the_mean_finds_sooner_what_several_tests_show() -> None:
 
 
 @mostly_long(("change", "found"), [(0.3, 0.9), (0.6, 0.999)], quick=1)
-def test_drift_is_found(change: float, found: float) -> None:
+def test_rank_test_finds_drift(change: float, found: float) -> None:
     # With 1e-6: half of the streams' results come after the change.
     peaks, _ = watch_streams(change, results=1000)
     assert (peaks >= np.log(1.0 / LEVEL)).mean() > found
 
 
 @pytest.mark.parametrize("choice", ["any", "high"])
-def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(choice: str) -> None:
+def test_ranks_of_labelled_results_are_uniform_only_if_chosen_at_random(choice: str) -> None:
     """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
     rng = np.random.default_rng(17)
     size, blocks = 40, repetitions(25, share=0.4)
     capital = EProcess.start([STREAMS], RANK_EXPERT_COUNT)
-    of = shares(rng)
+    of = draw_shares(rng)
     for _ in range(blocks):
         bins = np.stack([draw_bins(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
         chance = np.full(bins.shape, 0.3) if choice == "any" else np.where(bins > BINS // 2, 0.5, 0.15)
@@ -235,13 +235,13 @@ def test_labelled_results_of_a_block_have_uniform_ranks_if_they_are_any_of_them(
             counts = add_to_counts(counts, one, seen)
     alarms = (capital.peak >= np.log(1.0 / LEVEL)).sum()
     if choice == "any":
-        assert alarms <= at_most(LEVEL)
+        assert alarms <= limit_alarms(LEVEL)
         assert (capital.peak >= np.log(2.0)).sum() > 0.1 * STREAMS
     else:
         assert alarms > 0.99 * STREAMS
 
 
-def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
+def watch_rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
     """(streams,) peaks of the logarithm of capital that bets against stated rates."""
     rng = np.random.default_rng(11)
     capital = EProcess.start([STREAMS], RATE_EXPERT_COUNT)
@@ -250,16 +250,16 @@ def rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> Float
     return capital.peak
 
 
-def test_a_rate_that_is_kept_raises_no_alarm_and_one_that_is_not_does() -> None:
+def test_rate_test_alarms_only_below_the_stated_rate() -> None:
     stated = np.full(STREAMS, 0.87)
-    peaks = rates(stated, stated)
-    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL)
+    peaks = watch_rates(stated, stated)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
     assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
-    broken = rates(stated - 0.1, stated, results=1000)
+    broken = watch_rates(stated - 0.1, stated, results=1000)
     assert (broken >= np.log(1.0 / LEVEL)).mean() > 0.99
 
 
-def test_coverage_below_its_target_is_no_hypothesis_that_could_be_tested() -> None:
+def test_control_testing_the_target_instead_of_the_bound_alarms_too_often() -> None:
     """The negative control: one calibration set keeps a little more or less than all of them on average.
 
     The coverage of one artifact follows a beta law around the target (Vovk 2012). A test of "at least the
@@ -272,7 +272,7 @@ def test_coverage_below_its_target_is_no_hypothesis_that_could_be_tested() -> No
     coverage = rng.beta(rank, size + 1 - rank, size=STREAMS)
     held_out = rng.binomial(size, coverage)
     certified = np.asarray(stats.beta.ppf(delta, held_out, size - held_out + 1))
-    against_target = rates(coverage, np.full(STREAMS, target), results=max(RESULTS, 2000))
-    against_certified = rates(coverage, certified)
-    assert (against_target >= np.log(1.0 / LEVEL)).sum() > at_most(LEVEL + delta)
-    assert (against_certified >= np.log(1.0 / LEVEL)).sum() <= at_most(LEVEL + delta)
+    against_target = watch_rates(coverage, np.full(STREAMS, target), results=max(RESULTS, 2000))
+    against_certified = watch_rates(coverage, certified)
+    assert (against_target >= np.log(1.0 / LEVEL)).sum() > limit_alarms(LEVEL + delta)
+    assert (against_certified >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL + delta)

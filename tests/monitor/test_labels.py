@@ -25,7 +25,7 @@ from tests.monitor.watching import truths
 from tests.recordings import list_facts
 
 
-def test_labels_show_whether_the_certified_rate_is_kept(
+def test_labels_alarm_if_the_certified_rate_is_not_kept(
     artifact: CalibrationArtifact,
     results: Sequence[CFCResult],
     served: Sequence[PromptRecord],
@@ -56,7 +56,7 @@ def test_labels_show_whether_the_certified_rate_is_kept(
     assert everyone.certified == stated.kept_at_least
 
 
-def test_a_label_that_contradicts_the_first_one_is_not_ignored_silently(
+def test_monitor_warns_of_a_label_that_contradicts_the_first(
     artifact: CalibrationArtifact,
     results: Sequence[CFCResult],
     served: Sequence[PromptRecord],
@@ -76,7 +76,7 @@ def test_a_label_that_contradicts_the_first_one_is_not_ignored_silently(
 
 
 @pytest.mark.long
-def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
+def test_sampled_labels_are_weighted_by_their_probability(
     artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
 ) -> None:
     """Whoever labels hard prompts four times as often sees a rate that is not that of all prompts."""
@@ -110,7 +110,7 @@ def test_labels_that_were_sampled_count_as_often_as_makes_them_fair(
 
 
 @pytest.mark.long
-def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certified(
+def test_labels_alarm_if_best_answers_are_wrong_too_often(
     served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     made = calibrate(
@@ -160,7 +160,7 @@ def test_labels_of_best_answers_show_whether_they_are_as_rarely_wrong_as_certifi
 
 
 @mostly_long("asked", ["hard", "any", "hard and said so"], quick=1)
-def test_labels_of_results_that_look_different_are_doubted(
+def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
     asked: str,
     artifact: CalibrationArtifact,
     results: list[CFCResult],
@@ -191,7 +191,9 @@ def test_labels_of_results_that_look_different_are_doubted(
     assert not set(status.alarms) & set(status.doubts)
 
 
-def test_a_file_of_something_else_is_refused(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_monitor_refuses_files_that_are_no_monitor_store(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE questions (name TEXT, value TEXT)")
     other.close()
@@ -207,7 +209,7 @@ def test_a_file_of_something_else_is_refused(artifact: CalibrationArtifact, tmp_
         CFCMonitor(artifact, tmp_path / "newer.db")
 
 
-def test_the_first_label_of_a_result_counts_and_arrays_are_labels(
+def test_monitor_keeps_the_first_label_and_accepts_arrays(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     name = monitor.see(chain.invoke(served[0].input))
@@ -219,17 +221,17 @@ def test_the_first_label_of_a_result_counts_and_arrays_are_labels(
 
 
 @pytest.mark.parametrize("correct", ["yes", [1, 0], 1, {"correct": True}])
-def test_what_is_no_label_is_refused(correct: Any) -> None:
+def test_label_refuses_invalid_values(correct: Any) -> None:
     with pytest.raises(InputError, match="label of 'x': expected true or false"):
         Label("x", correct)
 
 
-def test_names_that_are_none_are_refused() -> None:
+def test_label_refuses_invalid_ids() -> None:
     with pytest.raises(InputError, match="ids of results hold printable characters only"):
         Label("\ud800", True)
 
 
-def test_labels_that_fit_no_result_can_be_left_out(
+def test_monitor_label_can_leave_out_unfit_labels(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     good, bad = (monitor.see(chain.invoke(one.input)) for one in served[:2])
@@ -243,13 +245,13 @@ def test_labels_that_fit_no_result_can_be_left_out(
         assert monitor.label(labels[1], leave_out_unfit=True) == 0
 
 
-def test_a_file_that_nests_too_deeply_is_no_label(tmp_path: Path) -> None:
+def test_read_labels_refuses_deeply_nested_json(tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     with pytest.raises(InputError, match="cannot be read as JSON Lines"):
         read_labels(tmp_path / "deep.jsonl")
 
 
-def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
+def test_list_certified_rates_lists_each_rate_once() -> None:
     bot = calibrate(
         load_recording(),
         alpha="0.4",
@@ -266,7 +268,7 @@ def test_a_rate_that_is_certified_twice_is_watched_once() -> None:
 
 
 @pytest.mark.long
-def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Path) -> None:
+def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path: Path) -> None:
     made = calibrate(
         load_recording(),
         alpha="0.4",
@@ -299,7 +301,9 @@ def test_a_promise_with_confidence_is_watched_without_a_certificate(tmp_path: Pa
     assert any(one.alarm for one in broken)
 
 
-def test_a_label_must_fit_what_was_answered(monitor: CFCMonitor, results: Sequence[CFCResult]) -> None:
+def test_monitor_refuses_labels_that_do_not_fit_the_answer(
+    monitor: CFCMonitor, results: Sequence[CFCResult]
+) -> None:
     answered = monitor.see(next(one for one in results if one.answers))
     with pytest.raises(InputError, match="the set is not empty; say which candidates are correct"):
         monitor.label(Label(answered, None))
@@ -308,6 +312,6 @@ def test_a_label_must_fit_what_was_answered(monitor: CFCMonitor, results: Sequen
         monitor.label(Label(empty, True))
 
 
-def test_labels_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_read_labels_refuses_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"labels\.jsonl: no such file"):
         read_labels(tmp_path / "labels.jsonl")

@@ -63,21 +63,21 @@ def endpoint(registry: CollectorRegistry) -> Iterator[str]:
     thread.join()
 
 
-def scraped(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+def scrape(address: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     with urllib.request.urlopen(address) as response:  # noqa: S310 - the one just started
-        return parsed(response.read().decode())
+        return parse_metrics(response.read().decode())
 
 
-def parsed(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+def parse_metrics(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
     return {
         family.name: [(one.labels, one.value) for one in family.samples]
         for family in text_string_to_metric_families(text)
     }
 
 
-def test_prometheus_reads_what_the_status_says(monitor: CFCMonitor, endpoint: str) -> None:
+def test_prometheus_metrics_equal_the_monitor_status(monitor: CFCMonitor, endpoint: str) -> None:
     status = monitor.status()
-    found = scraped(endpoint)
+    found = scrape(endpoint)
     of = {"artifact": monitor.artifact.digest}
     assert found["cfc_monitor_up"] == [(of, 1.0)]
     assert found["cfc_monitor_results"] == [(of, SERVED)]
@@ -93,7 +93,7 @@ def test_prometheus_reads_what_the_status_says(monitor: CFCMonitor, endpoint: st
     assert {(it["kind"], it["what"], it["group"]): value for it, value in progress} == told
 
 
-def test_what_cannot_be_read_is_said_to_be_down(
+def test_prometheus_collector_reports_an_unreadable_monitor_as_down(
     monitor: CFCMonitor, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken() -> Any:
@@ -101,12 +101,14 @@ def test_what_cannot_be_read_is_said_to_be_down(
         raise StoreError(msg)
 
     monkeypatch.setattr(monitor, "status", broken)
-    found = parsed(generate_latest(registry).decode())
+    found = parse_metrics(generate_latest(registry).decode())
     assert found["cfc_monitor_up"] == [({"artifact": monitor.artifact.digest}, 0.0)]
     assert [name for name in found if name.startswith("cfc_")] == ["cfc_monitor_up"]
 
 
-def test_opentelemetry_collects_the_same(monitor: CFCMonitor, registry: CollectorRegistry) -> None:
+def test_opentelemetry_metrics_equal_prometheus_metrics(
+    monitor: CFCMonitor, registry: CollectorRegistry
+) -> None:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -125,14 +127,14 @@ def test_opentelemetry_collects_the_same(monitor: CFCMonitor, registry: Collecto
     }
     expected = {
         name: sorted((sorted(labels.items()), value) for labels, value in samples)
-        for name, samples in parsed(generate_latest(registry).decode()).items()
+        for name, samples in parse_metrics(generate_latest(registry).decode()).items()
         if name.startswith("cfc_") and name != "cfc_monitor_artifact_age_days"
     }
     assert collected == expected
     provider.shutdown()
 
 
-def test_the_store_is_not_read_for_every_look(monitor: CFCMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prometheus_collector_caches_the_status(monitor: CFCMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     status = monitor.status
 
@@ -155,7 +157,7 @@ def test_the_store_is_not_read_for_every_look(monitor: CFCMonitor, monkeypatch: 
     assert looks == 4
 
 
-def test_monitors_of_several_artifacts_are_told_apart(monitor: CFCMonitor, tmp_path: Path) -> None:
+def test_prometheus_metrics_of_several_artifacts_have_own_labels(monitor: CFCMonitor, tmp_path: Path) -> None:
     other = calibrate(load_recording(), alpha="0.4", features="1", provenance=load_recording().provenance)
     with CFCMonitor(other, tmp_path / "other.db") as second:
         registry = CollectorRegistry()
@@ -173,7 +175,7 @@ def test_monitors_of_several_artifacts_are_told_apart(monitor: CFCMonitor, tmp_p
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks are not known here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_forked_in_the_middle_of_a_look_can_look(monitor: CFCMonitor) -> None:
+def test_metrics_reader_works_in_a_forked_child(monitor: CFCMonitor) -> None:
     reader = MetricsReader([monitor], 3600.0)
     assert reader.read()
     with reader._lock:  # as while another thread looks

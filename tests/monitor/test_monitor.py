@@ -27,7 +27,7 @@ from tests.lengths import repetitions
 from tests.monitor.watching import run, truths, write_swapped_records
 
 
-def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
+def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
@@ -46,7 +46,7 @@ def test_under_no_drift_there_is_no_alarm_and_decisions_are_counted(
     assert monitor.status().tests == status.tests
 
 
-def test_a_result_that_a_later_step_copies_is_counted_once(
+def test_monitor_counts_a_result_copied_by_later_steps_once(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     copying: Any = RunnableLambda(lambda result: result.model_copy())
@@ -58,7 +58,7 @@ def test_a_result_that_a_later_step_copies_is_counted_once(
     assert monitor.status().results == 6
 
 
-def test_an_abstention_that_is_raised_counts_as_the_result_that_it_is(
+def test_monitor_counts_raised_abstentions_as_results(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     raising = chain.model_copy(update={"on_abstain": "raise"})
@@ -71,7 +71,7 @@ def test_an_abstention_that_is_raised_counts_as_the_result_that_it_is(
     assert status.flagged == np.mean([it.reason == "not_certifiable" for it in results]) > 0
 
 
-def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
+def test_monitor_finds_a_weaker_model_without_labels(
     monitor: CFCMonitor,
     artifact: CalibrationArtifact,
     results: Sequence[CFCResult],
@@ -113,7 +113,7 @@ def test_a_weaker_model_behind_the_same_name_is_found_without_a_label(
     assert halfway - 1.0 <= found <= time.time()
 
 
-def test_a_result_is_heard_of_once_whatever_is_around_it(
+def test_monitor_counts_each_result_once_in_any_chain(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     config: Any = {"callbacks": [monitor]}
@@ -128,7 +128,7 @@ def test_a_result_is_heard_of_once_whatever_is_around_it(
     assert not monitor._runs
 
 
-def test_a_run_is_named_by_its_id_and_failures_are_counted(
+def test_monitor_names_results_by_run_id_and_counts_failures(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     run = uuid4()
@@ -140,7 +140,7 @@ def test_a_run_is_named_by_its_id_and_failures_are_counted(
     assert (status.results, status.labels, status.failures) == (1, 1, 1)
 
 
-def test_what_cannot_be_meant_is_refused(
+def test_monitor_refuses_invalid_labels_results_and_settings(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     name = monitor.see(chain.invoke(served[0].input))
@@ -164,7 +164,7 @@ def test_what_cannot_be_meant_is_refused(
             CFCMonitor(artifact, monitor._store.name, **wrong)
 
 
-def test_no_text_is_stored(
+def test_monitor_stores_no_text(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     chain.invoke(served[0].input, {"callbacks": [monitor]})
@@ -175,7 +175,7 @@ def test_no_text_is_stored(
     assert b"0.2" in stored
 
 
-def test_old_results_are_forgotten_and_what_was_learnt_stays(
+def test_monitor_forgets_old_results_and_keeps_test_states(
     artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db", keep_days=1e-9, label_days=0.0) as monitor:
@@ -190,7 +190,7 @@ def test_old_results_are_forgotten_and_what_was_learnt_stays(
     assert max(one.outcomes for one in second.tests) == 21
 
 
-def test_the_command_says_what_is_so_and_exits_with_one_on_an_alarm(
+def test_monitor_status_command_exits_with_1_on_an_alarm(
     artifact: CalibrationArtifact,
     results: Sequence[CFCResult],
     served: Sequence[PromptRecord],
@@ -224,7 +224,7 @@ def test_the_command_says_what_is_so_and_exits_with_one_on_an_alarm(
     assert "label 1, id: Input should be a valid string" in wrong.err
 
 
-def test_what_needs_no_statistics_has_limits(
+def test_monitor_limits_report_breaches(
     artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     store = tmp_path / "monitor.db"
@@ -265,7 +265,7 @@ def test_what_needs_no_statistics_has_limits(
     assert "could not be served; at most 5 % are allowed." in page.read_text()
 
 
-def test_without_results_nothing_was_watched_and_a_closed_monitor_takes_none(
+def test_monitor_notes_missing_results_and_refuses_them_once_closed(
     monitor: CFCMonitor, results: Sequence[CFCResult]
 ) -> None:
     assert any(note.startswith("no results yet") for note in monitor.status().notes)
@@ -276,7 +276,7 @@ def test_without_results_nothing_was_watched_and_a_closed_monitor_takes_none(
         monitor.see(results[1])
 
 
-def test_a_model_that_was_not_calibrated_exceeds_a_limit(tmp_path: Path) -> None:
+def test_monitor_reports_a_model_that_was_not_calibrated(tmp_path: Path) -> None:
     records = load_recording()
     assert records.provenance is not None
     generator = {**(records.provenance.generator or {}), "model_version": "facts-1"}
@@ -292,7 +292,7 @@ def test_a_model_that_was_not_calibrated_exceeds_a_limit(tmp_path: Path) -> None
     assert not status.sound
 
 
-def test_parts_that_nothing_vouches_for_are_noted(
+def test_monitor_notes_parts_that_do_not_identify_themselves(
     artifact: CalibrationArtifact,
     parts: dict[str, Any],
     results: Sequence[CFCResult],
@@ -310,7 +310,7 @@ def test_parts_that_nothing_vouches_for_are_noted(
     assert note.startswith("25 % of the latest results")
 
 
-def test_runs_without_an_end_do_not_pile_up(
+def test_monitor_forgets_runs_without_an_end(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langchain_cfc.monitor.monitor._MAX_RUNS", 5)
@@ -322,7 +322,7 @@ def test_runs_without_an_end_do_not_pile_up(
     assert monitor.status().results == 1
 
 
-def test_to_look_at_a_store_deletes_nothing(
+def test_monitor_status_command_deletes_no_results(
     artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     store, saved = tmp_path / "monitor.db", tmp_path / "artifact.json"
@@ -342,7 +342,7 @@ def test_to_look_at_a_store_deletes_nothing(
         assert forgetting.status().results == 0
 
 
-def test_damage_to_what_was_seen_is_said(
+def test_monitor_reports_a_damaged_state(
     artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     store = tmp_path / "monitor.db"

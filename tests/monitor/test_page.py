@@ -31,7 +31,7 @@ def artifact() -> CalibrationArtifact:
 
 
 @pytest.fixture(scope="module")
-def loud(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def alarming_store(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose results are all alike, and whose labels say that nothing was right."""
     store = tmp_path_factory.mktemp("loud") / "monitor.db"
     chain = demo_chain(artifact)
@@ -42,7 +42,7 @@ def loud(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempPathFactory
     return store
 
 
-def test_a_curve_keeps_few_points_and_the_last_ones() -> None:
+def test_curve_keeps_few_points_and_the_last_ones() -> None:
     curve = Curve()
     for number in range(1, 5001):
         curve = curve.update(np.array([number / 10.0]), float(number))
@@ -56,8 +56,10 @@ def test_a_curve_keeps_few_points_and_the_last_ones() -> None:
     assert Curve.from_data(curve.to_data()) == curve
 
 
-def test_curves_are_of_the_tests_that_came_furthest(artifact: CalibrationArtifact, loud: Path) -> None:
-    with CFCMonitor(artifact, loud) as monitor:
+def test_monitor_curves_show_the_tests_with_most_evidence(
+    artifact: CalibrationArtifact, alarming_store: Path
+) -> None:
+    with CFCMonitor(artifact, alarming_store) as monitor:
         curves, status = monitor.curves(2), monitor.status()
     assert [one.test.kind for one in curves] == ["drift", "drift", "kept", "kept"]
     for curve in curves:
@@ -67,12 +69,12 @@ def test_curves_are_of_the_tests_that_came_furthest(artifact: CalibrationArtifac
         assert curve.points[-1][0] == 120
 
 
-def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
-    artifact: CalibrationArtifact, loud: Path, tmp_path: Path
+def test_monitor_page_shows_alarms_and_steps_and_loads_nothing(
+    artifact: CalibrationArtifact, alarming_store: Path, tmp_path: Path
 ) -> None:
     saved, written = tmp_path / "artifact.json", tmp_path / "monitor.html"
     artifact.save(saved)
-    ran = run("status", saved, loud, "--report", written)
+    ran = run("status", saved, alarming_store, "--report", written)
     assert (ran.code, ran.err) == (1, "")
     assert f"page written to {written}" in " ".join(ran.out.split())
     html = written.read_text(encoding="utf-8")
@@ -86,11 +88,11 @@ def test_the_page_says_what_alarms_and_what_to_do_and_fetches_nothing(
 
 
 @pytest.mark.long
-def test_the_page_fits_narrow_and_wide_browsers(
-    artifact: CalibrationArtifact, loud: Path, tmp_path: Path
+def test_monitor_page_fits_narrow_and_wide_browsers(
+    artifact: CalibrationArtifact, alarming_store: Path, tmp_path: Path
 ) -> None:
     written = tmp_path / "monitor.html"
-    with CFCMonitor(artifact, loud) as monitor:
+    with CFCMonitor(artifact, alarming_store) as monitor:
         write_page(written, monitor.status(), monitor.curves())
     with look.running() as browser:
         for width in (1200, 390):
@@ -104,7 +106,9 @@ def test_the_page_fits_narrow_and_wide_browsers(
             page.close()
 
 
-def test_a_quiet_page_does_not_say_that_all_is_well(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_monitor_page_without_alarms_does_not_claim_that_all_is_well(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
         status = monitor.status()
         write_page(tmp_path / "page.html", status, monitor.curves())
@@ -117,7 +121,7 @@ def test_a_quiet_page_does_not_say_that_all_is_well(artifact: CalibrationArtifac
         write_page(tmp_path / "notes.txt", status, [])
 
 
-def test_nothing_to_draw_is_refused() -> None:
+def test_plot_evidence_refuses_empty_curves() -> None:
     with pytest.raises(InputError, match="nothing to draw"):
         plot_evidence({"one": []}, 100.0)
     axes = plot_evidence({"one": [(1, 0.0), (2, math.log(10.0))]}, 100.0)

@@ -53,7 +53,7 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
         artifact=old,
         generator=ReplayChatModel.from_records(records, records.provenance),
         verifier=RecordedScores(records.provenance),
-        answer=first_line,
+        answer=read_first_line,
         answer_id="first-line-normalised",
         metadata=RecordedMetadata(records),
         sampling="single_request",
@@ -78,7 +78,7 @@ def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResul
     return [weaker.invoke(one.input) for one in asked]
 
 
-def first_line(text: str) -> str:
+def read_first_line(text: str) -> str:
     return text.strip().lower().partition("\n")[0]
 
 
@@ -110,7 +110,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.reset_database()
 
 
-def test_traffic_is_what_was_recorded(
+def test_monitor_traffic_equals_the_recorded_prompts(
     where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
 ) -> None:
     with watch_results(old, where, asked[:200], results[:200]) as monitor:
@@ -122,7 +122,7 @@ def test_traffic_is_what_was_recorded(
     assert table.ids == expected.ids
     assert np.array_equal(table.draws.scores, expected.draws.scores)
     assert np.array_equal(table.correct, expected.correct)
-    answers = [[first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
+    answers = [[read_first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
     packed = CandidateBatch.of(expected.draws.scores, answers)
     for name in ("answer_codes", "lengths"):
         assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
@@ -132,7 +132,7 @@ def test_traffic_is_what_was_recorded(
     ]
 
 
-def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_the_old_one_does_not(
+def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     many = round(0.6 * len(asked))
@@ -164,7 +164,7 @@ def test_traffic_of_a_new_model_makes_an_artifact_that_keeps_its_promise_where_t
 
 
 @mostly_long("told", [True, False], quick=1)
-def test_labels_that_were_sampled_count_as_they_should(
+def test_recalibrate_weights_sampled_labels(
     told: bool,
     old: CalibrationArtifact,
     asked: Sequence[PromptRecord],
@@ -218,7 +218,7 @@ def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]
     return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
 
 
-def test_what_does_not_certify_is_not_written(
+def test_recalibrate_command_writes_only_certified_artifacts(
     old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
 ) -> None:
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
@@ -240,7 +240,7 @@ def test_what_does_not_certify_is_not_written(
     assert CalibrationArtifact.load(artifact).digest == old.digest
 
 
-def test_the_commands_show_both_side_by_side(
+def test_recalibrate_and_shadow_commands_compare_both_artifacts(
     old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
 ) -> None:
     store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
@@ -254,7 +254,7 @@ def test_the_commands_show_both_side_by_side(
         new = CalibrationArtifact.load(out)
         for said in ("old.json", "the new artifact", "promise kept", "flagged", "same decision"):
             assert said in made.out
-        none = run("monitor", "shadow", artifact, out, store, "--since", later(new))
+        none = run("monitor", "shadow", artifact, out, store, "--since", add_one_hour(new))
         assert none.code == 2
         assert "holds no result since" in none.err
         for one, result in zip(records[first:], answers[first:], strict=True):
@@ -274,12 +274,12 @@ def test_the_commands_show_both_side_by_side(
         assert said in " ".join(wrong.err.split())
 
 
-def later(artifact: CalibrationArtifact) -> str:
+def add_one_hour(artifact: CalibrationArtifact) -> str:
     """A time after whatever made an artifact."""
     return (datetime.fromisoformat(artifact.created_at) + timedelta(hours=1)).isoformat()
 
 
-def test_an_artifact_decides_in_its_shadow_what_it_served(
+def test_shadow_reproduces_the_served_decisions(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     # Other knots, so that it decides otherwise.
@@ -314,25 +314,27 @@ def test_an_artifact_decides_in_its_shadow_what_it_served(
 
 
 @pytest.fixture(scope="module")
-def plain() -> CalibrationArtifact:
+def plain_artifact() -> CalibrationArtifact:
     """Reads no metadata and looks at no answers."""
     return calibrate(load_recording(), alpha=ALPHA, features="mean_score")
 
 
-def test_a_shadow_that_reads_more_needs_it_kept(plain: CalibrationArtifact, tmp_path: Path) -> None:
-    result = demo_chain(plain).invoke(list_facts()[0].input)
+def test_shadow_requires_the_metadata_that_the_artifact_reads(
+    plain_artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    result = demo_chain(plain_artifact).invoke(list_facts()[0].input)
     other = calibrate(load_recording(), alpha=ALPHA, features="group(topic)")
-    with CFCMonitor(plain, tmp_path / "without.db") as monitor:
+    with CFCMonitor(plain_artifact, tmp_path / "without.db") as monitor:
         monitor.see(result)
         with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
             shadow(monitor, other, since=0.0)
-    with CFCMonitor(plain, tmp_path / "with.db", metadata=["topic"]) as monitor:
+    with CFCMonitor(plain_artifact, tmp_path / "with.db", metadata=["topic"]) as monitor:
         monitor.see(result)
         (found,) = shadow(monitor, other, since=0.0)
     assert found.results == 1
 
 
-def test_what_cannot_decide_on_these_draws_is_refused(
+def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     assert old.provenance is not None
@@ -349,7 +351,7 @@ def test_what_cannot_decide_on_these_draws_is_refused(
                 shadow(monitor, made.model_copy(update=changes), since=0.0)
 
 
-def test_labels_that_cannot_calibrate_are_refused(
+def test_recalibrate_refuses_insufficient_labels(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
@@ -374,7 +376,7 @@ def test_labels_that_cannot_calibrate_are_refused(
 
 
 @mostly_long("straggler", [False, True], quick=1)
-def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
+def test_recalibrate_objects_to_results_of_a_replaced_model(
     straggler: bool,
     old: CalibrationArtifact,
     asked: Sequence[PromptRecord],
@@ -400,7 +402,7 @@ def test_results_of_a_model_that_took_anothers_place_are_not_mixed(
         assert made.artifact.provenance.generator["model_version"] == "new"
 
 
-def test_models_that_take_turns_are_calibrated_together(
+def test_recalibrate_accepts_models_that_take_turns(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     both = [
@@ -415,7 +417,7 @@ def test_models_that_take_turns_are_calibrated_together(
     assert turns.artifact.provenance.generator["model_version"] == ["a", "b"]
 
 
-def test_a_change_that_no_name_tells_is_found_among_the_results(
+def test_recalibrate_objects_to_an_unnamed_change_among_results(
     old: CalibrationArtifact,
     usual: tuple[list[PromptRecord], list[CFCResult]],
     asked: Sequence[PromptRecord],
@@ -436,7 +438,7 @@ def test_a_change_that_no_name_tells_is_found_among_the_results(
 
 
 @mostly_long("how", ["labelled", "complete", "any"], quick=1)
-def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
+def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
     how: str,
     old: CalibrationArtifact,
     asked: Sequence[PromptRecord],
@@ -463,9 +465,9 @@ def test_labels_that_do_not_speak_of_all_results_are_no_reason_to_change(
     assert found.certifies == (how == "any")
 
 
-def test_results_without_a_known_source_are_not_handed_on(
+def test_recalibrate_refuses_results_without_a_known_source(
     old: CalibrationArtifact,
-    plain: CalibrationArtifact,
+    plain_artifact: CalibrationArtifact,
     asked: Sequence[PromptRecord],
     results: Sequence[CFCResult],
     tmp_path: Path,
@@ -486,22 +488,24 @@ def test_results_without_a_known_source_are_not_handed_on(
         pytest.raises(InputError, match="results do not state their clusters"),
     ):
         recalibrate(monitor, min_kept=0.0)
-    said = results[0].guarantee.model_copy(update={"artifact_digest": plain.digest})
+    said = results[0].guarantee.model_copy(update={"artifact_digest": plain_artifact.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
     # Nothing looked at answers, so nobody has checked what told them apart.
     with (
-        watch_results(plain, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]) as monitor,
+        watch_results(
+            plain_artifact, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]
+        ) as monitor,
         pytest.raises(InputError, match="compare answers"),
     ):
         recalibrate(monitor, min_kept=0.0, features="distinct_answers")
     with (
-        CFCMonitor(plain, tmp_path / "plain.db") as monitor,
+        CFCMonitor(plain_artifact, tmp_path / "plain.db") as monitor,
         pytest.raises(InputError, match="the other artifact looks at distinct answers"),
     ):
         shadow(monitor, old, since=0.0)
 
 
-def test_a_probability_below_the_smallest_is_not_passed_over(
+def test_monitor_refuses_labels_below_least_probability(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     """Who forgets to state it would count every label, and promise what holds for those labelled alone."""
@@ -519,7 +523,9 @@ def test_a_probability_below_the_smallest_is_not_passed_over(
 
 
 @pytest.mark.parametrize("min_kept", [float("nan"), -0.1, 1.1])
-def test_what_is_wanted_is_a_share(min_kept: float, old: CalibrationArtifact, tmp_path: Path) -> None:
+def test_recalibrate_refuses_min_kept_that_is_no_share(
+    min_kept: float, old: CalibrationArtifact, tmp_path: Path
+) -> None:
     with (
         CFCMonitor(old, tmp_path / "monitor.db") as monitor,
         pytest.raises(InputError, match="min_kept must be a share"),
@@ -528,7 +534,7 @@ def test_what_is_wanted_is_a_share(min_kept: float, old: CalibrationArtifact, tm
 
 
 @pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
-def test_what_is_no_time_is_refused(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
+def test_monitor_refuses_an_invalid_since(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
         for ask in (monitor.traffic, monitor.list_unlabelled, lambda when: shadow(monitor, old, since=when)):
             with pytest.raises(InputError, match="since: expected seconds since 1970"):
@@ -554,26 +560,28 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 @mostly_long("name", RECIPES, quick=3)
-def test_an_artifact_knows_how_it_was_asked_for(name: str) -> None:
+def test_calibration_config_from_artifact_reproduces_the_artifact(name: str) -> None:
     records = list_facts()[: repetitions(1224, share=0.4)]
     made = calibrate(records, **RECIPES[name])
     again = calibrate(records, **CalibrationConfig.from_artifact(made).options())
-    assert timeless(again.model_dump(mode="json")) == timeless(made.model_dump(mode="json"))
+    assert without_times(again.model_dump(mode="json")) == without_times(made.model_dump(mode="json"))
 
 
-def timeless(data: Any) -> Any:
+def without_times(data: Any) -> Any:
     """Without times, and digests that depend on them."""
     if isinstance(data, list):
-        return [timeless(one) for one in data]
+        return [without_times(one) for one in data]
     if not isinstance(data, dict):
         return data
     return {
-        name: timeless(one) for name, one in data.items() if name not in {"created_at", "artifact_digest"}
+        name: without_times(one)
+        for name, one in data.items()
+        if name not in {"created_at", "artifact_digest"}
     }
 
 
 @pytest.mark.long
-def test_a_bot_that_ignores_sets_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests of drift draw random numbers by the artifact's digest: at a fixed time they are the same.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     source = load_recording()
@@ -595,7 +603,7 @@ def test_a_bot_that_ignores_sets_stays_one(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.long
-def test_a_bot_that_cannot_be_certified_is_not_made(tmp_path: Path) -> None:
+def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> None:
     bot = calibrate(
         load_recording(), max_wrong_rate="0.2", features="1", provenance=load_recording().provenance
     )

@@ -19,20 +19,20 @@ from .watching import run, truths
 
 
 @pytest.fixture(scope="module")
-def adaptive() -> CalibrationArtifact:
+def adaptive_artifact() -> CalibrationArtifact:
     """An artifact with adaptive levels."""
     return calibrate(
         load_recording(), alpha="0.1", features="mean_score", adaptive_alpha=True, test_fraction=0.4
     )
 
 
-def test_labels_are_counted_by_the_coverage_that_was_stated(
-    adaptive: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
+def test_monitor_counts_labels_by_stated_coverage(
+    adaptive_artifact: CalibrationArtifact, served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
-    chain, asked = demo_chain(adaptive), served[:60]
+    chain, asked = demo_chain(adaptive_artifact), served[:60]
     labels: Counter[float | None] = Counter()
     kept: Counter[float | None] = Counter()
-    with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
+    with CFCMonitor(adaptive_artifact, tmp_path / "monitor.db") as monitor:
         for one in asked:
             result = chain.invoke(one.input)
             monitor.see(result, one.id)
@@ -45,7 +45,7 @@ def test_labels_are_counted_by_the_coverage_that_was_stated(
         monitor.label(*(Label(one.id, truths(one)) for one in asked[:30]))
         monitor.status()
     # The counts are stored, and the rest is added by another process.
-    with CFCMonitor(adaptive, tmp_path / "monitor.db") as monitor:
+    with CFCMonitor(adaptive_artifact, tmp_path / "monitor.db") as monitor:
         monitor.label(*(Label(one.id, truths(one)) for one in asked[30:]))
         status = monitor.status()
         write_page(tmp_path / "page.html", status, [])
@@ -58,13 +58,13 @@ def test_labels_are_counted_by_the_coverage_that_was_stated(
         test = stats.binomtest(level.kept, level.labels)
         expected = test.proportion_ci(1.0 - 0.05 / len(status.stated), method="wilson")
         assert level.kept_ci == pytest.approx((expected.low, expected.high), abs=1e-9)
-    adaptive.save(tmp_path / "adaptive.json")
+    adaptive_artifact.save(tmp_path / "adaptive.json")
     shown = run("status", tmp_path / "adaptive.json", tmp_path / "monitor.db").out
     assert "Stated and kept coverage" in shown
     assert "How often promises were kept" in (tmp_path / "page.html").read_text()
 
 
-def test_where_one_coverage_is_stated_there_is_no_table(
+def test_monitor_shows_no_table_for_one_stated_coverage(
     artifact: CalibrationArtifact,
     results: Sequence[CFCResult],
     served: Sequence[PromptRecord],
@@ -81,7 +81,7 @@ def test_where_one_coverage_is_stated_there_is_no_table(
 
 
 @pytest.mark.long
-def test_each_of_several_certified_rates_is_watched_by_itself(tmp_path: Path) -> None:
+def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
     """Answers at the strict rate are all right, those at the loose one all wrong: the loose one alarms."""
     source = load_recording()
     bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1", provenance=source.provenance)

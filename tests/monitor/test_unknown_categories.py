@@ -89,7 +89,7 @@ def artifact() -> CalibrationArtifact:
     return made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"})
 
 
-def test_scores_unlike_those_of_calibration_are_drift_whatever_the_topic(
+def test_drift_of_scores_is_found_whatever_the_topic(
     artifact: CalibrationArtifact,
 ) -> None:
     """Ranks of scores over all prompts do not depend on the topic, so the evidence is equal to the bit."""
@@ -116,7 +116,7 @@ def test_scores_unlike_those_of_calibration_are_drift_whatever_the_topic(
     assert found["a"] == found["new"]
 
 
-def test_a_certified_rate_of_all_prompts_counts_those_that_are_flagged_for_their_topic(
+def test_coverage_test_counts_prompts_flagged_for_an_unknown_topic(
     artifact: CalibrationArtifact,
 ) -> None:
     """A true certificate is falsely alarmed on with probability at most level + delta (Ville, Bonferroni).
@@ -141,7 +141,7 @@ def test_a_certified_rate_of_all_prompts_counts_those_that_are_flagged_for_their
     assert alarms[0.0] == STREAMS
 
 
-def test_new_topics_that_are_as_frequent_as_in_calibration_are_no_drift() -> None:
+def test_new_topics_as_frequent_as_in_calibration_are_no_drift() -> None:
     """Streams like their calibration prompts alarm with probability at most the level, as measured.
 
     Seven of ten prompts have a topic of their own in both. The number of streams that alarm is at most

@@ -23,7 +23,7 @@ from tests.lengths import LONG, repetitions
 ROOT = Path(__file__).parents[2]
 
 
-def test_many_threads_and_a_fork_lose_nothing(
+def test_monitor_loses_no_result_of_threads_and_a_fork(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     result = chain.invoke(served[0].input)
@@ -45,7 +45,7 @@ def test_many_threads_and_a_fork_lose_nothing(
     assert monitor.status().results == 8 * each + 1
 
 
-def test_while_the_database_is_away_results_wait(
+def test_monitor_keeps_results_while_the_database_is_away(
     monitor: CFCMonitor,
     chain: CFCRunnable,
     served: Sequence[PromptRecord],
@@ -72,7 +72,7 @@ def test_while_the_database_is_away_results_wait(
     assert monitor.lost == 0
 
 
-def started(where: str, artifact: Path, names: Sequence[str], results: int, rate: float) -> list[Any]:
+def start_writers(where: str, artifact: Path, names: Sequence[str], results: int, rate: float) -> list[Any]:
     command = [sys.executable, "-m", "tests.monitor.writing", where, str(artifact)]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
     found: list[Any] = [subprocess.Popen([*command, one, str(results), str(rate)], **pipes) for one in names]
@@ -89,7 +89,7 @@ def started(where: str, artifact: Path, names: Sequence[str], results: int, rate
     ("kind", "rate"),
     [("sqlite", 300 if LONG else 60), pytest.param("postgres", 1000, marks=pytest.mark.long)],
 )
-def test_several_processes_lose_and_double_nothing(
+def test_monitor_loses_and_doubles_no_result_of_several_processes(
     kind: str, rate: int, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     where = str(tmp_path / "monitor.db")
@@ -100,7 +100,7 @@ def test_several_processes_lose_and_double_nothing(
     writers = 8 if LONG else 3
     each = rate // writers * 4
     # Told a quarter faster than they need be, so that the rate is reached with what closing takes.
-    processes = started(
+    processes = start_writers(
         where, saved, [f"p{number}" for number in range(writers)], each, 1.25 * rate / writers
     )
     told = [process.communicate()[0].split() for process in processes]
@@ -115,7 +115,7 @@ def test_several_processes_lose_and_double_nothing(
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_writer_that_is_killed_loses_its_last_second(
+def test_killed_writer_of_a_monitor_loses_at_most_its_last_second(
     kind: str, artifact: CalibrationArtifact, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     where = str(tmp_path / "monitor.db")
@@ -123,7 +123,7 @@ def test_a_writer_that_is_killed_loses_its_last_second(
         where = request.getfixturevalue("server").database()
     saved = tmp_path / "artifact.json"
     artifact.save(saved)
-    processes = started(where, saved, [f"p{number}" for number in range(3)], 10_000, 100)
+    processes = start_writers(where, saved, [f"p{number}" for number in range(3)], 10_000, 100)
     time.sleep(3.0)
     for process in processes:
         process.send_signal(signal.SIGKILL)
@@ -137,7 +137,7 @@ def test_a_writer_that_is_killed_loses_its_last_second(
     assert kept > 0
 
 
-def test_two_that_look_at_the_same_time_show_each_result_once(
+def test_concurrent_monitor_statuses_count_each_result_once(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     result = chain.invoke(served[0].input)
