@@ -1,4 +1,4 @@
-"""Commands write and read what they make in memory, as the tests of collections do."""
+"""Tests of commands write to folders in memory, as the tests of collections do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the command line as a terminal of 80 columns would."""
+"""Run the command line in this process, as in a terminal of 80 columns."""
 
 from __future__ import annotations
 

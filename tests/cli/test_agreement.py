@@ -1,4 +1,4 @@
-"""`langchain-cfc agreement`: what it prints, in words and as data, and what it refuses."""
+"""`langchain-cfc agreement`: its printed report, its JSON, and what it refuses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
 from langchain_cfc.collect.review import create_review_report, format_candidate, write_review
 from langchain_cfc.records import Provenance, read_records, write_records
 from tests.cli.running import run
-from tests.collect.filling import fill, save
+from tests.collect.filling import fill_in, write_rows
 from tests.recordings import list_facts
 
 HEADER = ["id", "text", "correct"]
@@ -25,7 +25,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def labels_of(records: list[PromptRecord]) -> dict[tuple[str, str], bool]:
+def read_labels(records: list[PromptRecord]) -> dict[tuple[str, str], bool]:
     return {
         (record.id, format_candidate(candidate)): candidate.correct
         for record in records
@@ -35,21 +35,21 @@ def labels_of(records: list[PromptRecord]) -> dict[tuple[str, str], bool]:
 
 @pytest.fixture(scope="module")
 def sheet(records: Path) -> Path:
-    """People who agree with the labels but in every twentieth row, and have not come to the last ten."""
+    """A sheet that agrees with the labels except in every twentieth row; the last ten rows are empty."""
     path = records.parent / "review.csv"
     given = list(read_records(records))
     write_review(given, 300, path)
-    labels = labels_of(given)
+    labels = read_labels(given)
     seen: list[str] = []
 
     def says(name: str, candidate: str) -> bool | None:
         seen.append(name)
         return None if len(seen) > 290 else labels[name, candidate] ^ (len(seen) % 20 == 0)
 
-    return fill(path, says)
+    return fill_in(path, says)
 
 
-def artifact(
+def write_artifact(
     folder: Path,
     records: list[PromptRecord],
     labeler: str = "exact",
@@ -62,16 +62,16 @@ def artifact(
     return path
 
 
-def flat(printed: str) -> str:
+def join_words(printed: str) -> str:
     return " ".join(printed.split())
 
 
-def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
+def test_agreement_prints_the_report_in_80_columns(records: Path, sheet: Path) -> None:
     ran = run("agreement", records, sheet)
     assert ran.code == 0
     assert ran.err == ""
     assert max(map(len, ran.out.splitlines())) <= 80
-    said = flat(ran.out)
+    said = join_words(ran.out)
     report = create_review_report(read_records(records), sheet)
     assert "review.csv: 290 of 300 rows filled in, from 290 independent prompts" in said
     assert f"labelled correct {report.correct_called_correct} {report.wrong_called_correct} " in said
@@ -90,7 +90,7 @@ def test_it_is_readable_in_eighty_columns(records: Path, sheet: Path) -> None:
     assert "- 10 of 300 rows are not filled in and were left out." in said
 
 
-def test_json_is_the_report(records: Path, sheet: Path) -> None:
+def test_agreement_json_is_the_review_report(records: Path, sheet: Path) -> None:
     ran = run("agreement", records, sheet, "--coverage", "0.9", "--coverage", "0.8", "--json")
     assert ran.code == 0
     report = create_review_report(read_records(records), sheet, coverage=[0.9, 0.8])
@@ -99,7 +99,7 @@ def test_json_is_the_report(records: Path, sheet: Path) -> None:
     assert run("agreement", records, sheet, "--json").data["promises"] == ran.data["promises"][:1]
 
 
-def test_records_in_several_files_are_one_dataset(records: Path, sheet: Path, tmp_path: Path) -> None:
+def test_agreement_accepts_records_in_several_files(records: Path, sheet: Path, tmp_path: Path) -> None:
     given = list(read_records(records))
     for name, part in (("a", given[:500]), ("b", given[500:])):
         write_records(tmp_path / f"{name}.jsonl", part)
@@ -107,12 +107,14 @@ def test_records_in_several_files_are_one_dataset(records: Path, sheet: Path, tm
     assert ran.data == run("agreement", records, sheet, "--json").data
     ran = run("agreement", tmp_path / "a.jsonl", sheet)
     assert ran.code == 2
-    assert "is in none of the records" in flat(ran.err)
+    assert "is in none of the records" in join_words(ran.err)
 
 
-def test_an_artifact_says_what_is_promised(records: Path, sheet: Path, tmp_path: Path) -> None:
+def test_agreement_reads_promised_coverage_from_an_artifact(
+    records: Path, sheet: Path, tmp_path: Path
+) -> None:
     given = list(read_records(records))
-    path = artifact(tmp_path, given)
+    path = write_artifact(tmp_path, given)
     ran = run("agreement", records, sheet, "--artifact", path, "--json")
     assert ran.code == 0
     held = CalibrationArtifact.load(path)
@@ -124,38 +126,38 @@ def test_an_artifact_says_what_is_promised(records: Path, sheet: Path, tmp_path:
     assert "leave out --coverage" in ran.err
 
 
-def test_an_artifact_of_other_labels_or_without_a_promise_is_refused(
+def test_agreement_refuses_artifacts_of_other_labels_or_without_a_promise(
     records: Path, sheet: Path, tmp_path: Path
 ) -> None:
     given = list(read_records(records))
-    ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, labeler="judge"))
+    ran = run("agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, labeler="judge"))
     assert ran.code == 2
     assert (
         "calibrated on labels by {'id': 'judge'}, but the records are labelled by {'id': 'exact'}" in ran.err
     )
-    ran = run("agreement", records, sheet, "--artifact", artifact(tmp_path, given, rule="learned"))
+    ran = run("agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, rule="learned"))
     assert ran.code == 2
     assert "this artifact promises no coverage" in ran.err
 
 
-def test_a_sheet_that_is_too_small_says_so(records: Path, tmp_path: Path) -> None:
+def test_agreement_reports_a_sheet_that_is_too_small(records: Path, tmp_path: Path) -> None:
     given = list(read_records(records))
-    labels = labels_of(given)
+    labels = read_labels(given)
     write_review(given, 20, tmp_path / "a.csv")
-    ran = run("agreement", records, fill(tmp_path / "a.csv", lambda *key: labels[key]))
+    ran = run("agreement", records, fill_in(tmp_path / "a.csv", lambda *key: labels[key]))
     assert ran.code == 0
-    assert "The sheet is too small to confirm any of the promised 90 %" in flat(ran.out)
-    assert flat(ran.out).count("nothing nothing") == 2
+    assert "The sheet is too small to confirm any of the promised 90 %" in join_words(ran.out)
+    assert join_words(ran.out).count("nothing nothing") == 2
     write_review(given, 600, tmp_path / "b.csv")
-    ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *key: labels[key]))
+    ran = run("agreement", records, fill_in(tmp_path / "b.csv", lambda *key: labels[key]))
     assert "too small" not in ran.out
-    ran = run("agreement", records, fill(tmp_path / "b.csv", lambda *_: False))
+    ran = run("agreement", records, fill_in(tmp_path / "b.csv", lambda *_: False))
     assert ran.code == 0
-    assert "With the mistakes found, nothing of the promised 90 %" in flat(ran.out)
-    assert "it is unknown how these are labelled" in flat(ran.out)
+    assert "With the mistakes found, nothing of the promised 90 %" in join_words(ran.out)
+    assert "it is unknown how these are labelled" in join_words(ran.out)
 
 
-def test_bounds_are_rounded_down(records: Path, sheet: Path) -> None:
+def test_agreement_rounds_bounds_down(records: Path, sheet: Path) -> None:
     promise = run("agreement", records, sheet, "--json").data["promises"][0]
     shown = [line.split() for line in run("agreement", records, sheet).out.splitlines() if line[:3] == "90 "]
     for words, kind in zip(shown, ("independent", "at_worst"), strict=True):
@@ -175,22 +177,22 @@ def test_bounds_are_rounded_down(records: Path, sheet: Path) -> None:
         ([["currency-Lebanon", "Lima", "perhaps"]], "found 'perhaps'; expected true or false"),
     ],
 )
-def test_a_sheet_that_cannot_be_used_is_bad_input(
+def test_agreement_refuses_sheets_that_do_not_fit(
     records: Path, tmp_path: Path, rows: list[list[str]], says: str
 ) -> None:
-    ran = run("agreement", records, save(tmp_path / "sheet.csv", [HEADER, *rows]))
+    ran = run("agreement", records, write_rows(tmp_path / "sheet.csv", [HEADER, *rows]))
     assert ran.code == 2
-    assert says in flat(ran.err)
+    assert says in join_words(ran.err)
     assert ran.out == ""
 
 
 @pytest.mark.parametrize("coverage", ["0", "1", "1.5", "nan", "many"])
-def test_a_coverage_that_is_none_is_bad_input(records: Path, sheet: Path, coverage: str) -> None:
+def test_agreement_refuses_an_invalid_coverage(records: Path, sheet: Path, coverage: str) -> None:
     ran = run("agreement", records, sheet, "--coverage", coverage)
     assert ran.code == 2
 
 
-def test_missing_files_are_bad_input(records: Path, sheet: Path, tmp_path: Path) -> None:
+def test_agreement_refuses_missing_files(records: Path, sheet: Path, tmp_path: Path) -> None:
     assert run("agreement", tmp_path / "none.jsonl", sheet).code == 2
     assert run("agreement", records, tmp_path / "none.csv").code == 2
     assert run("agreement", records, sheet, "--artifact", tmp_path / "none.json").code == 2

@@ -42,8 +42,8 @@ def artifact(records: Path) -> Path:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def each_demo_served_once() -> Iterator[None]:
-    """A demo serves for seconds: of each seed it does so once, and writes its artifact every time."""
+def cached_demos() -> Iterator[None]:
+    """Run the demo once for each seed, since it takes seconds, and write its artifact every time."""
 
     def remember(run_it: Callable[..., Any]) -> Callable[..., Any]:
         made: dict[str, Any] = {}
@@ -102,7 +102,7 @@ def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran,
     assert CalibrationArtifact.load(path).digest == report["artifact_digest"]
 
 
-def test_the_table_of_the_readme_is_what_it_measures(demo: tuple[Ran, Path]) -> None:
+def test_readme_table_equals_the_figures_of_demo(demo: tuple[Ran, Path]) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     seen = demo[0].data
     answers = [seen["answers"], *seen["other_answers"]]
@@ -116,12 +116,12 @@ def test_the_table_of_the_readme_is_what_it_measures(demo: tuple[Ran, Path]) -> 
     assert f"on {seen['n_test']} questions not used to calibrate" in readme
 
 
-def test_demo_shows_the_marginal_rule_break_its_promise_on_the_hardest_fifth(demo: tuple[Ran, Path]) -> None:
+def test_demo_shows_that_the_marginal_rule_fails_on_the_hardest_fifth(demo: tuple[Ran, Path]) -> None:
     groups = {group["name"]: group for group in demo[0].data["methods"]["marginal"]["groups"]}
     assert groups["hard(mean_score, 0.8)=hard"]["kept_promise_ci"][1] < 0.8
 
 
-def test_demo_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_output_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ran = run("demo")
     assert ran.code == 0
@@ -143,7 +143,7 @@ def test_demo_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert full == ["demo", "--full"]
 
 
-def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
+def test_demo_reports_the_figures_of_its_bot_artifact(demo: tuple[Ran, Path]) -> None:
     report, artifact = demo[0].data, CalibrationArtifact.load(demo[0].data["bot_artifact"])
     assert Path(report["bot_artifact"]).parent == demo[1].parent
     by_rate = {one["max_wrong_rate"]: one for one in (report["answers"], *report["other_answers"])}
@@ -159,7 +159,7 @@ def test_demo_states_what_the_bot_served(demo: tuple[Ran, Path]) -> None:
     assert report["plain"] == {"wrong": wrong, "wrong_rate": wrong / len(held_out)}
 
 
-def test_ask_answers_by_the_policy_where_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
+def test_ask_uses_the_bot_policy_if_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
     bot = demo[0].data["bot_artifact"]
     strict = ("--replay", "demo", "--max-wrong-rate", "0.05")
     ran = run("ask", bot, PRODUCT, *strict, "--json")
@@ -178,7 +178,7 @@ def test_ask_answers_by_the_policy_where_sets_have_no_promise(demo: tuple[Ran, P
     )
 
 
-def test_demo_shows_sets_in_full(tmp_path: Path) -> None:
+def test_demo_full_prints_answer_sets(tmp_path: Path) -> None:
     ran = run("demo", "--full", "--out", tmp_path / "a.json")
     assert ran.code == 0
     # Commands to copy stay on one line, whatever its length.
@@ -190,7 +190,7 @@ def test_demo_shows_sets_in_full(tmp_path: Path) -> None:
     assert f"inspect {tmp_path / 'a.json'}" in ran.out
 
 
-def test_demo_does_not_write_two_artifacts_to_one_file(tmp_path: Path) -> None:
+def test_demo_refuses_to_write_two_artifacts_to_one_file(tmp_path: Path) -> None:
     ran = run("demo", "--out", tmp_path / "bot.json")
     assert ran.code == 2
     assert "give --out another name" in ran.err
@@ -198,7 +198,7 @@ def test_demo_does_not_write_two_artifacts_to_one_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_another_seed_gives_another_split(demo: tuple[Ran, Path], tmp_path: Path) -> None:
+def test_demo_with_another_seed_uses_another_split(demo: tuple[Ran, Path], tmp_path: Path) -> None:
     other = run("demo", "--json", "--out", tmp_path / "a.json", "--seed", "1")
     assert other.data["n_test"] != demo[0].data["n_test"]
 
@@ -226,7 +226,7 @@ def test_calibrate_notes_groups_out_of_reach_on_standard_error(records: Path, tm
     assert "note:" not in ran.out
 
 
-def test_a_target_out_of_reach_is_a_no_and_writes_nothing(records: Path, tmp_path: Path) -> None:
+def test_calibrate_exits_with_1_if_alpha_is_out_of_reach(records: Path, tmp_path: Path) -> None:
     ran = run("calibrate", records, "-o", tmp_path / "a.json", "--alpha", "0.05")
     assert ran.code == 1
     assert "alpha = 0.05 is out of reach" in ran.err
@@ -236,7 +236,7 @@ def test_a_target_out_of_reach_is_a_no_and_writes_nothing(records: Path, tmp_pat
 
 @pytest.fixture(scope="module")
 def with_verifiers(records: Path) -> Path:
-    """The recording with a second verifier, which says little more than the first."""
+    """The recording with the outputs of a second verifier."""
     path = records.parent / "verifiers.jsonl"
     lines = records.read_text().splitlines()
     for number, line in enumerate(lines[1:], start=1):
@@ -248,7 +248,7 @@ def with_verifiers(records: Path) -> Path:
     return path
 
 
-def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_path: Path) -> None:
+def test_combined_verifiers_are_inspected_evaluated_and_served(with_verifiers: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     options = ["--alpha", "0.2", "--features", "1", "--test-fraction", "0.3"]
     ran = run(
@@ -287,7 +287,7 @@ def test_verifiers_are_combined_shown_and_evaluated(with_verifiers: Path, tmp_pa
     assert f"sequence_logprob {first:+.3g}" in run("inspect", path).out
 
 
-def test_a_verifier_that_was_not_recorded_is_named(
+def test_calibrate_combine_names_a_verifier_that_was_not_recorded(
     with_verifiers: Path, records: Path, tmp_path: Path
 ) -> None:
     options: list[str | Path] = ["-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "1"]
@@ -300,7 +300,7 @@ def test_a_verifier_that_was_not_recorded_is_named(
     assert ran.code == 2
 
 
-def test_scores_that_point_the_wrong_way_are_noted(records: Path, tmp_path: Path) -> None:
+def test_calibrate_notes_scores_that_point_the_wrong_way(records: Path, tmp_path: Path) -> None:
     lines = records.read_text().splitlines()
     for number, line in enumerate(lines[1:], start=1):
         record = json.loads(line)
@@ -336,8 +336,10 @@ def test_evaluate_refuses_calibration_records_without_a_held_out_part(records: P
     assert "calibrated on" in ran.err
 
 
-def test_evaluate_says_no_where_the_promise_is_broken(artifact: Path, records: Path, tmp_path: Path) -> None:
-    """Labels turned to wrong in nine of ten records: what the artifact promises about them does not hold."""
+def test_evaluate_exits_with_1_if_the_promise_is_broken(
+    artifact: Path, records: Path, tmp_path: Path
+) -> None:
+    """With labels set to wrong in nine of ten records, the promise does not hold."""
     spoiled = tmp_path / "spoiled.jsonl"
     lines = records.read_text().splitlines()
     for number, line in enumerate(lines[1:], start=1):
@@ -353,7 +355,7 @@ def test_evaluate_says_no_where_the_promise_is_broken(artifact: Path, records: P
     assert "1" in ran.data["contradicted"]
 
 
-def test_inspect_says_what_is_promised(artifact: Path) -> None:
+def test_inspect_prints_the_guarantee(artifact: Path) -> None:
     ran = run("inspect", artifact)
     assert ran.code == 0
     flat = " ".join(ran.out.split())
@@ -363,7 +365,7 @@ def test_inspect_says_what_is_promised(artifact: Path) -> None:
     assert run("inspect", artifact, "--json").data["guarantees"][0]["kind"] == "conditional"
 
 
-def test_inspect_verify_has_other_solvers_confirm_the_thresholds(artifact: Path) -> None:
+def test_inspect_verify_confirms_thresholds_by_other_solvers(artifact: Path) -> None:
     ran = run("inspect", artifact, "--verify", "--prompts", "5")
     assert ran.code == 0
     assert "agree" in ran.out
@@ -372,14 +374,14 @@ def test_inspect_verify_has_other_solvers_confirm_the_thresholds(artifact: Path)
     assert level["largest_difference"] < 1e-9
 
 
-def test_inspect_verify_prints_nothing_but_json_whatever_solvers_print(artifact: Path) -> None:
+def test_inspect_verify_json_contains_no_solver_output(artifact: Path) -> None:
     # HiGHS 1.16 prints a banner from compiled code, past `sys.stdout`.
     command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "inspect", str(artifact)]
     ran = subprocess.run([*command, "--verify", "--prompts", "1", "--json"], capture_output=True, check=True)
     assert len(json.loads(ran.stdout)["verification"]) == 1
 
 
-def test_inspect_verify_exits_with_one_where_they_contradict(
+def test_inspect_verify_exits_with_1_if_solvers_contradict(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = verification.verify
@@ -411,7 +413,7 @@ def test_ask_answers_or_abstains_with_its_exit_code(artifact: Path) -> None:
     assert "Abstained, because" in " ".join(no.out.split())
 
 
-def test_ask_takes_parts_from_the_users_own_module(
+def test_ask_imports_parts_from_a_module_of_the_user(
     records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "capitals_bot.py").write_text(
@@ -429,9 +431,7 @@ def test_ask_takes_parts_from_the_users_own_module(
     assert ran.data["guarantee"]["binding"] == "unbound"
 
 
-def test_ask_shows_what_is_left_of_an_answer_of_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     claims.make_artifact().save(Path("claims.json"))
     (tmp_path / "claiming_bot.py").write_text(
@@ -494,7 +494,7 @@ def test_ask_shows_what_is_left_of_an_answer_of_claims(
         (["nonsense"], 2, "nonsense"),
     ],
 )
-def test_bad_input_is_one_clear_error(
+def test_commands_report_bad_input_without_a_traceback(
     arguments: Sequence[str], code: int, says: str, records: Path, artifact: Path
 ) -> None:
     known = {"RECORDS": str(records), "ARTIFACT": str(artifact), "FOLDER": str(artifact.parent)}
@@ -519,7 +519,7 @@ def test_console_script_prints_its_version() -> None:
     assert ran.stdout.strip() == "0.1.0"
 
 
-def test_without_its_extra_the_console_script_says_which_to_install() -> None:
+def test_console_script_without_typer_names_the_extra() -> None:
     code = "import sys; sys.modules['typer'] = None; from langchain_cfc.cli import main; main()"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
@@ -527,7 +527,7 @@ def test_without_its_extra_the_console_script_says_which_to_install() -> None:
     assert ran.stdout == ""
 
 
-def test_plan_from_a_pilot_counts_prompts_cost_and_groups(records: Path) -> None:
+def test_plan_from_a_pilot_reports_prompts_cost_and_groups(records: Path) -> None:
     options = [
         "--alpha",
         "0.2",
@@ -550,7 +550,7 @@ def test_plan_from_a_pilot_counts_prompts_cost_and_groups(records: Path) -> None
     assert max(map(len, readable.splitlines())) <= 80
 
 
-def test_plan_of_a_bot_says_what_each_share_of_answers_takes(records: Path) -> None:
+def test_plan_for_bot_mode_reports_prompts_for_each_answered_share(records: Path) -> None:
     ran = run("plan", records, "--max-wrong-rate", "0.15", "--json")
     assert ran.code == 0
     sizes = [step["prompts_needed"] for step in ran.data["steps"]]
@@ -570,7 +570,7 @@ def test_plan_of_a_bot_says_what_each_share_of_answers_takes(records: Path) -> N
         (["--max-wrong-rate", "2"], "max_wrong_rate must be a decimal number"),
     ],
 )
-def test_options_that_do_not_concern_a_bot_are_refused(
+def test_plan_for_bot_mode_refuses_options_of_answer_sets(
     records: Path, options: list[str], message: str
 ) -> None:
     ran = run("plan", records, "--max-wrong-rate", "0.1", *options)
@@ -579,7 +579,7 @@ def test_options_that_do_not_concern_a_bot_are_refused(
     assert run("plan", "--max-wrong-rate", "0.1").code == 2
 
 
-def test_plan_from_assumptions_says_no_where_the_target_is_out_of_reach() -> None:
+def test_plan_from_assumptions_exits_with_1_if_alpha_is_out_of_reach() -> None:
     possible = run(
         "plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.15", "--assumed-group", "sums=0.3:0.8"
     )
@@ -592,11 +592,11 @@ def test_plan_from_assumptions_says_no_where_the_target_is_out_of_reach() -> Non
 @pytest.mark.parametrize(
     "arguments", [[], ["--n", "5"], ["--n", "5", "--attainable", "0.9", "--assumed-group", "sums"]]
 )
-def test_plan_without_pilot_or_assumptions_is_bad_input(arguments: list[str]) -> None:
+def test_plan_without_pilot_or_assumptions_is_refused(arguments: list[str]) -> None:
     assert run("plan", *arguments).code == 2
 
 
-def test_calibrate_never_overwrites_what_is_no_artifact(records: Path, tmp_path: Path) -> None:
+def test_calibrate_overwrites_artifacts_only(records: Path, tmp_path: Path) -> None:
     mine = tmp_path / "labels.jsonl"
     mine.write_bytes(records.read_bytes())
     ran = run("calibrate", mine, "-o", mine, "--alpha", "0.2")
@@ -614,7 +614,7 @@ def test_calibrate_never_overwrites_what_is_no_artifact(records: Path, tmp_path:
     assert run("inspect", path).code == 0
 
 
-def test_errors_name_the_record_and_not_a_row(records: Path, tmp_path: Path) -> None:
+def test_calibrate_names_the_record_that_lacks_metadata(records: Path, tmp_path: Path) -> None:
     lines = records.read_text().splitlines()
     broken = json.loads(lines[600])
     broken["metadata"] = {}
@@ -626,7 +626,7 @@ def test_errors_name_the_record_and_not_a_row(records: Path, tmp_path: Path) -> 
     assert f"record '{broken['id']}' has no metadata 'topic'" in " ".join(ran.err.split())
 
 
-def test_a_folder_that_cannot_be_made_and_a_factory_that_fails_are_bad_input(
+def test_commands_report_unwritable_folders_and_failing_factories(
     artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -640,7 +640,7 @@ def test_a_folder_that_cannot_be_made_and_a_factory_that_fails_are_bad_input(
     assert "no key" in ran.err
 
 
-def test_options_that_would_be_ignored_are_refused(records: Path, artifact: Path) -> None:
+def test_plan_and_ask_refuse_options_that_would_be_ignored(records: Path, artifact: Path) -> None:
     stated = ["--n", "5", "--attainable", "0.9"]
     assert run("plan", records, *stated).code == 2
     assert run("plan", *stated, "--group", "topic").code == 2
@@ -648,7 +648,7 @@ def test_options_that_would_be_ignored_are_refused(records: Path, artifact: Path
     assert run("ask", artifact, "?", "--replay", "demo", "--generator", "x:y").code == 2
 
 
-def test_rules_without_a_guarantee_are_shown_without_one(records: Path, tmp_path: Path) -> None:
+def test_commands_print_no_guarantee_for_the_learned_rule(records: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     options = ["--alpha", "0.2", "--test-fraction", "0.3", "--threshold-rule", "learned"]
     assert "guaranteed group" not in run("calibrate", records, "-o", path, *options).out
@@ -657,7 +657,7 @@ def test_rules_without_a_guarantee_are_shown_without_one(records: Path, tmp_path
     assert "There is no promise to check" in run("evaluate", path, records).out
 
 
-def test_ask_names_recorded_questions_near_one_that_was_not_recorded(artifact: Path) -> None:
+def test_ask_suggests_recorded_questions_for_an_unknown_one(artifact: Path) -> None:
     ran = run("ask", artifact, "What is the capital of France?", "--replay", "demo")
     assert (ran.code, ran.out) == (2, "")
     assert "What is the capital of Iran?" in ran.err
@@ -671,7 +671,7 @@ def test_help_names_the_exit_codes() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_any_terminal_encoding_is_survived(encoding: str, tmp_path: Path) -> None:
+def test_commands_work_in_any_terminal_encoding(encoding: str, tmp_path: Path) -> None:
     script = Path(sys.executable).with_name("langchain-cfc")
     environment = {"PYTHONIOENCODING": encoding, "PATH": "", "PYTHONUTF8": "0"}
     command: list[str | Path] = [script, "demo", "-o", tmp_path / "a.json", "--seed", "1"]
@@ -692,7 +692,7 @@ def test_any_terminal_encoding_is_survived(encoding: str, tmp_path: Path) -> Non
     assert any("Col\u00f3n" in str(one["text"]) for one in json.loads(ran.stdout)["candidates"])
 
 
-def test_a_reader_that_leaves_early_is_no_answer(artifact: Path) -> None:
+def test_broken_pipe_of_a_command_prints_no_traceback(artifact: Path) -> None:
     script = Path(sys.executable).with_name("langchain-cfc")
     line = f"{script} inspect {artifact} | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)

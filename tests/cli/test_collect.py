@@ -70,7 +70,7 @@ def script(facts: list[PromptRecord]) -> Script:
 
 @pytest.fixture
 def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterator[Path]:
-    """A folder with a dataset and its settings, and a server that answers meanwhile."""
+    """A folder with a dataset and its settings, and a running server."""
     with (tmp_path / "questions.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "answers", "topic"])
@@ -109,7 +109,7 @@ def count_draws(script: Script) -> int:
     return len(script.requests) - sum(script.struck.values())
 
 
-def test_records_are_what_was_recorded(
+def test_collect_writes_the_records_that_the_server_answered(
     collect: Collect, folder: Path, facts: list[PromptRecord], script: Script
 ) -> None:
     out = folder / "records.jsonl"
@@ -132,7 +132,7 @@ def test_records_are_what_was_recorded(
         assert found.metadata == fact.metadata
 
 
-def test_a_second_run_asks_for_nothing(collect: Collect, script: Script) -> None:
+def test_collect_run_again_sends_no_requests(collect: Collect, script: Script) -> None:
     assert collect("--limit", "5").code == 0
     assert count_draws(script) == 5 * N
     assert collect().code == 0
@@ -142,7 +142,9 @@ def test_a_second_run_asks_for_nothing(collect: Collect, script: Script) -> None
     assert f"{COUNT} of {COUNT} finished" in ran.out
 
 
-def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Path, script: Script) -> None:
+def test_collect_dry_run_sends_no_requests_and_makes_no_store(
+    collect: Collect, folder: Path, script: Script
+) -> None:
     ran = collect("--dry-run", "--json")
     assert (ran.code, script.requests) == (0, [])
     assert not (folder / "facts.db").exists()
@@ -159,7 +161,7 @@ def test_a_dry_run_calls_nothing_and_leaves_nothing(collect: Collect, folder: Pa
     assert refused.err == collect("--store", folder / "notes.db").err
 
 
-def test_a_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
+def test_collect_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
     planned = collect("--dry-run", "--batch", "--json").data
     assert planned["batch_cost"] == pytest.approx(0.5 * planned["cost"])
     share = collect("--dry-run", "--batch", "--set", "prices.gpt-4o-mini.batch=0.1", "--json").data
@@ -169,7 +171,7 @@ def test_a_dry_run_states_the_price_of_batches(collect: Collect, script: Script)
     assert script.requests == []
 
 
-def test_a_dry_run_measures_on_what_is_finished(collect: Collect) -> None:
+def test_collect_dry_run_estimates_from_finished_prompts(collect: Collect) -> None:
     assert collect("--limit", "4").code == 0
     taken = collect("--limit", "4", "--json").data
     rest = collect("--dry-run", "--json").data
@@ -178,7 +180,9 @@ def test_a_dry_run_measures_on_what_is_finished(collect: Collect) -> None:
     assert rest["cost"] == pytest.approx(2 * taken["cost"])
 
 
-def test_a_budget_ends_a_run_which_then_goes_on(collect: Collect, folder: Path, script: Script) -> None:
+def test_collect_stops_at_max_cost_and_resumes_without_it(
+    collect: Collect, folder: Path, script: Script
+) -> None:
     each = collect("--limit", "1", "--json").data["cost"]
     ran = collect("--max-cost", str(5.5 * each), "--set", "run.concurrency=1")
     assert ran.code == 1
@@ -188,7 +192,9 @@ def test_a_budget_ends_a_run_which_then_goes_on(collect: Collect, folder: Path, 
     assert count_draws(script) == N * COUNT
 
 
-def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, script: Script) -> None:
+def test_collect_reports_failures_and_retries_them_on_request(
+    collect: Collect, folder: Path, script: Script
+) -> None:
     script.faults = (Fault("status 400", frozenset(range(3 * N))),)
     ran = collect("--set", "run.concurrency=1")
     assert ran.code == 1
@@ -207,7 +213,7 @@ def test_what_failed_is_told_and_tried_again(collect: Collect, folder: Path, scr
     assert count_draws(script) == N * COUNT
 
 
-def test_another_configuration_is_refused_before_anything_is_paid(collect: Collect, script: Script) -> None:
+def test_collect_refuses_another_configuration_before_any_request(collect: Collect, script: Script) -> None:
     assert collect("--limit", "1").code == 0
     asked = len(script.requests)
     ran = collect("--set", "generator.arguments.temperature=0.9")
@@ -218,7 +224,7 @@ def test_another_configuration_is_refused_before_anything_is_paid(collect: Colle
     assert len(script.requests) == asked
 
 
-def test_a_changed_dataset_is_refused_where_ids_stay(collect: Collect, folder: Path) -> None:
+def test_collect_refuses_a_changed_input_under_the_same_id(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     lines = path.read_text().splitlines()
     named = ["id," + lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
@@ -230,7 +236,7 @@ def test_a_changed_dataset_is_refused_where_ids_stay(collect: Collect, folder: P
     assert "the prompt '0' has another input" in ran.err
 
 
-def test_references_and_columns_may_change_without_drawing_again(
+def test_collect_relabel_uses_new_references_and_columns(
     collect: Collect, folder: Path, script: Script
 ) -> None:
     path, out = folder / "questions.csv", folder / "records.jsonl"
@@ -258,7 +264,7 @@ def test_references_and_columns_may_change_without_drawing_again(
     assert {one.metadata["level"] for one in again} == {"0", "1"}
 
 
-def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> None:
+def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     path.write_text(path.read_text() + "What?,no json,topic\n")
     ran = collect()
@@ -270,7 +276,7 @@ def test_bad_rows_are_refused_or_set_aside(collect: Collect, folder: Path) -> No
     assert "14: reference" in ran.err
 
 
-def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> None:
+def test_store_export_writes_a_review_sheet_once(collect: Collect, folder: Path) -> None:
     sheet = folder / "sheet.csv"
     assert collect().code == 0
     written = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
@@ -281,7 +287,7 @@ def test_a_sheet_for_people_is_written_once(collect: Collect, folder: Path) -> N
     assert "will not be overwritten" in ran.err
 
 
-def test_status_says_what_the_store_holds(collect: Collect, folder: Path) -> None:
+def test_status_prints_prompts_and_model_of_the_store(collect: Collect, folder: Path) -> None:
     assert collect("--limit", "3").code == 0
     ran = run("status", folder / "facts.db")
     assert ran.code == 0
@@ -290,7 +296,7 @@ def test_status_says_what_the_store_holds(collect: Collect, folder: Path) -> Non
     assert "sk-" not in run("status", folder / "facts.db", "--json").out
 
 
-def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> None:
+def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE facts (name TEXT, value TEXT)")
@@ -304,7 +310,7 @@ def test_a_file_that_is_no_store_and_one_that_is_not_there(tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
-def test_wrong_answers_are_shown_beside_their_references(collect: Collect, folder: Path) -> None:
+def test_collect_and_status_list_wrong_answers_with_references(collect: Collect, folder: Path) -> None:
     data = collect("--json").data
     wrong = data["wrong_answers"]
     assert len(wrong) == 3
@@ -318,7 +324,7 @@ def test_wrong_answers_are_shown_beside_their_references(collect: Collect, folde
     assert run("status", folder / "facts.db", "--json").data["wrong_answers"] == wrong
 
 
-def test_where_nothing_is_correct_the_labels_are_to_be_looked_at(collect: Collect, folder: Path) -> None:
+def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     header, *lines = path.read_text().splitlines()
     # References that no answer equals, as sentences equal none of these.
@@ -336,7 +342,9 @@ def test_where_nothing_is_correct_the_labels_are_to_be_looked_at(collect: Collec
 ANYWHERE = ("--set", "labeler.arguments.anywhere=true")
 
 
-def test_another_labeler_labels_what_was_drawn(collect: Collect, folder: Path, script: Script) -> None:
+def test_collect_relabel_with_another_labeler_sends_no_requests(
+    collect: Collect, folder: Path, script: Script
+) -> None:
     out = folder / "records.jsonl"
     assert collect("--out", out).code == 0
     before, asked = list(read_records(out)), len(script.requests)
@@ -359,9 +367,7 @@ def test_another_labeler_labels_what_was_drawn(collect: Collect, folder: Path, s
     assert len(script.requests) == asked
 
 
-def test_what_makes_other_candidates_is_refused_before_any_label_is_gone(
-    collect: Collect, folder: Path
-) -> None:
+def test_collect_relabel_refuses_another_generator_and_keeps_labels(collect: Collect, folder: Path) -> None:
     # A new store has no labels yet.
     assert collect("--limit", "3", "--relabel").code == 0
     ran = collect("--relabel", *ANYWHERE, "--set", "generator.arguments.temperature=0.9")
@@ -371,7 +377,7 @@ def test_what_makes_other_candidates_is_refused_before_any_label_is_gone(
     assert run("status", folder / "facts.db", "--json").data["finished"] == 3
 
 
-def test_prompts_that_the_old_labeler_failed_are_labelled_too(collect: Collect, folder: Path) -> None:
+def test_collect_relabel_labels_prompts_that_failed_before(collect: Collect, folder: Path) -> None:
     ran = collect("--labeler", "langchain_cfc.labelers:NumericMatch")
     assert ran.code == 1
     assert 0 < run("status", folder / "facts.db", "--json").data["failed"] < COUNT
@@ -380,7 +386,7 @@ def test_prompts_that_the_old_labeler_failed_are_labelled_too(collect: Collect, 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_next_command_is_one_that_works(
+def test_collect_prints_a_next_command_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
@@ -395,7 +401,7 @@ def test_the_next_command_is_one_that_works(
 
 
 @pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
-def test_no_command_is_proposed_that_takes_more_prompts(
+def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
     prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
@@ -411,7 +417,7 @@ def test_no_command_is_proposed_that_takes_more_prompts(
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_claims_are_collected_and_the_next_command_works(
+def test_collect_of_claims_prints_a_next_command_that_works(
     collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     monkeypatch.chdir(folder)
@@ -440,7 +446,7 @@ def test_claims_are_collected_and_the_next_command_works(
     assert "unit was 'claims'" in refused.err
 
 
-def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
+def test_store_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
     assert collect().code == 0
     first, second = folder / "first.jsonl", folder / "second.jsonl"
     assert run("store", "export", folder / "facts.db", first, "--json").data["records"] == COUNT
@@ -452,7 +458,7 @@ def test_export_and_import_keep_every_record(collect: Collect, folder: Path) -> 
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_store_calibrates_and_evaluates_like_its_records(collect: Collect, folder: Path) -> None:
+def test_commands_give_the_same_results_for_a_store_and_its_records(collect: Collect, folder: Path) -> None:
     records, store = folder / "records.jsonl", folder / "facts.db"
     assert collect("--out", records).code == 0
     options = ["--features", "1", "--alpha", "0.3", "--test-fraction", "0.4"]
@@ -471,7 +477,7 @@ def test_a_store_calibrates_and_evaluates_like_its_records(collect: Collect, fol
     assert "a store cannot be combined with other records" in ran.err
 
 
-def test_where_it_is_no_terminal_there_is_no_bar_but_a_line_now_and_then(
+def test_collect_without_a_terminal_prints_progress_lines(
     collect: Collect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = collect("--limit", "2")
@@ -488,7 +494,7 @@ def test_where_it_is_no_terminal_there_is_no_bar_but_a_line_now_and_then(
 
 @pytest.fixture
 def interrupted(folder: Path, script: Script) -> Interrupt:
-    """A function that signals the command so many times in the middle of its work."""
+    """A function that runs the command and sends it a number of signals while it works."""
 
     def interrupt(times: int, number: signal.Signals = signal.SIGINT) -> Interrupted:
         script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
@@ -512,7 +518,7 @@ def interrupted(folder: Path, script: Script) -> Interrupt:
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_interrupted_once_it_ends_in_good_order(
+def test_collect_interrupted_once_finishes_prompts_in_progress(
     interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals
 ) -> None:
     ended = interrupted(1, number)
@@ -527,7 +533,7 @@ def test_interrupted_once_it_ends_in_good_order(
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_twice_it_gives_up_what_is_under_way(
+def test_collect_interrupted_twice_cancels_prompts_in_progress(
     interrupted: Interrupt, folder: Path, collect: Collect, script: Script, number: signal.Signals
 ) -> None:
     ended = interrupted(2, number)

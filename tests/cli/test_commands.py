@@ -1,4 +1,4 @@
-"""Commands of other distributions: found by their entry point, and no danger to the package's own."""
+"""Plugin commands of other distributions, found by their entry points."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_a_plugged_command_takes_its_own_arguments_and_its_exit_code_counts() -> None:
+def test_plugin_command_receives_its_arguments_and_sets_the_exit_code() -> None:
     ran = run("greet", "Ada", "--loud")
     assert (ran.code, ran.out) == (1, "hello Ada!\n")
     assert "Greet somebody." in run("greet", "--help").out
@@ -71,14 +71,14 @@ def test_a_plugged_command_takes_its_own_arguments_and_its_exit_code_counts() ->
     assert run("many", "second").out == "the second\n"
 
 
-def test_without_the_distribution_there_is_no_such_command() -> None:
+def test_plugin_command_is_unknown_without_its_distribution() -> None:
     ran = run("greet", "Ada")
     assert ran.code == 2
     assert "No such command 'greet'" in ran.err
 
 
 @pytest.mark.usefixtures("plugged")
-def test_help_lists_all_with_what_their_distribution_says_and_loads_none() -> None:
+def test_help_lists_plugin_commands_without_importing_them() -> None:
     listed = run("--help")
     assert listed.code == 0
     assert not {"plugged_greeting", "plugged_broken"} & set(sys.modules)
@@ -91,7 +91,7 @@ def test_help_lists_all_with_what_their_distribution_says_and_loads_none() -> No
 
 
 @pytest.mark.usefixtures("plugged")
-def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_why() -> None:
+def test_broken_plugin_command_names_its_distribution_and_error() -> None:
     ran = run("broken", "bot:chain", "--port", "1")
     assert ran.code == 2
     said = " ".join(ran.err.split())
@@ -101,13 +101,13 @@ def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_why() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("plugged")
-def test_none_of_the_package_s_own_commands_can_be_replaced(tmp_path: Path) -> None:
+def test_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
     ran = run("demo", "--json", "--out", tmp_path / "artifact.json")
     assert ran.code == 0
     assert "impostor" not in ran.out
 
 
-def test_nothing_is_loaded_that_is_not_wanted(plugged: Path) -> None:
+def test_built_in_command_imports_no_plugin(plugged: Path) -> None:
     program = (
         "import sys; from langchain_cfc.cli.commands import app\n"
         "try: app(['plan', '--help'])\n"

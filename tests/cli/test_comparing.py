@@ -1,4 +1,4 @@
-"""`compare` on the command line: tables in 80 columns, JSON of the shared shape, figures and a page."""
+"""`langchain-cfc compare`: tables in 80 columns, JSON, figures and the page."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_compare(*options: str | Path) -> Ran:
     return run("compare", RECORDING, "--splits", "2", "--jobs", "1", "--alpha", "0.3", *options)
 
 
-def test_everything_fits_a_terminal_and_names_every_method() -> None:
+def test_compare_prints_every_method_in_80_columns() -> None:
     ran = run_compare("--alpha", "0.4")
     assert ran.code == 0, ran.err
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -40,7 +40,7 @@ def test_everything_fits_a_terminal_and_names_every_method() -> None:
     assert "…" not in ran.out.partition("points below target")[0]
 
 
-def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
+def test_compare_json_has_the_keys_of_evaluate_json(tmp_path: Path) -> None:
     ran = run_compare("--json", "--method", "ours")
     assert SHARED | {"methods"} <= set(ran.data)
     for name in ("conditional", "marginal"):
@@ -57,7 +57,7 @@ def test_json_has_the_shape_that_evaluate_has_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_figures_and_page_are_files(tmp_path: Path) -> None:
+def test_compare_writes_figures_and_report(tmp_path: Path) -> None:
     page, folder = tmp_path / "page.html", tmp_path / "figures"
     ran = run_compare(
         "--report", page, "--figures", folder, "--method", "conditional", "--method", "marginal"
@@ -72,7 +72,7 @@ def test_figures_and_page_are_files(tmp_path: Path) -> None:
         assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
+def test_compare_does_not_overwrite_foreign_files(tmp_path: Path) -> None:
     mine = tmp_path / "mine.html"
     mine.write_text("mine", encoding="utf-8")
     assert run_compare("--report", mine).code == 2
@@ -95,14 +95,14 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
         (("--alpha", "1.5"), "alpha must be"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(options: tuple[str, ...], said: str) -> None:
+def test_compare_refuses_invalid_options_with_exit_code_2(options: tuple[str, ...], said: str) -> None:
     ran = run_compare(*options)
     assert ran.code == 2
     assert ran.out == ""
     assert said in " ".join(ran.err.split())
 
 
-def test_splits_are_counted_and_drawn_by_seed() -> None:
+def test_compare_splits_depend_on_the_seed() -> None:
     first, again = (
         run_compare("--json", "--method", "marginal"),
         run_compare("--json", "--method", "marginal"),

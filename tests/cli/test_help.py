@@ -1,4 +1,4 @@
-"""What the help says, in which order, and what it costs to say it."""
+"""Help: its texts, its order, what it imports, and shell completion."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(name: str) -> Any:
     return group.load_command(typer.Context(group), name)
 
 
-def all_commands() -> Iterator[tuple[str, Any]]:
+def list_all_commands() -> Iterator[tuple[str, Any]]:
     """Every command of the package by its full name, subcommands included."""
     for name in SUMMARIES:
         command = load(name)
@@ -64,12 +64,12 @@ def run_program(*arguments: str, **environment: str) -> tuple[str, set[str]]:
     return ran.stdout, set(ran.stderr.split())
 
 
-def test_the_list_says_what_each_command_says_of_itself() -> None:
+def test_command_summaries_equal_the_commands_help() -> None:
     first = {name: " ".join(load(name).help.partition("\n\n")[0].split()) for name in SUMMARIES}
     assert first == SUMMARIES
 
 
-def test_commands_are_listed_by_topic_each_on_one_line() -> None:
+def test_help_lists_commands_by_topic_on_one_line_each() -> None:
     lines = run("--help").out.splitlines()
     for topic, commands in BUILT_IN.items():
         start = next(number for number, line in enumerate(lines) if line.startswith(f"╭─ {topic} ─"))
@@ -80,25 +80,25 @@ def test_commands_are_listed_by_topic_each_on_one_line() -> None:
         assert lines[start + 1 + len(commands)].startswith("╰")
 
 
-def test_listing_commands_imports_none_of_them() -> None:
+def test_help_imports_no_command() -> None:
     listed, modules = run_program("--help")
     assert "calibrate" in listed
     assert not modules & HEAVY
 
 
-def test_only_the_module_of_the_command_at_hand_is_imported() -> None:
+def test_command_help_imports_only_its_own_module() -> None:
     _, modules = run_program("plan", "--help")
     assert modules & MODULES == {"langchain_cfc.cli.plan"}
 
 
 @pytest.mark.parametrize("words", [(), ("status",), ("monitor",), ("monitor", "shadow")])
-def test_help_can_be_asked_for_in_short(words: tuple[str, ...]) -> None:
+def test_short_help_flag_equals_the_long_one(words: tuple[str, ...]) -> None:
     short, long = (run(*words, flag) for flag in ("-h", "--help"))
     assert (short.code, short.out) == (0, long.out)
 
 
-def test_help_is_whole_in_80_columns() -> None:
-    for name, command in all_commands():
+def test_help_is_complete_in_80_columns() -> None:
+    for name, command in list_all_commands():
         said = run(*name.split(), "--help").out
         assert max(map(len, said.splitlines())) <= 80, name
         # Markup of consoles would swallow what stands in brackets.
@@ -110,9 +110,9 @@ def test_help_is_whole_in_80_columns() -> None:
         )
 
 
-def test_an_option_has_the_same_short_form_in_every_command() -> None:
+def test_options_have_the_same_short_form_in_every_command() -> None:
     short: dict[str, set[tuple[str, ...]]] = {}
-    for _, command in all_commands():
+    for _, command in list_all_commands():
         for one in command.params:
             for flag in one.opts:
                 if flag.startswith("--"):
@@ -121,7 +121,7 @@ def test_an_option_has_the_same_short_form_in_every_command() -> None:
     assert short["--n"] == {("-n",)}
 
 
-def test_a_shell_completes_commands_without_importing_them_and_options_of_the_one_at_hand() -> None:
+def test_shell_completion_imports_only_what_it_needs() -> None:
     def completed(words: str) -> tuple[list[str], set[str]]:
         position = str(len(words.split()) - 1)
         said, modules = run_program(
@@ -137,7 +137,7 @@ def test_a_shell_completes_commands_without_importing_them_and_options_of_the_on
 
 
 @pytest.mark.long
-def test_bash_completes_with_the_script_that_is_shown() -> None:
+def test_bash_completion_script_completes_commands_and_values() -> None:
     script = """
     source <(_LANGCHAIN_CFC_COMPLETE=source_bash langchain-cfc)
     complete -p langchain-cfc
@@ -167,7 +167,7 @@ def test_bash_completes_with_the_script_that_is_shown() -> None:
         (["monitor", "status", "--max-age-day", "3"], "--max-age-days"),
     ],
 )
-def test_a_mistyped_word_gets_a_suggestion(words: list[str], meant: str) -> None:
+def test_mistyped_commands_and_options_get_a_suggestion(words: list[str], meant: str) -> None:
     ran = run(*words)
     assert ran.code == 2
     assert meant in ran.err

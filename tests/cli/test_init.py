@@ -1,4 +1,4 @@
-"""`init` with options, and asked in a real terminal, against a real server on this machine."""
+"""`langchain-cfc init`, with options and in a real terminal, against a server on this machine."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def init(url: str, *options: str) -> Ran:
 
 
 @pytest.mark.usefixtures("folder")
-def test_from_a_file_and_a_model_to_records_an_artifact_and_an_answer(
-    url: str, facts: list[PromptRecord]
-) -> None:
+def test_init_leads_from_questions_to_an_answer(url: str, facts: list[PromptRecord]) -> None:
     ran = init(url, "-n", "3")
     assert (ran.code, ran.err) == (0, "")
     assert max(len(line) for line in ran.out.splitlines()) <= 80
@@ -78,7 +76,7 @@ def test_from_a_file_and_a_model_to_records_an_artifact_and_an_answer(
 
 
 @pytest.mark.usefixtures("folder")
-def test_as_json_it_says_what_it_looked_at(url: str) -> None:
+def test_init_json_reports_settings_and_trial_answers(url: str) -> None:
     ran = init(url, "-n", "3", "--out", "other.toml", "--json")
     assert ran.code == 0
     assert ran.data["written"] == "other.toml"
@@ -90,7 +88,7 @@ def test_as_json_it_says_what_it_looked_at(url: str) -> None:
     assert "answer.factory" not in ran.data["reasons"]
 
 
-def test_a_file_is_only_overwritten_if_asked(url: str, folder: Path) -> None:
+def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:
     (folder / "collect.toml").write_text("mine", encoding="utf-8")
     ran = init(url)
     assert ran.code == 2
@@ -100,7 +98,7 @@ def test_a_file_is_only_overwritten_if_asked(url: str, folder: Path) -> None:
     assert read_config(folder / "collect.toml").n == 10
 
 
-def test_without_a_terminal_what_is_missing_is_named(folder: Path) -> None:
+def test_init_without_a_terminal_names_missing_options(folder: Path) -> None:
     ran = run("init")
     assert (ran.code, ran.out) == (2, "")
     assert (
@@ -114,7 +112,7 @@ def test_without_a_terminal_what_is_missing_is_named(folder: Path) -> None:
     assert "frage, antwort and thema" in ran.err
 
 
-def test_where_no_answer_is_correct_the_file_is_written_and_the_answer_is_no(url: str, folder: Path) -> None:
+def test_init_exits_with_1_if_no_trial_answer_is_correct(url: str, folder: Path) -> None:
     lines = (folder / "facts.csv").read_text(encoding="utf-8").splitlines()
     wrong = [
         lines[0],
@@ -127,7 +125,7 @@ def test_where_no_answer_is_correct_the_file_is_written_and_the_answer_is_no(url
     assert (folder / "collect.toml").exists()
 
 
-def test_a_server_that_is_not_there_is_named_and_nothing_is_written(folder: Path) -> None:
+def test_init_reports_an_unreachable_server_and_writes_nothing(folder: Path) -> None:
     ran = init("http://127.0.0.1:1", "--prompt", "{question}")
     assert ran.code == 2
     assert "openai:gpt-4o-mini-2024-07-18 does not answer at http://127.0.0.1:1/v1" in ran.err
@@ -135,7 +133,7 @@ def test_a_server_that_is_not_there_is_named_and_nothing_is_written(folder: Path
 
 
 @pytest.mark.usefixtures("folder")
-def test_ask_takes_one_source_of_parts(url: str) -> None:
+def test_ask_refuses_config_together_with_other_sources_of_parts(url: str) -> None:
     assert init(url).code == 0
     for more in (("--generator", "a:b"), ("--replay", "demo")):
         ran = run("ask", "artifact.json", "x", "--config", "collect.toml", *more)
@@ -183,7 +181,7 @@ def _answer_questions(
     return shown, left
 
 
-def test_in_a_terminal_it_asks_for_what_is_not_given(url: str, folder: Path) -> None:
+def test_init_in_a_terminal_asks_for_missing_options(url: str, folder: Path) -> None:
     path = folder / "facts.csv"
     path.write_text(path.read_text(encoding="utf-8").replace("question,answer", "frage,antwort", 1), "utf-8")
     code, shown = converse(
@@ -206,7 +204,7 @@ def test_in_a_terminal_it_asks_for_what_is_not_given(url: str, folder: Path) -> 
 
 
 @pytest.mark.long
-def test_in_a_terminal_another_prompt_may_be_tried(url: str, folder: Path) -> None:
+def test_init_in_a_terminal_lets_the_user_try_another_prompt(url: str, folder: Path) -> None:
     code, shown = converse(
         [
             ("Prompt [", ""),

@@ -1,4 +1,4 @@
-"""`preview`: a first look without labels, that promises nothing and says so."""
+"""`langchain-cfc preview`: a first look at a chain, without labels and without a guarantee."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_page_in_80_columns() -> None:
+def test_preview_prints_clusters_and_shares_in_80_columns() -> None:
     ran = run("preview", "looked_at.py:chain", "questions.txt", "-n", "4")
     assert (ran.code, ran.err) == (0, "")
     assert max(map(len, ran.out.splitlines())) <= 80
@@ -67,7 +67,7 @@ def test_the_page_in_80_columns() -> None:
     assert NO_GUARANTEE in " ".join(ran.out.split())
 
 
-def test_as_json() -> None:
+def test_preview_json_lists_questions_and_clusters() -> None:
     ran = run("preview", "looked_at:chain", "questions.txt", "-n", "4", "--json")
     assert ran.code == 0
     assert [one["question"] for one in ran.data["questions"]] == [
@@ -79,7 +79,7 @@ def test_as_json() -> None:
     assert ran.data["questions"][1]["clusters"] == [{"text": "It is an easy one.", "size": 4, "score": 0.0}]
 
 
-def test_a_failed_question_is_shown_and_the_exit_code_says_so(folder: Path) -> None:
+def test_preview_exits_with_1_and_shows_a_failed_question(folder: Path) -> None:
     (folder / "questions.txt").write_text("an easy one\nfail here\n")
     ran = run("preview", "looked_at.py:chain", "questions.txt")
     assert ran.code == 1
@@ -89,7 +89,7 @@ def test_a_failed_question_is_shown_and_the_exit_code_says_so(folder: Path) -> N
     assert "an easy one" in ran.out
 
 
-def test_limit_verifier_and_answer() -> None:
+def test_preview_uses_limit_verifier_and_answer_options() -> None:
     options = ["--limit", "2", "--verifier", "looked_at:judge", "--answer", "looked_at:last_word", "--json"]
     ran = run("preview", "looked_at:chain", "questions.txt", "-n", "3", *options)
     assert [one["mean_score"] for one in ran.data["questions"]] == [0.25, 0.25]
@@ -98,7 +98,7 @@ def test_limit_verifier_and_answer() -> None:
 
 
 @pytest.mark.parametrize("name", ["questions.csv", "questions.jsonl"])
-def test_datasets_by_column(folder: Path, name: str) -> None:
+def test_preview_reads_questions_from_a_column(folder: Path, name: str) -> None:
     rows = [{"id": "1", "q": "an easy one"}, {"id": "2", "q": "a hard one"}]
     text = (
         "id,q\n" + "".join(f"{row['id']},{row['q']}\n" for row in rows)
@@ -123,7 +123,7 @@ def test_datasets_by_column(folder: Path, name: str) -> None:
         (["looked_at:chain", "questions.txt", "-n", "0"], "Invalid value"),
     ],
 )
-def test_wrong_usage_is_one_error(folder: Path, arguments: list[str], message: str) -> None:
+def test_preview_refuses_invalid_arguments(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "empty.txt").write_text("\n \n")
     (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
     ran = run("preview", *arguments)
@@ -131,7 +131,7 @@ def test_wrong_usage_is_one_error(folder: Path, arguments: list[str], message: s
     assert message in ran.err
 
 
-def test_a_file_elsewhere_is_found_and_another_module_of_its_name_is_not_taken(folder: Path) -> None:
+def test_preview_loads_chains_from_files_but_not_over_loaded_modules(folder: Path) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "looked_elsewhere.py").write_text(CHAIN)
     assert run("preview", "deep/looked_elsewhere.py:chain", "questions.txt").code == 0

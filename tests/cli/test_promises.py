@@ -1,4 +1,4 @@
-"""What the commands say of promises: inspect in half a screen, certify, bot mode."""
+"""How commands state guarantees: inspect, certify, bot mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCREEN, WIDTH = 48, 80
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
-def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
+def test_inspect_explains_the_demo_artifact_in_half_a_screen(tmp_path: Path) -> None:
     artifact = tmp_path / "demo.json"
     calibrate(
         load_recording(),
@@ -49,7 +49,7 @@ def test_inspect_explains_the_demo_in_half_a_screen(tmp_path: Path) -> None:
     assert "multiplication" not in said
 
 
-def test_certify_stores_a_certificate_that_inspect_shows(tmp_path: Path) -> None:
+def test_certify_writes_a_certificate_that_inspect_shows(tmp_path: Path) -> None:
     artifact, certified = tmp_path / "a.json", tmp_path / "certified.json"
     plain = ["--alpha", "0.2", "--features", FEATURES]
     split = ["--certification-fraction", "0.4", "--set-rule", "unique(all)"]
@@ -74,7 +74,7 @@ def test_certify_stores_a_certificate_that_inspect_shows(tmp_path: Path) -> None
     assert "--certification-fraction" in refused.err
 
 
-def test_certify_can_be_a_check(tmp_path: Path) -> None:
+def test_certify_min_kept_sets_the_exit_code(tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     options = ["--alpha", "0.2", "--certification-fraction", "0.4"]
     run("calibrate", RECORDING, "-o", artifact, *options)
@@ -83,7 +83,7 @@ def test_certify_can_be_a_check(tmp_path: Path) -> None:
     assert (passed.code, failed.code) == (0, 1)
 
 
-def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
+def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
     options = ["--max-wrong-rate", "0.15", "--test-fraction", "0.2", "--certification-fraction", "0.5"]
     made = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, *options)
@@ -107,7 +107,7 @@ def test_bot_mode_from_calibration_to_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
+def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> None:
     artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
     options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
@@ -139,7 +139,7 @@ def test_several_rates_from_calibration_to_a_report(tmp_path: Path) -> None:
     assert "every method must abstain" in words
 
 
-def test_a_flagged_prompt_is_shown_without_a_threshold(tmp_path: Path) -> None:
+def test_ask_shows_no_threshold_for_a_flagged_prompt(tmp_path: Path) -> None:
     artifact = tmp_path / "artifact.json"
     options = ["--alpha", "0.2", "--features", "group(topic)", "--allow-unattainable"]
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
@@ -149,7 +149,7 @@ def test_a_flagged_prompt_is_shown_without_a_threshold(tmp_path: Path) -> None:
     assert "inf" not in ran.out
 
 
-def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> None:
+def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path) -> None:
     artifact = tmp_path / "bot.json"
     ran = run("calibrate", RECORDING, "-o", artifact, "--features", FEATURES, "--max-wrong-rate", "0.001")
     assert ran.code == 1
@@ -173,9 +173,7 @@ def test_a_rate_out_of_reach_is_no_and_says_what_would_do(tmp_path: Path) -> Non
         (["--shift", "ratio"], "unknown name"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    options: list[str], message: str, tmp_path: Path
-) -> None:
+def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
     ran = run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options)
     assert ran.code == 2
     assert message in " ".join(ran.err.split())

@@ -1,4 +1,4 @@
-"""No text of a model, a record or a provider reaches the terminal as a command to it."""
+"""Control characters in texts of models, records and providers are escaped in the terminal."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ attempts = 1
 
 
 class Inputs(NamedTuple):
-    """Files that hold what is printed."""
+    """Files with hostile texts."""
 
     folder: Path
     records: Path
@@ -107,12 +107,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     (folder / "collect.toml").write_text(COLLECT, encoding="utf-8")
     questions = [{"id": f"{number}", "question": f"{number} {HOSTILE}"} for number in range(2)]
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)), encoding="utf-8")
-    _watch(artifact, folder / "monitor.db")
+    _fill_monitor(artifact, folder / "monitor.db")
     return Inputs(folder, records, artifact)
 
 
-def _watch(path: Path, store: Path) -> None:
-    """Keep some results of a chain that answers what is hostile."""
+def _fill_monitor(path: Path, store: Path) -> None:
+    """Store results of a chain with hostile answers in a monitor."""
     artifact = CalibrationArtifact.load(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
@@ -156,7 +156,7 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def check(ran: Ran) -> None:
+def check_no_control_characters(ran: Ran) -> None:
     for text in (ran.out, ran.err):
         assert CONTROLS.findall(text.replace("\n", "").replace("\t", "")) == []
 
@@ -166,22 +166,22 @@ def test_no_command_sends_control_characters(name: str) -> None:
     if name == "status":
         run(*COMMANDS["collect"])
     ran = run(*COMMANDS[name])
-    check(ran)
-    # The texts were printed, or nothing was tested; of long ones, tables show the beginning.
+    check_no_control_characters(ran)
+    # Control: the texts were printed; tables show the beginning of long ones.
     if name not in {"collect", "compare", "plan", "monitor", "report"}:
         assert r"Lima\x1b" in "".join((ran.out + ran.err).split())
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in {"calibrate too much", "ask"}])
-def test_json_escapes_them(name: str) -> None:
+def test_json_output_escapes_control_characters(name: str) -> None:
     ran = run(*COMMANDS[name], "--json")
-    check(ran)
+    check_no_control_characters(ran)
     assert ran.code in {0, 1}, ran.err
     assert isinstance(ran.data, (dict, list))
 
 
 @pytest.fixture
-def unbound(inputs: Inputs) -> Path:
+def unbound_artifact(inputs: Inputs) -> Path:
     """An artifact that any generator and verifier may serve."""
     path = inputs.folder / "unbound.json"
     if not path.exists():
@@ -206,17 +206,17 @@ def unbound(inputs: Inputs) -> Path:
         ("unexpected", "verifier", 2),
     ],
 )
-def test_answers_and_errors_of_models_are_shown_and_not_sent(
-    unbound: Path, generator: str, verifier: str, code: int
+def test_ask_escapes_control_characters_of_answers_and_errors(
+    unbound_artifact: Path, generator: str, verifier: str, code: int
 ) -> None:
     parts = ("--generator", f"hostile_bot:{generator}", "--verifier", f"hostile_bot:{verifier}")
-    ran = run("ask", unbound, "question", *parts)
-    check(ran)
+    ran = run("ask", unbound_artifact, "question", *parts)
+    check_no_control_characters(ran)
     assert ran.code == code
     assert r"Lima\x1b]52;c;" in "".join((ran.out + ran.err).split())
 
 
-def test_a_bug_is_shown_without_them(unbound: Path) -> None:
+def test_traceback_and_log_escape_control_characters(unbound_artifact: Path) -> None:
     program = (
         "import sys, logging, langchain_cfc.cli as cli\n"
         "import langchain_cfc.cli.ask as ask\n"
@@ -228,8 +228,12 @@ def test_a_bug_is_shown_without_them(unbound: Path) -> None:
         "cli.main()\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=unbound.parent, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=unbound_artifact.parent,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    check(Ran(ran.returncode, ran.stdout, ran.stderr))
+    check_no_control_characters(Ran(ran.returncode, ran.stdout, ran.stderr))
     assert ran.returncode == 1
     assert ran.stderr.count(r"Lima\x1b]52;c;") >= 2

@@ -1,4 +1,4 @@
-"""Wrong usage and hostile surroundings of the commands that compare: one line, exit code 2, at once."""
+"""Invalid options, full disks and missing extras: one error line and exit code 2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUICK = ("--splits", "2", "--jobs", "1", "--alpha", "0.4")
         ),
     ],
 )
-def test_what_cannot_be_done_is_said_at_once(command: tuple[str, ...], said: str) -> None:
+def test_commands_refuse_invalid_options_at_once(command: tuple[str, ...], said: str) -> None:
     ran = run(*command)
     assert ran.code == 2
     assert ran.out == ""
@@ -42,7 +42,7 @@ def test_what_cannot_be_done_is_said_at_once(command: tuple[str, ...], said: str
 
 
 @pytest.mark.long
-def test_methods_without_thresholds_have_figures_as_well(tmp_path: Path) -> None:
+def test_compare_draws_figures_for_methods_without_thresholds(tmp_path: Path) -> None:
     ran = run("compare", RECORDING, *QUICK, "--method", "TopK", "--figures", tmp_path)
     assert ran.code == 0, ran.err
     drawn = {one.stem for one in tmp_path.iterdir()}
@@ -51,7 +51,7 @@ def test_methods_without_thresholds_have_figures_as_well(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_is_no_verdict() -> None:
+def test_full_disk_exits_with_2_and_no_traceback() -> None:
     command: list[str | Path] = [
         Path(sys.executable).with_name("langchain-cfc"),
         "plan",
@@ -67,7 +67,7 @@ def test_a_full_disk_is_no_verdict() -> None:
     assert "No space left" in ran.stderr
 
 
-def test_eight_levels_fit_a_terminal() -> None:
+def test_compare_table_of_eight_levels_fits_80_columns() -> None:
     ran = run(
         "compare", RECORDING, "--splits", "2", "--jobs", "1", "--method", "TopK", "--method", "marginal"
     )
@@ -76,7 +76,7 @@ def test_eight_levels_fit_a_terminal() -> None:
     assert heading.split()[-8:] == ["0.2", "0.25", "0.3", "0.35", "0.4", "0.45", "0.5", "0.55"]
 
 
-def test_all_packages_that_a_collection_lacks_are_named_with_one_command(
+def test_collect_names_all_missing_packages_and_one_pip_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in ("filelock", "sqlalchemy", "langchain_openai"):
@@ -107,7 +107,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.param(["compare", RECORDING, "--figures", "figures"], "report", marks=pytest.mark.long),
     ],
 )
-def test_a_command_without_its_extra_says_what_to_install(
+def test_commands_without_their_extra_name_what_to_install(
     words: list[str], extra: str, artifact: Path, tmp_path: Path
 ) -> None:
     # In a process of its own: here, other tests have imported the modules of a collection already.
