@@ -1,4 +1,4 @@
-"""A server on this machine that speaks the batch interfaces of OpenAI and Anthropic, and the live ones.
+"""A server on this machine with the batch and live interfaces of OpenAI and Anthropic.
 
 It is real HTTP on a real socket, spoken to by the official clients. It counts what it charges for: answered
 lines of batches, and answered live requests.
@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong, as shares of what it may happen to.
+    """Faults of the server, as shares of the requests that they may affect.
 
     Attributes:
         errors: Lines of a batch that end with status 400 or 500.
@@ -75,7 +75,7 @@ class Log:
 
 @dataclass
 class Batch:
-    """A batch, whose results are settled when it is created: whether they are seen is another matter."""
+    """A batch; its results are determined when it is created, and served when it has ended."""
 
     id: str
     created_at: float
@@ -110,7 +110,7 @@ class Provider:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def strikes(self, kind: str) -> bool:
-        """Whether a fault strikes now."""
+        """Draw whether a fault of this kind happens now."""
         # Each kind has its own luck: how often a batch is asked for depends on the machine.
         luck = self.luck.setdefault(kind, random.Random(f"3/{kind}"))  # noqa: S311 - faults, no secrets
         struck: bool = luck.random() < getattr(self.faults, kind)
@@ -171,7 +171,7 @@ class Provider:
         }
 
     def create(self, requests: list[tuple[str, Json]], metadata: Json, *, is_openai: bool) -> Batch:
-        """A batch, and what will come of its requests."""
+        """Create a batch and determine its results."""
         now = time.time()
         batch = Batch(f"batch_{len(self.batches)}", now, len(requests), now + self.seconds, metadata)
         self.batches[batch.id] = batch
@@ -234,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
     provider: Provider
 
     def log_message(self, *details: object) -> None:
-        """Nothing: standard error belongs to the test."""
+        """Log nothing, to keep standard error for the test."""
 
     def do_GET(self) -> None:
         self._serve(b"")
@@ -390,7 +390,7 @@ def serve(provider: Provider) -> Iterator[str]:
         request_queue_size = 256
 
         def handle_error(self, *details: object) -> None:
-            """Nothing: clients leave when they like."""
+            """Ignore errors of clients that disconnect."""
 
     with Server(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -412,7 +412,7 @@ def _serve_alone(seconds: float, faults: Faults, parent: Connection) -> None:
 
 @contextmanager
 def serve_in_process(seconds: float, faults: Faults, log: Log) -> Iterator[str]:
-    """Serve in a process of its own, which survives clients that are killed; fill the log at the end."""
+    """Serve in another process, which survives killed clients; fill the log at the end."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve_alone, args=(seconds, faults, theirs), daemon=True)

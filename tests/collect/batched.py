@@ -1,4 +1,4 @@
-"""A collection through batches by the command line's code, in a process of its own, which is killed."""
+"""A collection through batches by the code of the command line, in a process that tests kill."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_judge(**arguments: Any) -> ModelJudge:
 
 
 def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None:
-    """Collect, or go on with it; `forgets` does not write what is submitted, to see that it shows."""
+    """Start or resume the collection; `forgets` does not record submitted batches, as a control."""
     os.environ["NO_PROXY"] = "127.0.0.1"
     dataset = Path(path).with_suffix(".jsonl")
     if not dataset.exists():

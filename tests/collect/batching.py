@@ -1,4 +1,4 @@
-"""Collections through batches in small: models at a server, runs, kills, and what a run must leave."""
+"""Small collections through batches: models at the test server, runs, simulated kills, and checks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def examples(size: int) -> list[Example]:
     ]
 
 
-def chat(kind: Kind, url: str) -> Any:
+def make_model(kind: Kind, url: str) -> Any:
     """A chat model of a provider, at the server."""
     common: dict[str, Any] = {"api_key": "none", "max_retries": 0}
     if kind == "openai":
@@ -54,8 +54,8 @@ def chat(kind: Kind, url: str) -> Any:
 
 
 @dataclass
-class Told:
-    """What people were told."""
+class Messages:
+    """Messages that a collection has shown."""
 
     lines: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
@@ -63,8 +63,8 @@ class Told:
 
 
 @contextmanager
-def hasty() -> Iterator[None]:
-    """Waits of seconds and minutes, as for real providers, would be most of the tests."""
+def shorten_waits() -> Iterator[None]:
+    """Wait for fractions of a second instead of seconds and minutes."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(submission, "WAIT_TIMES", WAIT_TIMES))
         # The clients' own retries wait for seconds, and those above them do the same work.
@@ -82,14 +82,14 @@ def run(
     parts: Components,
     size: int,
     *,
-    told: Told | None = None,
+    told: Messages | None = None,
     budget: Budget | None = None,
     begun: Callable[[Any], None] | None = None,
     retry_failed: bool = False,
     **policy: Any,
 ) -> CollectionResult:
     """Collect through batches."""
-    told = told or Told()
+    told = told or Messages()
 
     def note(status: Any) -> None:
         if status.waiting is not None:
@@ -107,23 +107,26 @@ def run(
     return asyncio.run(acollect(examples(size), parts, path, options))
 
 
-def by_match(url: str, kind: Kind = "openai") -> Components:
-    """Candidates of a model, and nothing else that is asked."""
+def make_components(url: str, kind: Kind = "openai") -> Components:
+    """Components of which only the generator sends requests."""
     return Components(
-        chat(kind, url), SequenceProbability() if kind == "openai" else flat, NormalisedMatch(), N
+        make_model(kind, url),
+        SequenceProbability() if kind == "openai" else score_by_slot,
+        NormalisedMatch(),
+        N,
     )
 
 
-def flat(prompt: Any, candidates: list[Any]) -> list[float]:
-    """A verifier that asks nothing."""
+def score_by_slot(prompt: Any, candidates: list[Any]) -> list[float]:
+    """A verifier that sends no requests."""
     del prompt
     return [slot / 8 for slot in range(len(candidates))]
 
 
-def check(
+def check_collection(
     path: str | Path, provider: Provider, ended: CollectionResult, size: int, in_flight: int = 0
 ) -> None:
-    """Exactly n candidates of each prompt, all different ones, and a ledger that is the server's."""
+    """Check that each prompt has n different candidates, and that usage equals the server's log."""
     assert ended.complete
     assert ended.status.labelled == size
     with Store(path) as store:
@@ -144,30 +147,30 @@ def check(
     assert ended.status.usage.tokens == usage.tokens
 
 
-def check_but_for_lost_lines(
+def check_collection_with_lost_lines(
     path: str | Path, provider: Provider, ended: CollectionResult, size: int
 ) -> None:
-    """The same, where the provider charges for lines and does not deliver them."""
+    """The same check if the provider charges for lines that it does not deliver."""
     assert provider.log.struck["missing"] > 0
     provider.log.lines["lost"] -= provider.log.struck["missing"]
-    check(path, provider, ended, size)
+    check_collection(path, provider, ended, size)
     provider.log.lines["lost"] = 0
 
 
-class Killed(BaseException):
-    """In place of a kill: nothing that comes after it is done."""
+class SimulatedKill(BaseException):
+    """Raised in place of a kill, so that no later step is done."""
 
 
 @contextmanager
 def kill_at(where: str) -> Iterator[None]:
-    """Kill when a step is done, but for those that only begin."""
+    """Raise `SimulatedKill` after a step, or at the start of steps that cannot be left otherwise."""
     owner: Any = {
         "_save_id": Submissions,
         "write_answers": OpenRequests,
         "set_ended": batches,
     }.get(where)
     if owner is not None:
-        with mock.patch.object(owner, where, side_effect=Killed):
+        with mock.patch.object(owner, where, side_effect=SimulatedKill):
             yield
         return
     with ExitStack() as stack:
@@ -177,14 +180,14 @@ def kill_at(where: str) -> Iterator[None]:
 
                 def killed_while_reading(*given: Any, step: Any = step) -> Any:
                     del given, step
-                    raise Killed
+                    raise SimulatedKill
 
                 stack.enter_context(mock.patch.object(provider, where, killed_while_reading))
                 continue
 
             async def killed(*given: Any, step: Any = step) -> None:
                 await step(*given)
-                raise Killed
+                raise SimulatedKill
 
             stack.enter_context(mock.patch.object(provider, where, killed))
         yield

@@ -1,4 +1,4 @@
-"""A chain whose answers are sentences, right and wrong by what they say, with all that is asked counted."""
+"""A chain whose answers are lines that state whether they are right, and that counts all requests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def find_lines(answer: str) -> list[Span]:
 
 
 def score_text(text: str) -> float:
-    """A score that tells right from wrong now and then."""
+    """A score between 0 and 1 that is correlated with the label."""
     return (zlib.crc32(text.encode()) % 101 + 50 * ("wrong" in text)) / 200
 
 

@@ -1,6 +1,6 @@
-"""Stores of these tests are in memory: they wait for the disk at each step, which would be most of the time.
+"""Stores of these tests are in memory, since waiting for the disk would be most of their time.
 
-What they ask of the disk is the same, and tested: `test_commits_are_durable_and_readers_are_not_held_up`.
+What they ask of the disk is the same, and tested: `test_store_uses_wal_and_full_synchronous_commits`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A collection in a process of its own, which others kill: `python -m tests.collect.crashing STORE LOG`.
+"""A collection in a process of its own, which tests kill: `python -m tests.collect.crashing STORE LOG`.
 
 Every call of the generator is noted in a file before it is answered, so that what was paid for is known
 whatever becomes of the process.
@@ -31,7 +31,7 @@ def examples(size: int = PROMPTS) -> list[Example]:
     ]
 
 
-def parts(log: Path, seconds: float = _SECONDS) -> Components:
+def make_parts_noting_calls(log: Path, seconds: float = _SECONDS) -> Components:
     """Candidates of which the first is right; the calls are noted in a file."""
 
     async def generator(prompt: str) -> str:
@@ -51,13 +51,13 @@ def parts(log: Path, seconds: float = _SECONDS) -> Components:
     return Components(generator, verifier, labeler, N)
 
 
-def calls(log: Path) -> Counter[str]:
-    """How often each prompt was asked; the last line may be torn."""
+def count_calls(log: Path) -> Counter[str]:
+    """Count the calls for each prompt; the last line of the log may be incomplete."""
     return Counter(log.read_text().splitlines()) if log.exists() else Counter()
 
 
 def quiet(notice: str) -> None:
-    """All candidates of a prompt are the same here, as those who watch would say."""
+    """Ignore notices: here, all candidates of a prompt are equal."""
     del notice
 
 
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     store, log = sys.argv[1:]
     collect(
         examples(),
-        parts(Path(log)),
+        make_parts_noting_calls(Path(log)),
         store,
         CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
     )

@@ -1,4 +1,4 @@
-"""Stores with something of everything in them, and damage to their files."""
+"""Stores with prompts at every stage, and ways to damage their files."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ def make_store(path: Path, size: int) -> None:
 
 
 @dataclass(frozen=True)
-class Read:
+class StoreContents:
     """All that calibration, export and a further run read of a store."""
 
     tables: tuple[Any, ...]
     rest: tuple[Any, ...]
 
     @classmethod
-    def of(cls, path: Path) -> Read:
+    def of(cls, path: Path) -> StoreContents:
         with Store(path) as store:
             table = store.table(["p"])
             arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
@@ -113,7 +113,7 @@ class Read:
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Read)
+            isinstance(other, StoreContents)
             and self.rest == other.rest
             and all(np.array_equal(one, two) for one, two in zip(self.tables, other.tables, strict=True))
         )
@@ -121,7 +121,7 @@ class Read:
     __hash__ = None  # type: ignore[assignment]  # arrays have none
 
 
-def flips(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], None]]:
+def flip_bits(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], None]]:
     """Single bits, spread evenly over a file of so many bytes."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     for number in range(count):
@@ -134,7 +134,7 @@ def flips(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], No
         yield flip
 
 
-def overwritten_pages(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], None]]:
+def overwrite_pages(size: int, count: int, seed: int) -> Iterator[Callable[[bytearray], None]]:
     """Whole pages that hold zeros, noise or what stands on another page."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     pages = size // PAGE
@@ -148,13 +148,13 @@ def _overwrite(at: int, other: int, filling: bytes | None, content: bytearray) -
     content[at : at + PAGE] = content[other : other + PAGE] if filling is None else filling
 
 
-def outcomes(path: Path, damage: Iterator[Callable[[bytearray], None]]) -> Counter[str]:
+def count_outcomes(path: Path, damage: Iterator[Callable[[bytearray], None]]) -> Counter[str]:
     """How often a damaged copy is read as the original, refused, or neither.
 
     Returns:
         Counts of `same`, `refused`, `silent` (something else was read) and of untyped errors by name.
     """
-    original, reference = path.read_bytes(), Read.of(path)
+    original, reference = path.read_bytes(), StoreContents.of(path)
     copy, found = path.with_name("damaged.db"), Counter[str]()
     for change in damage:
         content = bytearray(original)
@@ -163,7 +163,7 @@ def outcomes(path: Path, damage: Iterator[Callable[[bytearray], None]]) -> Count
             beside.unlink()
         copy.write_bytes(content)
         try:
-            found["same" if Read.of(copy) == reference else "silent"] += 1
+            found["same" if StoreContents.of(copy) == reference else "silent"] += 1
         except CFCError:
             found["refused"] += 1
         except Exception as error:  # noqa: BLE001 - what is counted

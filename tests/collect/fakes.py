@@ -1,4 +1,4 @@
-"""Collections in small: prompts, an executor that does as it is told, and runs of both."""
+"""Small collections: prompts, a scripted executor, and a function that runs both."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MemoryJournal:
     announced: int = 0
 
     def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
-        """Those that were drawn for the same."""
+        """Return the candidates that were drawn in the same context."""
         if context != self.context:
             self.drawn, self.context = {}, context
         return dict(self.drawn)
@@ -73,11 +73,11 @@ class MemoryJournal:
         self.taken.append(usage)
 
     def discard_draws(self) -> None:
-        """None of them."""
+        """Forget all candidates."""
         self.drawn = {}
 
     def announce(self, requests: int) -> None:
-        """So many more."""
+        """Count announced requests."""
         self.announced += requests
 
     def record_lost_request(self) -> None:
@@ -85,12 +85,12 @@ class MemoryJournal:
         self.lost += 1
 
     async def flush(self) -> None:
-        """At once."""
+        """Do nothing: everything is kept at once."""
 
 
 @dataclass
 class FakeExecutor:
-    """Draws, scores and labels as it is told, and counts what it did.
+    """An executor with scripted draws, scores and labels that counts its calls.
 
     Attributes:
         texts: The n candidates of a prompt.
@@ -113,7 +113,7 @@ class FakeExecutor:
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Whatever makes other records."""
+        """The settings that determine the records."""
         return {"n": N, "generator": {"id": "told"}, "verifier": {}, "labeler": {}, "answer": None}
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
@@ -122,7 +122,7 @@ class FakeExecutor:
         return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
 
     async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
-        """Nothing: these are whole answers."""
+        """Fail: these are whole answers."""
         del answer, journal
         raise AssertionError
 
@@ -180,7 +180,7 @@ def run(
     begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - nobody wants it
     progress: Callable[[CollectionStatus], None] = lambda standing: None,  # noqa: ARG005 - as above
 ) -> Ran:
-    """Work on the prompts of a store, and on so many more."""
+    """Run a collection on the prompts of a store and on `size` prompts that are added."""
     notices: list[str] = []
 
     async def worked() -> Ran:

@@ -1,4 +1,4 @@
-"""A collection over HTTP in a process of its own, which is killed; imported once, by a server that forks."""
+"""A collection over HTTP in a process that tests kill; imported once, by a fork server."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def examples(size: int) -> list[Example]:
 
 
 def ignore_notice(notice: str) -> None:
-    """Nobody need know."""
+    """Ignore a notice."""
     del notice
 
 
 def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -> None:
-    """Collect, or go on with it, by the command line's code: its signals, its exit codes.
+    """Start or resume a collection by the code of the command line, with its signals and exit codes.
 
     Args:
         url: Of the server.
@@ -87,14 +87,14 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
 
 
 def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
-    """Collect, or go on with it.
+    """Start or resume a collection.
 
     Args:
         url: Of the server.
         path: Of the store.
         size: Number of prompts.
         finished: Shared memory for the number of prompts that are finished.
-        breaking: What is wrong with this one, to see that it shows.
+        breaking: A deliberate fault, for the negative controls.
     """
 
     def tell(standing: CollectionStatus) -> None:
@@ -116,8 +116,8 @@ def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: 
 
 
 @contextmanager
-def torn() -> Iterator[None]:
-    """Every statement is committed by itself, and takes a moment."""
+def commit_statement_by_statement() -> Iterator[None]:
+    """Commit every statement separately, and slowly."""
 
     def one_by_one(connection: Connection, writes: Iterable[Write]) -> None:
         for write in writes:
@@ -130,8 +130,8 @@ def torn() -> Iterator[None]:
 
 
 @contextmanager
-def late() -> Iterator[None]:
-    """What is submitted waits for the end of the run, and only seems to be on disk."""
+def write_at_the_end() -> Iterator[None]:
+    """Report writes as done at once, but write them at the end of the run."""
     held: list[list[Write]] = []
     submit, close = Writer.submit, Writer.close
 
@@ -151,4 +151,8 @@ def late() -> Iterator[None]:
         yield
 
 
-BREAKING: dict[Break | None, Callable[[], Any]] = {None: nullcontext, "torn": torn, "late": late}
+BREAKING: dict[Break | None, Callable[[], Any]] = {
+    None: nullcontext,
+    "torn": commit_statement_by_statement,
+    "late": write_at_the_end,
+}

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own on this machine, thrown away afterwards.
+"""A temporary PostgreSQL server on this machine.
 
 Debian's packages bring the programs: `apt-get install postgresql`. No service need run.
 """
@@ -48,7 +48,7 @@ class Server:
         self._begun("initdb", "-U", _USER, "-A", "trust", "-E", "UTF8", "--no-sync").wait()
 
     def start(self) -> None:
-        """Run, and wait until it can be asked."""
+        """Start the server, and wait until it answers."""
         # Commits are as durable as on any server: fsync is on.
         self._process = self._begun(
             "postgres", "-k", str(self._folder), "-h", "127.0.0.1", "-p", str(self.port)

@@ -1,4 +1,4 @@
-"""Calls that are made again, what is waited for between two, and the turns that they wait for."""
+"""Retries, the waits between them, and rate limits of calls."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from tests.collect.fakes import MemoryJournal
-from tests.collect.virtual import virtually
+from tests.collect.virtual import run_in_virtual_time
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
 
 FREE = CallLimits()
 
 
-def error_of_client(fault: Fault | None, **settings: Any) -> Exception:
-    """What a client makes of a fault."""
+def catch_client_error(fault: Fault | None, **settings: Any) -> Exception:
+    """Return the error that the client raises on a fault of the server."""
     script = Script({"where?": [Answer("there")]}, faults=[] if fault is None else [fault])
     client: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, **settings}
     with serving(script) as url:
@@ -43,7 +43,7 @@ def error_of_client(fault: Fault | None, **settings: Any) -> Exception:
     return error.value
 
 
-# What passes by itself
+# Transient failures
 
 
 @pytest.mark.parametrize(
@@ -66,21 +66,21 @@ def error_of_client(fault: Fault | None, **settings: Any) -> Exception:
         ("no choices", False),
     ],
 )
-def test_failures_of_a_real_client_are_told_apart(kind: str, passes: bool) -> None:
-    error = error_of_client(Fault(kind))
+def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: bool) -> None:
+    error = catch_client_error(Fault(kind))
     assert is_transient(error) == passes, repr(error)
-    # What our own errors are made of counts.
+    # The cause of our own errors counts.
     wrapped = VerifierError("the verifier failed")
     wrapped.__cause__ = error
     assert is_transient(wrapped) == passes
 
 
-def test_a_server_that_is_slow_or_away_may_come_back() -> None:
-    assert is_transient(error_of_client(Fault("slow", seconds=5.0), timeout=0.05))
-    assert is_transient(error_of_client(None, base_url="http://127.0.0.1:9/v1"))
+def test_is_transient_accepts_timeouts_and_refused_connections() -> None:
+    assert is_transient(catch_client_error(Fault("slow", seconds=5.0), timeout=0.05))
+    assert is_transient(catch_client_error(None, base_url="http://127.0.0.1:9/v1"))
 
 
-def test_what_is_no_failure_of_a_connection_is_not_repeated() -> None:
+def test_is_transient_accepts_connection_and_timeout_errors_only() -> None:
     for error in (
         ValueError("x"),
         KeyError("x"),
@@ -96,27 +96,27 @@ def test_what_is_no_failure_of_a_connection_is_not_repeated() -> None:
         ServingTimeoutError("late"),
     ):
         assert is_transient(passing)
-    for outcome in ("text", None, 429, True):
-        assert not is_transient(outcome)
+    for result in ("text", None, 429, True):
+        assert not is_transient(result)
 
 
-class OfGoogle(Exception):  # noqa: N818 - named like a client's
+class ErrorWithCode(Exception):  # noqa: N818 - named like a client's
     def __init__(self, code: Any) -> None:
         self.code = code
 
 
-def test_a_status_is_found_under_any_of_its_names() -> None:
-    assert is_transient(OfGoogle(429))
-    assert not is_transient(OfGoogle(403))
+def test_is_transient_reads_the_status_from_a_code_attribute() -> None:
+    assert is_transient(ErrorWithCode(429))
+    assert not is_transient(ErrorWithCode(403))
     # A text, or a boolean, is no status.
-    assert not is_transient(OfGoogle("429"))
-    assert not is_transient(OfGoogle(code=True))
+    assert not is_transient(ErrorWithCode("429"))
+    assert not is_transient(ErrorWithCode(code=True))
 
 
-# How long a server asks to be left alone
+# Waits that a server asks for
 
 
-class Asking(Exception):  # noqa: N818 - named like a client's
+class RateLimitError(Exception):
     """A failure with headers."""
 
     def __init__(self, headers: dict[str, str]) -> None:
@@ -138,10 +138,12 @@ class Asking(Exception):  # noqa: N818 - named like a client's
         ({}, None),
     ],
 )
-def test_what_a_server_asks_for_is_read(headers: dict[str, str], seconds: float | None) -> None:
-    assert read_retry_after(Asking(headers)) == seconds
+def test_read_retry_after_reads_seconds_milliseconds_and_dates(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert read_retry_after(RateLimitError(headers)) == seconds
     wrapped = VerifierError("failed")
-    wrapped.__cause__ = Asking(headers)
+    wrapped.__cause__ = RateLimitError(headers)
     assert read_retry_after(wrapped) == seconds
 
 
@@ -155,26 +157,26 @@ def test_what_a_server_asks_for_is_read(headers: dict[str, str], seconds: float 
         lambda when: format(when, "%a, %d %b %Y %H:%M:%S -0000"),
     ],
 )
-def test_a_date_is_as_far_as_it_is_away(written: Callable[[datetime], str]) -> None:
+def test_read_retry_after_accepts_every_form_of_a_date(written: Callable[[datetime], str]) -> None:
     when = datetime.now(tz=timezone.utc) + timedelta(seconds=100)
-    found = read_retry_after(Asking({"Retry-After": written(when)}))
+    found = read_retry_after(RateLimitError({"Retry-After": written(when)}))
     # It is written in whole seconds.
     assert found is not None
     assert 90 < found <= 100
 
 
-def test_without_headers_no_wait_is_asked_for() -> None:
+def test_read_retry_after_returns_none_without_headers() -> None:
     assert read_retry_after(ValueError("x")) is None
     assert read_retry_after("an answer") is None
-    error = error_of_client(Fault("status 429", seconds=3.0))
+    error = catch_client_error(Fault("status 429", seconds=3.0))
     assert read_retry_after(error) == 3.0
 
 
-# Calls that are made again
+# Retries
 
 
-class Failing:
-    """Fails so many times, then answers.
+class FailingCall:
+    """A call that raises given errors first and then returns its argument.
 
     Args:
         *errors: What it fails with.
@@ -191,14 +193,14 @@ class Failing:
         return item
 
 
-def outcome(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
-    """What came of a call, and the virtual seconds that it took."""
-    return virtually(StageCalls(repeated, MemoryJournal()).aoutcome(call, "item", within))
+def run_call(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
+    """Return the result or error of a call, and the virtual seconds that it took."""
+    return run_in_virtual_time(StageCalls(repeated, MemoryJournal()).aoutcome(call, "item", within))
 
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The seconds between calls, which are not waited for."""
+    """The seconds between attempts, which are recorded instead of waited for."""
     found: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -208,36 +210,37 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def test_a_call_is_made_again_until_it_succeeds(waits: list[float]) -> None:
-    call = Failing(Asking({}), ConnectionError())
-    assert outcome(RetryPolicy(), call)[0] == "item"
+def test_stage_calls_retry_until_a_call_succeeds(waits: list[float]) -> None:
+    call = FailingCall(RateLimitError({}), ConnectionError())
+    assert run_call(RetryPolicy(), call)[0] == "item"
     assert call.calls == 3
     assert len(waits) == 2
 
 
-def test_the_last_failure_is_the_outcome(waits: list[float]) -> None:
+def test_stage_calls_return_the_last_error_after_max_attempts(waits: list[float]) -> None:
     errors = [ConnectionError(str(number)) for number in range(9)]
     for most in (1, 2, 5):
         waits.clear()
-        call = Failing(*errors)
-        assert outcome(RetryPolicy(most), call)[0] is errors[most - 1]
+        call = FailingCall(*errors)
+        assert run_call(RetryPolicy(most), call)[0] is errors[most - 1]
         assert call.calls == most
         assert len(waits) == most - 1
 
 
-def test_what_does_not_pass_is_not_repeated(waits: list[float]) -> None:
-    refused = OfGoogle(401)
-    call = Failing(ConnectionError(), refused, ConnectionError())
-    assert outcome(RetryPolicy(), call)[0] is refused
+def test_stage_calls_do_not_retry_a_permanent_error(waits: list[float]) -> None:
+    refused = ErrorWithCode(401)
+    call = FailingCall(ConnectionError(), refused, ConnectionError())
+    assert run_call(RetryPolicy(), call)[0] is refused
     assert call.calls == 2
     assert len(waits) == 1
 
 
-def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
+def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(waits: list[float]) -> None:
     for seed in range(300):
         random.seed(seed)
-        outcome(
-            RetryPolicy(max_attempts=7, initial_wait=1.0, max_wait=10.0), Failing(*[ConnectionError()] * 7)
+        run_call(
+            RetryPolicy(max_attempts=7, initial_wait=1.0, max_wait=10.0),
+            FailingCall(*[ConnectionError()] * 7),
         )
     # Between calls k and k + 1 uniform in [0, min(2^(k - 1), 10)]. The largest of 300 is below nine tenths of
     # the end with probability 0.9^300 < 2e-14, the smallest above a tenth with as little.
@@ -247,16 +250,18 @@ def test_waits_grow_with_full_jitter_and_are_capped(waits: list[float]) -> None:
         assert 0.0 <= min(found) < 0.1 * end
 
 
-def test_no_call_comes_sooner_than_the_server_asked(waits: list[float]) -> None:
+def test_retry_waits_for_retry_after_up_to_max_wait(waits: list[float]) -> None:
     for _ in range(50):
-        outcome(RetryPolicy(max_attempts=2, initial_wait=1.0), Failing(Asking({"Retry-After": "30"})))
+        run_call(
+            RetryPolicy(max_attempts=2, initial_wait=1.0), FailingCall(RateLimitError({"Retry-After": "30"}))
+        )
     assert set(waits) == {30.0}
     waits.clear()
-    outcome(RetryPolicy(max_attempts=2, max_wait=5.0), Failing(Asking({"Retry-After": "3600"})))
+    run_call(RetryPolicy(max_attempts=2, max_wait=5.0), FailingCall(RateLimitError({"Retry-After": "3600"})))
     assert waits == [5.0]
 
 
-def test_a_real_servers_wish_is_heard() -> None:
+def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
     script = Script({"where?": [Answer("there")]}, faults=[Fault("status 429", on={0}, seconds=1.0)])
     begun = time.monotonic()
     with serving(script) as url:
@@ -271,7 +276,7 @@ def test_a_real_servers_wish_is_heard() -> None:
     assert len(script.requests) == 2
 
 
-def test_a_call_that_hangs_is_given_up_and_made_again() -> None:
+def test_stage_calls_retry_a_call_that_times_out() -> None:
     begun: list[None] = []
 
     async def hang_once(item: Any) -> Any:
@@ -280,35 +285,35 @@ def test_a_call_that_hangs_is_given_up_and_made_again() -> None:
             await asyncio.sleep(1000)
         return item
 
-    found, seconds = outcome(RetryPolicy(timeout=5.0, initial_wait=1.0), hang_once)
+    found, seconds = run_call(RetryPolicy(timeout=5.0, initial_wait=1.0), hang_once)
     assert found == "item"
     assert 5.0 <= seconds <= 6.0
 
 
-def test_a_call_that_always_hangs_says_for_how_long() -> None:
+def test_call_that_always_times_out_reports_the_timeout() -> None:
     async def hang(item: Any) -> None:
         del item
         await asyncio.sleep(1000)
 
     limit = ConcurrencyLimiter(1)
-    found, _ = outcome(RetryPolicy(max_attempts=2, timeout=5.0), hang, CallLimits(limit))
+    found, _ = run_call(RetryPolicy(max_attempts=2, timeout=5.0), hang, CallLimits(limit))
     assert isinstance(found, TimeoutError)
     assert str(found) == "no answer within 5 seconds"
     assert limit._free == 1
 
 
 @pytest.mark.parametrize("timeout", [None, 5.0])
-def test_a_time_limit_of_the_users_own_is_an_outcome_as_well(timeout: float | None) -> None:
+def test_timeout_raised_by_the_call_itself_is_returned_as_its_outcome(timeout: float | None) -> None:
     # It says nothing, as that of `asyncio.timeout`.
-    call = Failing(*[asyncio.TimeoutError()] * 3)
-    found, _ = outcome(RetryPolicy(max_attempts=3, timeout=timeout), call)
+    call = FailingCall(*[asyncio.TimeoutError()] * 3)
+    found, _ = run_call(RetryPolicy(max_attempts=3, timeout=timeout), call)
     assert isinstance(found, TimeoutError)
     assert str(found).startswith("no answer")
     assert call.calls == 3
 
 
 @pytest.mark.parametrize("after", [0.5, 3.0])
-def test_cancellation_passes_and_releases_the_permit(after: float) -> None:
+def test_cancelling_a_call_releases_its_permit(after: float) -> None:
     limit, calls = ConcurrencyLimiter(1), 0
 
     async def fail_slowly(item: Any) -> None:
@@ -328,17 +333,17 @@ def test_cancellation_passes_and_releases_the_permit(after: float) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await going
 
-    virtually(cancelled())
+    run_in_virtual_time(cancelled())
     assert calls == 1
     assert limit._free == 1
 
 
-def test_no_permit_is_held_between_two_calls() -> None:
+def test_waiting_between_attempts_holds_no_permit() -> None:
     limit = ConcurrencyLimiter(1)
     order: list[str] = []
 
     async def both() -> None:
-        first = Failing(ConnectionError())
+        first = FailingCall(ConnectionError())
 
         async def note(item: str) -> str:
             order.append(item)
@@ -349,17 +354,17 @@ def test_no_permit_is_held_between_two_calls() -> None:
         with mock.patch("random.uniform", max):
             await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
 
-    virtually(both())
+    run_in_virtual_time(both())
     assert order == ["first", "second", "first"]
 
 
-# Turns
+# Rate limits
 
 
-def test_requests_keep_their_rate() -> None:
+def test_requests_per_second_limits_the_rate_of_calls() -> None:
     async def calls() -> None:
         repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy(), MemoryJournal())
-        await asyncio.gather(*(repeated.aoutcome(Failing(), number, FREE) for number in range(60)))
+        await asyncio.gather(*(repeated.aoutcome(FailingCall(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
     asyncio.run(calls())
@@ -372,8 +377,8 @@ RATE, LATENCY, STAGES, CALLS, LARGEST = 1000.0, 2.0, 6, 5, 900
 SILENT = 1
 
 
-async def spend_tokens(turns: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
-    """When calls began, and the tokens that each took, for stages several of which go on at once."""
+async def spend_tokens(limiter: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
+    """Run concurrent stages; return when calls began, and the tokens that each took."""
     chance = random.Random(seed)  # noqa: S311 - a simulation
     found: list[tuple[float, int]] = []
     left = iter(range(stages))
@@ -386,7 +391,7 @@ async def spend_tokens(turns: TokenRateLimiter, seed: int, stages: int = 300) ->
     async def work() -> None:
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
-            billed = StageCalls(RetryPolicy(rate_limiters=(turns,)), MemoryJournal())
+            billed = StageCalls(RetryPolicy(rate_limiters=(limiter,)), MemoryJournal())
             await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 
@@ -394,14 +399,14 @@ async def spend_tokens(turns: TokenRateLimiter, seed: int, stages: int = 300) ->
     return found
 
 
-class Forgetful(TokenRateLimiter):
-    """Gives back nothing for calls that answered nothing, as if they had not been charged."""
+class UnsettledLimiter(TokenRateLimiter):
+    """Does not settle calls without an answer, as if they had not been charged."""
 
     def settle(self, calls: int, tokens: int) -> None:
         super().settle(calls - SILENT, tokens)
 
 
-def excess(found: list[tuple[float, int]]) -> float:
+def compute_largest_excess(found: list[tuple[float, int]]) -> float:
     """The most tokens that were begun within any length of time beyond what the rate allows for it."""
     most = lowest = total = 0.0
     for when, tokens in found:
@@ -412,40 +417,40 @@ def excess(found: list[tuple[float, int]]) -> float:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_tokens_keep_their_rate_and_use_it(seed: int) -> None:
-    found, seconds = virtually(spent_with(TokenRateLimiter, seed))
-    # What is in flight, and not settled yet, is known to nobody: so many stages, of so many calls.
-    assert excess(found) <= STAGES * (CALLS - SILENT) * LARGEST
-    # Nor are calls held up for nothing. At the end, stages that wait no more for turns take a latency.
+def test_token_rate_limiter_keeps_and_uses_its_rate(seed: int) -> None:
+    found, seconds = run_in_virtual_time(spend_tokens_with(TokenRateLimiter, seed))
+    # The limiter does not know the tokens of calls in flight.
+    assert compute_largest_excess(found) <= STAGES * (CALLS - SILENT) * LARGEST
+    # Nor does it hold up calls needlessly; the last stages take a latency.
     total = sum(tokens for _, tokens in found)
     assert seconds <= 1.05 * total / RATE + 2 * LATENCY
-    # Whoever forgets that a call without an answer was charged as well, is slower by its share.
-    _, slower = virtually(spent_with(Forgetful, seed))
+    # Control: without settling calls that had no answer, it is slower by their share.
+    _, slower = run_in_virtual_time(spend_tokens_with(UnsettledLimiter, seed))
     assert slower > 1.15 * total / RATE
 
 
-async def spent_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
+async def spend_tokens_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
     return await spend_tokens(kind(RATE), seed)
 
 
-def test_a_turn_is_not_waited_for_unless_asked() -> None:
-    turns = TokenRateLimiter(1.0)
-    assert turns.acquire(blocking=False)
-    turns.settle(1, 60)
-    assert not turns.acquire(blocking=False)
+def test_token_rate_limiter_does_not_block_unless_asked() -> None:
+    limiter = TokenRateLimiter(1.0)
+    assert limiter.acquire(blocking=False)
+    limiter.settle(1, 60)
+    assert not limiter.acquire(blocking=False)
 
     async def taken() -> bool:
-        return await turns.aacquire(blocking=False)
+        return await limiter.aacquire(blocking=False)
 
     assert not asyncio.run(taken())
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**6)), max_size=20))
-def test_whatever_is_settled_the_charge_is_no_nonsense(settled: list[tuple[int, int]]) -> None:
-    turns = TokenRateLimiter(1e9)
+def test_token_rate_limiter_charge_is_never_negative(settled: list[tuple[int, int]]) -> None:
+    limiter = TokenRateLimiter(1e9)
     for calls, tokens in settled:
-        assert turns.acquire(blocking=True)
-        turns.settle(calls, tokens)
-        assert turns._settled.mean >= 0.0
-        assert turns._charged.calls >= 0
-        assert turns._charged.tokens >= -1e-6
+        assert limiter.acquire(blocking=True)
+        limiter.settle(calls, tokens)
+        assert limiter._settled.mean >= 0.0
+        assert limiter._charged.calls >= 0
+        assert limiter._charged.tokens >= -1e-6

@@ -1,4 +1,4 @@
-"""Collections through providers' batches, against a server that speaks their interfaces and counts."""
+"""Collections through batches, against a server that counts what it charges for."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Provider, 
 from tests.collect.batching import (
     CONCURRENCY,
     PRICE,
-    Killed,
     Kind,
+    Messages,
     N,
-    Told,
-    by_match,
-    chat,
-    check,
-    check_but_for_lost_lines,
+    SimulatedKill,
+    check_collection,
+    check_collection_with_lost_lines,
     examples,
-    flat,
-    hasty,
     kill_at,
+    make_components,
+    make_model,
     run,
+    score_by_slot,
+    shorten_waits,
 )
 from tests.collect.fakes import FakeExecutor
 from tests.concurrency import wait_until_async
@@ -59,17 +59,17 @@ SIZE = 8
 
 
 @pytest.fixture(autouse=True)
-def no_waits() -> Iterator[None]:
-    with hasty():
+def short_waits() -> Iterator[None]:
+    with shorten_waits():
         yield
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_all_draws_come_as_one_batch(tmp_path: Path, kind: Kind) -> None:
-    provider, told = Provider(seconds=0.1), Told()
+def test_collect_through_batches_submits_all_draws_as_one_batch(tmp_path: Path, kind: Kind) -> None:
+    provider, told = Provider(seconds=0.1), Messages()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE, told=told)
-    check(tmp_path / "store.db", provider, ended, SIZE)
+        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE, told=told)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [SIZE * N]
     assert provider.log.live.total() == 0
     assert told.lines[0].startswith(
@@ -79,26 +79,26 @@ def test_all_draws_come_as_one_batch(tmp_path: Path, kind: Kind) -> None:
     assert any("batch_0: 0 of 24 requests" in one for one in told.waiting)
 
 
-def test_stages_come_out_as_batches_of_two_providers(tmp_path: Path) -> None:
+def test_draws_and_scores_are_batched_at_two_providers(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        judge = ModelJudge(chat("anthropic", url), mode="line")
-        parts = Components(chat("openai", url), judge, NormalisedMatch(), N)
+        judge = ModelJudge(make_model("anthropic", url), mode="line")
+        parts = Components(make_model("openai", url), judge, NormalisedMatch(), N)
         ended = run(tmp_path / "store.db", parts, 10)
-    check(tmp_path / "store.db", provider, ended, 10)
+    check_collection(tmp_path / "store.db", provider, ended, 10)
     assert provider.log.submitted == [10 * N, 10 * N]
     assert provider.log.live.total() == 0
 
 
-BROKEN = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, dropped=0.3)
+FREQUENT_FAULTS = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refused=0.2, dropped=0.3)
 
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
-def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> None:
-    provider, told = Provider(0.2, BROKEN), Told()
+def test_batches_survive_failed_lines_and_failed_control_calls(tmp_path: Path, kind: Kind) -> None:
+    provider, told = Provider(0.2, FREQUENT_FAULTS), Messages()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), 40, told=told)
-    check_but_for_lost_lines(tmp_path / "store.db", provider, ended, 40)
+        ended = run(tmp_path / "store.db", make_components(url, kind), 40, told=told)
+    check_collection_with_lost_lines(tmp_path / "store.db", provider, ended, 40)
     assert provider.log.submitted == [40 * N]  # also where the answer to the submission was lost
     assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
     assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
@@ -106,64 +106,62 @@ def test_faults_of_lines_and_of_control_calls(tmp_path: Path, kind: Kind) -> Non
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_an_expired_batch_is_used_as_far_as_it_came(tmp_path: Path, kind: Kind) -> None:
+def test_expired_batch_keeps_its_answers_and_sends_the_rest_live(tmp_path: Path, kind: Kind) -> None:
     provider = Provider(faults=Faults(expired=0.4))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
-    check(tmp_path / "store.db", provider, ended, SIZE)
+        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.live.total() == provider.log.struck["expired"] > 0
     assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_a_cancelled_batch_ends_the_run_and_the_next_one_asks_for_the_rest(
-    tmp_path: Path, kind: Kind
-) -> None:
+def test_cancelled_batch_ends_the_run_and_the_next_run_submits_the_rest(tmp_path: Path, kind: Kind) -> None:
     provider = Provider(faults=Faults(cancelled=True))
     with serve(provider) as url:
         with pytest.raises(CollectionError, match=r"cancelled at the provider\. These answers are kept"):
-            run(tmp_path / "store.db", by_match(url, kind), SIZE)
+            run(tmp_path / "store.db", make_components(url, kind), SIZE)
         assert provider.log.live.total() == 0
         provider.faults = Faults()
-        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
-    check(tmp_path / "store.db", provider, ended, SIZE)
+        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [24, 12]
 
 
-def test_a_batch_that_is_refused_says_what_to_do(tmp_path: Path) -> None:
+def test_refused_batch_reports_the_reason_and_the_remedy(tmp_path: Path) -> None:
     provider = Provider(faults=Faults(invalid="Enqueued token limit reached"))
     with serve(provider) as url:
         with pytest.raises(CollectionError, match=r"Enqueued token limit reached \(line 1\).*--limit"):
-            run(tmp_path / "store.db", by_match(url), 5)
+            run(tmp_path / "store.db", make_components(url), 5)
         provider.faults = Faults()
-        ended = run(tmp_path / "store.db", by_match(url), 5)
-    check(tmp_path / "store.db", provider, ended, 5)
+        ended = run(tmp_path / "store.db", make_components(url), 5)
+    check_collection(tmp_path / "store.db", provider, ended, 5)
     assert provider.log.live.total() == 0
 
 
-def test_a_batch_that_is_gone_is_not_submitted_again(tmp_path: Path) -> None:
+def test_batch_of_another_account_is_not_submitted_again(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        with kill_at("create"), pytest.raises(Killed):
-            run(tmp_path / "store.db", by_match(url), 5)
+        with kill_at("create"), pytest.raises(SimulatedKill):
+            run(tmp_path / "store.db", make_components(url), 5)
         lost = mock.patch.object(OpenAIBatches, "find", side_effect=PermissionError("another account"))
         with lost, pytest.raises(CollectionError, match=r"another account.*with a key of the account"):
-            run(tmp_path / "store.db", by_match(url), 5)
-        ended = run(tmp_path / "store.db", by_match(url), 5)
-    check(tmp_path / "store.db", provider, ended, 5)
+            run(tmp_path / "store.db", make_components(url), 5)
+        ended = run(tmp_path / "store.db", make_components(url), 5)
+    check_collection(tmp_path / "store.db", provider, ended, 5)
     assert provider.log.submitted == [5 * N]
 
 
-def test_an_upload_that_never_succeeds_is_given_up(tmp_path: Path) -> None:
+def test_failing_upload_of_a_batch_ends_the_run(tmp_path: Path) -> None:
     down = mock.patch.object(OpenAIBatches, "prepare", side_effect=ConnectionError("no route"))
     with serve(Provider()) as url, down, pytest.raises(CollectionError, match=r"refuses a batch.*no route"):
-        run(tmp_path / "store.db", by_match(url), 5)
+        run(tmp_path / "store.db", make_components(url), 5)
 
 
-def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
+def test_server_without_a_batch_interface_is_reported(tmp_path: Path) -> None:
     with serve(Provider()) as url:
         model = ChatOpenAI(model="chat-1", base_url=f"{url}/other", api_key="none")  # type: ignore[arg-type]  # as above
-        parts = Components(model, flat, NormalisedMatch(), N)
+        parts = Components(model, score_by_slot, NormalisedMatch(), N)
         with pytest.raises(CollectionError, match=r"refuses a batch.*collect without --batch"):
             run(tmp_path / "store.db", parts, 5)
 
@@ -188,47 +186,47 @@ def test_a_server_without_batches_says_what_to_do(tmp_path: Path) -> None:
     ],
     quick=4,
 )
-def test_a_kill_at_any_step_costs_nothing(tmp_path: Path, kind: Kind, where: str) -> None:
+def test_kill_at_any_batch_step_submits_nothing_twice(tmp_path: Path, kind: Kind, where: str) -> None:
     provider = Provider(faults=Faults(errors=0.1))
     with serve(provider) as url:
-        with kill_at(where), pytest.raises(Killed):
-            run(tmp_path / "store.db", by_match(url, kind), SIZE)
-        ended = run(tmp_path / "store.db", by_match(url, kind), SIZE)
-    check(tmp_path / "store.db", provider, ended, SIZE, in_flight=CONCURRENCY)
+        with kill_at(where), pytest.raises(SimulatedKill):
+            run(tmp_path / "store.db", make_components(url, kind), SIZE)
+        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE, in_flight=CONCURRENCY)
     assert provider.log.submitted == [SIZE * N]
     assert provider.log.lines.total() + provider.log.live.total() == SIZE * N
 
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
-def test_control_a_batch_that_is_not_written_is_paid_for_twice(tmp_path: Path, kind: Kind) -> None:
+def test_control_batch_not_recorded_in_the_store_is_paid_for_twice(tmp_path: Path, kind: Kind) -> None:
     provider = Provider()
     with serve(provider) as url:
         forgotten = mock.patch.object(batches, "insert_batch", return_value=[])
-        with forgotten, kill_at("retrieve"), pytest.raises(Killed):
-            run(tmp_path / "store.db", by_match(url, kind), 8)
-        run(tmp_path / "store.db", by_match(url, kind), 8)
+        with forgotten, kill_at("retrieve"), pytest.raises(SimulatedKill):
+            run(tmp_path / "store.db", make_components(url, kind), 8)
+        run(tmp_path / "store.db", make_components(url, kind), 8)
     assert provider.log.submitted == [8 * N, 8 * N]
     assert provider.log.lines.total() == 2 * 8 * N
 
 
-def test_a_message_batch_of_somebody_else_is_not_taken_for_ours(tmp_path: Path) -> None:
+def test_anthropic_batch_of_another_client_is_not_adopted(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        with kill_at("prepare"), pytest.raises(Killed):
-            run(tmp_path / "store.db", by_match(url, "anthropic"), 2)
+        with kill_at("prepare"), pytest.raises(SimulatedKill):
+            run(tmp_path / "store.db", make_components(url, "anthropic"), 2)
         provider.create(
             [(f"other-{line}", {"messages": [{"content": "x"}], "model": "m"}) for line in range(6)],
             {},
             is_openai=False,
         )
         provider.log.lines.clear()
-        ended = run(tmp_path / "store.db", by_match(url, "anthropic"), 2)
-    check(tmp_path / "store.db", provider, ended, 2)
+        ended = run(tmp_path / "store.db", make_components(url, "anthropic"), 2)
+    check_collection(tmp_path / "store.db", provider, ended, 2)
     assert provider.log.submitted == [6, 6]
 
 
-def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
-    provider, told = Provider(seconds=0.2), Told()
+def test_stopped_run_leaves_its_batch_and_the_next_run_waits_for_it(tmp_path: Path) -> None:
+    provider, told = Provider(seconds=0.2), Messages()
     with serve(provider) as url:
 
         def stop_soon(going: Run) -> None:
@@ -239,77 +237,77 @@ def test_ctrl_c_leaves_batches_at_their_provider(tmp_path: Path) -> None:
             tasks.append(asyncio.ensure_future(stop()))
 
         tasks: list[Any] = []
-        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, begun=stop_soon)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, begun=stop_soon)
         assert not ended.complete
         assert ended.status.labelled == 0
         shown = command("status", tmp_path / "store.db")
         assert "waiting for   batch_0, 24 requests" in shown.out
-        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told)
-    check(tmp_path / "store.db", provider, ended, SIZE)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [SIZE * N]
     assert "waiting for batch_0, submitted by an earlier run: 24 requests" in told.lines
     assert command("status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
-def test_a_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
-    provider, told = Provider(), Told()
+def test_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
+    provider, told = Provider(), Messages()
     small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.2, 1000.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, budget=small)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, budget=small)
         assert not ended.complete
         assert provider.log.submitted == []
         assert told.lines[-1].startswith(
             "the budget does not allow a batch of 24 requests to chat-1, cost about"
         )
-        ended = run(tmp_path / "store.db", by_match(url), SIZE, told=told, budget=large)
-    check(tmp_path / "store.db", provider, ended, SIZE)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, budget=large)
+    check_collection(tmp_path / "store.db", provider, ended, SIZE)
 
 
-def test_stores_of_live_calls_and_of_batches_are_not_mixed(tmp_path: Path) -> None:
+def test_store_refuses_to_mix_live_calls_and_batches(tmp_path: Path) -> None:
     live = CollectionOptions(on_progress=lambda status: None, on_notice=lambda notice: None)  # noqa: ARG005 - nobody looks
     with serve(Provider()) as url:
-        asyncio.run(acollect([], by_match(url), tmp_path / "live.db", live))
+        asyncio.run(acollect([], make_components(url), tmp_path / "live.db", live))
         with pytest.raises(StoreError, match=r"by live calls \(without --batch\)"):
-            run(tmp_path / "live.db", by_match(url), 3)
-        run(tmp_path / "batch.db", by_match(url), 2)
+            run(tmp_path / "live.db", make_components(url), 3)
+        run(tmp_path / "batch.db", make_components(url), 2)
         with pytest.raises(StoreError, match=r"through batches \(--batch\)"):
-            asyncio.run(acollect(examples(3), by_match(url), tmp_path / "batch.db", live))
+            asyncio.run(acollect(examples(3), make_components(url), tmp_path / "batch.db", live))
 
 
-def test_a_prompt_that_failed_keeps_what_was_drawn(tmp_path: Path) -> None:
+def test_retried_prompt_keeps_the_candidates_of_its_batch(tmp_path: Path) -> None:
     provider = Provider(faults=Faults(errors=0.3, live=1.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), 5)
+        ended = run(tmp_path / "store.db", make_components(url), 5)
         assert ended.status.failed > 0
         first = provider.log.lines.total()
         provider.faults = Faults()
-        ended = run(tmp_path / "store.db", by_match(url), 5, retry_failed=True)
-    check(tmp_path / "store.db", provider, ended, 5)
+        ended = run(tmp_path / "store.db", make_components(url), 5, retry_failed=True)
+    check_collection(tmp_path / "store.db", provider, ended, 5)
     assert provider.log.lines.total() == 5 * N > first
 
 
-def test_requests_are_split_to_what_a_batch_may_hold(tmp_path: Path) -> None:
+def test_requests_are_split_by_the_limits_of_a_batch(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_requests", 10):
-        ended = run(tmp_path / "count.db", by_match(url), SIZE)
-    check(tmp_path / "count.db", provider, ended, SIZE)
+        ended = run(tmp_path / "count.db", make_components(url), SIZE)
+    check_collection(tmp_path / "count.db", provider, ended, SIZE)
     # They are uploaded at the same time, and arrive in any order.
     assert sorted(provider.log.submitted) == [4, 10, 10]
     provider = Provider()
     with serve(provider) as url, mock.patch.object(OpenAIBatches, "max_bytes", 4_000):
-        ended = run(tmp_path / "bytes.db", by_match(url), SIZE)
-    check(tmp_path / "bytes.db", provider, ended, SIZE)
+        ended = run(tmp_path / "bytes.db", make_components(url), SIZE)
+    check_collection(tmp_path / "bytes.db", provider, ended, SIZE)
     assert len(provider.log.submitted) > 1
     assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 4_000
 
 
-def test_an_executor_makes_its_own_calls(tmp_path: Path) -> None:
+def test_batch_option_is_refused_with_a_custom_executor(tmp_path: Path) -> None:
     options = CollectionOptions(call_policy=collecting.CallPolicy(batch=True))
     with pytest.raises(InputError, match="an executor makes its own calls"):
         asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
 
 
-def test_responses_of_either_endpoint_say_what_they_used() -> None:
+def test_read_usage_reads_chat_and_responses_bodies() -> None:
     provider = OpenAIBatches(Client("openai", mock.Mock(), "http://127.0.0.1"))
     chat_body = {"model": "m", "usage": {"prompt_tokens": 7, "completion_tokens": 2}}
     responses_body = {"model": "m", "usage": {"input_tokens": 7, "output_tokens": 2}}
@@ -327,11 +325,11 @@ def test_responses_of_either_endpoint_say_what_they_used() -> None:
         b'{"custom_id": "key-3", "response": "done"}',
     ],
 )
-def test_a_line_that_is_no_result_counts_as_missing(line: bytes) -> None:
+def test_read_line_ignores_lines_that_are_no_result(line: bytes) -> None:
     assert read_line(line) is None
 
 
-def test_a_line_with_an_error_is_no_answer() -> None:
+def test_read_line_returns_no_body_for_a_failed_line() -> None:
     answer = {"custom_id": "key-3", "response": {"status_code": 200, "body": {"id": "x"}}, "error": None}
     assert read_line(json.dumps(answer).encode()) == BatchResult("key", 3, 200, {"id": "x"})
     late = {**answer, "error": {"code": "batch_expired"}}
@@ -344,7 +342,7 @@ def test_a_line_with_an_error_is_no_answer() -> None:
     assert read_line(json.dumps(empty).encode()) == BatchResult("key", 3, 0, None)
 
 
-class Judge:
+class CallableJudge:
     """A judge that is no Runnable."""
 
     def __init__(self, model: FakeListChatModel) -> None:
@@ -354,7 +352,7 @@ class Judge:
         return str(self.model.invoke(text).content)
 
 
-def test_models_are_found_wherever_they_are() -> None:
+def test_find_models_finds_models_in_closures_chains_and_attributes() -> None:
     closed_over, judging, in_chain, attribute, argument, bound = (
         FakeListChatModel(responses=[name]) for name in "abcdef"
     )
@@ -366,26 +364,26 @@ def test_models_are_found_wherever_they_are() -> None:
         function,
         {"judge": ModelJudge(judging, mode="line")},
         in_chain | StrOutputParser(),
-        Judge(attribute),
+        CallableJudge(attribute),
         partial(str, argument),
-        Judge(bound).__call__,
+        CallableJudge(bound).__call__,
         init_chat_model(configurable_fields="any"),
     ]
     found = list(find_models(parts))
     assert {one.responses[0] for one in found if isinstance(one, FakeListChatModel)} == set("abcdef")
     assert type(found[-1]).__name__ == "_ConfigurableModel"
-    assert not [*find_models([print, "text", 1.5, None, Judge])]
+    assert not [*find_models([print, "text", 1.5, None, CallableJudge])]
 
 
-def test_waiting_takes_no_time_of_a_call(tmp_path: Path) -> None:
+def test_waiting_for_a_batch_does_not_count_towards_the_timeout(tmp_path: Path) -> None:
     provider = Provider(seconds=0.4)
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), 3, timeout=0.2)
-    check(tmp_path / "store.db", provider, ended, 3)
+        ended = run(tmp_path / "store.db", make_components(url), 3, timeout=0.2)
+    check_collection(tmp_path / "store.db", provider, ended, 3)
     assert provider.log.submitted == [3 * N]
 
 
-def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> None:
+def test_waiting_for_a_permit_after_a_batch_does_not_count_to_the_timeout() -> None:
     limit = 0.2
     limiter, running = ConcurrencyLimiter(1), RunningCalls()
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
@@ -413,7 +411,7 @@ def test_waiting_for_a_permit_after_a_batch_takes_no_time_of_a_call_either() -> 
     assert running.number == 0
 
 
-def test_a_call_that_waits_for_a_batch_again_gives_its_permit_back() -> None:
+def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
     limit = 0.2
     limiter = ConcurrencyLimiter(1)
     journal = mock.Mock(is_batched=True, flush=mock.AsyncMock())
@@ -449,7 +447,7 @@ def test_a_call_that_waits_for_a_batch_again_gives_its_permit_back() -> None:
 
 
 @pytest.mark.parametrize("live", [0.0, 1.0])
-def test_each_live_request_in_place_of_a_batch_is_settled_once(tmp_path: Path, live: float) -> None:
+def test_token_limiter_settles_each_live_fallback_request_once(tmp_path: Path, live: float) -> None:
     counts = {"acquired": 0, "settled": 0}
 
     class Counted(TokenRateLimiter):
@@ -463,14 +461,14 @@ def test_each_live_request_in_place_of_a_batch_is_settled_once(tmp_path: Path, l
 
     provider = Provider(faults=Faults(errors=1.0, live=live))
     with serve(provider) as url, mock.patch.object(collecting, "TokenRateLimiter", Counted):
-        run(tmp_path / "store.db", by_match(url), 2, tokens_per_second=1e9, attempts=1)
+        run(tmp_path / "store.db", make_components(url), 2, tokens_per_second=1e9, attempts=1)
     assert counts["acquired"] == counts["settled"] > 0
 
 
-def test_a_live_call_in_place_of_a_batch_keeps_its_time_limit(tmp_path: Path) -> None:
+def test_live_fallback_call_keeps_its_timeout(tmp_path: Path) -> None:
     provider = Provider(faults=Faults(errors=1.0, slow=1.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", by_match(url), 1, timeout=0.1, attempts=1)
+        ended = run(tmp_path / "store.db", make_components(url), 1, timeout=0.1, attempts=1)
     assert ended.status.failed == 1
     with Store(tmp_path / "store.db") as store:
         assert "no answer within 0.1 seconds" in store.failures()[0].error
@@ -478,22 +476,24 @@ def test_a_live_call_in_place_of_a_batch_keeps_its_time_limit(tmp_path: Path) ->
         assert 0 < sum(store.request_history().unanswered.values()) <= 3 * N
 
 
-def test_waves_of_a_draw_rule_are_batches(tmp_path: Path) -> None:
+def test_each_wave_of_a_draw_rule_is_one_batch(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        parts = Components(chat("openai", url), flat, NormalisedMatch(), draws="lead(2, at_most=4)")
+        parts = Components(
+            make_model("openai", url), score_by_slot, NormalisedMatch(), draws="lead(2, at_most=4)"
+        )
         ended = run(tmp_path / "store.db", parts, 5)
     assert ended.complete
     assert provider.log.submitted == [10, 10]
     assert ended.status.usage.tokens == 20 * (TOKENS_IN + TOKENS_OUT)
 
 
-def test_claims_of_a_splitter_and_a_labeler_that_are_models(tmp_path: Path) -> None:
+def test_claims_are_drawn_scored_and_labelled_in_three_batches(tmp_path: Path) -> None:
     provider = Provider()
     with serve(provider) as url:
-        judge = ModelJudge(chat("openai", url), mode="line")
-        labeler = JudgeLabels(RunnableLambda(make_text) | chat("openai", url) | read_verdict)
-        parts = Components(chat("openai", url), judge, labeler, 1, unit="claims")
+        judge = ModelJudge(make_model("openai", url), mode="line")
+        labeler = JudgeLabels(RunnableLambda(write_judge_prompt) | make_model("openai", url) | read_verdict)
+        parts = Components(make_model("openai", url), judge, labeler, 1, unit="claims")
         ended = run(tmp_path / "store.db", parts, 4)
     assert ended.complete
     assert ended.status.supported == 1.0
@@ -502,30 +502,30 @@ def test_claims_of_a_splitter_and_a_labeler_that_are_models(tmp_path: Path) -> N
         assert store.usage().tokens == store.batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
 
 
-def make_text(given: dict[str, Any]) -> str:
-    """What a judge is asked."""
+def write_judge_prompt(given: dict[str, Any]) -> str:
+    """Return the prompt of a judge."""
     return f"<answer>\n{given['candidate']}\n</answer>"
 
 
 def read_verdict(message: Any) -> bool:
-    """What a judge says."""
+    """Return whether the judge's answer means correct."""
     return str(message.content) == "Percent: 90"
 
 
-def test_models_out_of_reach_are_called_live_and_named(tmp_path: Path) -> None:
-    provider, told = Provider(), Told()
+def test_models_without_a_batch_interface_are_called_live_and_named(tmp_path: Path) -> None:
+    provider, told = Provider(), Messages()
     with serve(provider) as url:
         judge = FakeListChatModel(responses=["Percent: 50"])
-        parts = Components(chat("openai", url), ModelJudge(judge, mode="line"), NormalisedMatch(), N)
+        parts = Components(make_model("openai", url), ModelJudge(judge, mode="line"), NormalisedMatch(), N)
         run(tmp_path / "store.db", parts, 3, told=told)
         assert "FakeListChatModel: called live, at full price" in told.notices[0]
         with pytest.raises(InputError, match="there is only FakeListChatModel: collect without batches"):
-            run(tmp_path / "other.db", Components(judge, flat, NormalisedMatch(), 1), 3)
+            run(tmp_path / "other.db", Components(judge, score_by_slot, NormalisedMatch(), 1), 3)
 
 
-def test_models_get_their_own_clients_back(tmp_path: Path) -> None:
+def test_models_get_their_own_clients_back_after_batches(tmp_path: Path) -> None:
     with serve(Provider()) as url:
-        models = [chat("openai", url), chat("anthropic", url)]
+        models = [make_model("openai", url), make_model("anthropic", url)]
         before = [models[0].root_async_client, models[0].async_client, models[1]._async_client]
         parts = Components(models[0], ModelJudge(models[1], mode="line"), NormalisedMatch(), N)
         run(tmp_path / "store.db", parts, 2)
@@ -533,8 +533,8 @@ def test_models_get_their_own_clients_back(tmp_path: Path) -> None:
     assert all(one is other for one, other in zip(before, after, strict=True))
 
 
-def test_the_releases_whose_private_names_are_used() -> None:
-    # Checked against these. A later one that fails here has renamed what `models.py` names.
+def test_private_names_of_provider_clients_exist_in_installed_releases() -> None:
+    # `models.py` was checked against these releases; a later one that fails here has renamed something.
     checked = {
         "langchain_openai": (1, 7, 4),
         "langchain_anthropic": (1, 7, 10),
@@ -544,7 +544,10 @@ def test_the_releases_whose_private_names_are_used() -> None:
     for name, release in checked.items():
         found = tuple(int(part) for part in version(name.replace("_", "-")).split(".")[:2])
         assert found[0] == release[0], f"{name} {found} is a major release that nobody has checked"
-    openai, anthropic = chat("openai", "http://127.0.0.1:1"), chat("anthropic", "http://127.0.0.1:1")
+    openai, anthropic = (
+        make_model("openai", "http://127.0.0.1:1"),
+        make_model("anthropic", "http://127.0.0.1:1"),
+    )
     assert openai.async_client is openai.root_async_client.chat.completions
     assert "_async_client" in vars(type(anthropic))
     assert all(hasattr(one._client, "send") for one in (openai.root_async_client, anthropic._async_client))

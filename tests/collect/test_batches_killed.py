@@ -1,4 +1,4 @@
-"""A collection through batches that is killed at any moment submits and pays for nothing twice."""
+"""A killed collection through batches submits and pays for nothing twice."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _count(path: Path, what: str) -> int:
         return 0
 
 
-def spread(size: int) -> list[Moment]:
+def choose_moments(size: int) -> list[Moment]:
     """Thirty moments: around both submissions, while they are waited for, and all through what follows."""
     chance = random.Random(7)  # noqa: S311 - moments, no secrets
     counts = [sorted(chance.randrange(1, size * N) for _ in range(9)) for _ in range(2)]
@@ -118,9 +118,9 @@ def collect_under_kills(path: Path, size: int, moments: list[Moment], *, forgets
 
 
 @pytest.mark.long
-def test_thirty_kills_submit_nothing_twice(tmp_path: Path) -> None:
+def test_thirty_kills_of_a_batched_collection_submit_nothing_twice(tmp_path: Path) -> None:
     size = 2000
-    moments = spread(size)
+    moments = choose_moments(size)
     found = collect_under_kills(tmp_path / "store.db", size, moments)
     log, ended = found.log, found.ended
     lines, live = log.lines.total(), log.live.total()
@@ -147,7 +147,7 @@ def test_thirty_kills_submit_nothing_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_control_batches_that_are_not_written_are_paid_for_again(tmp_path: Path) -> None:
+def test_control_unrecorded_batches_are_paid_for_again_after_each_kill(tmp_path: Path) -> None:
     moments = [Moment("submitted", count, 0.5) for count in (1, 2, 3)]
     found = collect_under_kills(tmp_path / "store.db", 100, moments, forgets=True)
     # The draws once more after each kill.

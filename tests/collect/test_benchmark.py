@@ -1,4 +1,4 @@
-"""The benchmark of collections measures what it says, and its verdicts follow from that."""
+"""The benchmark of collections runs and prints its verdicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
-def test_a_small_run_shows_every_row_and_a_verdict() -> None:
+def test_collection_benchmark_prints_every_row_and_its_verdicts() -> None:
     command = [sys.executable, "benchmarks/collection.py", "--rounds", "6", "--only", "store", "threads"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""What a collection may cost: nothing is begun that would exceed it, as far as can be known."""
+"""`Budget`: limits on tokens and cost, and prompts that are not started beyond them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.lengths import repetitions
 ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
 
 
-def test_a_budget_without_limits_allows_everything() -> None:
+def test_budget_without_limits_allows_everything() -> None:
     budget = Budget()
     assert not budget.is_limited
     assert budget.allows(make_usage(10**12), None, 10**6)
@@ -41,7 +41,7 @@ def test_a_budget_without_limits_allows_everything() -> None:
         (0, 101, 0, False),
     ],
 )
-def test_a_prompt_is_begun_only_if_it_would_fit(
+def test_budget_allows_a_prompt_only_if_the_dearest_would_fit(
     spent: int, dearest: int | None, under_way: int, allowed: bool
 ) -> None:
     for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
@@ -49,7 +49,7 @@ def test_a_prompt_is_begun_only_if_it_would_fit(
         assert budget.allows(make_usage(spent), known, under_way) == allowed
 
 
-def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
+def test_budget_keeps_token_and_cost_limits_of_different_prompts() -> None:
     # Most tokens and highest cost need not be of one prompt.
     dearest = TokensUsed(90, 1.0).maximum(TokensUsed(10, 9.0))
     assert dearest == TokensUsed(90, 9.0)
@@ -58,7 +58,7 @@ def test_both_limits_are_kept_to_though_other_prompts_are_dearest() -> None:
     assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Usage(), dearest, 0)
 
 
-def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
+def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:
     prices = {
         "gpt": Price(input=1.0, output=2.0),
         "gpt-4o-mini": Price(input=10.0, output=20.0),
@@ -71,7 +71,7 @@ def test_the_longest_beginning_of_a_models_name_gives_its_price() -> None:
         Budget(prices={"gpt": prices["gpt"]}).cost(make_usage(1, "claude"))
 
 
-def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
+def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
     with pytest.raises(InputError, match="prices"):
         Budget(max_cost=1.0)
     for wrong in (0, -1):
@@ -83,7 +83,7 @@ def test_what_cannot_be_kept_to_is_refused_at_once() -> None:
         Budget(max_cost=float("nan"), prices=ONE)
 
 
-def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> None:
+def test_budget_refuses_models_that_report_no_tokens(tmp_path: Path) -> None:
     silent = Usage((), answered=3, unreported=2)
     Budget().check_reported(silent)
     with pytest.raises(CollectionError, match="2 of 3 answers do not report how many tokens"):
@@ -98,7 +98,7 @@ def test_silent_models_end_a_run_with_a_budget_and_no_other(tmp_path: Path) -> N
     assert kept == executor.count("draw") == 1
 
 
-def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) -> None:
+def test_missing_price_ends_the_run_and_keeps_finished_work(tmp_path: Path) -> None:
     executor, path = FakeExecutor(), tmp_path / "store.db"
     with pytest.raises(CollectionError, match="but has no price"):
         run(path, executor, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
@@ -112,7 +112,7 @@ def test_a_price_that_is_missing_ends_a_run_but_loses_nothing(tmp_path: Path) ->
     limit=st.integers(1, 2000),
     at_once=st.integers(1, 8),
 )
-def test_a_budget_is_exceeded_at_most_by_surprises(
+def test_budget_is_exceeded_at_most_by_prompts_under_way(
     memory: Path, costs: list[int], limit: int, at_once: int
 ) -> None:
     """Spent, less the limit, is at most what prompts under way took beyond the dearest one before them.
@@ -135,7 +135,7 @@ def test_a_budget_is_exceeded_at_most_by_surprises(
         assert again.count("draw") <= (0 if spent >= limit else len(costs))
 
 
-def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
+def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
     executor = FakeExecutor(costs=lambda name: make_usage(10), seconds=0.001)  # noqa: ARG005 - of all prompts
     ran = run(tmp_path / "store.db", executor, 40, at_once=8, budget=Budget(max_tokens=205))
     assert not ran.complete
@@ -147,7 +147,7 @@ def test_of_equal_prompts_as_many_are_begun_as_fit(tmp_path: Path) -> None:
     assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
 
 
-def test_failed_prompts_cost_as_well(tmp_path: Path) -> None:
+def test_budget_counts_failed_prompts(tmp_path: Path) -> None:
     executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
     ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
     assert executor.count("draw") == 10

@@ -1,4 +1,4 @@
-"""`calibrate_chain`: one call from questions to artifact and report; nothing is paid for twice."""
+"""`calibrate_chain`: from questions to an artifact and a report in one call."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def pairs(facts: list[PromptRecord], monkeypatch: pytest.MonkeyPatch) -> list[tu
 Calibrate = Callable[..., tuple[CalibrationArtifact, Any]]
 
 
-def arun(*arguments: Any, **options: Any) -> tuple[CalibrationArtifact, Any]:
+def run_acalibrate_chain(*arguments: Any, **options: Any) -> tuple[CalibrationArtifact, Any]:
     return asyncio.run(acalibrate_chain(*arguments, **options))
 
 
-@mostly_long("form", [calibrate_chain, arun], ids=["sync", "async"], quick=1)
-def test_it_is_collect_calibrate_and_evaluate(
+@mostly_long("form", [calibrate_chain, run_acalibrate_chain], ids=["sync", "async"], quick=1)
+def test_calibrate_chain_equals_collect_calibrate_and_evaluate(
     form: Calibrate,
     model: ChatOpenAI,
     pairs: list[tuple[Any, Any]],
@@ -97,7 +97,7 @@ def test_it_is_collect_calibrate_and_evaluate(
     assert report.n_test + artifact.calibration.size == MANY
     assert CalibrationArtifact.load(out).digest == artifact.digest
     assert "<html" in page.read_text(encoding="utf-8")
-    # The same again, and with other options: nothing is asked for.
+    # Again, and with other options: no further requests.
     again, _ = form(model, pairs, **parts, store=store, **OPTIONS)
     assert again.levels == artifact.levels
     other, _ = form(model, pairs, **parts, store=store, **{**OPTIONS, "alpha": 0.4})
@@ -108,7 +108,7 @@ def test_it_is_collect_calibrate_and_evaluate(
     assert chain.guarantee.binding == "matched"
 
 
-def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
+def test_calibrate_chain_resumes_after_the_budget_ended_it(
     model: ChatOpenAI, pairs: list[tuple[Any, Any]], script: Script, tmp_path: Path
 ) -> None:
     parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
@@ -130,7 +130,7 @@ def test_it_goes_on_where_a_budget_or_an_interruption_ended_it(
 
 
 def candidates(question: Any) -> str:
-    """Right for every question but each fifth."""
+    """Answer every question correctly except each fifth."""
     number = int(str(question).rpartition(" ")[2])
     return "wrong" if number % 5 == 0 else f"answer {number}"
 
@@ -162,7 +162,7 @@ FORMS: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
+def test_calibrate_chain_accepts_every_example_form_and_leaves_no_files(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,7 +174,7 @@ def test_examples_come_in_several_forms_and_without_a_store_nothing_is_left(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_messages_become_what_records_hold() -> None:
+def test_calibrate_chain_writes_message_inputs_as_role_and_content() -> None:
     seen: list[Any] = []
 
     def draw(prompt: Any) -> str:
@@ -208,7 +208,7 @@ def test_messages_become_what_records_hold() -> None:
     calibrate_chain(draw, mappings, **options)
 
 
-def test_mappings_may_have_what_records_have(tmp_path: Path) -> None:
+def test_calibrate_chain_reads_id_metadata_and_cluster_of_mappings(tmp_path: Path) -> None:
     mappings: list[dict[str, Any]] = [
         {
             "question": f"question {number}",
@@ -228,7 +228,7 @@ def test_mappings_may_have_what_records_have(tmp_path: Path) -> None:
     assert (second.id, second.cluster) == ("1", None)
 
 
-def test_metadata_of_examples_may_be_features(tmp_path: Path) -> None:
+def test_calibrate_chain_uses_metadata_of_examples_as_features(tmp_path: Path) -> None:
     examples = [
         one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
         for number, one in enumerate(FORMS["examples"])
@@ -317,7 +317,7 @@ TOPICS = [
         (FORMS["pairs"], {"report": "nowhere/page.html"}, "folder that does not exist"),
     ],
 )
-def test_what_cannot_be_used_is_refused_before_anything_is_drawn(
+def test_calibrate_chain_refuses_invalid_arguments_before_drawing(
     examples: list[Any],
     options: dict[str, Any],
     said: str,
@@ -331,14 +331,14 @@ def test_what_cannot_be_used_is_refused_before_anything_is_drawn(
         drawn.append(question)
         return "x"
 
-    for form in (calibrate_chain, arun):
+    for form in (calibrate_chain, run_acalibrate_chain):
         with pytest.raises(InputError, match=said):
             form(draw, examples, **{**LOCAL, **options})
     assert drawn == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_metadata_function_may_add_what_features_need() -> None:
+def test_calibrate_chain_uses_the_metadata_function_for_features() -> None:
     def describe(prompt: Any) -> dict[str, Any]:
         return {"half": str(int(prompt.rpartition(" ")[2]) // 20)}
 
@@ -347,19 +347,19 @@ def test_a_metadata_function_may_add_what_features_need() -> None:
     assert len(artifact.calibration.groups) == 3
 
 
-def test_prompts_that_the_store_holds_already_count(tmp_path: Path) -> None:
+def test_calibrate_chain_includes_prompts_already_in_the_store(tmp_path: Path) -> None:
     options = {**LOCAL, "store": tmp_path / "a.db"}
     calibrate_chain(candidates, FORMS["pairs"], **options)
     artifact, report = calibrate_chain(candidates, [("question 41", "answer 41")], **options)
     assert artifact.calibration.size + report.n_test == MANY + 1
 
 
-def test_an_option_that_calibrate_does_not_know_is_refused() -> None:
+def test_calibrate_chain_refuses_unknown_options() -> None:
     with pytest.raises(TypeError, match="alhpa"):
         calibrate_chain(candidates, FORMS["pairs"], **LOCAL, alhpa=0.2)
 
 
-def test_a_target_out_of_reach_is_an_error_and_the_store_is_kept(tmp_path: Path) -> None:
+def test_calibrate_chain_keeps_the_store_if_alpha_is_unattainable(tmp_path: Path) -> None:
     options = {**LOCAL, "alpha": 0.05, "store": tmp_path / "a.db"}
     with pytest.raises(UnattainableTargetError, match=r"Smallest alpha here: 0\.2"):
         calibrate_chain(candidates, FORMS["pairs"], **options)
@@ -369,17 +369,19 @@ def test_a_target_out_of_reach_is_an_error_and_the_store_is_kept(tmp_path: Path)
 
 
 @pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of temporary files, of this test alone."""
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that only this test uses."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
 
-@pytest.mark.parametrize("form", [calibrate_chain, arun], ids=["sync", "async"])
-def test_without_a_store_what_was_paid_for_is_kept_after_a_failure(form: Calibrate, temporary: Path) -> None:
+@pytest.mark.parametrize("form", [calibrate_chain, run_acalibrate_chain], ids=["sync", "async"])
+def test_calibrate_chain_without_store_keeps_labelled_prompts_on_failure(
+    form: Calibrate, temporary_folder: Path
+) -> None:
     with pytest.raises(UnattainableTargetError) as caught:
         form(candidates, FORMS["pairs"], **{**LOCAL, "alpha": 0.05})
-    (kept,) = temporary.glob("*/collection.db")
+    (kept,) = temporary_folder.glob("*/collection.db")
     assert f"The {MANY} labelled prompts are kept in {kept}: pass store={str(kept)!r}" in str(caught.value)
     asked: list[str] = []
     form(asked.append, FORMS["pairs"], **LOCAL, store=kept)
@@ -387,7 +389,7 @@ def test_without_a_store_what_was_paid_for_is_kept_after_a_failure(form: Calibra
     assert kept.exists()
 
 
-def test_without_a_store_an_interruption_loses_nothing(temporary: Path) -> None:
+def test_calibrate_chain_without_store_keeps_prompts_on_interruption(temporary_folder: Path) -> None:
     drawn: list[str] = []
 
     def interrupted(question: str) -> str:
@@ -400,7 +402,7 @@ def test_without_a_store_an_interruption_loses_nothing(temporary: Path) -> None:
     options = {**LOCAL, "collection": replace(LOCAL["collection"], on_notice=notices.append)}
     with pytest.raises(KeyboardInterrupt):
         calibrate_chain(interrupted, FORMS["pairs"], **options)
-    (kept,) = temporary.glob("*/collection.db")
+    (kept,) = temporary_folder.glob("*/collection.db")
     assert f"labelled prompts are kept in {kept}" in notices[-1]
     again: list[str] = []
 
@@ -412,7 +414,7 @@ def test_without_a_store_an_interruption_loses_nothing(temporary: Path) -> None:
     assert len(again) < LOCAL["n"] * MANY
 
 
-def test_without_a_store_nothing_is_left_where_nothing_was_paid_for(temporary: Path) -> None:
+def test_calibrate_chain_without_store_leaves_nothing_if_nothing_was_drawn(temporary_folder: Path) -> None:
     def fail(_: str) -> str:
         msg = "no key"
         raise ValueError(msg)
@@ -421,10 +423,10 @@ def test_without_a_store_nothing_is_left_where_nothing_was_paid_for(temporary: P
         calibrate_chain(fail, FORMS["pairs"], **LOCAL)
     assert "kept in" not in str(caught.value)
     calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
-    assert list(temporary.iterdir()) == []
+    assert list(temporary_folder.iterdir()) == []
 
 
-def test_an_event_loop_that_runs_wants_the_other_form() -> None:
+def test_calibrate_chain_in_a_running_event_loop_names_the_async_form() -> None:
     async def call() -> None:
         calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
 
@@ -432,7 +434,7 @@ def test_an_event_loop_that_runs_wants_the_other_form() -> None:
         asyncio.run(call())
 
 
-def test_both_forms_have_the_same_keywords_and_defaults() -> None:
+def test_calibrate_chain_and_components_have_the_same_defaults() -> None:
     stated = inspect.signature(calibrate_chain).parameters
     passed_on = inspect.signature(Components).parameters
     shared = (stated.keys() & passed_on.keys()) - {"generator"}
@@ -444,7 +446,7 @@ def test_both_forms_have_the_same_keywords_and_defaults() -> None:
     assert stated["test_fraction"].default == 0.3
 
 
-def test_the_progress_bar_is_the_default(
+def test_calibrate_chain_shows_the_progress_bar_by_default(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("langchain_cfc.collect.collecting._LINE_INTERVAL", 0.0)

@@ -1,4 +1,4 @@
-"""Sheets of claims: what people see of an answer, and records with what they say of it."""
+"""Review sheets of claims, and records with the labels that people gave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenanc
 from langchain_cfc.sampling import DrawnCandidate
 from tests.cli.running import run
 from tests.collect.claiming import Claiming, make_examples, make_parts
-from tests.collect.filling import make_numbered_records, rows_of, save
+from tests.collect.filling import make_numbered_records, read_rows_of, write_rows
 
 HEADER = Provenance(n=1, unit="claims", labeler={"id": "judge"})
 
@@ -54,18 +54,18 @@ def make_records(size: int) -> list[ClaimsRecord]:
 
 
 def fill(path: Path, says: Callable[[str, str], str]) -> Path:
-    """People's work: a word by id and text."""
-    header, *rows = rows_of(path)
-    return save(path, [header, *([*row[:-1], says(row[0][1:], row[-2][1:])] for row in rows)])
+    """Fill in a word by id and text."""
+    header, *rows = read_rows_of(path)
+    return write_rows(path, [header, *([*row[:-1], says(row[0][1:], row[-2][1:])] for row in rows)])
 
 
-def test_a_sheet_shows_each_claim_in_its_answer_and_no_label(tmp_path: Path) -> None:
+def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Path) -> None:
     path = tmp_path / "sheet.csv"
     record = make_record("peru", "Its capital is Lima.", "It has 2 coasts.").model_copy(
         update={"answer": "Its capital is Lima.\nIt has two coasts."}
     )
     write_review([record], 1, path)
-    header, *rows = rows_of(path)
+    header, *rows = read_rows_of(path)
     assert header == [*(f"'{name}" for name in CLAIM_COLUMNS), "supported"]
     # A claim may be worded differently from the part of the answer that makes it.
     spans = ["'Its capital is Lima.", "'It has two coast"]
@@ -77,10 +77,10 @@ def test_a_sheet_shows_each_claim_in_its_answer_and_no_label(tmp_path: Path) -> 
     assert {row[6] for row in rows} == {""}
 
 
-def test_all_claims_of_each_answer_in_the_sample_stand_together(tmp_path: Path) -> None:
+def test_claim_sheet_keeps_all_claims_of_a_sampled_answer_together(tmp_path: Path) -> None:
     records, path = make_records(30), tmp_path / "sheet.csv"
     write_review(records, 10, path)
-    names = [row[0][1:] for row in rows_of(path)[1:]]
+    names = [row[0][1:] for row in read_rows_of(path)[1:]]
     chosen = list(dict.fromkeys(names))
     assert len(chosen) == 10
     by_id = {one.id: one for one in records}
@@ -90,11 +90,11 @@ def test_all_claims_of_each_answer_in_the_sample_stand_together(tmp_path: Path) 
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_one_answer_stands_for_its_cluster(tmp_path: Path) -> None:
+def test_claim_sheet_samples_one_answer_of_each_cluster(tmp_path: Path) -> None:
     records = [make_record(f"p{number}", "a", "b", cluster=f"c{number % 4}") for number in range(12)]
     path = tmp_path / "sheet.csv"
     write_review(records, 4, path)
-    assert len({row[0] for row in rows_of(path)[1:]}) == 4
+    assert len({row[0] for row in read_rows_of(path)[1:]}) == 4
     with pytest.raises(InputError, match="hold 4 independent prompts"):
         write_review(records, 5, tmp_path / "more.csv")
 
@@ -108,7 +108,7 @@ TEXTS = st.lists(
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.integers())
-def test_what_people_say_is_what_records_say(
+def test_read_people_claims_returns_the_labels_filled_in(
     tmp_path_factory: Any, answers: list[list[str]], luck: int
 ) -> None:
     path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
@@ -139,51 +139,51 @@ def test_what_people_say_is_what_records_say(
     assert HumanLabels(path).invoke(asked) == [one.supported for one in read[0].claims]
 
 
-def test_answers_that_are_not_on_the_sheet_are_left_out(tmp_path: Path) -> None:
+def test_read_people_claims_leaves_out_answers_not_on_the_sheet(tmp_path: Path) -> None:
     records, path = make_records(20), tmp_path / "sheet.csv"
     write_review(records, 7, path)
     fill(path, lambda *_: "yes")
     read = list(read_people_claims(records, HEADER, path)[0])
-    assert {one.id for one in read} == {row[0][1:] for row in rows_of(path)[1:]}
+    assert {one.id for one in read} == {row[0][1:] for row in read_rows_of(path)[1:]}
     assert all(claim.supported for one in read for claim in one.claims)
 
 
-def without_row(rows: list[list[str]]) -> list[list[str]]:
+def remove_row(rows: list[list[str]]) -> list[list[str]]:
     return [row for row in rows if row[5] != "'=2/1"]
 
 
-def with_stranger(rows: list[list[str]]) -> list[list[str]]:
+def add_unknown_record(rows: list[list[str]]) -> list[list[str]]:
     return [*rows, ["'q", *rows[1][1:]]]
 
 
-def with_other_text(rows: list[list[str]]) -> list[list[str]]:
+def add_unknown_claim(rows: list[list[str]]) -> list[list[str]]:
     return [*rows, [*rows[1][:5], "'other", "yes"]]
 
 
-def with_empty(rows: list[list[str]]) -> list[list[str]]:
+def empty_last_label(rows: list[list[str]]) -> list[list[str]]:
     return [*rows[:-1], [*rows[-1][:6], ""]]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without_row, "no row has the claim '=2/1' of 'p2'"),
-        (with_stranger, "'q' is in none of the records"),
-        (with_other_text, "'other' is not a claim of 'p"),
-        (with_empty, r"line \d+: supported: found ''; expected true or false"),
+        (remove_row, "no row has the claim '=2/1' of 'p2'"),
+        (add_unknown_record, "'q' is in none of the records"),
+        (add_unknown_claim, "'other' is not a claim of 'p"),
+        (empty_last_label, r"line \d+: supported: found ''; expected true or false"),
     ],
 )
-def test_sheets_that_do_not_fit_are_refused(
+def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(
     tmp_path: Path, change: Callable[[list[list[str]]], list[list[str]]], message: str
 ) -> None:
     records, path = make_records(3), tmp_path / "sheet.csv"
     write_review(records, 3, path)
-    save(fill(path, lambda *_: "yes"), change(rows_of(path)))
+    write_rows(fill(path, lambda *_: "yes"), change(read_rows_of(path)))
     with pytest.raises(RecordError, match=message):
         list(read_people_claims(records, HEADER, path)[0])
 
 
-def test_what_makes_no_sheet_is_refused(tmp_path: Path) -> None:
+def test_write_review_refuses_contradictory_and_overlong_claims(tmp_path: Path) -> None:
     one, other = (make_record("p", "a", supported=label).claims[0] for label in (True, False))
     contrary = make_record("p", "a").model_copy(update={"claims": (one, other)})
     cases: list[tuple[list[LabelledRecord], str]] = [
@@ -196,12 +196,12 @@ def test_what_makes_no_sheet_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "candidates.csv"
     write_review(make_numbered_records(2), 2, path)
-    save(path, [rows_of(path)[0], *([*row[:-1], "yes"] for row in rows_of(path)[1:])])
+    write_rows(path, [read_rows_of(path)[0], *([*row[:-1], "yes"] for row in read_rows_of(path)[1:])])
     with pytest.raises(InputError, match="records with the claims of one answer are needed"):
         list(read_people_claims(make_numbered_records(2), HEADER, path)[0])
 
 
-# What filled sheets say of the labels
+# Reports on filled sheets
 
 ANSWERS = st.lists(
     st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=4),
@@ -211,7 +211,7 @@ ANSWERS = st.lists(
 
 
 @given(ANSWERS)
-def test_no_promise_loses_more_than_the_share_of_flattered_answers(
+def test_coverage_loss_is_at_most_the_share_of_answers_labelled_too_well(
     tmp_path_factory: Any, answers: list[list[tuple[int, bool, bool]]]
 ) -> None:
     path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
@@ -247,7 +247,7 @@ def test_no_promise_loses_more_than_the_share_of_flattered_answers(
     assert promise.at_worst == promise.independent == pytest.approx(max(0.0, 0.9 - report.flattering.high))
 
 
-def test_answers_with_empty_rows_say_nothing_of_answers(tmp_path: Path) -> None:
+def test_review_report_ignores_answers_with_unfilled_rows(tmp_path: Path) -> None:
     records, path = (
         [make_record(f"p{number}", "a", "b", supported=True) for number in range(4)],
         tmp_path / "s.csv",
@@ -261,7 +261,7 @@ def test_answers_with_empty_rows_say_nothing_of_answers(tmp_path: Path) -> None:
         create_review_report(records, path, n=2)
 
 
-def test_on_the_command_line(tmp_path: Path) -> None:
+def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
     from langchain_cfc.collect import CollectionOptions, collect
     from langchain_cfc.records import read_records
 

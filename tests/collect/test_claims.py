@@ -1,4 +1,4 @@
-"""A collection of claims: what is split, scored and labelled, once each, and what is served of it."""
+"""Collections of claims: splitting, scoring, labelling, and serving of the result."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def collect_claims(path: Path, parts: Components, size: int = SIZE, **options: A
     return collect(make_examples(size), parts, path, CollectionOptions(**given))
 
 
-# From answers to records
+# Collecting, calibrating and serving
 
 
-def test_every_claim_is_scored_and_labelled_once(path: Path) -> None:
+def test_collect_claims_scores_and_labels_each_claim_once(path: Path) -> None:
     claiming = Claiming()
     ended = collect_claims(path, make_parts(claiming))
     assert ended.complete
@@ -95,7 +95,7 @@ def test_every_claim_is_scored_and_labelled_once(path: Path) -> None:
     assert set(claiming.asked.values()) == {1, SIZE - len(CLAIMING)}
 
 
-def test_records_calibrate_from_the_store_as_from_a_file(path: Path, tmp_path: Path) -> None:
+def test_claims_calibrate_alike_from_store_and_file(path: Path, tmp_path: Path) -> None:
     collect_claims(path, make_parts(Claiming()), 60)
     file = tmp_path / "claims.jsonl"
     with Store(path) as store:
@@ -113,7 +113,7 @@ def test_records_calibrate_from_the_store_as_from_a_file(path: Path, tmp_path: P
     assert of_store.levels == calibrate(read, **options).levels
 
 
-def test_what_is_served_is_what_was_collected(path: Path) -> None:
+def test_served_claims_equal_the_collected_claims(path: Path) -> None:
     claiming = Claiming()
     collect_claims(path, make_parts(claiming), 60)
     with Store(path) as store:
@@ -139,7 +139,7 @@ def test_what_is_served_is_what_was_collected(path: Path) -> None:
         ]
 
 
-def test_token_probabilities_of_claims_survive_the_store(path: Path) -> None:
+def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
     script = Script({prompt: [Answer("One is right. Two is wrong.", -0.5)] for prompt in PROMPTS})
     with serving(script) as url:
         model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
@@ -164,7 +164,7 @@ def test_token_probabilities_of_claims_survive_the_store(path: Path) -> None:
     assert 0.0 < records[0].claims[0].score < 1.0
 
 
-def test_further_answers_are_there_to_be_compared(path: Path) -> None:
+def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None:
     asked: list[tuple[str, str]] = []
 
     def entails(prompt: str, premise: str, hypothesis: str) -> bool:
@@ -195,7 +195,7 @@ def test_further_answers_are_there_to_be_compared(path: Path) -> None:
         assert claim.score == 1.0 - np.mean([claim.text in one for one in others])
 
 
-def test_several_verifiers_are_kept_for_a_combination(path: Path) -> None:
+def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     claiming = Claiming()
 
     def measure(prompt: str, candidates: list[Any]) -> list[float]:
@@ -211,13 +211,13 @@ def test_several_verifiers_are_kept_for_a_combination(path: Path) -> None:
     assert set(table.raw) == {"hash", "length"}
 
 
-# Failures, and what is paid for once
+# Failures, retries and relabelling
 
 
 @pytest.mark.parametrize(
     ("part", "kept"), [("draw", Stage.OPEN), ("split", Stage.DRAWN), ("score", Stage.DRAWN)]
 )
-def test_what_fails_costs_nothing_else_again(path: Path, part: str, kept: Stage) -> None:
+def test_retrying_failed_claims_repeats_only_the_failed_stage(path: Path, part: str, kept: Stage) -> None:
     claiming = Claiming(broken={(part, "question 2"): ValueError("not today")})
     ended = collect_claims(path, make_parts(claiming))
     assert (ended.status.failed, ended.status.labelled) == (1, SIZE - 1)
@@ -231,7 +231,7 @@ def test_what_fails_costs_nothing_else_again(path: Path, part: str, kept: Stage)
     assert twice == {(part, "question 2")}
 
 
-def test_labels_are_made_again_and_nothing_else(path: Path) -> None:
+def test_relabel_of_claims_repeats_only_the_labelling(path: Path) -> None:
     claiming = Claiming()
     collect_claims(path, make_parts(claiming))
 
@@ -258,7 +258,7 @@ def test_labels_are_made_again_and_nothing_else(path: Path) -> None:
     assert after == flipped
 
 
-def test_a_claim_that_cannot_be_stored_is_a_failure_of_its_prompt(path: Path) -> None:
+def test_unstorable_claim_fails_its_prompt(path: Path) -> None:
     def split(answer: str) -> list[Span]:
         return [Span(0, len(answer), "half \ud83d" if " of 3 is" in answer else None)]
 
@@ -268,7 +268,7 @@ def test_a_claim_that_cannot_be_stored_is_a_failure_of_its_prompt(path: Path) ->
         assert store.failures()[0].error.startswith("CollectionError: a claim cannot be stored")
 
 
-def test_tokens_of_the_splitter_count_and_it_is_no_model_that_draws(path: Path) -> None:
+def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> None:
     reply = AIMessage(
         "It is right || right",
         usage_metadata={"input_tokens": 20, "output_tokens": 5, "total_tokens": 25},
@@ -294,12 +294,12 @@ def test_tokens_of_the_splitter_count_and_it_is_no_model_that_draws(path: Path) 
         ({"unit": "sentences"}, "unit must be 'answers' or 'claims', got 'sentences'"),
     ],
 )
-def test_what_does_not_suit_is_refused_before_anything_is_paid(fields: dict[str, Any], message: str) -> None:
+def test_local_executor_refuses_parts_that_do_not_suit_the_unit(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         LocalExecutor(make_parts(Claiming(), **fields))
 
 
-def test_claims_and_answers_share_no_store(path: Path, tmp_path: Path) -> None:
+def test_store_refuses_to_mix_claims_and_answers(path: Path, tmp_path: Path) -> None:
     claiming = Claiming()
     whole = make_parts(claiming, unit="answers", splitter=None, splitter_id=None)
     collect_claims(path, make_parts(claiming))
@@ -326,7 +326,7 @@ def test_claims_and_answers_share_no_store(path: Path, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("stage", ["label", None])
-def test_damaged_claims_are_noticed(path: Path, damage: str, stage: str | None) -> None:
+def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | None) -> None:
     claiming = Claiming()
     if stage:
         claiming.broken = {(stage, prompt): ValueError("not today") for prompt in CLAIMING}
@@ -342,7 +342,7 @@ def test_damaged_claims_are_noticed(path: Path, damage: str, stage: str | None) 
         store.check()
 
 
-def test_claims_labelled_unsupported_are_shown_beside_their_references(path: Path) -> None:
+def test_read_wrong_answers_lists_unsupported_claims_by_score(path: Path) -> None:
     collect_claims(path, make_parts(Claiming()))
     with Store(path) as store:
         shown = read_wrong_answers(store)
@@ -359,7 +359,7 @@ def test_claims_labelled_unsupported_are_shown_beside_their_references(path: Pat
         (None, 130, "separate supported from unsupported"),
     ],
 )
-def test_what_will_not_calibrate_is_reported_early(
+def test_collection_notices_warn_of_claims_that_will_not_calibrate(
     path: Path, labels: bool | None, size: int, message: str
 ) -> None:
     notices: list[str] = []
@@ -377,7 +377,7 @@ def test_what_will_not_calibrate_is_reported_early(
     assert any(message in one for one in notices), notices
 
 
-def test_a_chain_is_calibrated_for_claims_in_one_call(tmp_path: Path) -> None:
+def test_calibrate_chain_calibrates_claims(tmp_path: Path) -> None:
     claiming = Claiming()
     ids: dict[str, Any] = dict(IDS)
     artifact, report = calibrate_chain(
@@ -422,7 +422,7 @@ collect(make_examples(size), make_parts(Claiming(note=note)), store, options)
 
 
 @pytest.mark.long
-def test_a_kill_at_any_moment_costs_only_what_was_in_flight(path: Path, tmp_path: Path) -> None:
+def test_killed_claim_collection_repeats_only_calls_in_flight(path: Path, tmp_path: Path) -> None:
     size, kills, chance = 40, repetitions(12, 0.5), random.Random(4)  # noqa: S311 - moments, no secrets
     log = tmp_path / "log"
     log.touch()
@@ -456,7 +456,7 @@ def test_a_kill_at_any_moment_costs_only_what_was_in_flight(path: Path, tmp_path
 # The command line
 
 
-def test_the_settings_of_a_file_say_what_is_split(tmp_path: Path) -> None:
+def test_collect_toml_sets_unit_and_splitter(tmp_path: Path) -> None:
     from langchain_cfc.collect.config import read_config
 
     (tmp_path / "rows.jsonl").write_text(json.dumps({"q": "question 1", "a": "right"}))

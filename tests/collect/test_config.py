@@ -1,4 +1,4 @@
-"""`collect.toml`, what takes precedence over it, and what it makes."""
+"""`collect.toml`: how it is read, what overrides it, and the parts that it makes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Read = Callable[..., CollectionConfig]
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """A function that reads the file, with something in it replaced."""
+    """A function that reads the file after replacing parts of it."""
 
     def reading(
         *replaced: tuple[str, str], settings: tuple[str, ...] = (), **overrides: Any
@@ -67,7 +67,7 @@ def read(tmp_path: Path) -> Read:
     return reading
 
 
-def test_everything_is_made_of_what_the_file_says(read: Read, tmp_path: Path) -> None:
+def test_read_config_reads_every_section_of_the_file(read: Read, tmp_path: Path) -> None:
     config = read()
     parts = config.create_components()
     assert config.store == str(tmp_path / "facts.db")
@@ -83,7 +83,7 @@ def test_everything_is_made_of_what_the_file_says(read: Read, tmp_path: Path) ->
     assert config.create_budget().prices["gpt-4o"].output == 2.0
 
 
-def test_what_is_given_otherwise_takes_precedence(read: Read) -> None:
+def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
     config = read(settings=("generator.arguments.temperature=0.1", "labeler.id=mine"), **overrides)
     assert (config.n, config.source.columns.reference, config.source.columns.id) == (7, "gold", None)
@@ -93,7 +93,7 @@ def test_what_is_given_otherwise_takes_precedence(read: Read) -> None:
     assert config.labeler.id == "mine"
 
 
-def test_all_may_be_given_without_a_file() -> None:
+def test_read_config_works_without_a_file() -> None:
     config = read_config(
         None,
         {
@@ -136,7 +136,7 @@ def test_all_may_be_given_without_a_file() -> None:
         (("n = 4", "n = ="), r"is not TOML"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_name(
+def test_read_config_refuses_invalid_settings_by_name(
     read: Read, replaced: tuple[str, str], message: str | None
 ) -> None:
     if message is None:
@@ -146,27 +146,27 @@ def test_what_cannot_be_meant_is_refused_by_its_name(
         read(replaced)
 
 
-def test_all_that_is_wrong_is_said_at_once(read: Read) -> None:
+def test_read_config_reports_all_errors_at_once(read: Read) -> None:
     with pytest.raises(InputError) as caught:
         read(("n = 4", "n = 0"), ("concurrency = 3", "concurrency = 0"))
     assert "n: " in str(caught.value)
     assert "run.concurrency: " in str(caught.value)
 
 
-def test_a_file_that_is_not_there_and_a_setting_that_is_none(tmp_path: Path, read: Read) -> None:
+def test_read_config_refuses_a_missing_file_and_a_malformed_setting(tmp_path: Path, read: Read) -> None:
     with pytest.raises(InputError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")
     with pytest.raises(InputError, match="'n' is not a setting; expected KEY=VALUE"):
         read(settings=("n",))
 
 
-def test_a_cost_without_prices_is_refused(read: Read) -> None:
+def test_create_budget_refuses_max_cost_without_prices(read: Read) -> None:
     config = read(('[prices."gpt-4o"]\ninput = 1.0\noutput = 2.0\n', ""))
     with pytest.raises(InputError, match="max_cost needs the prices"):
         config.create_budget()
 
 
-def test_a_judge_gets_its_model_by_name(read: Read) -> None:
+def test_config_makes_the_model_of_a_judge_by_name(read: Read) -> None:
     named = [
         'factory = "langchain_cfc.verifiers:ModelJudge"',
         'model = "openai:gpt-4o"',
@@ -178,15 +178,15 @@ def test_a_judge_gets_its_model_by_name(read: Read) -> None:
     assert judge.fingerprint["model.model"] == "gpt-4o"
 
 
-def test_a_model_that_cannot_be_made_is_bad_input(read: Read) -> None:
+def test_config_refuses_an_unknown_model_provider(read: Read) -> None:
     with pytest.raises(InputError, match="cannot make a chat model from the name 'nobody:x'"):
         read(("openai:gpt-4o-mini", "nobody:x")).create_components()
 
 
-# ---- what makes other records
+# Record settings
 
 
-def settings_of(config: CollectionConfig) -> str:
+def format_record_settings(config: CollectionConfig) -> str:
     return str(config.record_settings())
 
 
@@ -199,8 +199,8 @@ def settings_of(config: CollectionConfig) -> str:
         ('"triviaqa"', '"squad"'),
     ],
 )
-def test_what_makes_other_records_changes_the_settings(read: Read, replaced: tuple[str, str]) -> None:
-    assert settings_of(read(replaced)) != settings_of(read())
+def test_record_settings_change_with_what_changes_records(read: Read, replaced: tuple[str, str]) -> None:
+    assert format_record_settings(read(replaced)) != format_record_settings(read())
 
 
 @pytest.mark.parametrize(
@@ -213,21 +213,21 @@ def test_what_makes_other_records_changes_the_settings(read: Read, replaced: tup
         ('reference = "answer"', 'reference = "other"'),
     ],
 )
-def test_what_makes_the_same_records_does_not(read: Read, replaced: tuple[str, str]) -> None:
-    assert settings_of(read(replaced)) == settings_of(read())
+def test_record_settings_ignore_what_does_not_change_records(read: Read, replaced: tuple[str, str]) -> None:
+    assert format_record_settings(read(replaced)) == format_record_settings(read())
 
 
-def test_no_secret_is_in_the_settings(read: Read) -> None:
+def test_record_settings_contain_no_secret(read: Read) -> None:
     secret = read(("sk-1", "very-secret"), ('convention = "triviaqa"', 'hidden = "also-secret"'))
-    assert "secret" not in settings_of(secret)
+    assert "secret" not in format_record_settings(secret)
 
 
-# ---- factories
+# Factories
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A module beside where commands are given."""
+    """The name of a module in the working directory."""
     name = f"mybot_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(
         "def judge(prompt, candidates): return []\n"
@@ -240,7 +240,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return name
 
 
-def test_a_part_a_factory_and_a_class(module: str) -> None:
+def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
     assert load_object(f"{module}:judge").__name__ == "judge"
     assert load_object(f"{module}:make_judge") == ("judge", False)
     assert load_object(f"{module}:make_judge", {"strict": True}) == ("judge", True)
@@ -256,6 +256,6 @@ def test_a_part_a_factory_and_a_class(module: str) -> None:
         ("{}:broken", "the factory .* failed with RuntimeError: no key"),
     ],
 )
-def test_what_cannot_be_made_says_why(module: str, path: str, message: str) -> None:
+def test_load_object_reports_why_it_fails(module: str, path: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_object(path.format(module))

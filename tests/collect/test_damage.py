@@ -1,4 +1,4 @@
-"""A store that is damaged is refused: nothing is calibrated on what was not written."""
+"""A damaged store is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc.collect.store import Store, schema
 from langchain_cfc.errors import StoreError
 from tests.cli.running import run
-from tests.collect.damaging import Read, flips, make_store, outcomes, overwritten_pages
+from tests.collect.damaging import StoreContents, count_outcomes, flip_bits, make_store, overwrite_pages
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def change(path: Path, *statements: str) -> None:
         "DELETE FROM prompts WHERE position = 7",
     ],
 )
-def test_what_calibration_reads_cannot_change_unnoticed(path: Path, statement: str) -> None:
+def test_store_refuses_changed_values_that_calibration_reads(path: Path, statement: str) -> None:
     change(path, statement)
     with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
         store.table()
@@ -90,7 +90,7 @@ def test_what_calibration_reads_cannot_change_unnoticed(path: Path, statement: s
         "UPDATE prompts SET input = '\"another\"' WHERE position = 3",
     ],
 )
-def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, statement: str) -> None:
+def test_store_refuses_changed_values_of_unfinished_prompts(path: Path, statement: str) -> None:
     with Store(path) as store:
         assert {3, 11, 15} <= {work.position for work in store.read_unfinished()}
     change(path, statement)
@@ -98,7 +98,7 @@ def test_what_a_further_run_goes_on_with_cannot_change_unnoticed(path: Path, sta
         list(store.read_unfinished())
 
 
-def test_the_command_that_checks_reads_everything(path: Path) -> None:
+def test_store_check_command_finds_damage_in_a_failed_prompt(path: Path) -> None:
     assert "prompts match their digests" in run("store", "check", path).out
     assert run("store", "check", path, "--json").data["checked"]
     # Of the failed prompt 7 nothing is read otherwise.
@@ -109,7 +109,7 @@ def test_the_command_that_checks_reads_everything(path: Path) -> None:
     assert "the prompt 'p7' differs from what was written" in " ".join(ran.err.split())
 
 
-def test_messages_that_no_later_stage_reads_are_checked_as_well(path: Path) -> None:
+def test_store_check_finds_damage_in_raw_messages(path: Path) -> None:
     change(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
     with Store(path) as store:
         assert len(store.table().ids) == 32
@@ -117,7 +117,7 @@ def test_messages_that_no_later_stage_reads_are_checked_as_well(path: Path) -> N
             store.check()
 
 
-def test_an_index_that_lost_an_entry_is_found_by_the_check(path: Path) -> None:
+def test_store_check_finds_a_damaged_index(path: Path) -> None:
     change(
         path,
         "PRAGMA writable_schema = ON",
@@ -128,35 +128,37 @@ def test_an_index_that_lost_an_entry_is_found_by_the_check(path: Path) -> None:
         store.check()
 
 
-def test_bits_that_flip_are_refused_or_harmless(path: Path) -> None:
-    found = outcomes(path, flips(path.stat().st_size, 20, seed=3))
+def test_flipped_bits_in_a_store_are_refused_or_harmless(path: Path) -> None:
+    found = count_outcomes(path, flip_bits(path.stat().st_size, 20, seed=3))
     assert set(found) <= {"same", "refused"}, found
     assert found["refused"] >= 4
 
 
-def test_pages_that_are_overwritten_are_refused_or_harmless(path: Path) -> None:
-    found = outcomes(path, overwritten_pages(path.stat().st_size, 6, seed=3))
+def test_overwritten_pages_of_a_store_are_refused_or_harmless(path: Path) -> None:
+    found = count_outcomes(path, overwrite_pages(path.stat().st_size, 6, seed=3))
     assert set(found) <= {"same", "refused"}, found
     assert found["refused"] >= 3
 
 
-def test_without_digests_the_same_flips_would_be_silent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_control_without_digests_a_flipped_bit_is_not_noticed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The control: of these bits some are in values that SQLite has no means to check.
     monkeypatch.setattr(schema, "_check_equal", lambda *_: None)
     with closing(sqlite3.connect(path)) as file:
         text = file.execute("SELECT text FROM draws WHERE prompt = 4 AND slot = 1").fetchone()[0].encode()
     content = bytearray(path.read_bytes())
     content[content.index(text) + 6] ^= 1
-    reference = Read.of(path)
+    reference = StoreContents.of(path)
     path.write_bytes(content)
-    assert Read.of(path) != reference
+    assert StoreContents.of(path) != reference
 
 
 @pytest.mark.long
-def test_no_damage_is_silent(tmp_path: Path) -> None:
+def test_no_damage_to_a_large_store_goes_unnoticed(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     make_store(path, 200)
-    found = outcomes(path, flips(path.stat().st_size, 2000, seed=1))
-    found += outcomes(path, overwritten_pages(path.stat().st_size, 200, seed=2))
+    found = count_outcomes(path, flip_bits(path.stat().st_size, 2000, seed=1))
+    found += count_outcomes(path, overwrite_pages(path.stat().st_size, 200, seed=2))
     assert set(found) <= {"same", "refused"}, found
     assert found["refused"] >= 500

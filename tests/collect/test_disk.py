@@ -1,4 +1,4 @@
-"""A disk that is full, or that nobody may write: said, and nothing is lost."""
+"""Full and read-only disks are reported, and finished work is kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Disk:
         self.folder = folder
 
     def change(self, how: str) -> None:
-        """Mount it anew."""
+        """Remount it with other options."""
         assert mount("-o", f"remount,{how}", str(self.folder))
 
 
@@ -73,7 +73,7 @@ def check_completes(path: Path, executor: FakeExecutor) -> None:
         assert [record.id for record in store.records()] == [f"p{number}" for number in range(SIZE)]
 
 
-def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) -> None:
+def test_full_disk_is_reported_and_the_run_resumes_with_free_space(disk: Disk) -> None:
     executor, path = large(), disk.folder / "store.db"
     with pytest.raises(StoreError, match="full; finished work is kept, so run again") as raised:
         run(path, executor, SIZE, at_once=AT_ONCE)
@@ -86,7 +86,9 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(disk: Disk) 
     check_completes(path, executor)
 
 
-def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_at_its_page_limit_is_reported_as_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_up = database._configure_connection
 
     def bounded(connection: Any, record: Any) -> None:
@@ -104,9 +106,7 @@ def test_a_file_that_may_not_grow_is_said_as_well(tmp_path: Path, monkeypatch: p
 
 # With a few pages left, SQLite has no room for its index of the journal, and speaks of an I/O error.
 @pytest.mark.parametrize(("left", "said"), [(4, "disk is full"), (16, "I/O error; [0-9]{1,2} KiB are free")])
-def test_a_disk_that_is_full_before_anything_is_there_leaves_no_store(
-    disk: Disk, left: int, said: str
-) -> None:
+def test_disk_full_before_the_first_write_leaves_no_store(disk: Disk, left: int, said: str) -> None:
     (disk.folder / "ballast").write_bytes(b"x" * (2**20 - 1024 * left))
     path = disk.folder / "store.db"
     with pytest.raises(StoreError, match=said):
@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_before_anything_is_there_leaves_no_store(
     assert run(path, FakeExecutor(), 3).status.labelled == 3
 
 
-def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
+def test_read_only_disk_is_reported_and_the_store_is_unchanged(disk: Disk) -> None:
     executor, path = FakeExecutor(), disk.folder / "store.db"
     run(path, executor, 5)
     before = path.read_bytes()
@@ -130,7 +130,7 @@ def test_a_read_only_disk_is_said_and_what_is_there_stays(disk: Disk) -> None:
     assert set(executor.done.values()) == {1}
 
 
-def test_a_file_that_cannot_be_written_is_reported(disk: Disk) -> None:
+def test_immutable_store_file_is_reported(disk: Disk) -> None:
     executor, path = FakeExecutor(), disk.folder / "store.db"
     run(path, executor, 20)
     # Root may write whatever permissions say, but for this.

@@ -1,4 +1,4 @@
-"""Collections by a draw rule: no more is drawn than it wants, and only it can be calibrated then."""
+"""Collections by a draw rule: how much is drawn, and how the records calibrate."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.lengths import mostly_long
 RULES = ["lead(2, at_most=6)", "agree(0.75, rounds=2+2+2)", "below(0.35, at_most=6)"]
 IDS = {"generator_id": "letters", "verifier_id": "hash", "labeler_id": "first"}
 # One call at a time, so that the n-th call for a prompt is its n-th slot.
-SLOWLY = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_progress=lambda _: None)
+ONE_CALL_AT_A_TIME = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_progress=lambda _: None)
 SIZE = 30
 
 
-def hashed(*parts: object) -> int:
+def hash_parts(*parts: object) -> int:
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=4).digest(), "big")
 
 
@@ -55,11 +55,15 @@ class Letters:
             raise ValueError(msg)
         self.drawn[prompt] += 1
         # Every other prompt is easy.
-        return "aaaab"[hashed(prompt, call) % 5] if hashed(prompt) % 2 else "abcd"[hashed(prompt, call) % 4]
+        return (
+            "aaaab"[hash_parts(prompt, call) % 5]
+            if hash_parts(prompt) % 2
+            else "abcd"[hash_parts(prompt, call) % 4]
+        )
 
     def verify(self, prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
         self.scored[prompt] += len(candidates)
-        return [(hashed(prompt, one.text) % 50 + 50 * (one.text != "a")) / 100 for one in candidates]
+        return [(hash_parts(prompt, one.text) % 50 + 50 * (one.text != "a")) / 100 for one in candidates]
 
     def make_parts(self, **fields: Any) -> Components:
         def verify(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
@@ -81,7 +85,7 @@ EXAMPLES = [Example(id=f"p{number}", input=f"question {number}", reference="a") 
 
 
 def collect_by(letters: Letters, store: Path, **fields: Any) -> None:
-    assert collect(EXAMPLES, letters.make_parts(**fields), store, SLOWLY).complete
+    assert collect(EXAMPLES, letters.make_parts(**fields), store, ONE_CALL_AT_A_TIME).complete
 
 
 def calibrate_from(store: Path, **options: Any) -> CalibrationArtifact:
@@ -92,7 +96,7 @@ def calibrate_from(store: Path, **options: Any) -> CalibrationArtifact:
 
 
 @mostly_long("rule", RULES, quick=1)
-def test_a_collection_by_a_rule_calibrates_like_all_draws_replayed(rule: str, tmp_path: Path) -> None:
+def test_draw_rule_collection_calibrates_like_a_replay_of_all_draws(rule: str, tmp_path: Path) -> None:
     fewer, every = Letters(), Letters()
     collect_by(fewer, tmp_path / "fewer.db", draws=rule)
     collect_by(every, tmp_path / "all.db", n=6)
@@ -108,7 +112,7 @@ def test_a_collection_by_a_rule_calibrates_like_all_draws_replayed(rule: str, tm
 
 
 @mostly_long("kind", ["records.jsonl", "records.parquet"], quick=1)
-def test_files_say_the_rule_and_suit_no_other(kind: str, tmp_path: Path) -> None:
+def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_path: Path) -> None:
     rule, path = RULES[0], tmp_path / kind
     collect_by(Letters(), tmp_path / "fewer.db", draws=rule)
     with Store(tmp_path / "fewer.db") as store:
@@ -135,7 +139,7 @@ def test_files_say_the_rule_and_suit_no_other(kind: str, tmp_path: Path) -> None
             calibrate(records, draws=other, **options)
 
 
-def test_more_candidates_than_the_rule_draws_are_refused(tmp_path: Path) -> None:
+def test_calibrate_refuses_more_candidates_than_the_draw_rule_allows(tmp_path: Path) -> None:
     collect_by(Letters(), tmp_path / "fewer.db", draws=RULES[0])
     with Store(tmp_path / "fewer.db") as store:
         records, header = list(store.records()), store.provenance()
@@ -150,13 +154,13 @@ def test_more_candidates_than_the_rule_draws_are_refused(tmp_path: Path) -> None
 
 
 @mostly_long("rule", RULES, quick=1)
-def test_a_failure_between_waves_pays_for_no_candidate_twice(rule: str, tmp_path: Path) -> None:
+def test_retry_between_waves_draws_no_candidate_twice(rule: str, tmp_path: Path) -> None:
     whole = Letters()
     collect_by(whole, tmp_path / "whole.db", draws=rule)
     late = {(prompt, count - 1) for prompt, count in whole.drawn.items() if count > 3}
     assert len(late) >= 5
     letters, store = Letters(broken=set(late)), tmp_path / "store.db"
-    first = collect(EXAMPLES, letters.make_parts(draws=rule), store, SLOWLY)
+    first = collect(EXAMPLES, letters.make_parts(draws=rule), store, ONE_CALL_AT_A_TIME)
     retried = CollectionOptions(
         call_policy=CallPolicy(concurrency=1), on_progress=lambda _: None, retry_failed=True
     )
@@ -167,7 +171,7 @@ def test_a_failure_between_waves_pays_for_no_candidate_twice(rule: str, tmp_path
         assert first.status.failed <= len(late)
 
 
-def test_served_prompts_draw_what_was_collected(tmp_path: Path) -> None:
+def test_serving_by_a_draw_rule_draws_the_collected_candidates(tmp_path: Path) -> None:
     rule, letters = RULES[2], Letters()
     collect_by(letters, tmp_path / "fewer.db", draws=rule)
     artifact = calibrate_from(tmp_path / "fewer.db", draws=rule)
@@ -202,25 +206,25 @@ def test_served_prompts_draw_what_was_collected(tmp_path: Path) -> None:
         ({}, "n is None; expected a whole number"),
     ],
 )
-def test_what_cannot_be_collected_is_refused_at_once(
+def test_collect_refuses_invalid_draw_rules_before_drawing(
     fields: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
     letters = Letters()
     with pytest.raises(InputError, match=problem):
-        collect(EXAMPLES, letters.make_parts(**fields), tmp_path / "store.db", SLOWLY)
+        collect(EXAMPLES, letters.make_parts(**fields), tmp_path / "store.db", ONE_CALL_AT_A_TIME)
     assert not letters.drawn
 
 
-def test_a_store_takes_no_other_rule(tmp_path: Path) -> None:
+def test_store_refuses_another_draw_rule(tmp_path: Path) -> None:
     letters = Letters()
     collect_by(letters, tmp_path / "store.db", draws=RULES[0])
     for other in ({"draws": RULES[2]}, {"n": 6}):
         with pytest.raises(StoreError, match="was made with another configuration"):
-            collect(EXAMPLES, letters.make_parts(**other), tmp_path / "store.db", SLOWLY)
+            collect(EXAMPLES, letters.make_parts(**other), tmp_path / "store.db", ONE_CALL_AT_A_TIME)
 
 
 def generate(prompt: str) -> str:
-    """Answer for the command line; the calls of a process count."""
+    """Generate an answer for the command line."""
     return _LETTERS.generate(prompt)
 
 
@@ -233,7 +237,7 @@ def is_first(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> l
     return [one.text == reference for one in candidates]
 
 
-def test_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("questions.csv").write_text(
         "question,answer\n" + "\n".join(f"question {number},a" for number in range(40)) + "\n", "utf-8"
@@ -264,7 +268,7 @@ def make_labeler() -> Any:
     return is_first
 
 
-def test_a_hundred_prompts_with_unequal_numbers_of_draws_are_looked_at(tmp_path: Path) -> None:
+def test_notice_on_scores_works_with_unequal_numbers_of_draws(tmp_path: Path) -> None:
     letters = Letters()
     examples = [Example(id=f"p{number}", input=f"question {number}", reference="a") for number in range(120)]
     notices: list[str] = []
@@ -277,7 +281,7 @@ def test_a_hundred_prompts_with_unequal_numbers_of_draws_are_looked_at(tmp_path:
 
 
 def point_the_wrong_way(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
-    """Score right candidates worse."""
+    """Give correct candidates worse scores."""
     del prompt
     return [0.9 if one.text == "a" else 0.1 for one in candidates]
 

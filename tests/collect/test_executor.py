@@ -1,4 +1,4 @@
-"""What makes records, in this process and over real HTTP: the same as when it serves."""
+"""`LocalExecutor` in this process and over HTTP: it makes records as serving makes results."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def ignore_notice(notice: str) -> None:
     del notice
 
 
-def records(path: Path) -> list[PromptRecord]:
+def read_stored_records(path: Path) -> list[PromptRecord]:
     with Store(path) as store:
         return list(store.records())
 
@@ -116,12 +116,12 @@ def describe(prompt: str) -> dict[str, Any]:
     return {"number": int(prompt.rpartition(" ")[2])}
 
 
-# The same as serving
+# Equal to serving
 
 
 @mostly_long("sampling", ["requests", "single_request"], quick=1)
 @pytest.mark.parametrize("several", [False, True])
-def test_offline_and_online_make_the_same_of_the_same_answers(
+def test_collected_and_served_candidates_are_equal(
     path: Path, script: Script, model: ChatOpenAI, *, sampling: Any, several: bool
 ) -> None:
     verifier: Any = SequenceProbability()
@@ -137,7 +137,7 @@ def test_offline_and_online_make_the_same_of_the_same_answers(
         "answer_id": "without-mark",
     }
     assert collect_records(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
-    found = records(path)
+    found = read_stored_records(path)
     with Store(path) as store, warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
         artifact = calibrate(
@@ -164,11 +164,11 @@ def test_offline_and_online_make_the_same_of_the_same_answers(
         assert record.metadata == {"hard": 0.5, **describe(str(record.input))}
 
 
-# What labelers see
+# Labelers
 
 
-class Labelling:
-    """Labels by a word, and notes what it was shown."""
+class RecordingLabeler:
+    """Labels texts that contain a word, and records what it received."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -180,94 +180,94 @@ class Labelling:
         return [self.word in one.text for one in candidates]
 
 
-def letters(prompt: str) -> Iterator[str]:
+def yield_letters(prompt: str) -> Iterator[str]:
     del prompt
     yield from ("a!", "b", "a", "b?")
 
 
-def flat(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
+def score_half(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
     del prompt
     return [0.5] * len(candidates)
 
 
-def label_texts(labeler: Labelling, **parts: Any) -> Labels:
-    executor = LocalExecutor(Components(lambda prompt: prompt, flat, labeler, N, **parts))
-    draws = [DrawnCandidate(text) for text in letters("?")]
+def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
+    executor = LocalExecutor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
+    draws = [DrawnCandidate(text) for text in yield_letters("?")]
     found = asyncio.run(executor.label(examples(1)[0], draws, MemoryJournal())).result
     assert isinstance(found, Labels)
     return found
 
 
-def bare(text: str) -> str:
+def strip_marks(text: str) -> str:
     return text.rstrip("!?")
 
 
-def test_without_an_extractor_the_labeler_sees_every_candidate() -> None:
-    labeler = Labelling("!")
+def test_labeler_without_extractor_receives_every_candidate() -> None:
+    labeler = RecordingLabeler("!")
     assert label_texts(labeler) == Labels([True, False, False, False], None, {})
     assert labeler.shown == [["a!", "b", "a", "b?"]]
 
 
-def test_of_each_answer_the_labeler_sees_the_answer_and_its_label_is_that_of_all() -> None:
-    labeler = Labelling("a")
-    assert label_texts(labeler, answer=bare) == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
+def test_labeler_receives_each_distinct_answer_once() -> None:
+    labeler = RecordingLabeler("a")
+    assert label_texts(labeler, answer=strip_marks) == Labels(
+        [True, False, True, False], ["a", "b", "a", "b"], {}
+    )
     assert labeler.shown == [["a", "b"]]
 
 
-def test_of_each_answer_the_labeler_sees_the_whole_text_of_the_first_if_it_reads_texts() -> None:
-    labeler = Labelling("!")
-    found = label_texts(labeler, answer=bare, reads="text")
+def test_labeler_that_reads_texts_receives_the_first_text_of_each_answer() -> None:
+    labeler = RecordingLabeler("!")
+    found = label_texts(labeler, answer=strip_marks, reads="text")
     assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
     assert labeler.shown == [["a!", "b"]]
 
 
-def test_metadata_of_a_function_joins_that_of_the_dataset(path: Path) -> None:
+def test_metadata_function_extends_the_metadata_of_the_dataset(path: Path) -> None:
     parts = Components(
         lambda prompt: prompt,
-        flat,
+        score_half,
         NormalisedMatch(),
         N,
         metadata=lambda prompt: {"words": len(prompt.split())},
     )
     collect_records(path, parts)
-    assert {str(record.metadata) for record in records(path)} == {"{'hard': 0.5, 'words': 2}"}
+    assert {str(record.metadata) for record in read_stored_records(path)} == {"{'hard': 0.5, 'words': 2}"}
 
 
 # Several verifiers
 
 
-def test_of_several_verifiers_the_first_scores_and_all_are_kept(path: Path) -> None:
+def test_first_of_several_verifiers_scores_and_all_outputs_are_kept(path: Path) -> None:
     def other(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [-3.5 * slot for slot in range(len(candidates))]
 
-    parts = Components(lambda prompt: prompt, {"flat": flat, "other": other}, NormalisedMatch(), N)
+    parts = Components(lambda prompt: prompt, {"flat": score_half, "other": other}, NormalisedMatch(), N)
     collect_records(path, parts)
-    for record in records(path):
+    for record in read_stored_records(path):
         assert [one.score for one in record.candidates] == [0.5] * N
         assert [one.scores for one in record.candidates] == [
             {"flat": 0.5, "other": -3.5 * slot} for slot in range(N)
         ]
 
 
-def test_an_output_of_the_first_that_is_no_score_is_a_failure(path: Path) -> None:
+def test_output_of_the_first_verifier_outside_zero_to_one_fails(path: Path) -> None:
     def beyond(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [1.5] * len(candidates)
 
-    parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": flat}, NormalisedMatch(), N)
+    parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": score_half}, NormalisedMatch(), N)
     found = collect_records(path, parts)
     assert found.status.failed == SIZE
     with Store(path) as store:
         assert {one.error.partition(":")[0] for one in store.failures()} == {"VerifierError"}
 
 
-# What fails, over real HTTP
+# Failures over HTTP
 
 
-def test_calls_that_fail_are_made_again_and_nothing_else_is(
-    path: Path, script: Script, model: ChatOpenAI
-) -> None:
+def test_only_failed_calls_are_repeated(path: Path, script: Script, model: ChatOpenAI) -> None:
     script.faults = [
         Fault("status 429", on={0}, seconds=0.01),
         Fault("dropped", on={5}),
@@ -280,14 +280,14 @@ def test_calls_that_fail_are_made_again_and_nothing_else_is(
     assert len(script.requests) == SIZE * N + 3
 
 
-def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
+def test_refused_api_key_is_not_retried_and_ends_the_run(
     path: Path, script: Script, model: ChatOpenAI
 ) -> None:
     script.faults = [Fault("status 401")]
     with pytest.raises(CollectionError, match=r"25 prompts in a row failed, .*DrawError"):
         collect(
             [Example(id=f"p{number}", input="question 0") for number in range(60)],
-            Components(model, flat, NormalisedMatch(), 1),
+            Components(model, score_half, NormalisedMatch(), 1),
             path,
             CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignore_notice),
         )
@@ -296,7 +296,7 @@ def test_a_refused_key_is_asked_once_per_call_and_ends_the_run(
         assert all("401" in one.error for one in store.failures())
 
 
-def test_what_failed_draws_took_is_known(path: Path, script: Script, model: ChatOpenAI) -> None:
+def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, model: ChatOpenAI) -> None:
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
@@ -311,7 +311,7 @@ def test_what_failed_draws_took_is_known(path: Path, script: Script, model: Chat
 # Calls
 
 
-def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None:
+def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
     under_way = ConcurrencyCounter()
     asked: list[str] = []
 
@@ -323,18 +323,18 @@ def test_all_places_are_used_and_prompts_are_drawn_one_after_the_other() -> None
 
     async def drawn() -> None:
         executor = LocalExecutor(
-            Components(RunnableLambda(answer), flat, NormalisedMatch(), N), ConcurrencyLimiter(3)
+            Components(RunnableLambda(answer), score_half, NormalisedMatch(), N), ConcurrencyLimiter(3)
         )
         await asyncio.gather(*(executor.draw(one, MemoryJournal()) for one in examples(40)))
 
     asyncio.run(drawn())
     assert under_way.most == 3
-    # Whoever kills it finds few that are half drawn.
+    # A kill leaves few prompts half drawn.
     assert asked == [one.input for one in examples(40) for _ in range(N)]
 
 
-def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
-    turns = TokenRateLimiter(1e9)
+def test_stages_settle_every_rate_limited_call() -> None:
+    limiter = TokenRateLimiter(1e9)
 
     def refused(prompt: Any, candidates: Any) -> list[float]:
         raise KeyError(prompt, candidates)
@@ -343,7 +343,7 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
         executor = LocalExecutor(
             Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N),
             ConcurrencyLimiter(2),
-            RetryPolicy(rate_limiters=(turns,)),
+            RetryPolicy(rate_limiters=(limiter,)),
         )
         example = examples(1)[0]
         return [
@@ -354,15 +354,15 @@ def test_stages_settle_all_their_turns_whatever_came_of_them() -> None:
     drawn, failed = asyncio.run(worked())
     assert isinstance(failed.result, VerifierError)
     assert len(drawn.result) == N
-    assert turns._charged.calls == 0
-    assert turns._settled.calls == N + 1
+    assert limiter._charged.calls == 0
+    assert limiter._settled.calls == N + 1
 
 
 async def echo_async(prompt: str) -> AIMessage:
     return AIMessage(prompt)
 
 
-def test_failures_are_outcomes_of_their_own_kind() -> None:
+def test_each_stage_returns_its_own_error_type() -> None:
     def wrong(*given: Any) -> Any:
         return given[0]
 
@@ -383,17 +383,17 @@ def test_failures_are_outcomes_of_their_own_kind() -> None:
     assert [type(one) for one in asyncio.run(worked())] == [DrawError, VerifierError, LabelerError]
 
 
-def test_scores_and_their_number_are_checked() -> None:
+def test_score_stage_checks_values_and_number_of_scores() -> None:
     async def scored(verifier: Any) -> Any:
         executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
         return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
 
-    assert asyncio.run(scored(flat)) == VerifierScores([0.5] * N)
+    assert asyncio.run(scored(score_half)) == VerifierScores([0.5] * N)
     for few in ([0.5] * (N - 1), [float("nan")] * N):
         assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
-def test_a_number_of_candidates_that_is_none_is_refused(n: Any) -> None:
+def test_local_executor_refuses_an_invalid_number_of_candidates(n: Any) -> None:
     with pytest.raises(InputError, match="expected a whole number of candidates"):
-        LocalExecutor(Components(lambda prompt: prompt, flat, NormalisedMatch(), n))
+        LocalExecutor(Components(lambda prompt: prompt, score_half, NormalisedMatch(), n))

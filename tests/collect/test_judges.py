@@ -1,4 +1,4 @@
-"""One model that scores and labels is told of, as far as fingerprints tell."""
+"""A warning if one model both scores and labels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ModelJudge, SelfConsistency, VerifierEnsemble
 
 
-class Judge(FakeListChatModel):
-    """Says the same about everything, under a name."""
+class NamedModel(FakeListChatModel):
+    """A model with a name that gives one verdict on everything."""
 
     name: str
     responses: list[str] = ['{"correct": 0.75}']  # noqa: RUF012 - pydantic copies it
@@ -30,7 +30,7 @@ class Judge(FakeListChatModel):
         return LangSmithParams(ls_model_name=self.name)
 
 
-SMALL, LARGE = Judge(name="small"), Judge(name="large")
+SMALL, LARGE = NamedModel(name="small"), NamedModel(name="large")
 
 
 def find_judge(verifier: object, labeler: object) -> str | None:
@@ -45,7 +45,7 @@ def find_judge(verifier: object, labeler: object) -> str | None:
         (VerifierEnsemble({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL)),
     ],
 )
-def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
+def test_find_shared_judge_names_a_model_that_scores_and_labels(verifier: object, labeler: object) -> None:
     assert str(find_judge(verifier, labeler)).startswith("small both scores and labels")
 
 
@@ -58,12 +58,12 @@ def test_the_same_model_is_told_of(verifier: object, labeler: object) -> None:
         (len, len),
     ],
 )
-def test_others_are_not(verifier: object, labeler: object) -> None:
+def test_find_shared_judge_ignores_different_models(verifier: object, labeler: object) -> None:
     assert find_judge(verifier, labeler) is None
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_collection_says_so_before_anything_is_paid_for(tmp_path: Path, same: bool) -> None:
+def test_collect_warns_if_one_model_scores_and_labels(tmp_path: Path, same: bool) -> None:
     def verdict(prompt: Any, reference: Any, candidate: str) -> bool:
         del prompt, reference
         return candidate == "Lima"

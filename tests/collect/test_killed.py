@@ -1,4 +1,4 @@
-"""A collection that is killed at any moment loses nothing, and pays twice for what was in flight only."""
+"""A killed collection loses nothing and repeats only calls in flight."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAULTS = (Fault("status 429", 0.02), Fault("status 500", 0.015), Fault("dropped"
 
 
 @dataclass(frozen=True)
-class Survived:
+class SurvivingCollection:
     """What became of a collection.
 
     Attributes:
@@ -70,8 +70,10 @@ def answers(size: int) -> dict[str, list[Answer]]:
     }
 
 
-def collect_under_kills(path: Path, size: int, kills: int, breaking: Break | None = None) -> Survived:
-    """Collect in processes that are killed, each one going on where the one before it was stopped.
+def collect_under_kills(
+    path: Path, size: int, kills: int, breaking: Break | None = None
+) -> SurvivingCollection:
+    """Collect in processes that are killed; each one resumes the collection.
 
     The moments are spread over the run: when so many prompts are finished as a random number says, and then
     up to a tenth of a second later. Where two numbers are close, that is while the next process starts.
@@ -106,11 +108,11 @@ def collect_under_kills(path: Path, size: int, kills: int, breaking: Break | Non
         process = begun()
         process.join(60)
         assert process.exitcode == 0, f"it ended with {process.exitcode}"
-    return Survived(path, size, kills, script)
+    return SurvivingCollection(path, size, kills, script)
 
 
-def check(found: Survived) -> None:
-    """Every prompt once, with all that belongs to it, and nothing else, by the tables themselves."""
+def check(found: SurvivingCollection) -> None:
+    """Check the tables: every prompt once, complete, and nothing else."""
     with closing(sqlite3.connect(found.path)) as file:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert file.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -139,13 +141,13 @@ def check(found: Survived) -> None:
 
 
 @pytest.mark.long
-def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
+def test_killed_collection_repeats_only_calls_in_flight(tmp_path: Path) -> None:
     found = collect_under_kills(tmp_path / "store.db", size=250, kills=repetitions(50, share=0.3))
     check(found)
     struck = Counter({kind: count for kind, count in found.script.struck.items() if kind != "slow"})
     assert set(struck) == {"status 429", "status 500", "dropped"}
     assert found.answered <= found.bound
-    # The bound says something: a run that kept nothing would have asked for half of all after every kill.
+    # Control: a run that kept nothing would ask for half of all requests after every kill.
     assert found.bound < found.kills * found.size * N / 2 / 4
     # What was announced and never received is at most as much, and no less than what was paid for again.
     with Store(found.path) as store:
@@ -156,21 +158,21 @@ def test_kills_lose_nothing_and_cost_what_was_in_flight(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_stages_that_are_not_written_at_once_do_not_survive(tmp_path: Path) -> None:
-    # What is half there cannot be written again.
+def test_control_stages_written_in_parts_do_not_survive_kills(tmp_path: Path) -> None:
+    # A stage that is written in part cannot be written again.
     with pytest.raises(AssertionError, match="ended by itself with 1"):
         check(collect_under_kills(tmp_path / "store.db", size=120, kills=20, breaking="torn"))
 
 
 @pytest.mark.long
-def test_stages_that_are_written_late_are_paid_for_again(tmp_path: Path) -> None:
+def test_control_stages_written_late_are_paid_for_again(tmp_path: Path) -> None:
     found = collect_under_kills(tmp_path / "store.db", size=150, kills=8, breaking="late")
     check(found)
     assert found.answered > found.bound
 
 
 @dataclass
-class Command:
+class CollectCommand:
     """Runs of the command against a server that counts what it gave.
 
     Attributes:
@@ -186,7 +188,7 @@ class Command:
     ended: Counter[int] = field(default_factory=Counter)
 
     def run(self, url: str, number: signal.Signals | None = None, after: int = 0) -> int:
-        """Run it, and send it a signal once so many more candidates are on disk, unless it ends before.
+        """Run the command, and send it a signal once `after` more candidates are on disk.
 
         Returns:
             Its exit code.
@@ -215,13 +217,15 @@ class Command:
             return 0
 
 
-def signalled(path: Path, size: int, kills: int, terminations: int) -> tuple[Survived, Command]:
+def run_command_under_signals(
+    path: Path, size: int, kills: int, terminations: int
+) -> tuple[SurvivingCollection, CollectCommand]:
     """Run the command to its end through signals, after numbers of candidates drawn at random."""
     chance = random.Random(8)  # noqa: S311 - moments, no secrets
     numbers = [signal.SIGKILL] * kills + [signal.SIGTERM] * terminations
     chance.shuffle(numbers)
     script = Script(answers(size), faults=(Fault("slow", seconds=5 * LATENCY), *FAULTS), seed=5)
-    command = Command(path, size)
+    command = CollectCommand(path, size)
     with serving(script, keep_alive=True, own_process=True) as url:
         for number in numbers:
             # So that nearly all of them fall into the work.
@@ -229,12 +233,12 @@ def signalled(path: Path, size: int, kills: int, terminations: int) -> tuple[Sur
         for _ in range(3):
             if command.run(url) == 0:
                 break
-    return Survived(path, size, command.ended[-signal.SIGKILL], script), command
+    return SurvivingCollection(path, size, command.ended[-signal.SIGKILL], script), command
 
 
 @pytest.mark.long
-def test_the_command_through_thirty_kills_and_ten_terminations(tmp_path: Path) -> None:
-    found, command = signalled(tmp_path / "store.db", size=200, kills=30, terminations=10)
+def test_collect_command_survives_thirty_kills_and_ten_terminations(tmp_path: Path) -> None:
+    found, command = run_command_under_signals(tmp_path / "store.db", size=200, kills=30, terminations=10)
     check(found)
     # SIGTERM ends it in good order (1: prompts are left; 130: before any was begun), and costs nothing.
     assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
@@ -243,8 +247,8 @@ def test_the_command_through_thirty_kills_and_ten_terminations(tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_the_command_ends_in_good_order_when_it_is_terminated(tmp_path: Path) -> None:
-    found, command = signalled(tmp_path / "store.db", size=30, kills=1, terminations=1)
+def test_collect_command_ends_in_good_order_on_sigterm(tmp_path: Path) -> None:
+    found, command = run_command_under_signals(tmp_path / "store.db", size=30, kills=1, terminations=1)
     check(found)
     assert set(command.ended) <= {0, 1, 130, -signal.SIGKILL}
     assert found.answered <= found.bound
@@ -253,7 +257,7 @@ def test_the_command_ends_in_good_order_when_it_is_terminated(tmp_path: Path) ->
 TOKENS = TOKENS_IN + TOKENS_OUT
 
 
-def crash_loop(path: Path, budget: int, faults: tuple[Fault, ...]) -> int:
+def run_crash_loop(path: Path, budget: int, faults: tuple[Fault, ...]) -> int:
     """Kill the command again and again until it ends by itself, since its budget is used up.
 
     Returns:
@@ -261,7 +265,7 @@ def crash_loop(path: Path, budget: int, faults: tuple[Fault, ...]) -> int:
     """
     chance = random.Random(4)  # noqa: S311 - moments, no secrets
     script = Script(answers(400), faults=(Fault("slow", seconds=LATENCY), *faults), seed=5)
-    command = Command(path, 400, budget)
+    command = CollectCommand(path, 400, budget)
     with serving(script, keep_alive=True, own_process=True) as url:
         for _ in range(60):
             if command.run(url, signal.SIGKILL, chance.randrange(40)) == 1:
@@ -278,20 +282,20 @@ def crash_loop(path: Path, budget: int, faults: tuple[Fault, ...]) -> int:
 @pytest.mark.parametrize(
     "faults", [(), (Fault("dropped", 0.15), Fault("truncated", 0.1), Fault("no choices", 0.05))]
 )
-def test_a_budget_holds_through_a_crash_loop(tmp_path: Path, faults: tuple[Fault, ...]) -> None:
+def test_budget_is_kept_through_a_crash_loop(tmp_path: Path, faults: tuple[Fault, ...]) -> None:
     budget = 600 * TOKENS
-    given = crash_loop(tmp_path / "store.db", budget, faults)
+    given = run_crash_loop(tmp_path / "store.db", budget, faults)
     assert given <= budget + CONCURRENCY * TOKENS
-    # It is no empty promise: a good part of the budget was used.
+    # Control: a good part of the budget was used.
     assert given >= budget / 4
 
 
 @pytest.mark.long
-def test_a_budget_holds_where_answers_get_lost(tmp_path: Path) -> None:
+def test_budget_is_kept_where_answers_get_lost(tmp_path: Path) -> None:
     script = Script(answers(60), faults=(Fault("dropped", 0.15), Fault("truncated", 0.1)), seed=5)
     budget = 100 * TOKENS
     with serving(script, keep_alive=True, own_process=True) as url:
-        assert Command(tmp_path / "store.db", 60, budget).run(url) == 1
+        assert CollectCommand(tmp_path / "store.db", 60, budget).run(url) == 1
     given = TOKENS * (sum(script._served.values()) + script.struck["dropped"] + script.struck["truncated"])
     # What prompts that were under way together lost beyond the dearest before them: a few requests.
     assert budget / 2 <= given <= budget + CONCURRENCY * TOKENS

@@ -1,4 +1,4 @@
-"""An SQLite file that can be reached by two names is refused: locks and journals are kept by name."""
+"""A store file that can be reached by two names is refused, since locks and journals go by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: Path) -> None:
+def test_store_with_a_hard_link_is_refused_under_both_names(path: Path) -> None:
     link = path.with_name("link.db")
     with Store(path) as store, store.lock():
         os.link(path, link)
@@ -42,7 +42,7 @@ def test_a_second_run_by_a_hard_link_is_refused_and_the_first_one_goes_on(path: 
     assert run(path, FakeExecutor()).status.labelled == 3
 
 
-def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:
+def test_store_lock_refuses_a_file_with_a_hard_link(path: Path) -> None:
     with Store(path) as store:
         os.link(path, path.with_name("link.db"))
         with pytest.raises(StoreError, match="has 2 names"), store.lock():
@@ -50,7 +50,7 @@ def test_a_link_made_before_the_lock_is_taken_is_refused(path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_symbolic_link_to_a_hard_link_is_refused(path: Path) -> None:
+def test_symbolic_link_to_a_hard_linked_store_is_refused(path: Path) -> None:
     link = path.with_name("symbolic.db")
     link.symlink_to(path)
     with Store(link) as store:
@@ -60,7 +60,7 @@ def test_a_symbolic_link_to_a_hard_link_is_refused(path: Path) -> None:
         Store(link)
 
 
-def test_a_monitors_file_is_held_to_the_same(tmp_path: Path) -> None:
+def test_monitor_store_with_a_hard_link_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "monitor.db"
     MonitorStore(path, create=True).close()
     os.link(path, path.with_name("link.db"))
@@ -84,7 +84,7 @@ def mounted(path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         subprocess.run(["umount", "-l", other], check=True)
 
 
-def test_a_file_that_is_mounted_by_itself_is_refused(path: Path, mounted: Path) -> None:
+def test_bind_mounted_store_file_is_refused(path: Path, mounted: Path) -> None:
     assert path.stat().st_ino == mounted.stat().st_ino
     assert mounted.stat().st_nlink == 1
     with (
@@ -95,7 +95,7 @@ def test_a_file_that_is_mounted_by_itself_is_refused(path: Path, mounted: Path) 
         Store(mounted)
 
 
-def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path: Path) -> None:
+def test_bind_mounted_folder_shares_the_lock_of_its_store(path: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     if (
@@ -114,9 +114,7 @@ def test_a_folder_that_is_mounted_elsewhere_shares_the_lock(path: Path, tmp_path
         subprocess.run(["umount", "-l", elsewhere], check=True)
 
 
-def test_where_mounts_are_not_listed_only_links_are_looked_at(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_opens_on_systems_without_a_list_of_mounts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_MOUNT_TABLE", path.with_name("none"))
     with Store(path) as store:
         assert store.stages()[Stage.OPEN] == 3

@@ -1,4 +1,4 @@
-"""Options of a run that cannot be used are refused, and the bar says how the run goes."""
+"""Options of a run, and the progress bar."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.collect.fakes import FakeExecutor
         ({"timeout": math.nan}, "timeout is nan; expected a number above 0, or None"),
     ],
 )
-def test_what_is_no_policy_of_calls_is_refused(given: dict[str, Any], words: str) -> None:
+def test_call_policy_refuses_invalid_values(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
         CallPolicy(**given)
 
 
-def test_an_executor_makes_its_own_calls_and_so_no_batches(tmp_path: Path) -> None:
+def test_batch_option_is_refused_with_an_executor_and_makes_no_store(tmp_path: Path) -> None:
     options = CollectionOptions(call_policy=CallPolicy(batch=True))
     with pytest.raises(InputError, match="batch: an executor makes its own calls"):
         asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
@@ -62,13 +62,13 @@ def show(*statuses: CollectionStatus) -> str:
     return next(line for line in reversed(out.getvalue().splitlines()) if "/min" in line)
 
 
-def test_the_bar_shows_prompts_coverage_scores_failures_and_cost() -> None:
+def test_progress_bar_shows_prompts_coverage_scores_failures_and_cost() -> None:
     shown = show(make_status(), make_status(labelled=6, cost=0.0123))
     for words in ("7/8", "/min", "pass@n 0.50", "correct 0.20, wrong 0.80", "1 failed", "cost 0.0123"):
         assert words in shown, words
 
 
-def test_the_bar_of_claims_counts_claims_and_says_what_is_waited_for() -> None:
+def test_progress_bar_of_claims_shows_claims_and_waiting_batches() -> None:
     shown = show(make_status(unit="claims", waiting="1 batch, 20 requests"))
     for words in ("8 claims, 0.38 of them supported", "unsupported 0.80", "1 batch, 20 requests"):
         assert words in shown, words

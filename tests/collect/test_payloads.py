@@ -1,4 +1,4 @@
-"""Raw messages are kept while a stage may read them, and removed once a prompt is labelled."""
+"""Raw messages are kept while a stage may read them and removed once a prompt is labelled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
-from tests.collect.damaging import Read, make_store
+from tests.collect.damaging import StoreContents, make_store
 
 SIZE, N = 6, 2
 
@@ -58,7 +58,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def gather(path: Path, labeler: Any = label_texts, name: str = "l", **options: Any) -> CollectionResult:
+def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **options: Any) -> CollectionResult:
     parts = Components(
         generator=RunnableLambda(say),
         verifier=SequenceProbability(),
@@ -72,21 +72,21 @@ def gather(path: Path, labeler: Any = label_texts, name: str = "l", **options: A
     return collect(examples, parts, path, CollectionOptions(**given))
 
 
-def messages(path: Path) -> dict[str, int]:
+def count_messages(path: Path) -> dict[str, int]:
     """How many candidates have no message, one that was removed, and one that is there."""
     kind = "CASE WHEN packed IS NULL THEN 'none' WHEN packed = x'' THEN 'removed' ELSE 'there' END"
     with closing(sqlite3.connect(path)) as file:
         return dict(file.execute(f"SELECT {kind} AS kind, COUNT(*) FROM draws GROUP BY kind"))  # noqa: S608
 
 
-# While it is collected
+# While collecting
 
 
-def test_messages_go_with_the_labels_and_records_are_the_same_without_them(path: Path) -> None:
+def test_labelled_prompts_drop_messages_without_changing_records(path: Path) -> None:
     kept = path.with_name("kept.db")
-    assert gather(path).complete
-    assert gather(kept, keep_payloads=True).complete
-    assert (messages(path), messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
+    assert collect_to(path).complete
+    assert collect_to(kept, keep_payloads=True).complete
+    assert (count_messages(path), count_messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
     with Store(path) as one, Store(kept) as other:
         assert list(one.records()) == list(other.records())
         assert one.provenance() == other.provenance()
@@ -95,35 +95,35 @@ def test_messages_go_with_the_labels_and_records_are_the_same_without_them(path:
         other.check()
 
 
-def test_a_prompt_without_labels_keeps_its_messages_for_another_try(path: Path) -> None:
+def test_unlabelled_prompts_keep_their_messages(path: Path) -> None:
     def fail(*_: Any) -> list[bool]:
         msg = "down"
         raise RuntimeError(msg)
 
-    assert gather(path, fail).status.failed == SIZE
-    assert messages(path) == {"there": SIZE * N}
-    assert gather(path, label_messages, retry_failed=True).status.labelled == SIZE
-    assert messages(path) == {"removed": SIZE * N}
+    assert collect_to(path, fail).status.failed == SIZE
+    assert count_messages(path) == {"there": SIZE * N}
+    assert collect_to(path, label_messages, retry_failed=True).status.labelled == SIZE
+    assert count_messages(path) == {"removed": SIZE * N}
 
 
-def test_a_labeler_of_texts_labels_again_and_one_of_messages_is_told_what_is_gone(path: Path) -> None:
-    gather(path)
+def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -> None:
+    collect_to(path)
     with Store(path) as store:
         before = list(store.records())
     with pytest.raises(CollectionError, match=r"old ones were kept.* message of the candidate 'It is"):
-        gather(path, label_messages, "messages", relabel=True)
+        collect_to(path, label_messages, "messages", relabel=True)
     with Store(path) as store:
         assert list(store.records()) == before
-    gather(path, relabel=True)
+    collect_to(path, relabel=True)
     with Store(path) as store:
         assert list(store.records()) == before
     kept = path.with_name("kept.db")
-    gather(kept, keep_payloads=True)
-    assert gather(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
-    assert messages(kept) == {"removed": SIZE * N}
+    collect_to(kept, keep_payloads=True)
+    assert collect_to(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
+    assert count_messages(kept) == {"removed": SIZE * N}
 
 
-def test_claims_of_an_answer_without_its_message_have_none_either() -> None:
+def test_claims_of_a_stripped_candidate_are_stripped() -> None:
     (claim,) = make_claim_candidates(StrippedCandidate("One. Two."), [Span(0, 4, "One.")])
     assert claim == StrippedCandidate("One.")
     assert claim != DrawnCandidate("One.")
@@ -133,7 +133,7 @@ def test_claims_of_an_answer_without_its_message_have_none_either() -> None:
         _ = claim.message
 
 
-def test_the_setting_is_one_of_the_run_and_changes_no_record() -> None:
+def test_keep_payloads_does_not_change_record_settings() -> None:
     given = {
         "store": "s.db",
         "n": 2,
@@ -150,8 +150,8 @@ def test_the_setting_is_one_of_the_run_and_changes_no_record() -> None:
 
 
 @pytest.mark.parametrize("statement", ["packed = NULL", "packed = x'00'", "text = 'It is'", "checksum = '0'"])
-def test_damage_to_what_is_left_is_found(path: Path, statement: str) -> None:
-    gather(path)
+def test_store_check_finds_damage_in_stripped_draws(path: Path, statement: str) -> None:
+    collect_to(path)
     with closing(sqlite3.connect(path)) as file:
         file.execute(f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
         file.commit()
@@ -162,12 +162,12 @@ def test_damage_to_what_is_left_is_found(path: Path, statement: str) -> None:
         store.check()
 
 
-# Stores that hold messages
+# Shrinking
 
 
-def test_a_store_shrinks_and_everything_else_is_read_as_before(path: Path) -> None:
+def test_shrink_store_removes_messages_and_nothing_else(path: Path) -> None:
     make_store(path, 200)
-    before, size, there = Read.of(path), path.stat().st_size, messages(path)["there"]
+    before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)["there"]
     with Store(path) as store:
         shrunk = shrink_store(store)
         assert shrunk.candidates == 160 * 3
@@ -176,35 +176,35 @@ def test_a_store_shrinks_and_everything_else_is_read_as_before(path: Path) -> No
         assert shrink_store(store) == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
         store.check()
     # Drawn in part, drawn, and scored prompts still have theirs.
-    assert messages(path) == {"removed": 480, "there": there - 480}
-    assert Read.of(path) == before
+    assert count_messages(path) == {"removed": 480, "there": there - 480}
+    assert StoreContents.of(path) == before
 
 
-def test_damage_is_not_sealed_by_shrinking(path: Path) -> None:
+def test_shrink_store_refuses_a_damaged_store(path: Path) -> None:
     make_store(path, 20)
     with closing(sqlite3.connect(path)) as file:
         file.execute("UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
         file.commit()
-    there = messages(path)
+    there = count_messages(path)
     with (
         Store(path) as store,
         pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"),
     ):
         shrink_store(store)
-    assert messages(path) == there
+    assert count_messages(path) == there
 
 
-def test_a_store_in_use_is_left_alone(path: Path) -> None:
-    gather(path, keep_payloads=True)
+def test_store_shrink_command_refuses_a_store_in_use(path: Path) -> None:
+    collect_to(path, keep_payloads=True)
     with Store(path) as store, store.lock():
         ran = run("store", "shrink", path)
     assert ran.code == 2
     assert "another run is using" in ran.err
-    assert messages(path) == {"there": SIZE * N}
+    assert count_messages(path) == {"there": SIZE * N}
 
 
-def test_the_command_says_how_much_it_gave_back(path: Path) -> None:
-    gather(path, keep_payloads=True)
+def test_store_shrink_command_reports_the_bytes_freed(path: Path) -> None:
+    collect_to(path, keep_payloads=True)
     size = path.stat().st_size
     said = run("store", "shrink", path, "--json").data
     assert (said["candidates"], said["bytes_before"]) == (SIZE * N, size)
@@ -244,17 +244,17 @@ def shrink_until(path: Path, steps: int) -> subprocess.CompletedProcess[str]:
     "share",
     [0.4, *(pytest.param(share, marks=pytest.mark.long) for share in (0.2, 0.7, 0.95, 1.0))],
 )
-def test_a_kill_at_any_moment_leaves_a_store_that_opens_and_shrinks(path: Path, share: float) -> None:
+def test_killed_shrink_leaves_a_store_that_opens_and_shrinks(path: Path, share: float) -> None:
     make_store(path, 200)
-    original, before = path.read_bytes(), Read.of(path)
+    original, before = path.read_bytes(), StoreContents.of(path)
     steps = int(shrink_until(path, 0).stdout)
     assert steps > 50
     path.write_bytes(original)
     assert shrink_until(path, round(share * steps)).returncode == -signal.SIGKILL
-    assert Read.of(path) == before
+    assert StoreContents.of(path) == before
     with Store(path) as store:
         store.check()
         shrink_store(store)
         store.check()
-    assert Read.of(path) == before
+    assert StoreContents.of(path) == before
     assert path.stat().st_size < 0.6 * len(original)

@@ -1,4 +1,4 @@
-"""People and a judge certify a frozen artifact: sheets, what is filled in, certificates, and refusals."""
+"""`PeopleSample`: people's labels and a judge's labels certify a frozen artifact."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langchain_cfc.records import Claim, ClaimsRecord, tabulate, write_records
 from langchain_cfc.report import render_report
 from tests.certificates.prompts import prompts
 from tests.cli.running import run
-from tests.collect.filling import fill, rows_of, save
+from tests.collect.filling import fill_in, read_rows_of, write_rows
 from tests.factories import reload_artifact
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
@@ -46,7 +46,7 @@ def judged_prompts() -> list[PromptRecord]:
     return judge(prompts(1, 2000), 3)
 
 
-def is_right(_: str, text: str) -> bool:
+def says_right(_: str, text: str) -> bool:
     """What people say of a candidate."""
     return text == "right"
 
@@ -66,13 +66,15 @@ def draw(artifact: CalibrationArtifact, records: Any = None, **options: Any) -> 
     return PeopleSample.draw(artifact, records or judged_prompts(), **settings)
 
 
-def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = is_right) -> None:
+def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = says_right) -> None:
     """People fill in the first prompts of the sheet."""
-    first = list(dict.fromkeys(row[0][1:] for row in rows_of(path)[1:]))[:prompts_filled]
-    fill(path, lambda name, text: says(name, text) if name in first else None)
+    first = list(dict.fromkeys(row[0][1:] for row in read_rows_of(path)[1:]))[:prompts_filled]
+    fill_in(path, lambda name, text: says(name, text) if name in first else None)
 
 
-def test_people_certify_what_a_judge_labelled(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_people_sample_certifies_sets_labelled_by_a_judge(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     sample, sheet = draw(artifact), tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
     same, nothing = sample.certify(sheet)
@@ -85,7 +87,10 @@ def test_people_certify_what_a_judge_labelled(artifact: CalibrationArtifact, tmp
     _, some = sample.certify(sheet)
     assert (some.labelled, some.prompts) == (20, 2000)
     assert 0.0 < some.at_least < 0.7
-    assert some.next_ids[0] == rows_of(sheet)[1:][[row[4] for row in rows_of(sheet)[1:]].index("")][0][1:]
+    assert (
+        some.next_ids[0]
+        == read_rows_of(sheet)[1:][[row[4] for row in read_rows_of(sheet)[1:]].index("")][0][1:]
+    )
     fill_first(sheet, nothing.to_label)
     certified, report = sample.certify(sheet)
     assert report.is_certified
@@ -104,7 +109,7 @@ def test_people_certify_what_a_judge_labelled(artifact: CalibrationArtifact, tmp
     assert report.labelled * 0.8 < report.agreed < report.labelled
 
 
-def test_a_certificate_is_part_of_the_artifact_its_guarantee_and_its_evaluation(
+def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample, sheet = draw(artifact), tmp_path / "sheet.csv"
@@ -142,7 +147,7 @@ def test_a_certificate_is_part_of_the_artifact_its_guarantee_and_its_evaluation(
         ({"unit": "claims", "unsupported": 1}, "sets of another kind"),
     ],
 )
-def test_a_certificate_that_does_not_fit_its_artifact_is_refused(
+def test_artifact_refuses_a_people_certificate_that_does_not_fit(
     artifact: CalibrationArtifact, tmp_path: Path, change: dict[str, Any], problem: str
 ) -> None:
     made = PeopleCertificate(
@@ -170,7 +175,7 @@ def test_a_certificate_that_does_not_fit_its_artifact_is_refused(
 @pytest.mark.parametrize(
     "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
 )
-def test_a_certificate_adds_up(change: dict[str, Any]) -> None:
+def test_people_certificate_refuses_inconsistent_counts(change: dict[str, Any]) -> None:
     fields: dict[str, Any] = {
         "alpha": "0.2",
         "delta": "0.05",
@@ -187,12 +192,12 @@ def test_a_certificate_adds_up(change: dict[str, Any]) -> None:
         PeopleCertificate(**{**fields, **change})
 
 
-def test_one_correct_answer_settles_a_set_and_a_gap_waits(
+def test_one_correct_candidate_settles_a_set_and_a_gap_waits(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample, sheet = draw(artifact), tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
-    header, *rows = rows_of(sheet)
+    header, *rows = read_rows_of(sheet)
     seen: set[str] = set()
     filled = []
     for row in rows:  # only the first correct one of each set, and every wrong one before it
@@ -200,17 +205,17 @@ def test_one_correct_answer_settles_a_set_and_a_gap_waits(
         if row[3] == "'right":
             seen.add(row[0])
         filled.append([*row[:4], "" if skip else ("yes" if row[3] == "'right" else "no")])
-    _, report = sample.certify(save(sheet, [header, *filled]))
+    _, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.labelled == report.to_label
     gap = filled[0][0]
     emptied = [[*row[:4], ""] if row[0] == gap else row for row in filled]
-    _, report = sample.certify(save(sheet, [header, *emptied]))
+    _, report = sample.certify(write_rows(sheet, [header, *emptied]))
     assert (report.labelled, report.waiting) == (0, report.to_label - 1)
     assert report.next_ids == (gap[1:],)
     assert report.at_least == 0.0
 
 
-def test_the_sample_is_random_by_id_and_likelier_where_the_judge_doubts(
+def test_people_sample_depends_on_ids_and_favours_doubtful_prompts(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample = draw(artifact)
@@ -231,14 +236,14 @@ def test_the_sample_is_random_by_id_and_likelier_where_the_judge_doubts(
     # The sheet shows neither labels nor scores.
     sheet = tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
-    assert rows_of(sheet)[0] == ["'id", "'input", "'reference", "'text", "correct"]
+    assert read_rows_of(sheet)[0] == ["'id", "'input", "'reference", "'text", "correct"]
     with pytest.raises(InputError, match="will not be overwritten"):
         sample.write_sheet(sheet)
 
 
 def change_rows(sheet: Path, change: Callable[[list[list[str]]], list[list[str]]]) -> Path:
-    header, *rows = rows_of(sheet)
-    return save(sheet, [header, *change(rows)])
+    header, *rows = read_rows_of(sheet)
+    return write_rows(sheet, [header, *change(rows)])
 
 
 OUTSIDE = "'outside"
@@ -255,9 +260,7 @@ BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] 
 
 
 @pytest.mark.parametrize("name", BAD_SHEETS)
-def test_a_bad_sheet_is_refused_with_its_place(
-    artifact: CalibrationArtifact, tmp_path: Path, name: str
-) -> None:
+def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_path: Path, name: str) -> None:
     sample, sheet = draw(artifact), tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
     change, problem = BAD_SHEETS[name]
@@ -278,7 +281,9 @@ def test_a_bad_sheet_is_refused_with_its_place(
         sample.certify(by_prompt)
 
 
-def test_a_sheet_of_another_share_does_not_fit(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_people_certify_refuses_a_sheet_of_another_share(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     sheet = tmp_path / "sheet.csv"
     draw(artifact, share=0.2).write_sheet(sheet)
     with pytest.raises(RecordError, match="Was the sheet written for another share"):
@@ -287,7 +292,7 @@ def test_a_sheet_of_another_share_does_not_fit(artifact: CalibrationArtifact, tm
         draw(artifact, share=0.3).certify(sheet)
 
 
-def test_calibration_prompts_are_refused(artifact: CalibrationArtifact) -> None:
+def test_people_sample_refuses_calibration_prompts(artifact: CalibrationArtifact) -> None:
     with pytest.raises(OverlapError, match="calibrated on"):
         draw(artifact, judge(prompts(0, 600), 2))
 
@@ -304,14 +309,14 @@ def test_calibration_prompts_are_refused(artifact: CalibrationArtifact) -> None:
         ({"until": None, "max_wrong_rate": "0.1"}, "no certified policy"),
     ],
 )
-def test_what_cannot_be_certified_says_what_to_do(
+def test_people_sample_refuses_invalid_targets(
     artifact: CalibrationArtifact, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InputError, match=problem):
         draw(artifact, **options)
 
 
-def test_tables_and_promises_given_a_correct_candidate_are_refused(artifact: CalibrationArtifact) -> None:
+def test_people_sample_refuses_tables_and_given_drawn_artifacts(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="people read texts"):
         draw(artifact, tabulate(judged_prompts()))
     given_drawn = calibrate(prompts(0, 400), alpha="0.2", features="1", given_drawn=True)
@@ -320,7 +325,7 @@ def test_tables_and_promises_given_a_correct_candidate_are_refused(artifact: Cal
 
 
 @pytest.mark.long
-def test_more_labels_replace_a_certificate_and_others_do_not(
+def test_people_certificate_is_replaced_only_by_more_labels(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     sample, sheet = draw(artifact, until=0.6, share=0.2), tmp_path / "sheet.csv"
@@ -341,16 +346,14 @@ def test_more_labels_replace_a_certificate_and_others_do_not(
         draw(more, until=0.6, share=0.2).certify(sheet, delta="0.2")
 
 
-def test_answers_of_bot_mode_are_certified_among_those_answered(
-    bot: CalibrationArtifact, tmp_path: Path
-) -> None:
+def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtifact, tmp_path: Path) -> None:
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
     sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
     policy = bot.certified_policy.certificate
     seen = compute_outcomes(bot, tabulate(judged_prompts()), policy.alpha, policy.policy)
     assert len(sample.judged.ids) == seen.decisions.answered.sum()
     sample.write_sheet(sheet)
-    rows = rows_of(sheet)[1:]
+    rows = read_rows_of(sheet)[1:]
     assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
     fill_first(sheet, 10_000)
     certified, report = sample.certify(sheet)
@@ -406,26 +409,26 @@ def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecor
     return records
 
 
-def test_claims_are_certified_by_those_that_are_left(tmp_path: Path) -> None:
+def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
     artifact = calibrate(
         make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0, never_empty=False
     )
     sample, sheet = draw(artifact, make_claims(1, 1500, 0.05), until=0.7), tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
-    header, *rows = rows_of(sheet)
+    header, *rows = read_rows_of(sheet)
     assert header[-1] == "supported"
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
-    certified, report = sample.certify(save(sheet, [header, *filled]))
+    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.is_certified
     assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence()
     assert reload_artifact(certified).guarantee().people
     # One unsupported claim settles an answer, although others are open.
     settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
-    _, report = sample.certify(save(sheet, [header, *settled]))
+    _, report = sample.certify(write_rows(sheet, [header, *settled]))
     assert report.waiting + report.labelled > 0
 
 
-def test_of_bot_mode_on_claims_one_claim_of_each_answer_is_judged(tmp_path: Path) -> None:
+def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> None:
     artifact = calibrate(
         make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
     )
@@ -433,16 +436,16 @@ def test_of_bot_mode_on_claims_one_claim_of_each_answer_is_judged(tmp_path: Path
     sample = draw(artifact, records, until=None, alpha=None, max_wrong_rate="0.2")
     sheet = tmp_path / "sheet.csv"
     sample.write_sheet(sheet)
-    header, *rows = rows_of(sheet)
+    header, *rows = read_rows_of(sheet)
     assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
-    certified, report = sample.certify(save(sheet, [header, *filled]))
+    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.is_certified
     (made,) = reload_artifact(certified).bot_guarantee().people
     assert "of the claims that an answer shows, at most" in made.sentence()
 
 
-def test_the_command_line_writes_a_sheet_waits_and_certifies(
+def test_certify_command_writes_a_sheet_waits_and_certifies(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     path, records, sheet = tmp_path / "artifact.json", tmp_path / "judged.jsonl", tmp_path / "sheet.csv"
@@ -495,7 +498,7 @@ def test_the_command_line_writes_a_sheet_waits_and_certifies(
         ["RECORDS", "--until", "0.7"],
     ],
 )
-def test_the_command_line_says_what_belongs_together(
+def test_certify_command_requires_people_and_judge_together(
     artifact: CalibrationArtifact, tmp_path: Path, arguments: list[str]
 ) -> None:
     path, records = tmp_path / "artifact.json", tmp_path / "judged.jsonl"

@@ -1,4 +1,4 @@
-"""PostgreSQL as the store: what it keeps is what SQLite keeps, and what becomes of it when something dies."""
+"""PostgreSQL as the store: the same contents as SQLite, locks, and crashes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,18 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect import batching
 from tests.collect.batch_server import Faults, Provider, serve
-from tests.collect.batching import Killed, hasty, kill_at
+from tests.collect.batching import SimulatedKill, kill_at, shorten_waits
 from tests.collect.claiming import Claiming, count_lines, make_examples, make_parts
-from tests.collect.crashing import AT_ONCE, CONCURRENCY, PROMPTS, N, calls, examples, parts, quiet
+from tests.collect.crashing import (
+    AT_ONCE,
+    CONCURRENCY,
+    PROMPTS,
+    N,
+    count_calls,
+    examples,
+    make_parts_noting_calls,
+    quiet,
+)
 from tests.collect.fakes import is_free
 from tests.collect.postgres import Server, postgres
 from tests.concurrency import wait_until, wait_until_async
@@ -75,30 +84,30 @@ def store(where: str) -> Iterator[Store]:
         yield opened
 
 
-def put(store: Store, writes: list[Write]) -> None:
+def write_nonempty(store: Store, writes: list[Write]) -> None:
     store.write([(statement, some) for statement, some in writes if some])
 
 
 def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
     """Take a prompt through its stages; the first candidate is correct."""
     n, nul = len(draws), store.forbids_nul
-    put(store, rows.insert_draws(position, draws, paid or Usage(), forbids_nul=nul))
-    put(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
+    write_nonempty(store, rows.insert_draws(position, draws, paid or Usage(), forbids_nul=nul))
+    write_nonempty(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
     labels = Labels([slot == 0 for slot in range(n)])
-    put(store, rows.insert_labels(position, labels, Usage(), forbids_nul=nul))
+    write_nonempty(store, rows.insert_labels(position, labels, Usage(), forbids_nul=nul))
 
 
-# The same as in SQLite
+# Both kinds of stores
 
 
-def test_examples_are_added_once_in_their_order(store: Store) -> None:
+def test_store_adds_examples_once_in_order(store: Store) -> None:
     many = examples(PAGE_SIZE + 2)
     assert store.add(many[:2]) == 2
     assert store.add(many) == PAGE_SIZE
     assert [work.example for work in store.read_unfinished()] == many
 
 
-def test_a_changed_prompt_is_refused_and_nothing_of_its_dataset_is_added(store: Store) -> None:
+def test_store_refuses_a_changed_prompt_and_adds_nothing(store: Store) -> None:
     store.add(examples(2))
     changed = Example(id="p1", input="question 1", reference="another")
     with pytest.raises(StoreError, match="'p1' has another reference"):
@@ -106,7 +115,7 @@ def test_a_changed_prompt_is_refused_and_nothing_of_its_dataset_is_added(store: 
     assert store.stages()[Stage.OPEN] == 2
 
 
-def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
+def test_store_returns_draws_and_scores_unchanged(store: Store) -> None:
     store.add(examples(2))
     message = AIMessage(
         "one ü €", response_metadata={"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}
@@ -117,30 +126,34 @@ def test_what_is_drawn_and_scored_is_there_again(store: Store) -> None:
         DrawnCandidate(""),
     ]
     scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
-    put(store, rows.insert_draws(1, draws, Usage(), forbids_nul=store.forbids_nul))
-    put(store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage()))
+    write_nonempty(store, rows.insert_draws(1, draws, Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(
+        store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage())
+    )
     first, second = store.read_unfinished()
     assert first.draws is None
     assert first.scores is None
     assert (second.draws, second.scores) == (draws, scores)
 
 
-def test_a_stage_cannot_be_written_twice(store: Store) -> None:
+def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
     store.add(examples(1))
     writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), forbids_nul=False)
-    put(store, writes)
+    write_nonempty(store, writes)
     with pytest.raises(StoreError, match="cannot write"):
-        put(store, writes)
+        write_nonempty(store, writes)
     assert store.stages()[Stage.DRAWN] == 1
     assert store.usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
 
 
-def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
+def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
     store.add(examples(3))
     finish(store, 0, [DrawnCandidate("a")])
-    put(store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage()))
-    put(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
-    put(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
+    write_nonempty(
+        store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage())
+    )
+    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
     found = [(one.id, one.stage, one.error) for one in store.failures()]
     assert found == [
         ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
@@ -152,7 +165,7 @@ def test_failures_are_kept_and_tried_again_on_request(store: Store) -> None:
     assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
 
 
-def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
+def test_store_returns_added_records_unchanged(store: Store) -> None:
     records = [
         PromptRecord(
             id="é",
@@ -180,7 +193,7 @@ def test_records_go_in_and_come_out_as_they_were(store: Store) -> None:
     assert store.provenance() == said
 
 
-def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
+def test_store_sums_usage_models_and_labels(store: Store) -> None:
     store.add(examples(3))
     much = 2**40
     for position, model in enumerate(["b", "a", "a"]):
@@ -199,14 +212,14 @@ def test_what_was_taken_and_seen_adds_up(store: Store) -> None:
     assert store.stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
-def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -> None:
+def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     stated = {"n": 2, "generator": {"model": "a"}, "labeler": {"id": "strict"}, "made_by": {"labeler": "one"}}
     store.set_configuration(stated)
     store.add(examples(3))
     for position in range(3):
         finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
     failed = LabelerError("no label")
-    put(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
+    write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
     assert [one.answer for one in read_wrong_answers(store, 2)] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
@@ -226,20 +239,20 @@ def test_wrong_answers_are_found_and_labels_made_again_in_either(store: Store) -
     store.check()
     nul = store.forbids_nul
     for position in range(3):
-        put(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
+        write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
     store.check()
     assert len(list(store.records())) == 3
     assert read_wrong_answers(store) == []
 
 
-def test_either_shrinks_by_the_messages_of_labelled_prompts(store: Store) -> None:
+def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
     store.add(examples(61))
     noise = random.Random(3)  # noqa: S311 - a simulation
     for position in range(60):
         said = {"logprobs": noise.randbytes(4000).hex()}
         finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
     last = [DrawnCandidate("b", AIMessage("b"))]
-    put(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
     records = list(store.records())
     shrunk = shrink_store(store)
     assert shrunk.candidates == 120
@@ -250,7 +263,7 @@ def test_either_shrinks_by_the_messages_of_labelled_prompts(store: Store) -> Non
 
 
 def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:
-    made = parts(log, seconds=0.0)
+    made = make_parts_noting_calls(log, seconds=0.0)
     for name, value in changed.items():
         object.__setattr__(made, name, value)
     return collect(
@@ -258,7 +271,7 @@ def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResu
     )
 
 
-def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) -> None:
+def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) -> None:
     places = [url, str(tmp_path / "store.db")]
     for number, place in enumerate(places):
         assert run(place, tmp_path / f"log{number}").complete
@@ -273,21 +286,21 @@ def test_both_hold_the_same_after_the_same_collection(url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("step", ["create", "write_answers"])
-def test_batches_survive_a_kill(url: str, step: str) -> None:
+def test_batches_in_postgres_survive_a_kill(url: str, step: str) -> None:
     provider = Provider(faults=Faults(errors=0.1))
-    with hasty(), serve(provider) as address:
-        with kill_at(step), pytest.raises(Killed):
-            batching.run(url, batching.by_match(address), 6)
-        ended = batching.run(url, batching.by_match(address), 6)
-    batching.check(url, provider, ended, 6)
+    with shorten_waits(), serve(provider) as address:
+        with kill_at(step), pytest.raises(SimulatedKill):
+            batching.run(url, batching.make_components(address), 6)
+        ended = batching.run(url, batching.make_components(address), 6)
+    batching.check_collection(url, provider, ended, 6)
     assert provider.log.submitted == [6 * batching.N]
 
 
-# What cannot be stored is a failure of its prompt, and of no other
+# Texts that cannot be stored
 
 
-def odd(word: str, found: str) -> Any:
-    """Something that is found in one prompt only."""
+def replace_if_found(word: str, found: str) -> Any:
+    """Return a function that returns `found` for texts with a word, and other texts unchanged."""
     return lambda text: found if word in str(text) else str(text)
 
 
@@ -301,10 +314,10 @@ def odd(word: str, found: str) -> Any:
     ],
     quick=2,
 )
-def test_text_that_cannot_be_stored_fails_its_prompt_alone(
+def test_unstorable_text_fails_only_its_prompt(
     where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
 ) -> None:
-    made = odd(" 7", "\0" if name == "nul" else HALF_A_PAIR)
+    made = replace_if_found(" 7", "\0" if name == "nul" else HALF_A_PAIR)
     run(where, tmp_path / "log", **{part: made})
     with Store(where) as store:
         failed = [one.id for one in store.failures()]
@@ -319,7 +332,7 @@ def test_text_that_cannot_be_stored_fails_its_prompt_alone(
         ("\ud800", "CollectionError: the metadata of the prompt cannot be stored"),
     ],
 )
-def test_metadata_that_cannot_be_stored_fails_its_prompt_alone(
+def test_unstorable_metadata_fails_only_its_prompt(
     bad: float | str, said: str, where: str, tmp_path: Path
 ) -> None:
     run(where, tmp_path / "log", metadata=lambda prompt: {"hard": bad if " 7" in prompt else 1.0})
@@ -329,22 +342,22 @@ def test_metadata_that_cannot_be_stored_fails_its_prompt_alone(
     assert failure.error.startswith(said)
 
 
-# What is no store
+# Databases without a store
 
 
-def test_a_database_without_a_store_is_refused(url: str) -> None:
+def test_postgres_database_without_a_store_is_refused(url: str) -> None:
     with pytest.raises(StoreError, match="is no store of a collection"):
         Store(url)
 
 
-def test_a_server_that_does_not_answer_is_no_other_kind_of_thing() -> None:
+def test_unreachable_postgres_server_is_reported_without_its_password() -> None:
     with pytest.raises(StoreError, match=r"cannot read .* refused") as raised:
         Store("postgresql://somebody:secret@127.0.0.1:1/store")
     assert "no store of" not in str(raised.value)
     assert "secret" not in str(raised.value)
 
 
-# Who may work on it
+# Locks
 
 
 def start_writer(url: str, log: Path) -> subprocess.Popen[bytes]:
@@ -358,7 +371,7 @@ def has_ended_well(process: subprocess.Popen[bytes]) -> bool:
     return said == b"done\n"
 
 
-def test_a_second_run_is_refused_while_the_first_has_the_lock(url: str, tmp_path: Path) -> None:
+def test_postgres_store_refuses_a_second_run_while_locked(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with Store(url, create=True) as first, first.lock():
         with pytest.raises(StoreError, match="another run is using"):
@@ -368,11 +381,11 @@ def test_a_second_run_is_refused_while_the_first_has_the_lock(url: str, tmp_path
 
 
 @pytest.mark.long
-def test_a_second_run_is_refused_until_the_process_of_the_first_is_gone(url: str, tmp_path: Path) -> None:
+def test_postgres_lock_is_freed_when_its_process_is_killed(url: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
     first = start_writer(url, log)
     try:
-        wait_until(lambda: len(calls(log)) > 0)
+        wait_until(lambda: len(count_calls(log)) > 0)
         with pytest.raises(StoreError, match="another run is using"):
             run(url, tmp_path / "second")
         assert not (tmp_path / "second").exists()
@@ -386,19 +399,19 @@ def test_a_second_run_is_refused_until_the_process_of_the_first_is_gone(url: str
 
 
 @pytest.mark.long
-def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
+def test_two_runs_without_a_lock_cannot_write_the_same_stage_twice(
     server: Server, url: str, tmp_path: Path
 ) -> None:
     # As if an administrator had ended the one session that holds the lock.
     first = start_writer(url, tmp_path / "first")
     try:
-        wait_until(lambda: len(calls(tmp_path / "first")) > CONCURRENCY)
+        wait_until(lambda: len(count_calls(tmp_path / "first")) > CONCURRENCY)
         # It waits until the other has begun, or it might have ended by then.
         first.send_signal(signal.SIGSTOP)
         held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
         assert server.run(held)
         second = start_writer(url, tmp_path / "second")
-        wait_until(lambda: len(calls(tmp_path / "second")) > 0)
+        wait_until(lambda: len(count_calls(tmp_path / "second")) > 0)
         first.send_signal(signal.SIGCONT)
         ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
     finally:
@@ -407,22 +420,22 @@ def test_two_runs_that_both_believe_to_be_alone_cannot_write_the_same_twice(
     assert refused, "nobody noticed"
     assert all("duplicate key" in said for said in refused)
     assert run(url, tmp_path / "third", size=PROMPTS).complete
-    assert_each_exactly_once(url)
+    check_each_prompt_stored_once(url)
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the timers of sockets from /proc")
-def test_the_server_tracks_who_holds_the_lock(server: Server, url: str) -> None:
+def test_postgres_lock_shortens_the_keepalive_of_its_connection(server: Server, url: str) -> None:
     # A machine that dies closes no connection; what frees its lock is that it no longer answers.
     with Store(server.over_tcp(url), create=True) as store:
         # The timer shows once what was sent has been received.
-        wait_until(lambda: len(asked_after(server.port)) > 0)
-        assert min(asked_after(server.port)) > 60
+        wait_until(lambda: len(read_keepalive_timers(server.port)) > 0)
+        assert min(read_keepalive_timers(server.port)) > 60
         with store.lock():
-            wait_until(lambda: min(asked_after(server.port), default=60) <= 30)
+            wait_until(lambda: min(read_keepalive_timers(server.port), default=60) <= 30)
 
 
-def asked_after(port: int) -> list[float]:
-    """Seconds until the server asks whether its clients are there, by connection."""
+def read_keepalive_timers(port: int) -> list[float]:
+    """Return the seconds until the next keepalive probe, by connection of the server."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     keepalive, established = "02", "01"
     # local address, remote address, state, queues, timer : when in hundredths of a second
@@ -435,11 +448,11 @@ def asked_after(port: int) -> list[float]:
     ]
 
 
-# What dies
+# Crashes
 
 
-def assert_each_exactly_once(url: str) -> None:
-    """By the tables themselves, not by what reads them."""
+def check_each_prompt_stored_once(url: str) -> None:
+    """Check the tables of the database."""
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     with engine.connect() as connection:
         for table in (schema.draws, schema.scores, schema.labels):
@@ -462,7 +475,7 @@ def assert_each_exactly_once(url: str) -> None:
         assert [one.correct for one in record.candidates] == [True, False, False]
 
 
-def drawn_in(url: str) -> set[str]:
+def list_durable_prompts(url: str) -> set[str]:
     """Prompts whose candidates are durable."""
     try:
         with Store(url) as store:
@@ -474,36 +487,36 @@ def drawn_in(url: str) -> set[str]:
 
 
 @pytest.mark.long
-def test_a_run_that_is_killed_again_and_again_pays_for_nothing_twice(url: str, tmp_path: Path) -> None:
+def test_repeatedly_killed_run_draws_no_durable_prompt_twice(url: str, tmp_path: Path) -> None:
     log, kills = tmp_path / "log", 0
     chance = random.Random(5)  # noqa: S311 - moments, not secrets
     while True:
-        before, safe = calls(log), drawn_in(url)
+        before, safe = count_calls(log), list_durable_prompts(url)
         process = start_writer(url, log)
         # At a random moment while it is at work, however long the machine takes to get there.
         further = sum(before.values()) + chance.randint(1, 80)
-        wait_until(lambda: process.poll() is not None or sum(calls(log).values()) >= further)  # noqa: B023 - waited for here
+        wait_until(lambda: process.poll() is not None or sum(count_calls(log).values()) >= further)  # noqa: B023 - waited for here
         time.sleep(chance.uniform(0.0, 0.05))
         process.send_signal(signal.SIGKILL)
         _, error = process.communicate()
-        after = calls(log)
+        after = count_calls(log)
         assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL, error.decode()
         kills += 1
     assert kills >= 3
-    assert_each_exactly_once(url)
+    check_each_prompt_stored_once(url)
     # What a kill can cost are the calls for prompts whose candidates were not durable yet.
-    made = calls(log)
+    made = count_calls(log)
     assert sum(made.values()) <= PROMPTS * N + kills * AT_ONCE * N
-    # And a run that kept nothing would have made all calls anew: then this says nothing.
+    # Control: a run that kept nothing would have repeated all calls.
     assert sum(made.values()) < 2 * PROMPTS * N
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
-def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
+def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
     tmp_path: Path, how: signal.Signals
 ) -> None:
     log = tmp_path / "log"
@@ -514,12 +527,12 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
             going = asyncio.ensure_future(
                 acollect(
                     examples(),
-                    parts(log),
+                    make_parts_noting_calls(log),
                     url,
                     CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
                 )
             )
-            await wait_until_async(lambda: len(calls(log)) >= PROMPTS // 3)
+            await wait_until_async(lambda: len(count_calls(log)) >= PROMPTS // 3)
             await asyncio.to_thread(server.stop, how)
             await asyncio.wait_for(going, timeout=30)
 
@@ -529,16 +542,16 @@ def test_a_server_that_goes_away_ends_the_run_and_a_further_one_completes_it(
         with pytest.raises(StoreError):
             Store(url)
         server.start()
-        safe, before = drawn_in(url), calls(log)
+        safe, before = list_durable_prompts(url), count_calls(log)
         assert 0 < len(safe) < PROMPTS
         assert run(url, log, size=PROMPTS).complete
-        assert_each_exactly_once(url)
-        after = calls(log)
+        check_each_prompt_stored_once(url)
+        after = count_calls(log)
         assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
         assert sum(after.values()) <= PROMPTS * N + AT_ONCE * N
 
 
-def test_claims_are_kept_alike(where: str) -> None:
+def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
     options = CollectionOptions(on_progress=lambda _: None, on_notice=quiet)
     assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
     with Store(where) as store:

@@ -1,4 +1,4 @@
-"""What `init` proposes: columns by their names, labelers by what they read, and a file that reads back."""
+"""What `init` proposes: columns, labelers, prompts, and a file that reads back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from tests.serving.openai_server import Fault, Script, serving
 QUESTIONS = [f"What is question {number}?" for number in range(12)]
 
 
-def written(folder: Path, references: Sequence[str], header: tuple[str, ...] = ("question", "answer")) -> str:
+def write_questions(
+    folder: Path, references: Sequence[str], header: tuple[str, ...] = ("question", "answer")
+) -> str:
     """A CSV with the questions above."""
     path = folder / "own data.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -32,7 +34,7 @@ def written(folder: Path, references: Sequence[str], header: tuple[str, ...] = (
     return str(path)
 
 
-def answering(texts: Sequence[str], prompt: str = "Give the answer alone: {}") -> Script:
+def make_script(texts: Sequence[str], prompt: str = "Give the answer alone: {}") -> Script:
     """A server that answers the questions above."""
     said = {
         prompt.format(question): [Answer(text, -0.5)]
@@ -42,11 +44,11 @@ def answering(texts: Sequence[str], prompt: str = "Give the answer alone: {}") -
 
 
 @pytest.fixture
-def local(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_openai_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
-def proposed(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
+def make_proposal(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
     with serving(script) as url:
         dataset = Dataset.read(path, **given)
         return propose(dataset, Model.parse("local", url.removesuffix("/v1")), n=3, folder=folder)
@@ -65,7 +67,7 @@ def proposed(folder: Path, script: Script, path: str, **given: Any) -> Proposal:
         (("answer", "question", "reference"), ("question", "reference")),
     ],
 )
-def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[str, str]) -> None:
+def test_detect_columns_finds_columns_by_name(names: tuple[str, ...], found: tuple[str, str]) -> None:
     columns = detect_columns(Rows.from_iterable([dict.fromkeys(names, "x")]))
     assert (columns.input, columns.reference) == found
 
@@ -73,7 +75,7 @@ def test_columns_are_found_by_their_names(names: tuple[str, ...], found: tuple[s
 @pytest.mark.parametrize(
     ("names", "part"), [(("a1", "b1", "c1"), "reference"), (("answer", "b1", "c1"), "question")]
 )
-def test_columns_that_no_name_tells_are_to_be_named(names: tuple[str, ...], part: str) -> None:
+def test_detect_columns_asks_for_columns_it_cannot_tell(names: tuple[str, ...], part: str) -> None:
     rows = Rows.from_iterable([dict.fromkeys(names, "x")])
     with pytest.raises(InputError, match=rf"which column holds the {part}\?.*b1 and c1.*--{part}"):
         detect_columns(rows)
@@ -81,14 +83,14 @@ def test_columns_that_no_name_tells_are_to_be_named(names: tuple[str, ...], part
     assert (columns.input, columns.reference) == ("b1", "c1")
 
 
-def test_lists_in_json_are_read_as_such() -> None:
+def test_detect_columns_recognises_json_lists() -> None:
     row = {"question": "x", "answers": '["Lima", "the city"]'}
     assert detect_columns(Rows.from_iterable([row])).json_columns == ("answers",)
     other = {"question": "x", "answers": "[sic]"}
     assert detect_columns(Rows.from_iterable([row, other])).json_columns == ()
 
 
-def test_a_dataset_without_rows_is_refused() -> None:
+def test_detect_columns_refuses_a_dataset_without_rows() -> None:
     with pytest.raises(RecordError, match="no rows"):
         detect_columns(Rows.from_iterable([]))
 
@@ -112,25 +114,27 @@ def examples(*references: Any) -> list[Example]:
         (({"total": 3}, {"total": 4}), ["JsonField()"]),
     ],
 )
-def test_labelers_are_those_that_read_every_reference(references: Sequence[Any], names: list[str]) -> None:
+def test_list_labelers_returns_those_that_read_every_reference(
+    references: Sequence[Any], names: list[str]
+) -> None:
     assert [one.name for one in list_labelers(examples(*references))] == names
 
 
 @pytest.mark.parametrize("reference", ["", None, "!?"])
-def test_a_reference_that_none_reads_is_named(reference: Any) -> None:
+def test_list_labelers_names_a_reference_that_none_reads(reference: Any) -> None:
     with pytest.raises(InputError, match=r"reference.*Correct the reference"):
         list_labelers(examples("Lima", reference))
 
 
-# What is proposed
+# Proposals
 
 
-@pytest.mark.usefixtures("local")
-def test_answers_alone_are_matched_whole_and_the_file_is_read_by_collect(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Path) -> None:
     texts = ["Lima", "Cusco", "The Vatican", 'a "quoted" ü', "x", *"klmnopq"]
-    path = written(tmp_path, texts)
-    script = answering(texts)
-    found = proposed(tmp_path, script, path)
+    path = write_questions(tmp_path, texts)
+    script = make_script(texts)
+    found = make_proposal(tmp_path, script, path)
     assert [one.candidate.text for one in found.answers] == texts[::2][:5]
     assert found.correct == [True] * 5
     file = tmp_path / "collect.toml"
@@ -147,12 +151,12 @@ def test_answers_alone_are_matched_whole_and_the_file_is_read_by_collect(tmp_pat
     assert isinstance(parts.verifier, SequenceProbability)
     assert isinstance(parts.labeler, NormalisedMatch)
     assert parts.answer is None
-    # Five requests, and none streams.
+    # Five requests, without streaming.
     assert len(script.requests) == 5
 
 
-@pytest.mark.usefixtures("local")
-def test_sentences_are_searched_for_the_reference(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_searches_sentences_for_the_reference(tmp_path: Path) -> None:
     names = [
         "Lima",
         "Rome",
@@ -167,7 +171,9 @@ def test_sentences_are_searched_for_the_reference(tmp_path: Path) -> None:
         "Riga",
         "Kyiv",
     ]
-    found = proposed(tmp_path, answering([f"It is {one}." for one in names]), written(tmp_path, names))
+    found = make_proposal(
+        tmp_path, make_script([f"It is {one}." for one in names]), write_questions(tmp_path, names)
+    )
     assert found.settings["labeler"] == {
         "factory": "langchain_cfc.labelers:NormalisedMatch",
         "arguments": {"anywhere": True},
@@ -177,25 +183,25 @@ def test_sentences_are_searched_for_the_reference(tmp_path: Path) -> None:
     assert "arguments = { anywhere = true }" in found.format_toml()
 
 
-@pytest.mark.usefixtures("local")
-def test_numbers_in_sentences_are_extracted_and_bare_ones_are_not(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_extracts_numbers_from_sentences_only(tmp_path: Path) -> None:
     numbers = [str(1000 + number) for number in range(12)]
-    path = written(tmp_path, numbers)
-    found = proposed(tmp_path, answering([f"That makes 1,{one[1:]}." for one in numbers]), path)
+    path = write_questions(tmp_path, numbers)
+    found = make_proposal(tmp_path, make_script([f"That makes 1,{one[1:]}." for one in numbers]), path)
     file = tmp_path / "collect.toml"
     file.write_text(found.format_toml(), encoding="utf-8")
     parts = read_config(file).create_components()
     assert isinstance(parts.labeler, NumericMatch)
     assert (parts.answer_id, parts.answer) == ("extract_number", extract_number)
-    assert "answer" not in proposed(tmp_path, answering(numbers), path).settings
+    assert "answer" not in make_proposal(tmp_path, make_script(numbers), path).settings
 
 
-@pytest.mark.usefixtures("local")
-def test_letters_get_a_prompt_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> None:
     letters = list("ABCDABCDABCD")
     prompt = "Give the letter of the right option alone: {}"
-    path = written(tmp_path, letters)
-    found = proposed(tmp_path, answering([f"({one}) of course" for one in letters], prompt), path)
+    path = write_questions(tmp_path, letters)
+    found = make_proposal(tmp_path, make_script([f"({one}) of course" for one in letters], prompt), path)
     assert found.settings["source"]["prompt"] == prompt.format("{question}")
     assert found.settings["answer"]["id"] == "extract_choice"
     file = tmp_path / "collect.toml"
@@ -204,27 +210,27 @@ def test_letters_get_a_prompt_of_their_own(tmp_path: Path) -> None:
     assert found.correct == [True] * 5
 
 
-@pytest.mark.usefixtures("local")
-def test_where_nothing_is_correct_five_more_are_asked(tmp_path: Path) -> None:
-    script = answering(["no"] * 12)
-    found = proposed(tmp_path, script, written(tmp_path, list("klmnopqrstuv")))
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_asks_five_more_questions_if_none_is_correct(tmp_path: Path) -> None:
+    script = make_script(["no"] * 12)
+    found = make_proposal(tmp_path, script, write_questions(tmp_path, list("klmnopqrstuv")))
     assert (found.correct, len(script.requests)) == ([False] * 10, 10)
     assert len({one.example.id for one in found.answers}) == 10
 
 
-@pytest.mark.usefixtures("local")
-def test_without_log_probabilities_agreement_scores(tmp_path: Path) -> None:
-    script = replace(answering(["x"] * 12), logprobs=False)
-    found = proposed(tmp_path, script, written(tmp_path, ["x"] * 12))
+@pytest.mark.usefixtures("no_openai_key")
+def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path) -> None:
+    script = replace(make_script(["x"] * 12), logprobs=False)
+    found = make_proposal(tmp_path, script, write_questions(tmp_path, ["x"] * 12))
     assert "logprobs" not in found.settings["generator"]["arguments"]
     file = tmp_path / "collect.toml"
     file.write_text(found.format_toml(), encoding="utf-8")
     assert isinstance(read_config(file).create_components().verifier, SelfConsistency)
 
 
-@pytest.mark.usefixtures("local")
-def test_settings_that_a_model_refuses_are_left_out() -> None:
-    script = answering(["x"] * 12)
+@pytest.mark.usefixtures("no_openai_key")
+def test_draw_answers_leaves_out_settings_that_the_model_refuses() -> None:
+    script = make_script(["x"] * 12)
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
     script.faults = (Fault("status 400", frozenset({0})),)
     with serving(script) as url:
@@ -234,10 +240,10 @@ def test_settings_that_a_model_refuses_are_left_out() -> None:
     assert "logprobs" not in script.requests[-1]
 
 
-@pytest.mark.usefixtures("local")
+@pytest.mark.usefixtures("no_openai_key")
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_not_tried_again_with_other_settings(status: int) -> None:
-    script = answering(["x"] * 12)
+def test_draw_answers_does_not_retry_a_refused_key(status: int) -> None:
+    script = make_script(["x"] * 12)
     script.faults = (Fault(f"status {status}"),)
     asked = [Example(id="1", input=f"Give the answer alone: {QUESTIONS[0]}", reference="x")]
     with (
@@ -248,14 +254,14 @@ def test_a_refused_key_is_not_tried_again_with_other_settings(status: int) -> No
     assert all("logprobs" in one for one in script.requests)
 
 
-def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
-    path = Path(written(tmp_path, ["x"] * 12))
+def test_dataset_read_sets_bad_rows_aside(tmp_path: Path) -> None:
+    path = Path(write_questions(tmp_path, ["x"] * 12))
     path.write_text(path.read_text() + "one cell\n")
     dataset = Dataset.read(str(path))
     assert (len(dataset.all), [row.number for row in dataset.examples.bad_rows]) == (12, [14])
 
 
-# The address
+# Addresses of models
 
 
 @pytest.mark.parametrize(
@@ -266,11 +272,11 @@ def test_rows_that_cannot_be_used_are_set_aside(tmp_path: Path) -> None:
         ("https://models.example/api/v3", "https://models.example/api/v3"),
     ],
 )
-def test_an_address_without_a_path_gets_the_usual_one(given: str, url: str) -> None:
+def test_model_of_adds_v1_to_an_address_without_a_path(given: str, url: str) -> None:
     assert Model.parse("m", given) == Model("openai:m", url)
 
 
-def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_of_sends_no_real_key_to_a_local_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-real-and-secret")
     assert Model.parse("openai:gpt-4o", None).connection == {}
     assert Model.parse("m", "http://localhost:1").connection["api_key"] == "none"
@@ -282,6 +288,6 @@ def test_no_key_is_written_or_sent_where_it_does_not_belong(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "url", ["localhost:8080", "ftp://x", "http://[", "http://user:secret@host/v1", "http://host?key=1"]
 )
-def test_what_is_no_address_or_holds_a_secret_is_refused(url: str) -> None:
+def test_model_of_refuses_invalid_addresses_and_secrets_in_them(url: str) -> None:
     with pytest.raises(InputError, match="URL"):
         Model.parse("m", url)

@@ -1,4 +1,4 @@
-"""Labels are only discarded once new ones can be made, and every label that was paid for is counted."""
+"""Relabelling deletes labels only if new ones can be made, and counts every label."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("digests", [False, True])
-def test_corrected_references_label_what_was_drawn(tmp_path: Path, digests: bool) -> None:
+def test_relabel_uses_corrected_references_without_drawing_again(tmp_path: Path, digests: bool) -> None:
     path = tmp_path / "corrected.db"
     run(path, examples=make_examples(digests=digests))
     before, corrected = read(path), make_examples("2", digests=digests)
@@ -109,7 +109,7 @@ def test_corrected_references_label_what_was_drawn(tmp_path: Path, digests: bool
     assert len([one for one in notices if "corrected reference" in one]) == 1
 
 
-def test_the_labeler_is_tried_on_the_corrected_reference(path: Path) -> None:
+def test_relabel_tries_the_labeler_on_the_corrected_reference(path: Path) -> None:
     def strict(_: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
         if reference == "1":
             msg = "no such reference"
@@ -121,7 +121,7 @@ def test_the_labeler_is_tried_on_the_corrected_reference(path: Path) -> None:
     assert run(path, strict, "new", make_examples("2"), relabel=True).status.labelled == SIZE
 
 
-def test_prompts_whose_input_has_changed_keep_all_labels(path: Path) -> None:
+def test_relabel_refuses_changed_inputs_and_keeps_labels(path: Path) -> None:
     before, changed = read(path), make_examples("2")
     changed[3] = changed[3].model_copy(update={"input": "another question"})
     with pytest.raises(StoreError, match="the prompt '3' has another input"):
@@ -129,7 +129,7 @@ def test_prompts_whose_input_has_changed_keep_all_labels(path: Path) -> None:
     assert read(path) == before
 
 
-def test_references_that_fit_several_prompts_delete_nothing(tmp_path: Path) -> None:
+def test_relabel_refuses_ambiguous_references_and_keeps_labels(tmp_path: Path) -> None:
     def example(name: str, reference: str) -> Example:
         return Example(id=name, input="0", reference=reference)
 
@@ -145,7 +145,7 @@ def test_references_that_fit_several_prompts_delete_nothing(tmp_path: Path) -> N
     assert read(path) == before
 
 
-def test_prompts_that_the_dataset_does_not_hold_are_named(path: Path) -> None:
+def test_relabel_reports_stored_prompts_missing_from_the_dataset(path: Path) -> None:
     notices: list[str] = []
     some = make_examples("2")[:10]
     run(path, examples=some, relabel=True, on_notice=notices.append)
@@ -154,7 +154,7 @@ def test_prompts_that_the_dataset_does_not_hold_are_named(path: Path) -> None:
     assert [one.reference for one in read(path)] == ["2"] * 10 + ["1"] * (SIZE - 10)
 
 
-def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:
+def test_relabel_keeps_labels_if_the_labeler_always_fails(path: Path) -> None:
     before = read(path)
     with pytest.raises(CollectionError, match=r"so the old ones were kept.* failed with .*no label for 24"):
         run(path, make_labeler(lambda _: False), "new", relabel=True)
@@ -163,7 +163,7 @@ def test_a_labeler_that_always_fails_deletes_nothing(path: Path) -> None:
     assert run(path).status.labelled == SIZE
 
 
-def test_a_judge_that_cannot_be_reached_is_tried_on_one_prompt(path: Path) -> None:
+def test_relabel_tries_an_unreachable_judge_on_one_prompt_only(path: Path) -> None:
     tried: list[str] = []
 
     def fail(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
@@ -177,7 +177,7 @@ def test_a_judge_that_cannot_be_reached_is_tried_on_one_prompt(path: Path) -> No
     assert tried == ["0"]
 
 
-def test_without_budget_nothing_is_deleted(path: Path) -> None:
+def test_relabel_keeps_labels_if_the_budget_is_used_up(path: Path) -> None:
     before = read(path)
     new = make_labeler(lambda _: True)
     with pytest.raises(
@@ -189,13 +189,13 @@ def test_without_budget_nothing_is_deleted(path: Path) -> None:
     assert not any(one.correct for record in read(path) for one in record.candidates)
 
 
-def test_a_labeler_that_knows_some_prompts_labels_those(path: Path) -> None:
+def test_relabel_labels_the_prompts_that_the_labeler_knows(path: Path) -> None:
     status = run(path, make_labeler(lambda k: k >= 20), "new", relabel=True).status
     assert (status.labelled, status.failed) == (SIZE - 20, 20)
     assert [record.id for record in read(path)] == [str(k) for k in range(20, SIZE)]
 
 
-def test_the_label_that_was_tried_is_counted_with_the_others(path: Path) -> None:
+def test_relabel_counts_the_tokens_of_the_trial_label(path: Path) -> None:
     judge = NumberedModel(echoing=True)
 
     def ask(prompt: str, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:

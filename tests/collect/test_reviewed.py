@@ -1,4 +1,4 @@
-"""The whole way from labelled records over a sheet to what a promise is worth.
+"""From labelled records over a review sheet to bounds on true coverage.
 
 Statistical tests draw independent repetitions, by seeds that are fixed; a false alarm, a failing assertion
 although the law holds, has probability at most 1e-6 per test.
@@ -19,7 +19,7 @@ from langchain_cfc import Candidate, PromptRecord
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.collect.review import IntervalEstimate, ReviewReport, create_review_report, write_review
 from langchain_cfc.errors import InputError, RecordError
-from tests.collect.filling import fill, make_numbered_records, record, rows_of, save
+from tests.collect.filling import fill_in, make_numbered_records, make_record, read_rows_of, write_rows
 from tests.lengths import mostly_long
 
 FALSE_ALARM = 1e-6
@@ -48,7 +48,7 @@ def make_drawn(correct: Bools, labels: Bools) -> Drawn:
     """Records of prompts whose candidates are correct, and labelled correct, as the (I, n) arrays say."""
     names = [f"p{number}" for number in range(len(correct))]
     records = [
-        record(name, *((f"a{slot}", bool(label)) for slot, label in enumerate(row)))
+        make_record(name, *((f"a{slot}", bool(label)) for slot, label in enumerate(row)))
         for name, row in zip(names, labels, strict=True)
     ]
     truth = {
@@ -59,7 +59,7 @@ def make_drawn(correct: Bools, labels: Bools) -> Drawn:
     return Drawn(records, truth)
 
 
-def population(rng: np.random.Generator, size: int) -> Drawn:
+def draw_population(rng: np.random.Generator, size: int) -> Drawn:
     """Independent mistakes at rates of E0 and E1."""
     correct = (rng.random((size, N)) < CORRECT) & (rng.random((size, 1)) >= HOPELESS)
     return make_drawn(correct, correct ^ (rng.random((size, N)) < np.where(correct, E1, E0)))
@@ -68,10 +68,10 @@ def population(rng: np.random.Generator, size: int) -> Drawn:
 def review_sheets(
     given: Drawn, k: int, path: Path, *, lying: bool = False, confidence: float = 0.95
 ) -> ReviewReport:
-    """The way of a sheet, filled in by people who know the truth."""
+    """Write a sheet, fill in the truth, and report on it."""
     path.unlink(missing_ok=True)
     write_review(given.records, k, path)
-    fill(path, lambda name, text: given.truth[name, text] ^ lying)
+    fill_in(path, lambda name, text: given.truth[name, text] ^ lying)
     return create_review_report(given.records, path, coverage=(LABELLED_COVERAGE,), confidence=confidence)
 
 
@@ -88,13 +88,13 @@ def chance_to_cover(share: float, size: int) -> float:
 
 
 def mean_chance_to_cover(share: float, among: float, k: int) -> float:
-    """The same where the size is Binomial(k, among) itself."""
+    """The same if the size is Binomial(k, among)."""
     sizes = np.arange(k + 1)
     chances = [chance_to_cover(share, int(size)) for size in sizes]
     return float(binom.pmf(sizes, k, among) @ chances)
 
 
-def kappa() -> float:
+def compute_true_kappa() -> float:
     called = WRONG * E0 + (1 - WRONG) * (1 - E1)
     observed = WRONG * (1 - E0) + (1 - WRONG) * (1 - E1)
     by_chance = called * (1 - WRONG) + (1 - called) * WRONG
@@ -107,7 +107,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ReviewReport, R
     path, rng = tmp_path_factory.mktemp("runs") / "sheet.csv", np.random.default_rng(1)
     found = []
     for _ in range(REPETITIONS):
-        given = population(rng, ROWS + 20)
+        given = draw_population(rng, ROWS + 20)
         found.append((review_sheets(given, ROWS, path), review_sheets(given, ROWS, path, lying=True)))
     return found
 
@@ -118,7 +118,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[ReviewReport, R
     [("error_on_wrong", E0, WRONG), ("error_on_correct", E1, 1 - WRONG), ("flattering", WRONG * E0, 1.0)],
     quick=1,
 )
-def test_intervals_of_the_rates_cover_as_often_as_is_exact(
+def test_error_rate_intervals_cover_with_their_exact_probability(
     runs: list[tuple[ReviewReport, ReviewReport]], rate: str, share: float, among: float
 ) -> None:
     """Law: rows are independent, so of R intervals Binomial(R, p) cover, p by enumeration, at least 0.95."""
@@ -132,15 +132,15 @@ def test_intervals_of_the_rates_cover_as_often_as_is_exact(
 
 
 @pytest.mark.long
-def test_kappas_interval_covers(runs: list[tuple[ReviewReport, ReviewReport]]) -> None:
+def test_kappa_interval_covers_the_true_kappa(runs: list[tuple[ReviewReport, ReviewReport]]) -> None:
     """Law: it covers with probability 0.95 up to O(1/k), for which two points are left."""
-    hits = sum(covers(report.kappa, kappa()) for report, _ in runs)
+    hits = sum(covers(report.kappa, compute_true_kappa()) for report, _ in runs)
     assert hits >= binom.ppf(FALSE_ALARM, REPETITIONS, 0.93)
-    assert sum(covers(lied.kappa, kappa()) for _, lied in runs) == 0
+    assert sum(covers(lied.kappa, compute_true_kappa()) for _, lied in runs) == 0
 
 
 @pytest.mark.long
-def test_bounds_of_the_promise_hold_as_often_as_they_say(
+def test_true_coverage_bounds_hold_with_their_confidence(
     runs: list[tuple[ReviewReport, ReviewReport]],
 ) -> None:
     """Law: each lower bound lies above true coverage with probability 0.025 at most."""
@@ -148,7 +148,7 @@ def test_bounds_of_the_promise_hold_as_often_as_they_say(
     for kind in ("independent", "at_worst"):
         worths = [getattr(report.promises[0], kind) for report, _ in runs]
         assert sum(worth > TRUE_COVERAGE for worth in worths) <= allowed
-        # They do say something, and less than with no mistake seen.
+        # The bounds are not trivial, and at most the limits without any mistake.
         assert np.mean(worths) > 0.2
         limits = [getattr(report.promises[0], f"{kind}_limit") for report, _ in runs]
         assert all(worth <= limit for worth, limit in zip(worths, limits, strict=True))
@@ -156,7 +156,7 @@ def test_bounds_of_the_promise_hold_as_often_as_they_say(
     assert LABELLED_COVERAGE > TRUE_COVERAGE + 0.05
 
 
-def test_mistakes_that_come_together_break_one_bound_and_not_the_other(tmp_path: Path) -> None:
+def test_correlated_mistakes_break_only_the_independent_bound(tmp_path: Path) -> None:
     """In half of the hopeless prompts, one candidate is labelled correct; there are no other mistakes.
 
     Law: at a confidence of 1 - FALSE_ALARM, the bound for any mistakes holds but for FALSE_ALARM / 2.
@@ -168,18 +168,20 @@ def test_mistakes_that_come_together_break_one_bound_and_not_the_other(tmp_path:
     path = tmp_path / "sheet.csv"
     given = make_drawn(correct, correct | fooled)
     write_review(given.records, size, path)
-    fill(path, lambda name, text: given.truth[name, text])
+    fill_in(path, lambda name, text: given.truth[name, text])
     labelled = TRUE_COVERAGE + HOPELESS / 2
     report = create_review_report(given.records, path, coverage=[labelled], confidence=1 - FALSE_ALARM)
     assert report.promises[0].at_worst <= TRUE_COVERAGE < report.promises[0].independent - 0.03
 
 
-def test_the_figures_by_hand(tmp_path: Path) -> None:
-    given = [record(f"p{number}", ("a", number < 6), ("b", False)) for number in range(10)]
+def test_review_report_equals_figures_worked_out_by_hand(tmp_path: Path) -> None:
+    given = [make_record(f"p{number}", ("a", number < 6), ("b", False)) for number in range(10)]
     header = ["id", "text", "correct"]
     # Two of those labelled correct are wrong, one of those labelled wrong is correct.
     rows = [[f"p{number}", "a", "yes" if number in {0, 1, 2, 3, 9} else "no"] for number in range(10)]
-    report = create_review_report(given, save(tmp_path / "a.csv", [header, *rows]), coverage=[0.95, 0.9])
+    report = create_review_report(
+        given, write_rows(tmp_path / "a.csv", [header, *rows]), coverage=[0.95, 0.9]
+    )
     assert (report.rows, report.unfilled, report.prompts, report.n) == (10, 0, 10, 2)
     assert (report.correct_called_correct, report.correct_called_wrong) == (4, 1)
     assert (report.wrong_called_correct, report.wrong_called_wrong) == (2, 3)
@@ -203,11 +205,13 @@ def test_the_figures_by_hand(tmp_path: Path) -> None:
     assert report.notes == ("One label was given fewer than 10 times: the interval of kappa is too narrow.",)
 
 
-def test_candidates_of_one_prompt_count_as_what_they_are_worth(tmp_path: Path) -> None:
+def test_review_report_uses_the_effective_size_of_clustered_candidates(tmp_path: Path) -> None:
     """Kish: of 3 prompts with 4, 1 and 1 wrong candidates, 36 / 18 = 2 independent ones are left."""
-    given = [record(f"p{number}", *((f"a{slot}", slot == 3) for slot in range(4))) for number in range(3)]
+    given = [
+        make_record(f"p{number}", *((f"a{slot}", slot == 3) for slot in range(4))) for number in range(3)
+    ]
     rows = [["p0", f"a{slot}", "no"] for slot in range(4)] + [["p1", "a0", "no"], ["p2", "a0", "no"]]
-    report = create_review_report(given, save(tmp_path / "a.csv", [["id", "text", "correct"], *rows]))
+    report = create_review_report(given, write_rows(tmp_path / "a.csv", [["id", "text", "correct"], *rows]))
     assert report.prompts == 3
     assert report.error_on_wrong.value == 1 / 6
     assert report.error_on_wrong.high == pytest.approx(clopper_pearson(2 / 6, 2)[1])
@@ -225,14 +229,14 @@ def clustered_rates(rng: np.random.Generator, prompts: int) -> Drawn:
     return make_drawn(np.zeros_like(labels), labels)
 
 
-def test_several_candidates_of_a_prompt_do_not_shorten_the_interval(tmp_path: Path) -> None:
+def test_intervals_cover_with_several_candidates_of_a_prompt(tmp_path: Path) -> None:
     """Law: as many intervals cover 0.3 as do for one candidate of each of the prompts."""
     rng, prompts, repetitions = np.random.default_rng(3), 40, 200
     hits = naive = 0
     for _ in range(repetitions):
         given = clustered_rates(rng, prompts)
         rows = [[name, text, "no"] for name, text in given.truth]
-        path = save(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
+        path = write_rows(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
         report = create_review_report(given.records, path)
         hits += covers(report.error_on_wrong, 0.3)
         low, high = clopper_pearson(report.wrong_called_correct, prompts * N)
@@ -243,12 +247,12 @@ def test_several_candidates_of_a_prompt_do_not_shorten_the_interval(tmp_path: Pa
     assert naive < binom.ppf(FALSE_ALARM, repetitions, chance)
 
 
-def test_rows_that_are_not_filled_in_are_counted_and_left_out(tmp_path: Path) -> None:
+def test_review_report_counts_and_leaves_out_unfilled_rows(tmp_path: Path) -> None:
     path, given = tmp_path / "a.csv", make_numbered_records(60)
     write_review(given, 40, path)
     truth = {(one.id, each.text): each.correct for one in given for each in one.candidates}
-    fill(path, lambda name, text: truth[name, text] if int(name[1:]) % 3 else None)
-    empty = sum(row[4] == "" for row in rows_of(path))
+    fill_in(path, lambda name, text: truth[name, text] if int(name[1:]) % 3 else None)
+    empty = sum(row[4] == "" for row in read_rows_of(path))
     report = create_review_report(given, path)
     assert (report.rows, report.unfilled, report.prompts) == (40, empty, 40 - empty)
     assert 0 < empty < 40
@@ -257,10 +261,12 @@ def test_rows_that_are_not_filled_in_are_counted_and_left_out(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("correct", "unknown"), [(True, "wrong"), (False, "correct")])
-def test_what_the_sheet_cannot_show_is_said(tmp_path: Path, *, correct: bool, unknown: str) -> None:
-    given = [record(f"p{number}", ("a", correct)) for number in range(12)]
+def test_review_report_notes_what_the_sheet_cannot_show(
+    tmp_path: Path, *, correct: bool, unknown: str
+) -> None:
+    given = [make_record(f"p{number}", ("a", correct)) for number in range(12)]
     write_review(given, 12, tmp_path / "a.csv")
-    report = create_review_report(given, fill(tmp_path / "a.csv", lambda *_: correct))
+    report = create_review_report(given, fill_in(tmp_path / "a.csv", lambda *_: correct))
     assert report.kappa is None
     missing = report.error_on_wrong if correct else report.error_on_correct
     assert (missing.value, missing.low, missing.high) == (None, 0.0, 1.0)
@@ -273,25 +279,27 @@ def test_what_the_sheet_cannot_show_is_said(tmp_path: Path, *, correct: bool, un
     assert promise.at_worst == pytest.approx(0.9 - (1 - 0.025 ** (1 / 12)))
 
 
-def test_where_every_wrong_candidate_is_labelled_correct_nothing_is_left(tmp_path: Path) -> None:
-    given = [record("p", ("a", True)), record("q", ("a", True))]
+def test_true_coverage_bounds_are_zero_if_all_labels_are_wrong(tmp_path: Path) -> None:
+    given = [make_record("p", ("a", True)), make_record("q", ("a", True))]
     write_review(given, 2, tmp_path / "a.csv")
     report = create_review_report(
-        given, fill(tmp_path / "a.csv", lambda *_: False), coverage=[math.nextafter(1, 0)]
+        given, fill_in(tmp_path / "a.csv", lambda *_: False), coverage=[math.nextafter(1, 0)]
     )
     assert report.error_on_wrong.high == report.flattering.high == 1.0
     assert (report.promises[0].independent, report.promises[0].at_worst) == (0.0, 0.0)
 
 
-def test_sheets_by_prompt_and_structured_candidates(tmp_path: Path) -> None:
+def test_review_report_reads_sheets_by_prompt_and_structured_candidates(tmp_path: Path) -> None:
     tool = Candidate(message={"b": 1, "a": "é"}, score=0.5, correct=True)
-    given = [PromptRecord(id="a", input=[{"x": 1}], candidates=(tool,)), record("b", ("a", False))]
+    given = [PromptRecord(id="a", input=[{"x": 1}], candidates=(tool,)), make_record("b", ("a", False))]
     rows = [['[{"x":1}]', '{"a":"é","b":1}', "yes"], ["What is b?", "a", "no"]]
-    report = create_review_report(given, save(tmp_path / "a.csv", [["prompt", "text", "correct"], *rows]))
+    report = create_review_report(
+        given, write_rows(tmp_path / "a.csv", [["prompt", "text", "correct"], *rows])
+    )
     assert (report.correct_called_correct, report.wrong_called_wrong) == (1, 1)
 
 
-BAD = [
+UNFIT_SHEETS = [
     ([["p0", "answer 0", ""]], "no row of a.csv is filled in"),
     (
         [["p0", "answer 0", "yes"], ["q", "a", "no"]],
@@ -307,12 +315,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("rows", "says"), BAD)
-def test_a_sheet_that_does_not_fit_the_records_is_refused(
+@pytest.mark.parametrize(("rows", "says"), UNFIT_SHEETS)
+def test_review_report_refuses_sheets_that_do_not_fit_the_records(
     tmp_path: Path, rows: list[list[str]], says: str
 ) -> None:
-    given = [*make_numbered_records(3), record("x", ("a", True), ("a", False), ("b", True))]
-    path = save(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
+    given = [*make_numbered_records(3), make_record("x", ("a", True), ("a", False), ("b", True))]
+    path = write_rows(tmp_path / "a.csv", [["id", "text", "correct"], *rows])
     with pytest.raises((InputError, RecordError), match=says):
         create_review_report(given, path)
 
@@ -328,7 +336,9 @@ def test_a_sheet_that_does_not_fit_the_records_is_refused(
         ({"confidence": 1.0}, "strictly between 0 and 1"),
     ],
 )
-def test_numbers_out_of_range_are_refused(tmp_path: Path, options: dict[str, Any], says: str) -> None:
-    path = save(tmp_path / "a.csv", [["id", "text", "correct"], ["p0", "answer 0", "yes"]])
+def test_review_report_refuses_numbers_out_of_range(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    path = write_rows(tmp_path / "a.csv", [["id", "text", "correct"], ["p0", "answer 0", "yes"]])
     with pytest.raises(InputError, match=says):
         create_review_report(make_numbered_records(3), path, **options)

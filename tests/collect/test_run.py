@@ -1,4 +1,4 @@
-"""How a run goes on, fails, stops and ends, and what people are told on the way."""
+"""`Run`: how it resumes, fails, stops and ends, and its notices."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store.db"
 
 
-def failing(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
+def make_failures(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
     kind = {"draw": DrawError, "score": VerifierError, "label": LabelerError}[stage]
     return {(stage, f"p{number}"): kind(f"{stage} {number}") for number in numbers}
 
 
-# To the end, and what it says of it
+# Complete runs and their status
 
 
-def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
+def test_run_takes_every_prompt_through_every_stage_once(path: Path) -> None:
     executor, seen = FakeExecutor(), []
     size = PAGE_SIZE + 10
     ran = run(path, executor, size, at_once=30, progress=lambda standing: seen.append(standing.labelled))
@@ -59,7 +59,7 @@ def test_every_prompt_goes_through_every_stage_once(path: Path) -> None:
     assert set(executor.done.values()) == {1}
 
 
-def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
+def test_collection_status_of_run_and_store_agree(path: Path) -> None:
     chance = random.Random(3)  # noqa: S311 - a simulation
     labels = {f"p{number}": [chance.random() < 0.3 for _ in range(N)] for number in range(60)}
     scores = {name: [chance.random() for _ in range(N)] for name in labels}
@@ -67,7 +67,7 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
         scores=scores.__getitem__,
         correct=labels.__getitem__,
         costs=lambda name: make_usage(int(name[1:])),
-        fails=failing("score", [3, 17]) | failing("draw", [40]) | failing("label", [41]),
+        fails=make_failures("score", [3, 17]) | make_failures("draw", [40]) | make_failures("label", [41]),
     )
     begun: list[Run] = []
     ran = run(path, executor, 60, begun=begun.append)
@@ -82,7 +82,7 @@ def test_what_the_standing_says_is_what_the_store_holds(path: Path) -> None:
         assert standing.usage.tokens == sum(range(60))
 
 
-def test_an_executor_takes_the_place_of_components(path: Path) -> None:
+def test_collect_accepts_an_executor(path: Path) -> None:
     executor = FakeExecutor()
     ran = collect(examples(5), executor, path, CollectionOptions(on_progress=lambda _: None))
     assert (ran.complete, ran.status.labelled) == (True, 5)
@@ -94,7 +94,7 @@ def read_status(path: Path) -> CollectionStatus:
         return CollectionStatus.from_store(store)
 
 
-def test_an_empty_store_says_nothing(path: Path) -> None:
+def test_run_of_an_empty_store_is_complete_without_coverage(path: Path) -> None:
     ran = run(path, FakeExecutor())
     assert ran.complete
     assert ran.status.coverage is None
@@ -107,8 +107,8 @@ def test_an_empty_store_says_nothing(path: Path) -> None:
 @pytest.mark.parametrize(
     ("stage", "kept"), [("draw", Stage.OPEN), ("score", Stage.DRAWN), ("label", Stage.SCORED)]
 )
-def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, kept: Stage) -> None:
-    executor = FakeExecutor(fails=failing(stage, [1, 4]))
+def test_retry_failed_repeats_only_the_failed_stage(path: Path, stage: str, kept: Stage) -> None:
+    executor = FakeExecutor(fails=make_failures(stage, [1, 4]))
     ran = run(path, executor, 6)
     assert ran.complete
     assert (ran.status.labelled, ran.status.failed) == (4, 2)
@@ -119,7 +119,7 @@ def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, k
             (f"p{number}", kept + 1, f"{type(executor.fails[stage, 'p1']).__name__}: {stage} {number}")
             for number in (1, 4)
         ]
-        # They are left alone until somebody asks.
+        # They are not retried unless requested.
         run(path, executor)
         assert executor.done[stage, "p1"] == 1
         assert store.retry_failed() == 2
@@ -130,8 +130,8 @@ def test_a_stage_that_fails_costs_no_other_stage_again(path: Path, stage: str, k
     assert twice == {(stage, "p1"), (stage, "p4")}
 
 
-def test_prompt_after_prompt_that_fails_ends_the_run(path: Path) -> None:
-    executor = FakeExecutor(fails=failing("draw", range(100)))
+def test_run_ends_after_too_many_consecutive_failures(path: Path) -> None:
+    executor = FakeExecutor(fails=make_failures("draw", range(100)))
     said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row failed, .* DrawError: draw .*--retry-failed"
     with pytest.raises(CollectionError, match=said):
         run(path, executor, 100, at_once=4)
@@ -141,13 +141,13 @@ def test_prompt_after_prompt_that_fails_ends_the_run(path: Path) -> None:
         assert len(store.failures()) == executor.count("draw")
 
 
-def test_one_that_succeeds_in_between_shows_that_others_may(path: Path) -> None:
+def test_success_between_failures_keeps_the_run_going(path: Path) -> None:
     numbers = [number for number in range(100) if number % MAX_CONSECUTIVE_FAILURES]
-    ran = run(path, FakeExecutor(fails=failing("draw", numbers)), 100, at_once=1)
+    ran = run(path, FakeExecutor(fails=make_failures("draw", numbers)), 100, at_once=1)
     assert (ran.status.labelled, ran.status.failed) == (4, 96)
 
 
-def test_candidates_that_cannot_be_stored_are_a_failure_of_their_prompt(path: Path) -> None:
+def test_unstorable_candidates_fail_their_prompt(path: Path) -> None:
     executor = FakeExecutor(texts=lambda name: ["half \ud83d" if name == "p2" else name] * N)
     ran = run(path, executor, 5)
     assert (ran.status.labelled, ran.status.failed) == (4, 1)
@@ -156,8 +156,8 @@ def test_candidates_that_cannot_be_stored_are_a_failure_of_their_prompt(path: Pa
     assert failure.error.startswith("CollectionError: candidate 0 cannot be stored")
 
 
-class Surprised(FakeExecutor):
-    """Raises where it should return."""
+class RaisingExecutor(FakeExecutor):
+    """An executor that raises instead of returning an error."""
 
     async def score(self, example: Any, draws: Any, journal: Any, answers: Any = None) -> Any:
         if example.id == "p5":
@@ -166,8 +166,8 @@ class Surprised(FakeExecutor):
         return await super().score(example, draws, journal, answers)
 
 
-def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) -> None:
-    executor = Surprised(seconds=0.002)
+def test_unexpected_error_ends_the_run_and_keeps_all_draws(path: Path) -> None:
+    executor = RaisingExecutor(seconds=0.002)
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         run(path, executor, 40)
     with Store(path) as store:
@@ -181,7 +181,7 @@ def test_a_mistake_ends_the_run_and_loses_nothing_that_was_paid_for(path: Path) 
 # Stopping
 
 
-def test_a_stopped_run_finishes_what_is_under_way(path: Path) -> None:
+def test_stopped_run_finishes_prompts_under_way(path: Path) -> None:
     executor = FakeExecutor(seconds=0.002)
     held: list[Run] = []
 
@@ -200,14 +200,14 @@ def test_a_stopped_run_finishes_what_is_under_way(path: Path) -> None:
     assert set(executor.done.values()) == {1}
 
 
-def test_a_run_that_is_stopped_before_it_begins_begins_nothing(path: Path) -> None:
+def test_run_stopped_before_its_start_draws_nothing(path: Path) -> None:
     executor = FakeExecutor()
     ran = run(path, executor, 10, begun=lambda going: going.stop())
     assert not ran.complete
     assert not executor.done
 
 
-def test_a_run_that_is_cancelled_leaves_nothing_half_written(path: Path) -> None:
+def test_cancelled_run_leaves_an_intact_store(path: Path) -> None:
     executor = FakeExecutor(seconds=0.003)
 
     def cancel(standing: CollectionStatus) -> None:
@@ -233,32 +233,30 @@ def test_a_run_that_is_cancelled_leaves_nothing_half_written(path: Path) -> None
 
 
 @contextmanager
-def _refusing(store: Any) -> Any:
+def _refuse_transaction(store: Any) -> Any:
     del store
     msg = "cannot write: the disk is gone"
     raise StoreError(msg)
     yield
 
 
-def test_a_store_that_cannot_be_written_stops_the_others_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_to_the_store_stops_the_run_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = FakeExecutor(seconds=0.01)
 
     def break_it(standing: CollectionStatus) -> None:
         if standing.labelled == 5:
-            monkeypatch.setattr(Store, "transaction", _refusing)
+            monkeypatch.setattr(Store, "transaction", _refuse_transaction)
 
     with pytest.raises(StoreError, match="the disk is gone"):
         run(path, executor, 40, at_once=4, progress=break_it)
-    # Nobody goes on drawing what cannot be kept.
+    # The other prompts do not go on drawing.
     assert executor.count("draw") <= 5 + 2 * 4
     monkeypatch.undo()
     assert run(path, executor).status.labelled == 40
     assert sum(count - 1 for count in executor.done.values()) <= 4
 
 
-# What people should know while there is still time
+# Notices
 
 
 def collect_notices(path: Path, executor: FakeExecutor, size: int) -> list[str]:
@@ -284,28 +282,28 @@ def first(name: str, slot: int) -> bool:
 
 
 GOOD = make_scores(0.3, 0.7, first)
-TURNED = make_scores(0.7, 0.3, first)
+REVERSED = make_scores(0.7, 0.3, first)
 USELESS = make_scores(0.5, 0.5, first)
 
 
-def test_a_collection_that_goes_well_says_nothing(path: Path) -> None:
+def test_good_collection_has_no_notices(path: Path) -> None:
     assert collect_notices(path, FakeExecutor(**GOOD), 110) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
-def test_identical_candidates_show_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
+def test_notice_of_identical_candidates_after_twenty_prompts(path: Path, size: int, notices: int) -> None:
     found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
     assert len(found) == notices
     assert all("all 3 candidates were identical for each of the first 20 prompts" in one for one in found)
 
 
-def test_one_prompt_whose_candidates_differ_is_enough(path: Path) -> None:
+def test_no_notice_if_candidates_of_one_prompt_differ(path: Path) -> None:
     executor = FakeExecutor(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
     assert collect_notices(path, executor, 25) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
-def test_that_nothing_is_correct_shows_after_twenty_with_three_answers(
+def test_notice_of_no_correct_candidate_shows_three_wrong_answers(
     path: Path, size: int, notices: int
 ) -> None:
     executor = FakeExecutor(
@@ -321,13 +319,13 @@ def test_that_nothing_is_correct_shows_after_twenty_with_three_answers(
         assert "  answer 'p0 1', reference None, prompt 'question 0'" in shown
 
 
-def test_one_correct_candidate_is_enough(path: Path) -> None:
+def test_no_notice_if_one_candidate_is_correct(path: Path) -> None:
     executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p19" and slot == 0))
     found = collect_notices(path, executor, 40)
     assert not any("has a correct candidate" in one for one in found)
 
 
-def test_the_wrong_answers_with_the_best_scores_are_found(path: Path) -> None:
+def test_read_wrong_answers_returns_the_best_scored_wrong_answers(path: Path) -> None:
     # Slot 1 of every other prompt is right; of the others the score falls with the number.
     right = {f"p{number}" for number in range(0, 10, 2)}
     executor = FakeExecutor(
@@ -348,16 +346,18 @@ def test_the_wrong_answers_with_the_best_scores_are_found(path: Path) -> None:
     ("told_of", "said"),
     [
         (USELESS, "does not detectably separate correct from wrong candidates"),
-        (TURNED, "the scores point the wrong way"),
+        (REVERSED, "the scores point the wrong way"),
     ],
 )
-def test_a_verifier_shows_after_a_hundred_prompts(path: Path, told_of: dict[str, Any], said: str) -> None:
+def test_notice_of_a_useless_or_reversed_verifier_after_100_prompts(
+    path: Path, told_of: dict[str, Any], said: str
+) -> None:
     assert collect_notices(path, FakeExecutor(**told_of), 99) == []
     (found,) = collect_notices(path.with_name("b.db"), FakeExecutor(**told_of), 110)
     assert said in found
 
 
-def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(path: Path) -> None:
+def test_notice_of_another_drawing_model_but_not_of_judges(path: Path) -> None:
     models = {"p30": "model-2", "p31": "model-1", "p40": "model-2", "p50": "model-3"}
     executor = FakeExecutor(**GOOD, costs=lambda name: make_usage(10, models.get(name, "model-1")))
     found = collect_notices(path, executor, 60)
@@ -369,12 +369,12 @@ def test_another_model_that_draws_shows_at_once_and_one_that_judges_does_not(pat
     assert collect_notices(path.with_name("b.db"), judged, 60) == []
 
 
-def test_requests_that_say_nothing_are_no_other_model(path: Path) -> None:
+def test_no_notice_for_requests_without_a_model_name(path: Path) -> None:
     executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else make_usage(10))
     assert collect_notices(path, executor, 40) == []
 
 
-def test_records_say_whether_scores_are_separate(path: Path) -> None:
+def test_provenance_records_whether_scores_are_separate(path: Path) -> None:
     def judge(_: Any, text: str) -> float:
         return len(text) / 10
 

@@ -1,4 +1,4 @@
-"""What goes into a store comes out of it, and nothing else goes in."""
+"""`Store`: it returns what was written and refuses what does not belong into it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def finish_prompt(store: Store, position: int, n: int = 3) -> None:
         unique_by=lambda one: one.id,
     )
 )
-def test_examples_come_out_as_they_went_in_and_in_their_order(memory: Path, some: list[Example]) -> None:
+def test_store_returns_examples_unchanged_and_in_order(memory: Path, some: list[Example]) -> None:
     with (
         tempfile.TemporaryDirectory(dir=memory) as folder,
         Store(Path(folder) / "s.db", create=True) as store,
@@ -102,7 +102,7 @@ def test_examples_come_out_as_they_went_in_and_in_their_order(memory: Path, some
 
 
 @pytest.mark.parametrize("kind", [Store, MonitorStore])
-def test_a_new_store_and_what_sqlite_adds_to_it_are_their_owners_alone(
+def test_new_store_files_are_readable_by_their_owner_only(
     path: Path, kind: type[Store | MonitorStore]
 ) -> None:
     with kind(path, create=True) as store, store.begin_write():
@@ -113,7 +113,7 @@ def test_a_new_store_and_what_sqlite_adds_to_it_are_their_owners_alone(
     assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
 
 
-def test_a_store_that_was_made_for_several_users_stays_theirs(path: Path) -> None:
+def test_store_keeps_the_permissions_of_an_existing_file(path: Path) -> None:
     path.touch()
     path.chmod(0o660)
     with Store(path, create=True):
@@ -121,7 +121,7 @@ def test_a_store_that_was_made_for_several_users_stays_theirs(path: Path) -> Non
 
 
 @pytest.mark.parametrize("size", [3, rows.PAGE_SIZE + 10])
-def test_of_equal_examples_one_is_kept_and_of_unequal_ones_none(path: Path, size: int) -> None:
+def test_store_keeps_one_of_equal_examples_and_refuses_unequal_ones(path: Path, size: int) -> None:
     # Within a page of those that are added at a time, and beyond it.
     some = examples(size)
     with Store(path, create=True) as store:
@@ -137,7 +137,7 @@ def test_of_equal_examples_one_is_kept_and_of_unequal_ones_none(path: Path, size
 
 
 @pytest.mark.parametrize("field", ["input", "reference"])
-def test_a_dataset_that_has_changed_is_refused(path: Path, field: str) -> None:
+def test_store_refuses_a_changed_dataset(path: Path, field: str) -> None:
     before = Example(id="p", input="x", reference=[1], metadata={"a": 1}, cluster="c")
     with Store(path, create=True) as store:
         store.add([before])
@@ -153,7 +153,7 @@ def test_a_dataset_that_has_changed_is_refused(path: Path, field: str) -> None:
         assert store.add([before, renamed]) == 1
 
 
-def test_metadata_and_clusters_are_those_of_the_dataset_as_it_is_now(path: Path) -> None:
+def test_store_updates_metadata_and_clusters_from_the_dataset(path: Path) -> None:
     before = [Example(id=str(row), input=str(row), reference="r") for row in range(rows.PAGE_SIZE + 2)]
     after = [one.model_copy(update={"metadata": {"topic": one.id}, "cluster": "c"}) for one in before]
     with Store(path, create=True) as store:
@@ -173,7 +173,7 @@ def test_metadata_and_clusters_are_those_of_the_dataset_as_it_is_now(path: Path)
 # Draws
 
 
-def messages() -> list[BaseMessage]:
+def make_messages() -> list[BaseMessage]:
     usage = {
         "input_tokens": 3,
         "output_tokens": 2,
@@ -201,12 +201,12 @@ def messages() -> list[BaseMessage]:
     ]
 
 
-def outputs() -> list[Any]:
-    return [*messages(), "text", "", {"structured": [1, {"deep": None}]}, ["a", "list"], 3.5]
+def make_outputs() -> list[Any]:
+    return [*make_messages(), "text", "", {"structured": [1, {"deep": None}]}, ["a", "list"], 3.5]
 
 
-@pytest.mark.parametrize("output", outputs(), ids=[str(number) for number in range(len(outputs()))])
-def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
+@pytest.mark.parametrize("output", make_outputs(), ids=[str(number) for number in range(len(make_outputs()))])
+def test_store_returns_a_draw_unchanged(path: Path, output: Any) -> None:
     draw = make_candidate(0, output)
     with Store(path, create=True) as store:
         store.add(examples(1))
@@ -221,7 +221,7 @@ def test_a_draw_comes_out_as_it_went_in(path: Path, output: Any) -> None:
         assert vars(found.message) == vars(draw.message)
 
 
-def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None:
+def test_insert_draws_refuses_unstorable_candidates(path: Path) -> None:
     for wrong in (
         DrawnCandidate("half \ud83d"),
         DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
@@ -234,7 +234,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is(path: Path) -> None
 # Stages
 
 
-def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -> None:
+def test_each_stage_is_readable_once_written(path: Path) -> None:
     draws = [DrawnCandidate("a"), DrawnCandidate("b"), DrawnCandidate("c")]
     with Store(path, create=True) as store:
         store.add(examples(2))
@@ -263,7 +263,7 @@ def test_each_stage_is_there_as_soon_as_it_is_written_and_no_other(path: Path) -
     assert record.metadata == {"topic": "t"}
 
 
-def test_a_transaction_is_written_whole_or_not_at_all(path: Path) -> None:
+def test_store_write_is_atomic(path: Path) -> None:
     with Store(path, create=True) as store:
         store.add(examples(3))
         finish_prompt(store, 1)
@@ -306,7 +306,7 @@ def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
 
 @settings(max_examples=repetitions(60, share=0.15))
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
-def test_records_come_out_as_they_went_in(
+def test_store_returns_records_and_provenance_unchanged(
     memory: Path, made: list[tuple[Candidate, ...]], reference: Any
 ) -> None:
     records = [
@@ -331,7 +331,7 @@ def test_records_come_out_as_they_went_in(
         assert store.add_records(records, header) == 0
 
 
-def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> None:
+def test_store_returns_records_in_dataset_order(path: Path) -> None:
     with Store(path, create=True) as store:
         store.add(examples(1100))
         for position in (1050, 3, 700, 0, 501):
@@ -356,7 +356,7 @@ def test_finished_prompts_come_out_in_the_order_of_the_dataset(path: Path) -> No
         ({"sampling": "single_request"}, "sampling was 'requests' and is now 'single_request'"),
     ],
 )
-def test_another_configuration_is_refused_by_name(path: Path, changed: dict[str, Any], said: str) -> None:
+def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[str, Any], said: str) -> None:
     with Store(path, create=True) as store:
         store.set_configuration(CONFIGURATION)
         store.set_configuration(CONFIGURATION)
@@ -368,16 +368,16 @@ def test_another_configuration_is_refused_by_name(path: Path, changed: dict[str,
         assert store.configuration == CONFIGURATION
 
 
-# What is no store
+# Files that are no store
 
 
-def test_a_store_that_is_not_there_is_not_made_by_looking(path: Path) -> None:
+def test_opening_a_missing_store_does_not_create_it(path: Path) -> None:
     with pytest.raises(StoreError, match="there is no store at"):
         Store(path)
     assert not path.exists()
 
 
-def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None:
+def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
     Store(path, create=True).close()
     with closing(sqlite3.connect(path)) as file:
         file.execute("UPDATE facts SET value = '3' WHERE name = 'version'")
@@ -393,7 +393,7 @@ def test_another_release_is_refused_and_its_store_left_alone(path: Path) -> None
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_file_of_another_program_is_refused_and_left_alone(path: Path, create: bool) -> None:
+def test_file_of_another_program_is_refused_and_unchanged(path: Path, create: bool) -> None:
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE bookmarks (url)")
         file.commit()
@@ -408,12 +408,12 @@ def test_a_file_of_another_program_is_refused_and_left_alone(path: Path, create:
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_store_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none/store\.db: unable to open"):
         Store(tmp_path / "none" / "store.db", create=True)
 
 
-def test_a_store_that_was_killed_while_it_was_created_is_created_again(path: Path) -> None:
+def test_half_created_store_is_created_again(path: Path) -> None:
     Store(path, create=True).close()
     for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
         with closing(sqlite3.connect(path)) as file:
@@ -423,26 +423,26 @@ def test_a_store_that_was_killed_while_it_was_created_is_created_again(path: Pat
             assert store.stages()[Stage.OPEN] == 0
 
 
-# One at a time
+# Locks
 
 
-def hold(path: str, ready: Any) -> None:
+def hold_lock(path: str, ready: Any) -> None:
     with Store(path) as store, store.lock():
         ready.set()
         multiprocessing.get_context("forkserver").Event().wait()
 
 
-def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None:
+def test_store_lock_refuses_a_second_process(path: Path) -> None:
     Store(path, create=True).close()
     link = path.with_name("link.db")
     link.symlink_to(path)
     context = multiprocessing.get_context("forkserver")
     ready = context.Event()
-    process = context.Process(target=hold, args=(str(path), ready))
+    process = context.Process(target=hold_lock, args=(str(path), ready))
     process.start()
     try:
         assert ready.wait(60)
-        # By another name it is the same.
+        # Also under another name.
         for name in (path, link):
             with Store(name) as store:
                 with (
@@ -450,7 +450,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
                     store.lock(),
                 ):
                     pass
-                # Looking is free.
+                # Reading is allowed.
                 assert store.stages()[Stage.OPEN] == 0
     finally:
         process.kill()
@@ -459,7 +459,7 @@ def test_a_second_process_is_refused_until_the_first_is_gone(path: Path) -> None
         wait_until(lambda: is_free(store))
 
 
-def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
+def test_store_lock_is_released_after_an_error(path: Path) -> None:
     with Store(path, create=True) as store:
         with pytest.raises(KeyError), store.lock():
             raise KeyError
@@ -471,7 +471,7 @@ def test_a_lock_is_free_again_after_an_error(path: Path) -> None:
 # The writer
 
 
-def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) -> None:
+def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
     size = 200
 
     async def written() -> None:
@@ -498,7 +498,7 @@ def test_many_writes_at_once_share_transactions_and_are_all_there(path: Path) ->
         assert store.stages()[Stage.DRAWN] == size
 
 
-def test_a_failed_write_fails_all_that_share_its_transaction(path: Path) -> None:
+def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
     async def written() -> tuple[Any, Any]:
         with Store(path, create=True) as store:
             store.add(examples(3))
@@ -516,7 +516,7 @@ def test_a_failed_write_fails_all_that_share_its_transaction(path: Path) -> None
         assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]
 
 
-def test_a_write_whose_caller_was_cancelled_is_still_written(path: Path) -> None:
+def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None:
     async def written() -> None:
         with Store(path, create=True) as store:
             store.add(examples(1))
@@ -535,7 +535,7 @@ def test_a_write_whose_caller_was_cancelled_is_still_written(path: Path) -> None
         assert store.stages()[Stage.DRAWN] == 1
 
 
-def test_commits_are_durable_and_readers_are_not_held_up(path: Path) -> None:
+def test_store_uses_wal_and_full_synchronous_commits(path: Path) -> None:
     with Store(path, create=True) as store, store.transaction() as connection:
         said = [
             connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
@@ -551,13 +551,13 @@ def test_commits_are_durable_and_readers_are_not_held_up(path: Path) -> None:
         ("mssql+pyodbc://user:secret@host/base", "needs the driver pyodbc"),
     ],
 )
-def test_what_is_no_database_is_refused_without_its_password(where: str, words: str) -> None:
+def test_invalid_database_url_is_refused_without_its_password(where: str, words: str) -> None:
     with pytest.raises(StoreError, match=words) as refused:
         Store(where, create=True)
     assert "secret" not in str(refused.value)
 
 
-def test_a_store_takes_neither_no_records_nor_answers_for_some_candidates(path: Path) -> None:
+def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
     texts = (Candidate(text="a", score=0.1, correct=True), Candidate(text="b", score=0.2, correct=False))
     answered = texts[0].model_copy(update={"answer": "A"})
     with Store(path, create=True) as store:
@@ -571,7 +571,7 @@ def test_a_store_takes_neither_no_records_nor_answers_for_some_candidates(path: 
             store.table(["v"])
 
 
-def test_a_store_without_its_seal_is_refused(path: Path) -> None:
+def test_store_without_its_seal_is_refused(path: Path) -> None:
     with Store(path, create=True) as store:
         store.set_configuration(CONFIGURATION)
     with closing(sqlite3.connect(path)) as file:

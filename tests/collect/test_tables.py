@@ -1,4 +1,4 @@
-"""The finished prompts of a store as arrays are those of its records."""
+"""The table of a store equals the table of its records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def assert_equal(one: LabelledBatch, other: LabelledBatch) -> None:
 @pytest.mark.long
 @given(records=datasets())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_table_of_a_store_is_that_of_its_records(
+def test_store_table_equals_the_table_of_its_records(
     records: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with (
@@ -81,7 +81,7 @@ def test_the_table_of_a_store_is_that_of_its_records(
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")  # of hard prompts
-def test_the_same_artifact_comes_of_a_store_and_of_a_file(tmp_path: Path) -> None:
+def test_calibrate_gives_the_same_artifact_from_store_and_file(tmp_path: Path) -> None:
     source = load_recording()
     records = list(source)[:200]
     with Store(tmp_path / "s.db", create=True) as store:
@@ -91,7 +91,7 @@ def test_the_same_artifact_comes_of_a_store_and_of_a_file(tmp_path: Path) -> Non
     assert made.model_copy(update={"created_at": read.created_at}).digest == read.digest
 
 
-def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> None:
+def test_store_table_requires_a_finished_prompt(tmp_path: Path) -> None:
     record = next(iter(load_recording()))
     with Store(tmp_path / "s.db", create=True) as store:
         with pytest.raises(StoreError, match="nothing has been collected"):
@@ -104,7 +104,7 @@ def test_only_finished_prompts_count_and_there_must_be_one(tmp_path: Path) -> No
         assert store.table().ids == (record.id,)
 
 
-def test_an_output_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_store_table_names_a_missing_raw_output(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db", create=True) as store:
         store.add_records(list_facts()[:2], None)
         with pytest.raises(StoreError, match="raw output of 'judge'; recorded are those of sequence_logprob"):

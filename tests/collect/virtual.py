@@ -1,4 +1,4 @@
-"""An event loop whose clock stands still while something is done, and jumps where nothing is."""
+"""An event loop with virtual time: the clock jumps to the next timer when nothing is left to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Waits for no timer: when nothing is left to do, it is as late as the next one says."""
+    """Does not wait for timers: when nothing is left to do, its clock jumps to the next one."""
 
     now = 1000.0
 
@@ -26,7 +26,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super()._run_once()  # type: ignore[misc]  # as above
 
 
-def virtually(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
+def run_in_virtual_time(work: Coroutine[Any, Any, T]) -> tuple[T, float]:
     """Run to the end.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Datasets of examples: ids, bad rows refused or set aside, the same from every kind of source."""
+"""`read_examples`: ids, bad rows, and equal results from every kind of source."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ from hypothesis import strategies as st
 from langchain_cfc.collect.sources import BadRow, Columns, Rows, read_examples, read_rows
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Example
-from tests.collect.sources.writing import WRITERS, csv_file, json_lines, parquet_file, refusal, write
+from tests.collect.sources.writing import (
+    WRITERS,
+    catch_record_error,
+    write,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
 from tests.lengths import repetitions
 
 INPUT = Columns(input="q")
 NAMED = Columns(id="n", input="q")
 
 
-def ids(source: Any, columns: Columns = INPUT) -> list[str]:
+def read_ids(source: Any, columns: Columns = INPUT) -> list[str]:
     return [example.id for example in read_examples(source, columns)]
 
 
-def test_without_a_column_for_it_the_id_is_a_digest_of_input_and_reference() -> None:
+def test_default_id_is_a_digest_of_input_and_reference() -> None:
     columns = Columns(input="q", reference="r", metadata=("m",))
     rows: list[dict[str, Any]] = [
         {"q": "a", "r": "x", "m": 1},
@@ -40,32 +47,32 @@ def test_without_a_column_for_it_the_id_is_a_digest_of_input_and_reference() -> 
         {"q": "ax", "r": None, "m": 1},
         {"q": {"k": 1, "l": 2}, "r": "x", "m": 1},
     ]
-    made = ids(rows, columns)
+    made = read_ids(rows, columns)
     assert len(set(made)) == len(rows)
     assert all(len(name) == 16 and int(name, 16) >= 0 for name in made)
     # Fixed for good: a collection that is resumed knows its prompts by them.
     assert made[0] == "40c0bc08fb0525db"
     moved: list[dict[str, Any]] = [{**row, "m": 2} for row in reversed(rows)]
-    assert ids(moved, columns) == made[::-1]
-    assert ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
+    assert read_ids(moved, columns) == made[::-1]
+    assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
 
 
-def test_a_row_that_says_the_same_is_a_bad_row(tmp_path: Path) -> None:
-    path = json_lines(tmp_path / "a.jsonl", [{"q": "a"}, {"q": "b"}, {"q": "a"}, {"q": "a"}])
+def test_duplicate_row_is_a_bad_row(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"q": "a"}, {"q": "b"}, {"q": "a"}, {"q": "a"}])
     examples = read_examples(path, INPUT, "set_aside")
     assert [example.input for example in examples] == ["a", "b"]
     problem = "the same input and reference as line 1; expected rows to differ"
     assert examples.bad_rows == [BadRow(3, "", problem), BadRow(4, "", problem)]
 
 
-def test_an_id_seen_before_is_a_bad_row() -> None:
+def test_duplicate_id_is_a_bad_row() -> None:
     rows: list[dict[str, Any]] = [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}]
     examples = read_examples(rows, NAMED, "set_aside")
     assert [example.id for example in examples] == ["7", "8"]
     assert examples.bad_rows == [BadRow(3, "id", "'7' is also the id of row 1; expected ids to differ")]
 
 
-def test_a_bad_row_does_not_take_its_id() -> None:
+def test_id_of_a_bad_row_may_be_used_again() -> None:
     rows: list[dict[str, Any]] = [{"n": 1, "q": "a"}, {"n": 7, "q": None}, {"n": 7, "q": "b"}]
     examples = read_examples(rows, NAMED, "set_aside")
     assert [example.id for example in examples] == ["1", "7"]
@@ -84,7 +91,7 @@ oops
 MIXED_BAD = [(2, "input"), (4, ""), (5, "id"), (6, "input")]
 
 
-def test_bad_rows_are_set_aside_by_choice(tmp_path: Path) -> None:
+def test_read_examples_sets_bad_rows_aside_on_request(tmp_path: Path) -> None:
     examples = read_examples(write(tmp_path / "a.jsonl", MIXED), NAMED, bad_rows="set_aside")
     assert examples.bad_rows == []
     for _ in range(2):
@@ -93,7 +100,7 @@ def test_bad_rows_are_set_aside_by_choice(tmp_path: Path) -> None:
     assert examples.bad_rows[3].problem == "no column 'q'; there are n"
 
 
-def test_bad_rows_are_refused_all_at_once(tmp_path: Path) -> None:
+def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", MIXED)
     examples = read_examples(path, NAMED)
     with pytest.raises(RecordError) as caught:
@@ -109,30 +116,30 @@ def test_bad_rows_are_refused_all_at_once(tmp_path: Path) -> None:
     assert str(again) == str(error)
 
 
-def test_nothing_is_yielded_after_the_first_bad_row() -> None:
+def test_read_examples_yields_nothing_after_a_bad_row() -> None:
     examples = iter(read_examples([{"q": "a"}, {"q": None}, {"q": "b"}], INPUT))
     assert next(examples).input == "a"
     with pytest.raises(RecordError, match="1 bad row;"):
         next(examples)
 
 
-def test_twenty_bad_rows_are_listed_and_the_rest_counted() -> None:
+def test_bad_rows_error_lists_twenty_rows_and_counts_the_rest() -> None:
     for count, last in [(20, "  row 21: input: found 5"), (21, "  and 1 more"), (1000, "  and 980 more")]:
         rows: list[dict[str, Any]] = [{"q": "fine"}, *({"q": 5} for _ in range(count))]
-        lines = refusal(rows, INPUT).problem.split("\n")
+        lines = catch_record_error(rows, INPUT).problem.split("\n")
         assert lines[0].startswith(f"{count} bad rows;")
         assert len(lines) == 1 + min(count, 21)
         assert lines[-1].startswith(last)
 
 
 @pytest.mark.parametrize("policy", ["refuse", "set_aside"])
-def test_a_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
-    assert "2 bad rows" in refusal([{"q": 1}, {"q": 2}], INPUT, policy).problem
+def test_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
+    assert "2 bad rows" in catch_record_error([{"q": 1}, {"q": 2}], INPUT, policy).problem
 
 
 @pytest.mark.parametrize("policy", ["refuse", "set_aside"])
-def test_a_column_missing_from_the_first_row_is_not_a_matter_of_rows(policy: str) -> None:
-    error = refusal([{"p": "a"}, {"q": "b"}], INPUT, policy)
+def test_column_missing_from_the_first_row_is_refused_under_any_policy(policy: str) -> None:
+    error = catch_record_error([{"p": "a"}, {"q": "b"}], INPUT, policy)
     assert (error.line, error.field, error.problem) == (
         1,
         "input",
@@ -140,17 +147,17 @@ def test_a_column_missing_from_the_first_row_is_not_a_matter_of_rows(policy: str
     )
 
 
-def test_rows_before_the_first_that_can_be_read_do_not_hide_it(tmp_path: Path) -> None:
+def test_column_missing_from_the_first_readable_row_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", 'oops\n{"p": 1}\n')
-    assert refusal(path, INPUT, "set_aside").line == 2
+    assert catch_record_error(path, INPUT, "set_aside").line == 2
 
 
-def test_other_policies_are_refused() -> None:
+def test_read_examples_refuses_an_unknown_bad_rows_policy() -> None:
     with pytest.raises(InputError, match="bad_rows is 'ignore'; expected refuse or set_aside"):
         read_examples([], INPUT, "ignore")  # type: ignore[arg-type] # the point of the test
 
 
-def test_what_is_no_row_in_python_is_a_bad_row() -> None:
+def test_items_that_are_no_mappings_are_bad_rows() -> None:
     rows: list[Any] = [{"q": "a"}, "q", None, {"q": "b"}]
     examples = read_examples(rows, INPUT, "set_aside")
     assert [example.input for example in examples] == ["a", "b"]
@@ -161,14 +168,14 @@ def test_what_is_no_row_in_python_is_a_bad_row() -> None:
     ]
 
 
-def test_an_iterator_gives_its_rows_once() -> None:
+def test_iterator_of_rows_can_be_read_once() -> None:
     examples = read_examples(iter([{"q": "a"}]), INPUT)
     assert len(list(examples)) == 1
     with pytest.raises(RecordError, match=r"rows: no rows; expected at least one \(an iterator gives"):
         list(examples)
 
 
-def test_whatever_an_iterable_raises_ends_the_reading() -> None:
+def test_error_raised_by_an_iterable_is_passed_on() -> None:
     def rows() -> Iterator[dict[str, str]]:
         yield {"q": "a"}
         msg = "the database went away"
@@ -178,7 +185,7 @@ def test_whatever_an_iterable_raises_ends_the_reading() -> None:
         list(read_examples(rows(), INPUT, "set_aside"))
 
 
-def test_a_source_of_another_distribution() -> None:
+def test_read_examples_accepts_custom_rows_and_their_bad_rows() -> None:
     def read() -> Iterator[tuple[int, Mapping[str, Any]] | BadRow]:
         yield 10, {"q": "a"}
         yield BadRow(11, "", "withdrawn")
@@ -187,7 +194,7 @@ def test_a_source_of_another_distribution() -> None:
     examples = read_examples(rows, INPUT, "set_aside")
     assert [example.input for example in examples] == ["a"]
     assert examples.bad_rows == [BadRow(11, "", "withdrawn")]
-    error = refusal(rows, INPUT)
+    error = catch_record_error(rows, INPUT)
     assert error.source == examples.source == "somewhere:questions"
     assert "row 11: withdrawn" in error.problem
 
@@ -196,7 +203,7 @@ HUGGING_FACE = [{"q": "a", "r": ["x", "y"], "s": {"t": [1, 2]}}, {"q": "b", "r":
 
 
 @pytest.mark.parametrize("kind", ["plain", "numpy", "arrow rows", "iterable"])
-def test_datasets_of_hugging_face(kind: str) -> None:
+def test_hugging_face_datasets_give_the_same_examples_as_lists(kind: str) -> None:
     dataset = datasets.Dataset.from_list(HUGGING_FACE)
     source: Any = {
         "plain": dataset,
@@ -212,7 +219,7 @@ def test_datasets_of_hugging_face(kind: str) -> None:
         assert list(examples) == expected
 
 
-def test_several_splits_of_hugging_face_are_not_one_dataset() -> None:
+def test_hugging_face_dataset_dict_is_refused() -> None:
     splits = datasets.DatasetDict(train=datasets.Dataset.from_list(HUGGING_FACE))
     with pytest.raises(InputError, match="found a mapping of 'train'; expected rows, so choose one"):
         read_examples(splits, INPUT)
@@ -245,7 +252,7 @@ COLUMNS = st.sampled_from(
 
 @settings(max_examples=repetitions(150, share=0.3))
 @given(rows=DATASET, written=COLUMNS)
-def test_the_same_rows_give_the_same_examples_from_every_source(
+def test_every_source_format_gives_the_same_examples(
     rows: list[dict[str, Any]], written: dict[str, Any]
 ) -> None:
     columns = Columns(id="n", **written)
@@ -255,21 +262,21 @@ def test_the_same_rows_give_the_same_examples_from_every_source(
     with tempfile.TemporaryDirectory() as folder:
         for name, writer in WRITERS.items():
             path = writer(Path(folder) / name, rows)
-            assert list(read_examples(path, typed(columns, path))) == expected
+            assert list(read_examples(path, with_json_columns(columns, path))) == expected
 
 
-def typed(columns: Columns, path: Path) -> Columns:
-    """In CSV, what is no text is written as JSON, and has to be said to be."""
+def with_json_columns(columns: Columns, path: Path) -> Columns:
+    """Return columns that read the JSON cells of CSV files."""
     if path.suffix != ".csv":
         return columns
     used = json.dumps(columns.model_dump(mode="json"))
     return columns.model_copy(update={"json_columns": tuple(name for name in "rom" if f'"{name}' in used)})
 
 
-def test_a_cell_of_csv_is_text_unless_it_is_said_to_be_json(tmp_path: Path) -> None:
+def test_control_csv_cell_is_text_unless_in_json_columns(tmp_path: Path) -> None:
     # The control of the test above: it tells a list from its text.
     rows = [{"n": 1, "q": "?", "r": ["a"]}]
-    path = csv_file(tmp_path / "a.csv", rows)
+    path = write_csv(tmp_path / "a.csv", rows)
     columns = Columns(id="n", input="q", reference="r")
     assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
     assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
@@ -277,14 +284,14 @@ def test_a_cell_of_csv_is_text_unless_it_is_said_to_be_json(tmp_path: Path) -> N
 
 @settings(max_examples=repetitions(100, share=0.3))
 @given(texts=st.lists(TEXT, min_size=1, max_size=8, unique=True))
-def test_rows_may_move_without_changing_an_id(texts: list[str]) -> None:
+def test_default_ids_do_not_depend_on_row_order(texts: list[str]) -> None:
     rows = [{"q": text} for text in texts]
-    made = dict(zip(texts, ids(rows), strict=True))
+    made = dict(zip(texts, read_ids(rows), strict=True))
     assert len(set(made.values())) == len(texts)
-    assert ids(rows[::-1]) == [made[text] for text in reversed(texts)]
+    assert read_ids(rows[::-1]) == [made[text] for text in reversed(texts)]
 
 
-def test_nan_and_nulls_of_parquet(tmp_path: Path) -> None:
+def test_parquet_nan_and_missing_inputs_are_bad_rows(tmp_path: Path) -> None:
     table = pa.table({"q": ["a", "b", None, "d"], "r": [0.5, float("nan"), 1.0, None]})
     pq.write_table(table, tmp_path / "a.parquet")
     examples = read_examples(tmp_path / "a.parquet", Columns(input="q", reference="r"), "set_aside")
@@ -313,7 +320,7 @@ def count(examples: Iterable[Example]) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
-def test_a_long_dataset_is_never_in_memory(tmp_path: Path, name: str) -> None:
+def test_read_examples_streams_a_long_file(tmp_path: Path, name: str) -> None:
     # N rows of more than 500 bytes. The ids and numbers that are kept take 65 + 32 bytes for each, and a dict
     # of N entries at most 3 MB while it grows.
     path = WRITERS[name](tmp_path / name, [{"q": f"{number} {LONG}"} for number in range(N)])
@@ -323,9 +330,9 @@ def test_a_long_dataset_is_never_in_memory(tmp_path: Path, name: str) -> None:
     assert peak_memory(lambda: list(examples)) > 12e6
 
 
-def test_a_group_of_rows_in_parquet_is_not_read_at_once(tmp_path: Path) -> None:
+def test_read_rows_streams_one_large_parquet_row_group(tmp_path: Path) -> None:
     rows = [{"q": f"{number} {LONG}", "unused": LONG * 2} for number in range(20_000)]
-    path = parquet_file(tmp_path / "a.parquet", rows, compression="none", use_dictionary=False)
+    path = write_parquet(tmp_path / "a.parquet", rows, compression="none", use_dictionary=False)
     assert pq.ParquetFile(path).num_row_groups == 1
     before = pa.total_allocated_bytes()
     most = max(pa.total_allocated_bytes() - before for _ in read_rows(path))

@@ -1,4 +1,4 @@
-"""Files as rows with the numbers that an editor shows, bad rows apart from damaged files."""
+"""`read_rows`: file formats, row numbers, bad rows and damaged files."""
 
 from __future__ import annotations
 
@@ -16,26 +16,33 @@ import pytest
 from langchain_cfc.collect.sources import BadRow, Columns, read_examples, read_rows
 from langchain_cfc.collect.sources.files import to_plain
 from langchain_cfc.errors import MissingExtraError, RecordError
-from tests.collect.sources.writing import WRITERS, csv_file, json_lines, parquet_file, refusal, write
+from tests.collect.sources.writing import (
+    WRITERS,
+    catch_record_error,
+    write,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
 
 QUESTION = Columns(input="question", reference="answer")
 ROWS = [{"question": "Capital of Perú?", "answer": "Lima"}, {"question": "日本\u2028🙂\n", "answer": ""}]
 
 
-def rows_of(path: Path) -> list[Any]:
+def list_rows(path: Path) -> list[Any]:
     return [row if isinstance(row, BadRow) else (row[0], to_plain(row[1])) for row in read_rows(path)]
 
 
-def damage(path: Path) -> RecordError:
-    """What reading ends with, whatever is done about bad rows."""
-    errors = [refusal(path, QUESTION, policy) for policy in ("refuse", "set_aside")]
+def catch_damage(path: Path) -> RecordError:
+    """Return the error that reading ends with under either policy for bad rows."""
+    errors = [catch_record_error(path, QUESTION, policy) for policy in ("refuse", "set_aside")]
     assert str(errors[0]) == str(errors[1])
     assert "bad row" not in errors[0].problem
     return errors[0]
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_kind_of_file_gives_its_rows_as_often_as_wanted(tmp_path: Path, name: str) -> None:
+def test_read_rows_reads_every_file_format_repeatedly(tmp_path: Path, name: str) -> None:
     rows = read_rows(WRITERS[name](tmp_path / name, ROWS))
     for _ in range(2):
         read = [to_plain(row[1]) for row in rows if not isinstance(row, BadRow)]
@@ -44,38 +51,40 @@ def test_every_kind_of_file_gives_its_rows_as_often_as_wanted(tmp_path: Path, na
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_text_may_be_compressed_whatever_its_name(tmp_path: Path, name: str, ending: str) -> None:
+def test_read_rows_decompresses_gzip_whatever_the_name(tmp_path: Path, name: str, ending: str) -> None:
     plain_file = WRITERS[name](tmp_path / name, ROWS)
-    expected = rows_of(plain_file)
+    expected = list_rows(plain_file)
     packed = write(tmp_path / f"{name}{ending}", gzip.compress(plain_file.read_bytes()))
     assert packed.read_bytes()[:2] == b"\x1f\x8b"
-    assert rows_of(packed) == expected
+    assert list_rows(packed) == expected
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_a_byte_order_mark_is_tolerated(tmp_path: Path, name: str) -> None:
+def test_read_rows_ignores_a_byte_order_mark(tmp_path: Path, name: str) -> None:
     path = WRITERS[name](tmp_path / name, ROWS)
-    expected = rows_of(path)
-    assert rows_of(write(path, b"\xef\xbb\xbf" + path.read_bytes())) == expected
+    expected = list_rows(path)
+    assert list_rows(write(path, b"\xef\xbb\xbf" + path.read_bytes())) == expected
 
 
-def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+def test_jsonl_rows_are_numbered_by_line(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"a": 1}\r\n\n  \n{"a": 2}\nnull\n{"a": 3')
     numbers = [row.number if isinstance(row, BadRow) else row[0] for row in read_rows(path)]
     assert numbers == [1, 4, 5, 6]
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t"])
-def test_cells_of_csv_are_separated_as_in_the_header(tmp_path: Path, delimiter: str) -> None:
+def test_csv_delimiter_is_detected_from_the_header(tmp_path: Path, delimiter: str) -> None:
     header = delimiter.join(["id", '"question; or, so"', "answer"])
     row = delimiter.join(["1", '"Lima, Cusco; or\tIca?"', "Lima"])
     path = write(tmp_path / "a.csv", f"{header}\n{row}\n".encode())
-    assert rows_of(path) == [(2, {"id": "1", "question; or, so": "Lima, Cusco; or\tIca?", "answer": "Lima"})]
+    assert list_rows(path) == [
+        (2, {"id": "1", "question; or, so": "Lima, Cusco; or\tIca?", "answer": "Lima"})
+    ]
 
 
-def test_a_row_of_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None:
+def test_csv_rows_are_numbered_by_their_first_line(tmp_path: Path) -> None:
     content = '\nquestion,answer\r\n"two\r\nlines, ""quoted""",x\n\n"a\n\nb",y\nlast,z'
-    assert rows_of(write(tmp_path / "a.csv", content)) == [
+    assert list_rows(write(tmp_path / "a.csv", content)) == [
         (3, {"question": 'two\r\nlines, "quoted"', "answer": "x"}),
         (6, {"question": "a\n\nb", "answer": "y"}),
         (9, {"question": "last", "answer": "z"}),
@@ -83,8 +92,8 @@ def test_a_row_of_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.parquet"])
-def test_other_rows_are_counted_from_one(tmp_path: Path, name: str) -> None:
-    rows = rows_of(WRITERS[name](tmp_path / name, ROWS))
+def test_json_and_parquet_rows_are_numbered_from_one(tmp_path: Path, name: str) -> None:
+    rows = list_rows(WRITERS[name](tmp_path / name, ROWS))
     assert [number for number, _ in rows] == [1, 2]
 
 
@@ -98,8 +107,8 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("line", "words"), BAD_LINES)
-def test_a_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, words: str) -> None:
-    path = json_lines(tmp_path / "a.jsonl", ROWS)
+def test_jsonl_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, words: str) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", ROWS)
     path.write_bytes(line + b"\n" + path.read_bytes())
     first, *others = read_rows(path)
     assert isinstance(first, BadRow)
@@ -108,7 +117,7 @@ def test_a_line_that_is_no_object_is_a_bad_row(tmp_path: Path, line: bytes, word
     assert [row[0] for row in others if not isinstance(row, BadRow)] == [2, 3]
 
 
-def test_an_item_that_is_no_object_is_a_bad_row(tmp_path: Path) -> None:
+def test_json_item_that_is_no_object_is_a_bad_row(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", '[{"a": 1}, 5, {"a": 2}, {"a": 3, "a": 4}]')
     assert [row for row in read_rows(path) if isinstance(row, BadRow)] == [
         BadRow(2, "", "found 5; expected an object of values by column"),
@@ -124,7 +133,7 @@ BAD_CELLS = [
 
 
 @pytest.mark.parametrize(("row", "problem"), BAD_CELLS)
-def test_a_row_of_csv_that_does_not_fit_is_a_bad_row(tmp_path: Path, row: bytes, problem: str) -> None:
+def test_csv_row_that_does_not_fit_the_header_is_a_bad_row(tmp_path: Path, row: bytes, problem: str) -> None:
     path = write(tmp_path / "a.csv", b"question,answer\n1,2\n" + row + b"\n5,6\n")
     first, bad, last = read_rows(path)
     assert bad == BadRow(3, "", problem)
@@ -152,36 +161,36 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("name", "content", "line", "words"), DAMAGED)
-def test_a_damaged_file_is_never_set_aside(
+def test_damaged_file_is_refused_under_any_bad_rows_policy(
     tmp_path: Path, name: str, content: bytes, line: int, words: str
 ) -> None:
     path = write(tmp_path / name, content)
-    error = damage(path)
+    error = catch_damage(path)
     assert (error.source, error.line, error.field) == (str(path), line, "")
     assert words in error.problem
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_a_file_cut_off_is_damaged_as_a_whole(tmp_path: Path, name: str) -> None:
+def test_truncated_gzip_file_is_refused(tmp_path: Path, name: str) -> None:
     whole = WRITERS[name](tmp_path / name, ROWS).read_bytes()
     path = write(tmp_path / f"{name}.gz", gzip.compress(whole)[:-10])
-    assert "damaged or cut off" in damage(path).problem
+    assert "damaged or cut off" in catch_damage(path).problem
 
 
-def test_parquet_with_a_changed_byte_is_damaged(tmp_path: Path) -> None:
+def test_parquet_with_a_changed_byte_is_refused(tmp_path: Path) -> None:
     rows = [{"question": f"question {number}", "answer": "?"} for number in range(1000)]
     options = {"write_page_checksum": True, "compression": "none", "use_dictionary": False}
-    path = parquet_file(tmp_path / "a.parquet", rows, **options)
+    path = write_parquet(tmp_path / "a.parquet", rows, **options)
     whole = path.read_bytes()
     assert len(list(read_rows(path))) == 1000
     write(path, whole.replace(b"question 500", b"question 5O0"))
-    assert "damaged" in damage(path).problem
+    assert "damaged" in catch_damage(path).problem
 
 
-def test_parquet_with_a_name_twice_is_refused(tmp_path: Path) -> None:
+def test_parquet_with_duplicate_column_names_is_refused(tmp_path: Path) -> None:
     table = pa.table([pa.array(["x"]), pa.array(["y"])], names=["question", "question"])
     pq.write_table(table, tmp_path / "a.parquet")
-    assert "found the column 'question' twice" in damage(tmp_path / "a.parquet").problem
+    assert "found the column 'question' twice" in catch_damage(tmp_path / "a.parquet").problem
 
 
 EMPTY = [
@@ -195,24 +204,24 @@ EMPTY = [
 
 
 @pytest.mark.parametrize(("name", "content"), EMPTY)
-def test_a_file_without_rows_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+def test_file_without_rows_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     path = write(tmp_path / name, content)
-    assert damage(path).problem == "no rows; expected at least one"
+    assert catch_damage(path).problem == "no rows; expected at least one"
 
 
-def test_parquet_without_rows_is_refused(tmp_path: Path) -> None:
+def test_parquet_file_without_rows_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
-    assert damage(tmp_path / "a.parquet").problem == "no rows; expected at least one"
+    assert catch_damage(tmp_path / "a.parquet").problem == "no rows; expected at least one"
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.csv.zip", "a", "a.gz", "a.JSONL"])
-def test_other_endings_are_refused(tmp_path: Path, name: str) -> None:
+def test_read_examples_refuses_unknown_file_endings(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "{}")
     with pytest.raises(RecordError, match=r"expected one of \.jsonl, \.json, \.csv, \.parquet"):
         read_examples(path, QUESTION)
 
 
-def test_a_file_that_is_not_there_or_is_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+def test_read_examples_refuses_missing_files_and_folders_at_once(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no such file"):
         read_examples(str(tmp_path / "a.csv"), QUESTION)
     (tmp_path / "b.csv").mkdir()
@@ -220,7 +229,7 @@ def test_a_file_that_is_not_there_or_is_a_folder_is_refused_at_once(tmp_path: Pa
         read_examples(tmp_path / "b.csv", QUESTION)
 
 
-def test_a_file_that_vanished_meanwhile_is_named(tmp_path: Path) -> None:
+def test_read_rows_names_a_file_that_was_deleted_before_reading(tmp_path: Path) -> None:
     for name, writer in WRITERS.items():
         path = writer(tmp_path / name, ROWS)
         rows = read_rows(path)
@@ -229,8 +238,10 @@ def test_a_file_that_vanished_meanwhile_is_named(tmp_path: Path) -> None:
             list(rows)
 
 
-def test_parquet_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = read_rows(parquet_file(tmp_path / "a.parquet", ROWS))
+def test_parquet_without_pyarrow_names_the_collect_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = read_rows(write_parquet(tmp_path / "a.parquet", ROWS))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(
         MissingExtraError, match=r"reading Parquet files needs pyarrow.*langchain-cfc\[collect\]"
@@ -238,45 +249,45 @@ def test_parquet_says_which_extra_it_needs(tmp_path: Path, monkeypatch: pytest.M
         list(rows)
 
 
-def test_the_limit_of_csv_cells_is_left_as_it_was(tmp_path: Path) -> None:
+def test_read_rows_leaves_the_csv_field_size_limit_unchanged(tmp_path: Path) -> None:
     # It is one for the whole process, and not ours to set.
     before = csv.field_size_limit()
-    list(read_rows(csv_file(tmp_path / "a.csv", ROWS)))
+    list(read_rows(write_csv(tmp_path / "a.csv", ROWS)))
     assert csv.field_size_limit() == before
 
 
-def test_cells_of_parquet_that_no_setting_names_are_not_read(tmp_path: Path) -> None:
+def test_unused_parquet_columns_are_not_converted(tmp_path: Path) -> None:
     # Python has no times of nanoseconds, so this column cannot be read; nobody asks for it.
     table = pa.table({"question": ["a"], "time": pa.array([1], pa.timestamp("ns"))})
     pq.write_table(table, tmp_path / "a.parquet")
     (example,) = read_examples(tmp_path / "a.parquet", Columns(input="question"))
     assert example.input == "a"
-    error = refusal(tmp_path / "a.parquet", Columns(input="question", reference="time"))
+    error = catch_record_error(tmp_path / "a.parquet", Columns(input="question", reference="time"))
     assert "row 1: reference: " in error.problem
 
 
-def test_one_list_over_any_number_of_lines(tmp_path: Path) -> None:
+def test_json_list_may_exceed_the_line_limit_of_jsonl(tmp_path: Path) -> None:
     # Longer than a line of JSON Lines may be.
     long = "x" * (17 * 1024 * 1024)
     path = write(tmp_path / "a.json", json.dumps([{"question": long}]))
-    assert rows_of(path) == [(1, {"question": long})]
-    path = json_lines(tmp_path / "a.jsonl", [{"question": long}])
-    assert "longer than max_line_bytes" in damage(path).problem
+    assert list_rows(path) == [(1, {"question": long})]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"question": long}])
+    assert "longer than max_line_bytes" in catch_damage(path).problem
 
 
-def test_rows_that_unpack_to_far_more_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.parquet"
     table = pa.table({"question": ["a" * 50_000] * 64, "answer": ["b"] * 64})
     pq.write_table(table, path, compression="zstd")
     assert path.stat().st_size < 20_000
-    assert len(rows_of(path)) == 64
+    assert len(list_rows(path)) == 64
     monkeypatch.setattr("langchain_cfc.records.parquet.MAX_BATCH_BYTES", 1 << 20)
     with pytest.raises(RecordError, match="unpacks to 3 MiB in 64 rows"):
-        rows_of(path)
+        list_rows(path)
 
 
 @pytest.mark.parametrize("lines", [1, 1000])
-def test_a_list_that_unpacks_to_far_more_is_refused(
+def test_json_decompression_bomb_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int
 ) -> None:
     monkeypatch.setattr("langchain_cfc.collect.sources.files._MAX_LIST_BYTES", 1 << 20)
@@ -284,4 +295,4 @@ def test_a_list_that_unpacks_to_far_more_is_refused(
     path.write_bytes(gzip.compress(b"[" + (b" " * (2_000_000 // lines) + b"\n") * lines + b"]"))
     assert path.stat().st_size < 10_000
     with pytest.raises(RecordError, match=r"more than 1 MiB|longer than max_line_bytes = 1048576"):
-        rows_of(path)
+        list_rows(path)

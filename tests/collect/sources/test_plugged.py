@@ -1,4 +1,4 @@
-"""Sources of other distributions: found by their entry point, and no danger to files."""
+"""Plugin sources of other distributions, found by their entry points."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ labeler = {{ factory = "builtins:str" }}
 
 
 def install(folder: Path, name: str, entries: str) -> None:
-    """Leave a distribution as an installer does."""
+    """Write the metadata of an installed distribution."""
     info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
@@ -69,7 +69,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_what_follows_the_colon_is_for_the_source() -> None:
+def test_open_rows_passes_the_rest_of_the_address_to_the_plugin() -> None:
     rows = open_rows("shelf:a//b?c=d:e")
     assert rows.name == "shelf:a//b?c=d:e, edition 2"
     examples = read_examples("shelf:a//b?c=d:e", Columns(input="question"))
@@ -79,7 +79,7 @@ def test_what_follows_the_colon_is_for_the_source() -> None:
 @pytest.mark.parametrize(
     "named", ["questions:2024.jsonl", "shelf:questions", "./shelf:it.jsonl", "C:it.jsonl"]
 )
-def test_what_exists_as_a_file_is_a_file(plugged: Path, named: str) -> None:
+def test_open_rows_prefers_an_existing_file_to_a_scheme(plugged: Path, named: str) -> None:
     (plugged / named).write_text('{"question": "from the file"}\n')
     if named.endswith(".jsonl"):
         (example,) = read_examples(named, Columns(input="question"))
@@ -93,13 +93,13 @@ def test_what_exists_as_a_file_is_a_file(plugged: Path, named: str) -> None:
 @pytest.mark.parametrize(
     "named", [r"C:\data\questions.csv", "C:questions.csv", "a/b:c.csv", "A:b.csv", "x y:z.csv"]
 )
-def test_drives_and_paths_with_a_colon_are_no_schemes(named: str) -> None:
+def test_open_rows_treats_drives_and_paths_with_colons_as_files(named: str) -> None:
     with pytest.raises(RecordError, match=r"no such file(; there is no folder a)?$"):
         open_rows(named)
 
 
 @pytest.mark.usefixtures("plugged")
-def test_an_unknown_scheme_says_which_there_are() -> None:
+def test_open_rows_lists_known_schemes_for_an_unknown_one() -> None:
     with pytest.raises(RecordError) as caught:
         open_rows("langsmiht:my-dataset")
     said = str(caught.value)
@@ -110,7 +110,7 @@ def test_an_unknown_scheme_says_which_there_are() -> None:
     assert {"shelf", "nothing", "broken", "twice"} <= set(listed)
 
 
-def test_without_any_distribution_it_says_that() -> None:
+def test_open_rows_without_plugins_reports_no_source() -> None:
     program = (
         "from langchain_cfc.collect.sources import open_rows\n"
         "try: open_rows('shelf:x')\n"
@@ -125,7 +125,7 @@ def test_without_any_distribution_it_says_that() -> None:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_a_refusal_of_the_source_is_passed_on() -> None:
+def test_open_rows_passes_on_the_error_of_a_plugin() -> None:
     with pytest.raises(RecordError, match=r"^shelf:gone: no such shelf$"):
         open_rows("shelf:gone")
 
@@ -139,12 +139,12 @@ def test_a_refusal_of_the_source_is_passed_on() -> None:
         ("twice:x", r"^twice:x: several distributions provide twice: plugged-other .*, plugged-shelf "),
     ],
 )
-def test_what_cannot_be_used_says_whose_it_is(named: str, words: str) -> None:
+def test_open_rows_names_the_distribution_of_a_broken_plugin(named: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         open_rows(named)
 
 
-def test_a_configuration_keeps_the_scheme_and_notes_what_was_opened(plugged: Path, tmp_path: Path) -> None:
+def test_config_keeps_the_source_scheme_and_records_the_opened_name(plugged: Path, tmp_path: Path) -> None:
     config = tmp_path / "collect.toml"
     config.write_text(TOML.format(path="shelf:a//b"))
     read = read_config(config)

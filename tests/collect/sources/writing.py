@@ -23,15 +23,15 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def json_lines(path: Path, rows: Written) -> Path:
+def write_jsonl(path: Path, rows: Written) -> Path:
     return write(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
 
 
-def json_list(path: Path, rows: Written) -> Path:
+def write_json(path: Path, rows: Written) -> Path:
     return write(path, json.dumps(rows, indent=1))
 
 
-def csv_file(path: Path, rows: Written) -> Path:
+def write_csv(path: Path, rows: Written) -> Path:
     """Texts as they are, everything else as JSON."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -42,20 +42,22 @@ def csv_file(path: Path, rows: Written) -> Path:
     return path
 
 
-def parquet_file(path: Path, rows: Written, **options: Any) -> Path:
+def write_parquet(path: Path, rows: Written, **options: Any) -> Path:
     pq.write_table(pa.Table.from_pylist(list(rows)), path, **options)
     return path
 
 
 WRITERS: dict[str, Callable[[Path, Any], Path]] = {
-    "a.jsonl": json_lines,
-    "a.json": json_list,
-    "a.csv": csv_file,
-    "a.parquet": parquet_file,
+    "a.jsonl": write_jsonl,
+    "a.json": write_json,
+    "a.csv": write_csv,
+    "a.parquet": write_parquet,
 }
 
 
-def refusal(source: Path | Rows | Written, columns: Columns, bad_rows: Any = "refuse") -> RecordError:
+def catch_record_error(
+    source: Path | Rows | Written, columns: Columns, bad_rows: Any = "refuse"
+) -> RecordError:
     with pytest.raises(RecordError) as caught:
         list(read_examples(source, columns, bad_rows))
     return caught.value
