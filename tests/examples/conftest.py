@@ -1,4 +1,4 @@
-"""Where modules of an example find each other."""
+"""Modules of an example can import each other."""
 
 from __future__ import annotations
 

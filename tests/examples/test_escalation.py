@@ -1,4 +1,4 @@
-"""The cascade of two models and a person: started as its README prints it, held against its own claims."""
+"""The cascade of two models and a person: its README, its figures and its claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def calibrated() -> tuple[Split, FirstTier]:
 
 
 @pytest.mark.long
-def test_the_first_block_of_the_readme_runs_and_says_what_it_prints() -> None:
+def test_escalation_readme_commands_print_the_quoted_output() -> None:
     block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
     first, *commands = block.strip().splitlines()
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
@@ -69,7 +69,7 @@ def test_the_first_block_of_the_readme_runs_and_says_what_it_prints() -> None:
     assert ran.stdout == printed
 
 
-def test_what_is_served_is_what_was_measured_question_by_question(
+def test_served_cascade_equals_the_measured_cascade(
     calibrated: tuple[Split, FirstTier],
 ) -> None:
     from cascade import calibrate_second_tier, decide_questions
@@ -95,7 +95,7 @@ def test_what_is_served_is_what_was_measured_question_by_question(
     assert {one.tier for one in expected} == {"cheap", "strong", "person"}
 
 
-def test_the_strong_chain_calibrates_on_what_the_cheap_one_passes_on_and_on_nothing_else(
+def test_strong_tier_calibrates_only_on_questions_passed_on(
     calibrated: tuple[Split, FirstTier],
 ) -> None:
     from cascade import calibrate_second_tier, calibrate_tier, decide_questions
@@ -115,9 +115,7 @@ def test_the_strong_chain_calibrates_on_what_the_cheap_one_passes_on_and_on_noth
 
 
 @pytest.mark.long
-def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_the_naive_one_does_not() -> (
-    None
-):
+def test_strong_tier_keeps_its_promise_and_the_naive_tier_does_not() -> None:
     from cascade import ALPHA_STRONG
     from cascade_table import measure_splits
 
@@ -143,7 +141,7 @@ def test_asked_what_the_cheap_one_leaves_the_strong_one_keeps_its_promise_and_th
 
 
 @pytest.mark.long
-def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
+def test_escalation_readme_table_equals_the_mean_of_fifty_splits() -> None:
     from cascade_table import WAYS, compute_mean, format_table, measure_splits
 
     assert (
@@ -152,7 +150,7 @@ def test_the_table_of_the_readme_is_what_fifty_splits_give() -> None:
 
 
 @pytest.mark.long
-def test_the_figure_is_drawn(tmp_path: Path) -> None:
+def test_cascade_figure_shows_costs_of_both_ways(tmp_path: Path) -> None:
     from cascade_figure import draw_figure
     from cascade_table import compute_mean, measure_splits
 
@@ -166,9 +164,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     assert costs[0][0] > costs[1][0]
 
 
-def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cascade_works_with_a_model_over_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cascade import FirstTier, Split, calibrate_second_tier
     from two_models import CHEAP, STRONG
 
@@ -201,7 +197,7 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     assert first.artifact.digest not in {one.guarantee.artifact_digest for one in later}
 
 
-def test_questions_that_were_not_recorded_are_an_error_and_no_answer(
+def test_cascade_refuses_questions_that_were_not_recorded(
     calibrated: tuple[Split, FirstTier],
 ) -> None:
     from two_models import CHEAP
@@ -212,7 +208,7 @@ def test_questions_that_were_not_recorded_are_an_error_and_no_answer(
         chain.invoke("Who wrote this?")
 
 
-def test_the_recording_is_the_one_whose_licence_is_named() -> None:
+def test_escalation_recording_has_the_stated_digest_and_licence() -> None:
     unpacked = gzip.decompress((EXAMPLE / "cheap.jsonl.gz").read_bytes())
     note = (EXAMPLE / "DATA.md").read_text(encoding="utf-8")
     assert hashlib.sha256(unpacked).hexdigest() in note

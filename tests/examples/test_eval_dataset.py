@@ -1,4 +1,4 @@
-"""The tutorial's example: its README as printed, and every output and figure that the tutorial quotes.
+"""The example of the tutorial: its README, and every output and figure that the tutorial quotes.
 
 `tests/pages.py` runs the tutorial's commands; here what they print is held against what the page says.
 """
@@ -41,7 +41,7 @@ BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE
 SAID_ELSEWHERE = {"0.2", "90", "95", "2.303"}
 
 
-class Tried(NamedTuple):
+class TutorialRun(NamedTuple):
     """The example's folder after its README, what that printed, and what the tutorial's blocks printed."""
 
     folder: Path
@@ -54,32 +54,32 @@ class Tried(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def tried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tried]:
+def tutorial_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TutorialRun]:
     """The README by bash; then the tutorial's other commands, on the records and artifact that it left."""
     checkout, folder = tmp_path_factory.mktemp("checkout"), tmp_path_factory.mktemp("tutorial")
     shutil.copytree(EXAMPLE, checkout / "examples" / "eval_dataset")
-    readme = _bash(_commands(), checkout)
+    readme = _run_in_bash(_read_commands(), checkout)
     for name in (*FILES, "records.jsonl", "artifact.json"):
         shutil.copy(checkout / "cfc-demo" / "eval_dataset" / name, folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder))
-        yield Tried(folder, readme, list(_quoted(readme)))
+        yield TutorialRun(folder, readme, list(_list_quotations(readme)))
     sys.modules.pop("eval_dataset_parts", None)
 
 
 @pytest.fixture(scope="module")
-def served(tried: Tried) -> CFCRunnable:
+def served(tutorial_run: TutorialRun) -> CFCRunnable:
     """The artifact that the tutorial ends with, as a chain."""
     return CFCRunnable(
         generator=import_object("eval_dataset_parts:generator")(),
         verifier=SequenceProbability(),
-        artifact=CalibrationArtifact.load(tried.folder / "artifact.json"),
+        artifact=CalibrationArtifact.load(tutorial_run.folder / "artifact.json"),
     )
 
 
 @pytest.mark.long
-def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
+def test_eval_dataset_readme_commands_print_what_it_states(tutorial_run: TutorialRun) -> None:
     for said in (
         "1224 of 1224 finished, 0 failed",
         "with probability at least 80 %",
@@ -87,41 +87,41 @@ def test_the_readme_goes_from_questions_to_an_answer(tried: Tried) -> None:
         "These results do not contradict the promise.",
         "\nJakarta\n",
     ):
-        assert said in tried.readme
+        assert said in tutorial_run.readme
     assert "on 243 questions held out" in (EXAMPLE / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_tutorial_quotes_what_its_commands_print(tried: Tried) -> None:
-    assert len(tried.quoted) == 22
-    for command, printed, quoted in tried.quoted:
-        assert missing(quoted, printed) == [], command
+def test_tutorial_quotes_the_output_of_its_commands(tutorial_run: TutorialRun) -> None:
+    assert len(tutorial_run.quoted) == 22
+    for command, printed, quoted in tutorial_run.quoted:
+        assert find_missing_lines(quoted, printed) == [], command
 
 
-def test_a_quotation_that_is_not_what_was_printed_is_found() -> None:
+def test_control_find_missing_lines_finds_false_quotations() -> None:
     printed = "kept   88.5  \n\nflagged 5.8\nset 82.7\n"
-    assert missing("kept   88.5\n...\nset 82.7\n", printed) == []
-    assert missing("kept   88.6\n...\nset 82.7\n", printed) == ["kept   88.6"]
-    assert missing("kept   88.5\nset 82.7\n", printed) == ["set 82.7"]
-    assert missing("set 82.7\n...\nkept   88.5\n", printed) == ["kept   88.5"]
+    assert find_missing_lines("kept   88.5\n...\nset 82.7\n", printed) == []
+    assert find_missing_lines("kept   88.6\n...\nset 82.7\n", printed) == ["kept   88.6"]
+    assert find_missing_lines("kept   88.5\nset 82.7\n", printed) == ["set 82.7"]
+    assert find_missing_lines("set 82.7\n...\nkept   88.5\n", printed) == ["kept   88.5"]
 
 
-def test_every_figure_in_the_prose_was_printed(tried: Tried) -> None:
-    found = figures(_prose())
+def test_figures_in_the_tutorial_text_were_printed(tutorial_run: TutorialRun) -> None:
+    found = find_figures(_read_prose())
     assert found >= {"87.7", "81.5", "6.2", "1.78", "0.8657", "1224", "543"}
-    assert found - figures(tried.printed) - SAID_ELSEWHERE == set()
-    assert "33.3" in figures("kept on 33.3 % of 1,224") - figures(tried.printed)
+    assert found - find_figures(tutorial_run.printed) - SAID_ELSEWHERE == set()
+    assert "33.3" in find_figures("kept on 33.3 % of 1,224") - find_figures(tutorial_run.printed)
 
 
 @pytest.mark.long
-def test_the_first_number_certified_is_above_the_target(tried: Tried) -> None:
-    said = re.search(r"is flagged with probability at\s+least ([\d.]+) %", tried.printed)
+def test_tutorial_certificate_is_above_the_target(tutorial_run: TutorialRun) -> None:
+    said = re.search(r"is flagged with probability at\s+least ([\d.]+) %", tutorial_run.printed)
     assert said is not None
     assert float(said[1]) > 80
 
 
 @pytest.mark.long
-def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
-    records = {record.input: record for record in read_records(tried.folder / "records.jsonl")}
+def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, served: CFCRunnable) -> None:
+    records = {record.input: record for record in read_records(tutorial_run.folder / "records.jsonl")}
     part = served.artifact.calibration.split.part
     for question in (
         "What is the capital of Indonesia?",
@@ -139,15 +139,15 @@ def test_the_artifact_serves(tried: Tried, served: CFCRunnable) -> None:
 
 
 @pytest.mark.long
-def test_the_parts_of_the_split_are_those_of_the_table(tried: Tried, served: CFCRunnable) -> None:
+def test_tutorial_split_sizes_equal_its_table(tutorial_run: TutorialRun, served: CFCRunnable) -> None:
     split = served.artifact.calibration.split
-    parts = [split.part(record.id, None) for record in read_records(tried.folder / "records.jsonl")]
+    parts = [split.part(record.id, None) for record in read_records(tutorial_run.folder / "records.jsonl")]
     rows = dict(re.findall(r"^\| (fit|calibration|certification|test) \| (\d+) \|", TUTORIAL, re.MULTILINE))
     assert {name: str(parts.count(name)) for name in set(parts)} == rows
 
 
 @pytest.mark.long
-def test_one_line_changes_the_model(tmp_path: Path) -> None:
+def test_eval_dataset_model_can_be_changed_in_one_line(tmp_path: Path) -> None:
     for name in FILES:
         shutil.copy(EXAMPLE / name, tmp_path)
     parts = tmp_path / "eval_dataset_parts.py"
@@ -157,7 +157,7 @@ def test_one_line_changes_the_model(tmp_path: Path) -> None:
     script = Script.of(load_recording())
     collect = "langchain-cfc collect --config collect.toml --limit 3 --store mine.db --out mine.jsonl"
     with serving(script) as url:
-        printed = _bash(collect, tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
+        printed = _run_in_bash(collect, tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none"})
     assert "3 of 3 finished, 0 failed" in printed
     assert len(script.requests) == 3
     for body in script.requests:
@@ -174,13 +174,13 @@ def test_one_line_changes_the_model(tmp_path: Path) -> None:
     assert header.generator["model"] == "gpt-4o-mini"
 
 
-def test_the_questions_are_those_of_the_recording() -> None:
+def test_eval_dataset_questions_equal_the_recording() -> None:
     with (EXAMPLE / "questions.csv").open(encoding="utf-8", newline="") as file:
         rows = [(row["question"], json.loads(row["answers"]), row["topic"]) for row in csv.DictReader(file)]
     assert rows == [(fact.input, fact.reference, fact.metadata["topic"]) for fact in list_facts()]
 
 
-def test_the_pages_show_the_files_that_are_there() -> None:
+def test_tutorial_and_readme_show_the_files_of_the_example() -> None:
     (shown,) = [block for language, block in BLOCKS if language == "toml"]
     assert shown == (EXAMPLE / "collect.toml").read_text(encoding="utf-8")
     listed = re.findall(
@@ -192,8 +192,8 @@ def test_the_pages_show_the_files_that_are_there() -> None:
     assert all((ROOT / "docs" / picture).is_file() for picture in pictures)
 
 
-def missing(quoted: str, printed: str) -> list[str]:
-    """Lines of a shortened output that do not follow each other so, but where `...` stands between them."""
+def find_missing_lines(quoted: str, printed: str) -> list[str]:
+    """Return quoted lines that are not in the output in this order; `...` stands for lines left out."""
     lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
     absent, at, gap = [], 0, True
     for line in (line.rstrip() for line in quoted.splitlines() if line.strip()):
@@ -209,15 +209,15 @@ def missing(quoted: str, printed: str) -> list[str]:
     return absent
 
 
-def figures(text: str) -> set[str]:
+def find_figures(text: str) -> set[str]:
     """Numbers of two digits or more, and those with a decimal point."""
     return set(
         re.findall(r"(?<![\w.])(?:\d+\.\d+|\d{2,})(?![\w.]*\w)", re.sub(r"(?<=\d),(?=\d{3})", "", text))
     )
 
 
-def _quoted(readme: str) -> Iterator[tuple[str, str, str]]:
-    """The tutorial's commands, what each prints, and what the page says of it."""
+def _list_quotations(readme: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the tutorial's commands, the output of each, and the output that the page quotes."""
     namespace: dict[str, Any] = {}
     for (language, block), (following, text) in pairwise(BLOCKS):
         if language not in {"shell", "python"} or following != "text":
@@ -227,14 +227,14 @@ def _quoted(readme: str) -> Iterator[tuple[str, str, str]]:
             with redirect_stdout(out):
                 exec(block, namespace)  # noqa: S102 - a page of this repository
             yield block, out.getvalue(), text
-        elif block in _commands():
+        elif block in _read_commands():
             yield block, readme, text
         else:
-            yield block, _printed(block), text
+            yield block, _run_block(block), text
 
 
-def _printed(block: str) -> str:
-    """What a command of the tutorial prints, and its exit code where the page asks for it."""
+def _run_block(block: str) -> str:
+    """Run a command of the tutorial; return its output, and its exit code if the page asks for it."""
     command, _, asked = block.replace("\\\n", "").partition("||")
     words = shlex.split(command)
     if words[0] != "langchain-cfc":
@@ -244,7 +244,7 @@ def _printed(block: str) -> str:
     return ran.out + (f"exit code {ran.code}\n" if asked else "")
 
 
-def _commands() -> str:
+def _read_commands() -> str:
     """The README's first block without the two lines that install."""
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     first = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)[0]
@@ -254,14 +254,14 @@ def _commands() -> str:
     return "".join(lines[2:])
 
 
-def _prose() -> str:
+def _read_prose() -> str:
     """What the page says outside of blocks and code, without addresses and the numbers of steps."""
     text = re.sub(r"^```.*?^```$|<!---.*?-->", "", TUTORIAL, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|^#+ .*$|\bsteps? \d+(?: to \d+)?", "", text, flags=re.MULTILINE)
     return text.replace("Python 3.10", "")
 
 
-def _bash(commands: str, folder: Path, more: dict[str, str] | None = None) -> str:
+def _run_in_bash(commands: str, folder: Path, more: dict[str, str] | None = None) -> str:
     """What commands print, run as a reader would in a terminal of 80 columns."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""The example with a real model: run as a user would, on the model that `local_model.py get` installs."""
+"""The example with a local model, run as a user would."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.mark.live
 @needs_model
-def test_a_real_model_is_collected_calibrated_and_asked(collected: tuple[Path, str]) -> None:
+def test_local_model_is_collected_calibrated_and_asked(collected: tuple[Path, str]) -> None:
     folder, printed = collected
     assert "questions calibrated; of" in printed
     assert len(re.findall(r"^(?:What|On which) .*\?$", printed, re.MULTILINE)) == 5
@@ -76,7 +76,7 @@ def test_a_real_model_is_collected_calibrated_and_asked(collected: tuple[Path, s
 
 @pytest.mark.live
 @needs_model
-def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, str]) -> None:
+def test_ask_command_serves_the_local_model(collected: tuple[Path, str]) -> None:
     """`ask` with the chain of a user's module, over the artifact that the example wrote."""
     folder, _ = collected
     (folder / "mybot.py").write_text(
@@ -104,10 +104,10 @@ def test_ask_serves_the_real_model_from_the_command_line(collected: tuple[Path, 
 
 
 @pytest.mark.long
-def test_another_server_is_collected_calibrated_and_asked_in_texts(
+def test_local_model_example_works_with_another_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No model: a server here draws from fixed answers, as with `--base-url`."""
+    """As with `--base-url`: a server on this machine draws from fixed answers."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     run: Any = importlib.import_module("run")
     try:
@@ -142,7 +142,7 @@ def test_another_server_is_collected_calibrated_and_asked_in_texts(
     assert [record.input for record in read_records(records)] == [one.text for one in asked]
 
 
-def test_the_questions_are_distinct_and_their_own_answers_count() -> None:
+def test_local_model_questions_are_distinct_and_accept_their_answers() -> None:
     module = load_module(EXAMPLE / "questions.py", "local_model_questions")
     asked = module.questions()
     assert (

@@ -1,4 +1,4 @@
-"""Long answers: the shipped recording, the figures of the documentation, and the page in a real browser."""
+"""Long answers: the recording, the figures of the documentation, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def answers(recording: Records) -> list[ClaimsRecord]:
     return list(recording.claims())
 
 
-def test_the_recording_is_as_large_as_it_says(answers: list[ClaimsRecord]) -> None:
+def test_long_answers_recording_has_the_stated_size(answers: list[ClaimsRecord]) -> None:
     claims = [claim for record in answers for claim in record.claims]
     stated = (EXAMPLE / "DATA.md").read_text(encoding="utf-8")
     found = re.search(r"holds ([\d,]+) answers with ([\d,]+) claims", stated)
@@ -57,7 +57,9 @@ def test_the_recording_is_as_large_as_it_says(answers: list[ClaimsRecord]) -> No
         assert round(100 * np.mean([one.supported for one in own])) == int(share)
 
 
-def test_claims_are_the_sentences_of_the_answers(recording: Records, answers: list[ClaimsRecord]) -> None:
+def test_long_answers_claims_are_the_sentences_of_the_answers(
+    recording: Records, answers: list[ClaimsRecord]
+) -> None:
     splitter = SentenceSplitter()
     provenance = recording.provenance
     assert provenance is not None
@@ -70,7 +72,9 @@ def test_claims_are_the_sentences_of_the_answers(recording: Records, answers: li
             assert str(record.answer)[one.start : one.end] == one.text
 
 
-def test_serving_replays_what_evaluation_counts(recording: Records, answers: list[ClaimsRecord]) -> None:
+def test_long_answers_served_figures_equal_evaluation(
+    recording: Records, answers: list[ClaimsRecord]
+) -> None:
     artifact = calibrate(recording, unit="claims", at_most=1, alpha=0.2, features=FEATURES, test_fraction=0.4)
     chain = CFCRunnable(artifact=artifact, **make_replay_parts(recording))
     split = artifact.calibration.split
@@ -99,7 +103,7 @@ def measure(recording: Records, at_most: int, alpha: str) -> dict[str, MethodRep
     return evaluate(artifact, recording).methods
 
 
-def test_the_documentation_states_what_is_measured(recording: Records) -> None:
+def test_long_answers_page_states_the_measured_figures(recording: Records) -> None:
     page = (REPOSITORY / "docs" / "long-answers.md").read_text(encoding="utf-8")
     rows = re.findall(r"\| (\d) \| (0\.\d) \| (\d+) % \| (\d+) % \| (\d+) % \| (\d+) % \|", page)
     assert len(rows) == 4
@@ -143,7 +147,7 @@ def keep_by_topic(answers: list[ClaimsRecord], *, splits: int) -> list[dict[str,
     ]
 
 
-def test_the_promise_is_kept_in_every_topic_where_one_threshold_breaks_it(
+def test_thresholds_by_topic_keep_a_promise_that_one_threshold_breaks(
     answers: list[ClaimsRecord],
 ) -> None:
     # Given the recording, the mean of each topic over random halves is at least 1 - alpha in expectation. Of
@@ -198,7 +202,7 @@ def site() -> Iterator[str]:
 
 
 def listen_to(page: Any, received: list[bytes]) -> None:
-    """Keep what a page is sent over its WebSocket."""
+    """Record what the server sends to a page over its WebSocket."""
 
     def keep(payload: str | bytes) -> None:
         received.append(payload.encode() if isinstance(payload, str) else payload)
@@ -207,7 +211,7 @@ def listen_to(page: Any, received: list[bytes]) -> None:
 
 
 @pytest.mark.long
-def test_the_page_sends_dropped_claims_only_after_a_click(site: str, recording: Records) -> None:
+def test_long_answers_page_sends_dropped_claims_only_after_a_click(site: str, recording: Records) -> None:
     pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
     from playwright.sync_api import expect
 

@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, and the outputs that they are shown with are those of a fresh run."""
+"""The notebooks run, and their stored outputs are those of a fresh run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(notebook: Any, folder: Path) -> Any:
 
 
 def read_outputs(notebook: Any) -> list[str]:
-    """What each cell prints; bars of progress are displayed, and no two runs show the same."""
+    """Return what each cell prints; progress bars differ between runs and are left out."""
     return [
         "".join(output.text for output in cell.outputs if output.output_type == "stream")
         for cell in notebook.cells
@@ -27,7 +27,7 @@ def read_outputs(notebook: Any) -> list[str]:
     ]
 
 
-def test_there_are_two_notebooks() -> None:
+def test_notebooks_are_quickstart_and_your_own_data() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["quickstart", "your_own_data"]
 
 
@@ -36,7 +36,7 @@ def test_there_are_two_notebooks() -> None:
 # The steps of the second one are those of docs/your-own-data.md, which the quick tests run.
 @pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Path) -> None:
+def test_notebook_outputs_equal_those_of_a_fresh_run(path: Path, tmp_path: Path) -> None:
     import nbformat
 
     stored = nbformat.read(path, as_version=4)
@@ -50,7 +50,7 @@ def test_a_fresh_run_gives_the_outputs_that_are_stored(path: Path, tmp_path: Pat
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.long
-def test_a_cell_that_fails_fails_the_run(tmp_path: Path) -> None:
+def test_control_failing_notebook_cell_fails_the_run(tmp_path: Path) -> None:
     import nbformat
     from nbclient.exceptions import CellExecutionError
 

@@ -1,4 +1,4 @@
-"""The question-answering bot: started as its README says, and used in a real browser."""
+"""The question-answering bot: started as its README states, and used in a browser."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visitor:
-    """Somebody at the page, and all that the page was sent and has asked for."""
+    """A visitor of the page, with all that the page has received and requested."""
 
     page: Page
     received: list[bytes] = field(default_factory=list)
@@ -225,7 +225,7 @@ def _visiting(
 
 @pytest.fixture
 def visitor(context: BrowserContext, site: str) -> Iterator[Visitor]:
-    """Somebody new, with a conversation of their own."""
+    """A new visitor with a new conversation."""
     with _visiting(context, site) as one:
         one.open(site)
         yield one
@@ -243,7 +243,7 @@ def conversation(context: BrowserContext, site: str, questions: tuple[str, str])
 
 @pytest.fixture(scope="module")
 def questions(bot: Any) -> tuple[str, str]:
-    """One that is answered at 5 %, and one that is not at 10 %, both with rejected answers to search for."""
+    """A question answered at 5 %, and one not answered at 10 %; both have rejected answers."""
 
     def find(rate: str, *, is_answered: bool) -> str:
         held_out: list[str] = list(bot.held_out.values())
@@ -263,7 +263,7 @@ def _list_rejected(bot: Any, question: str) -> set[str]:
 
 
 @pytest.mark.long
-def test_the_answer_is_seen_at_once_and_rejected_answers_only_after_a_click(
+def test_qa_bot_sends_rejected_answers_only_after_a_click(
     visitor: Visitor, bot: Any, questions: tuple[str, str]
 ) -> None:
     _check_first_screen(visitor, bot, questions)
@@ -271,7 +271,7 @@ def test_the_answer_is_seen_at_once_and_rejected_answers_only_after_a_click(
 
 @pytest.mark.long
 @pytest.mark.parametrize("look_at", [(size, scheme) for size in SIZES for scheme in ("light", "dark")])
-def test_every_size_shows_the_answer_at_once(
+def test_qa_bot_shows_the_answer_in_every_size_and_scheme(
     context: BrowserContext,
     site: str,
     bot: Any,
@@ -293,7 +293,7 @@ def test_every_size_shows_the_answer_at_once(
 
 
 def _check_first_screen(visitor: Visitor, bot: Any, questions: tuple[str, str]) -> None:
-    """Ask both questions, and look at what stands in the window."""
+    """Ask both questions, and check what is visible without scrolling."""
     page = visitor.page
     for question in questions:
         visitor.ask(question)
@@ -319,7 +319,7 @@ def _check_first_screen(visitor: Visitor, bot: Any, questions: tuple[str, str]) 
 
 
 @pytest.mark.long
-def test_the_rate_is_chosen_before_asking_and_cannot_be_shopped_for(
+def test_qa_bot_keeps_the_first_decision_at_any_later_rate(
     visitor: Visitor, bot: Any, questions: tuple[str, str]
 ) -> None:
     question = next(
@@ -356,7 +356,7 @@ def test_the_rate_is_chosen_before_asking_and_cannot_be_shopped_for(
 
 
 @pytest.mark.long
-def test_the_certificate_opens_by_a_key(
+def test_qa_bot_certificate_opens_by_keyboard(
     visitor: Visitor, conversation: str, bot: Any, questions: tuple[str, str]
 ) -> None:
     visitor.open(conversation)
@@ -377,7 +377,7 @@ def test_the_certificate_opens_by_a_key(
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", SIZES)
-def test_a_person_answers_and_checks_and_the_monitor_counts(
+def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
     context: BrowserContext,
     site: str,
     bot: Any,
@@ -439,7 +439,7 @@ def _read_status(bot: Any) -> MonitorStatus:
 
 
 @pytest.mark.long
-def test_what_the_recording_does_not_hold_is_explained(visitor: Visitor, bot: Any) -> None:
+def test_qa_bot_explains_questions_it_cannot_answer(visitor: Visitor, bot: Any) -> None:
     page = visitor.page
     seen = next(iter(bot.seen.values()))
     for question, why in (
@@ -460,7 +460,7 @@ def test_what_the_recording_does_not_hold_is_explained(visitor: Visitor, bot: An
 
 
 @pytest.mark.long
-def test_the_picture_in_the_readme(
+def test_qa_bot_readme_picture_and_text_match_the_page(
     context: BrowserContext, site: str, conversation: str, bot: Any, questions: tuple[str, str]
 ) -> None:
     """`CFC_SCREEN=examples/qa_bot/screen.png` keeps it."""
@@ -482,7 +482,9 @@ def test_the_picture_in_the_readme(
 
 
 @pytest.mark.long
-def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp_path: Path) -> None:
+def test_qa_bot_store_decides_a_question_once(
+    modules: Callable[[str], Any], bot: Any, tmp_path: Path
+) -> None:
     store = modules("qa_bot_store").Store(tmp_path / "new" / "qa_bot.db")
     assert store.ask("one", "What is the capital of Peru?", "0.1") is None
     assert store.ask("two", "What is the capital of Peru?", "0.2") is None
@@ -505,7 +507,7 @@ def test_a_question_is_decided_once(modules: Callable[[str], Any], bot: Any, tmp
 
 
 @pytest.mark.long
-def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
+def test_qa_bot_model_command_prints_the_readme_table(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", str(EXAMPLE / "qa_bot_model.py")]
     elsewhere = {**os.environ, "QA_BOT_FOLDER": str(tmp_path)}
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=elsewhere)
@@ -513,7 +515,7 @@ def test_the_command_prints_the_table_of_the_readme(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_the_readme_says_that_the_draw_rule_saves(modules: Callable[[str], Any]) -> None:
+def test_qa_bot_readme_states_the_effect_of_the_draw_rule(modules: Callable[[str], Any]) -> None:
     module, readme = modules("qa_bot_model"), (EXAMPLE / "README.md").read_text(encoding="utf-8")
     records = load_recording()
     options = {"max_wrong_rate": module.RATES, "features": module.FEATURES, "test_fraction": 0.3}
@@ -525,8 +527,8 @@ def test_what_the_readme_says_that_the_draw_rule_saves(modules: Callable[[str], 
     assert all(after >= before for before, after in zip(every, kept, strict=True))
 
 
-def _changed(folder: Path, name: str) -> Any:
-    """The module of models with its one line changed."""
+def _load_changed_module(folder: Path, name: str) -> Any:
+    """Load the module of models after changing its one line."""
     text = (EXAMPLE / "qa_bot_model.py").read_text(encoding="utf-8")
     line = "make_bot: Callable[[], Bot] = make_recorded_bot"
     assert text.count(line) == 1
@@ -536,7 +538,7 @@ def _changed(folder: Path, name: str) -> Any:
     return load_module(path)
 
 
-def test_one_line_makes_it_a_paid_model(
+def test_qa_bot_works_with_a_paid_model_by_one_line(
     modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server on this machine plays the provider; the records are those of its model."""
@@ -557,7 +559,7 @@ def test_one_line_makes_it_a_paid_model(
     monkeypatch.chdir(tmp_path)
     with serving(replace(Script.of(rows), model="gpt-4o-mini-2024-07-18")) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
-        paid = _changed(tmp_path, "make_paid_bot").make_bot()
+        paid = _load_changed_module(tmp_path, "make_paid_bot").make_bot()
         assert paid.refusal("Any question at all?") is None
         assert "calibrated with" in paid.refusal(next(iter(paid.seen.values())))
         for question in list(paid.held_out.values())[:3]:
@@ -572,7 +574,7 @@ def test_one_line_makes_it_a_paid_model(
     importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
     reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
 )
-def test_one_line_makes_it_the_local_model(
+def test_qa_bot_works_with_the_local_model_by_one_line(
     modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert modules("qa_bot_store")
@@ -580,7 +582,7 @@ def test_one_line_makes_it_the_local_model(
     quick = ["--questions", "48", "--n", "5"]
     subprocess.run([sys.executable, str(LOCAL / "run.py"), *quick], check=True, timeout=540)
     monkeypatch.syspath_prepend(str(LOCAL))
-    module = _changed(tmp_path, "make_local_bot")
+    module = _load_changed_module(tmp_path, "make_local_bot")
     local = module.make_bot()
     try:
         result = local.decide(next(iter(local.held_out.values())), "0.5")

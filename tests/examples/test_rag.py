@@ -1,4 +1,4 @@
-"""Retrieval over a small corpus: started as its README prints it, held against its own claims."""
+"""Retrieval over a small corpus: its README, its recording, its figures and its claims."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def served(artifact: CalibrationArtifact, shipped: Records) -> list[tuple[Prompt
     return [(record, chain.invoke(record.input)) for record in held_out(artifact, shipped)]
 
 
-def asked_anew(*arguments: str | Path) -> str:
+def run_script(*arguments: str | Path) -> str:
     ran = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=300
     )
@@ -78,7 +78,7 @@ def asked_anew(*arguments: str | Path) -> str:
 
 
 @pytest.mark.long
-def test_the_first_block_of_the_readme_runs_and_says_what_it_prints(tmp_path: Path) -> None:
+def test_rag_readme_commands_print_the_quoted_output(tmp_path: Path) -> None:
     block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
     first, *commands = block.strip().splitlines()
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
@@ -110,7 +110,7 @@ def test_the_first_block_of_the_readme_runs_and_says_what_it_prints(tmp_path: Pa
         assert example in printed[1]
 
 
-def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_describes_them(
+def test_rag_recording_matches_the_shipped_questions_and_chain(
     shipped: Records,
 ) -> None:
     from rag_chain import answer_of, examples, find_topic
@@ -142,7 +142,7 @@ def test_the_recording_holds_the_questions_that_ship_as_the_chain_that_ships_des
         assert [one.correct for one in record.candidates] == labeler.invoke(given)
 
 
-def test_what_is_served_is_what_evaluate_computes(
+def test_rag_served_figures_equal_evaluation(
     artifact: CalibrationArtifact, shipped: Records, served: list[tuple[PromptRecord, CFCResult]]
 ) -> None:
     kept = []
@@ -155,7 +155,7 @@ def test_what_is_served_is_what_evaluate_computes(
     assert np.mean(kept) == pytest.approx(seen.methods["conditional"].kept_promise)
 
 
-def test_another_prompt_or_retrieval_than_recorded_is_refused(
+def test_rag_bot_refuses_another_prompt_or_retrieval(
     artifact: CalibrationArtifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import rag_ask
@@ -172,7 +172,7 @@ def test_another_prompt_or_retrieval_than_recorded_is_refused(
         rag_ask.bot(artifact)
 
 
-def test_passages_are_retrieved_once_for_all_answers(
+def test_rag_passages_are_retrieved_once_for_all_answers(
     artifact: CalibrationArtifact, shipped: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rag_ask import bot
@@ -199,7 +199,7 @@ def test_passages_are_retrieved_once_for_all_answers(
     assert retriever().k == 3
 
 
-def test_citations_are_of_retrieved_passages_that_hold_the_answer(
+def test_rag_citations_name_passages_that_contain_the_answer(
     served: list[tuple[PromptRecord, CFCResult]],
 ) -> None:
     from rag_ask import format_answer
@@ -234,7 +234,7 @@ def test_citations_are_of_retrieved_passages_that_hold_the_answer(
     assert abstained > 3
 
 
-def test_support_is_of_words_that_the_passage_holds_near_the_question() -> None:
+def test_rag_supports_measures_words_of_the_answer_in_passages() -> None:
     from rag_retrieval import retriever
     from rag_verifier import Groundedness, supports
 
@@ -256,7 +256,7 @@ def test_support_is_of_words_that_the_passage_holds_near_the_question() -> None:
     ]
 
 
-def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_ones_keep_it(
+def test_rag_conditional_thresholds_keep_a_promise_the_marginal_breaks(
     report: ComparisonReport,
 ) -> None:
     """Figures of fixed records and splits: what is claimed beside the table is read off it."""
@@ -275,7 +275,7 @@ def test_one_threshold_breaks_its_promise_on_the_hardest_topic_and_conditional_o
     assert min(group.kept_promise for group in marginal.groups) < 0.2
 
 
-def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
+def test_rag_shuffled_verifier_costs_answers_and_not_the_promise(
     report: ComparisonReport, shipped: Records
 ) -> None:
     from rag_calibrate import compare_thresholds
@@ -302,10 +302,10 @@ def test_a_shuffled_verifier_costs_answers_and_not_the_promise(
 
 
 @pytest.mark.long
-def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_recording(
+def test_rag_works_with_a_model_over_http(
     shipped: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CollectionResult, calibrated and asked as with a paid model; a server here says what was recorded."""
+    """Collect, calibrate and ask as with a paid model; a server replays the recording."""
     import rag_ask
     import rag_models
     from rag_calibrate import calibrate_chain
@@ -351,8 +351,8 @@ def test_by_the_line_that_names_it_a_model_behind_http_takes_the_place_of_the_re
     importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
     reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
 )
-def test_a_real_model_answers_from_the_passages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `rag_collect.py` needs of a server, llama.cpp has: n choices of one request, log-probabilities."""
+def test_rag_collects_with_the_local_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp provides what `rag_collect.py` needs: n choices per request, and log-probabilities."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent / "local_model"))
     from local_model import MODEL_NAME, running_server
     from rag_collect import main
@@ -369,7 +369,9 @@ def test_a_real_model_answers_from_the_passages(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.long
-def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_path: Path) -> None:
+def test_rag_bot_refuses_questions_that_were_not_recorded(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
     from rag_ask import bot
 
     with pytest.raises(CFCError, match="not recorded"):
@@ -377,13 +379,13 @@ def test_what_it_was_not_made_for_is_refused(artifact: CalibrationArtifact, tmp_
     artifact.save(tmp_path / "artifact.json")
     question = re.findall(r'`rag_ask.py "(.*?)"`', README)[0]
     arguments = ("--artifact", tmp_path / "artifact.json", question, "How tall is neon?")
-    known, unknown, promise = asked_anew(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
+    known, unknown, promise = run_script(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
     assert known.startswith(f"{question}\n1808 [2]\n  [2] Barium, discovery: ")
     assert unknown.startswith("How tall is neon?\nRefused: ")
     assert promise == artifact.guarantee().sentence
 
 
-def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: CalibrationArtifact) -> None:
+def test_rag_question_of_an_unknown_topic_is_an_unknown_category(artifact: CalibrationArtifact) -> None:
     from rag_chain import answer_of, find_topic
 
     assert find_topic("How heavy is neon?") == {"topic": "other"}
@@ -402,7 +404,7 @@ def test_a_question_of_no_known_topic_has_no_promise_and_no_answer(artifact: Cal
     assert chain.invoke("How heavy is neon?").unknown_categories == ("topic",)
 
 
-def test_the_corpus_names_its_licence_and_every_passage_has_a_title_and_at_most_eighty_words() -> None:
+def test_rag_corpus_has_a_licence_and_short_titled_passages() -> None:
     licence = (EXAMPLE / "LICENSE.corpus.txt").read_text(encoding="utf-8")
     assert "The MIT License (MIT)" in licence
     assert "mendeleev, version 1.3.0" in licence

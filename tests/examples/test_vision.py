@@ -1,4 +1,4 @@
-"""Prompts with images: as the README prints it, over HTTP, with images that must really arrive."""
+"""Prompts with images: the README's commands, over HTTP, with images that must arrive."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def truthful(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 @pytest.fixture
 def erring() -> Iterator[StandIn]:
-    """A stand-in as it comes."""
+    """A stand-in that errs as by default."""
     from vision_stand_in import standing_in
 
     with standing_in() as server:
         yield server
 
 
-def client(server: StandIn) -> Any:
+def make_client(server: StandIn) -> Any:
     from langchain.chat_models import init_chat_model
 
     return init_chat_model("openai:stand-in", base_url=server.url, api_key="none", max_retries=0)
 
 
-def message(image: Image.Image, question: str, kind: str = "PNG") -> list[HumanMessage]:
+def make_message(image: Image.Image, question: str, kind: str = "PNG") -> list[HumanMessage]:
     file = io.BytesIO()
     image.save(file, format=kind)
     url = f"data:image/{kind.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -93,7 +93,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.mark.long
-def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[Path, str]) -> None:
+def test_vision_readme_commands_collect_calibrate_and_ask(ran: tuple[Path, str]) -> None:
     folder, printed = ran
     assert printed.startswith("The answers come from a stand-in that reads pixels and errs on purpose.")
     found = re.search(r"^(\d+) questions calibrated; of (\d+) held out.* on (\d+)%:", printed, re.MULTILINE)
@@ -111,7 +111,7 @@ def test_the_first_block_of_the_readme_collects_calibrates_and_asks(ran: tuple[P
 
 
 @pytest.mark.long
-def test_records_name_images_and_do_not_hold_them(ran: tuple[Path, str]) -> None:
+def test_vision_records_contain_addresses_instead_of_images(ran: tuple[Path, str]) -> None:
     file = ran[0] / "records.jsonl"
     written = file.read_text(encoding="utf-8")
     assert "base64" not in written
@@ -126,20 +126,20 @@ def test_records_name_images_and_do_not_hold_them(ran: tuple[Path, str]) -> None
     assert 0.4 < sum(labels) / len(labels) < 0.9
 
 
-def test_what_the_stand_in_says_follows_from_the_pixels_that_arrive(truthful: StandIn) -> None:
-    model = client(truthful)
-    asked = message(Image.new("RGB", (31, 17), (10, 200, 30)), SIZE)
+def test_vision_stand_in_answers_from_the_pixels_received(truthful: StandIn) -> None:
+    model = make_client(truthful)
+    asked = make_message(Image.new("RGB", (31, 17), (10, 200, 30)), SIZE)
     assert model.invoke(asked).text == "31x17"
     content: Any = asked[0].content
     sent = base64.b64decode(content[0]["image_url"]["url"].partition(",")[2])
     assert truthful.received == {hashlib.sha256(sent).hexdigest(): 1}
     # Other images, other answers to the same words: it cannot have answered from the text.
-    assert model.invoke(message(Image.new("RGB", (17, 31)), SIZE)).text == "17x31"
+    assert model.invoke(make_message(Image.new("RGB", (17, 31)), SIZE)).text == "17x31"
     for colour, name in (((250, 0, 0), "red"), ((0, 250, 0), "green"), ((0, 0, 250), "blue")):
-        assert model.invoke(message(Image.new("RGB", (64, 64), colour), COLOUR, "JPEG")).text == name
+        assert model.invoke(make_message(Image.new("RGB", (64, 64), colour), COLOUR, "JPEG")).text == name
 
 
-def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) -> None:
+def test_vision_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) -> None:
     from vision_chain import chain, with_images
     from vision_questions import TRUTHS, address, cut_part, examples, read_address
 
@@ -157,12 +157,12 @@ def test_the_chain_sends_the_cutting_that_the_question_names(truthful: StandIn) 
     assert generator.invoke(other).text == "50x77" != TRUTHS[SIZE](arrived)
 
 
-def test_addresses_are_of_photographs_and_images_in_messages_stay_as_they_are() -> None:
+def test_with_images_replaces_photograph_addresses_only() -> None:
     from vision_chain import with_images
     from vision_questions import address, read_address
 
     assert read_address(address("cat.jpg", [3, 4, 60, 80])) == ("cat.jpg", [3, 4, 60, 80])
-    held = message(Image.new("RGB", (9, 9)), SIZE)
+    held = make_message(Image.new("RGB", (9, 9)), SIZE)
     assert with_images(held) == held
     for url in ("photo:../questions.jpg#xywh=0,0,9,9", "photo:/tmp/cat.jpg#xywh=0,0,9,9", "photo:cat.jpg"):
         named = [HumanMessage([{"type": "image_url", "image_url": {"url": url}}])]
@@ -184,23 +184,25 @@ def test_addresses_are_of_photographs_and_images_in_messages_stay_as_they_are() 
         ),
     ],
 )
-def test_without_an_image_there_is_no_answer(truthful: StandIn, content: Any, said: str) -> None:
+def test_vision_stand_in_refuses_requests_without_an_image(
+    truthful: StandIn, content: Any, said: str
+) -> None:
     from openai import BadRequestError
 
     with pytest.raises(BadRequestError, match=said):
-        client(truthful).invoke([HumanMessage(content)])
+        make_client(truthful).invoke([HumanMessage(content)])
     assert not truthful.received
 
 
-def test_questions_it_does_not_know_are_refused(truthful: StandIn) -> None:
+def test_vision_stand_in_refuses_unknown_questions(truthful: StandIn) -> None:
     from openai import BadRequestError
 
     with pytest.raises(BadRequestError, match="none of them"):
-        client(truthful).invoke(message(Image.new("RGB", (9, 9)), "Is there a cat?"))
+        make_client(truthful).invoke(make_message(Image.new("RGB", (9, 9)), "Is there a cat?"))
 
 
 @pytest.mark.long
-def test_messages_with_images_go_through_runnable_and_chat_model(
+def test_runnable_and_chat_model_accept_messages_with_images(
     ran: tuple[Path, str], truthful: StandIn
 ) -> None:
     from vision_run import make_chain
@@ -209,7 +211,7 @@ def test_messages_with_images_go_through_runnable_and_chat_model(
     settings = [f"generator.arguments.base_url={truthful.url}"]
     parts = read_config(CONFIG, settings=settings).create_components()
     chain = make_chain(parts, artifact)
-    asked = message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
+    asked = make_message(Image.new("RGB", (40, 25), (5, 5, 99)), SIZE)
     result = chain.invoke(asked)
     # All eight agree, and came in one request that held the image once.
     assert result.answers == ("40x25",)
@@ -223,7 +225,7 @@ def test_messages_with_images_go_through_runnable_and_chat_model(
 
 
 @pytest.mark.long
-def test_the_steps_of_the_command_line_make_an_artifact(erring: StandIn, tmp_path: Path) -> None:
+def test_vision_readme_shell_steps_make_an_artifact(erring: StandIn, tmp_path: Path) -> None:
     from vision_questions import main
 
     steps = re.findall(r"```shell\n(.*?)```", README, re.DOTALL)[0].strip().splitlines()
@@ -253,7 +255,7 @@ def test_the_steps_of_the_command_line_make_an_artifact(erring: StandIn, tmp_pat
     assert sum(erring.received.values()) == 120
 
 
-def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_vision_config_lines_name_real_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     text = CONFIG.read_text(encoding="utf-8")
     others = re.findall(r"^#   (arguments = .*)$", text, re.MULTILINE)
@@ -269,7 +271,7 @@ def test_the_one_line_names_a_real_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.long
-def test_another_model_than_calibrated_is_refused(
+def test_vision_chain_refuses_another_model_than_calibrated(
     ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vision_run import make_chain
@@ -283,7 +285,7 @@ def test_another_model_than_calibrated_is_refused(
         make_chain(parts, artifact)
 
 
-def test_truths_are_those_of_the_pixels() -> None:
+def test_vision_truths_are_computed_from_pixels() -> None:
     from vision_questions import TRUTHS, brighter_half, colour, shape, size
 
     image = Image.new("RGB", (60, 40), (200, 10, 10))
@@ -296,14 +298,14 @@ def test_truths_are_those_of_the_pixels() -> None:
     assert len(TRUTHS) == 4
 
 
-def test_answers_are_read_however_they_are_written() -> None:
+def test_short_answer_normalises_spellings() -> None:
     from vision_chain import short_answer
 
     assert {short_answer(text) for text in ("64x48", " 64 × 48.", "64 x 48")} == {"64x48"}
     assert short_answer("Wide.") == "wide"
 
 
-def test_photographs_are_small_and_their_licences_named() -> None:
+def test_vision_photographs_are_small_and_licensed() -> None:
     named = (EXAMPLE / "photos" / "LICENCES.md").read_text(encoding="utf-8")
     photos = sorted((EXAMPLE / "photos").glob("*.jpg"))
     assert len(photos) == 5
@@ -313,7 +315,7 @@ def test_photographs_are_small_and_their_licences_named() -> None:
         assert re.search(r"CC0|public domain|CC BY 2\.0", line)
 
 
-def test_the_same_seed_gives_the_same_questions() -> None:
+def test_vision_questions_depend_on_the_seed() -> None:
     from vision_questions import examples
 
     assert examples(20) == examples(40)[:20]
