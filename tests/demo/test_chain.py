@@ -1,4 +1,4 @@
-"""The recording as a chain, for whoever wants to see one at work."""
+"""`demo_chain`: the recording as a chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo counts as real only because its answers were drawn from a real model."""
+"""The recording of the demo is the stated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled prompts, written out by hand or at random."""
+"""Labelled prompts, given explicitly or drawn at random."""
 
 from __future__ import annotations
 

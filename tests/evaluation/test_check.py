@@ -1,4 +1,4 @@
-"""When what was seen contradicts the promise."""
+"""`is_contradicted`: when results contradict the guarantee."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the prompts tested on are new."""
+"""How `evaluate` recognises calibration prompts among its records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_evaluate_recognises_calibration_records_among_new_ones() -> None:
 
 
 def test_evaluate_recognises_new_prompts_of_a_calibration_cluster() -> None:
-    """Another paraphrase of a prompt that calibrated is no new prompt, whatever its id."""
+    """A paraphrase of a calibration prompt is not new, whatever its id."""
     old = make_prompts(0, 60, clusters=[f"talk {row // 3}" for row in range(60)])
     artifact = calibrate(old, alpha="0.2", features="1")
     paraphrase = make_prompts(1, 1, prefix="new", clusters=["talk 7"])

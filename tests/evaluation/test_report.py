@@ -1,4 +1,4 @@
-"""Every figure of the report, worked out by hand."""
+"""Every figure of the evaluation report, worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kappa against the published formula, and its interval against exact enumeration and clustered draws.
+"""Kappa against the published formula; its interval against exact enumeration and clustered draws.
 
 Statistical tests draw independent repetitions; a false alarm, a failing assertion although the law holds, has
 probability at most 1e-6 per test, and seeds are fixed.

@@ -1,4 +1,4 @@
-"""Normalised exact match, against what the two published evaluation scripts are described to do."""
+"""`NormalisedMatch` against descriptions of the two published evaluation scripts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def words_of(text: str) -> list[str]:
 
 
 def normalise_by_description(text: str, signs: str, becomes: str) -> str:
-    """Step by step as the scripts are described: case, punctuation, articles as words, white space."""
+    """Normalise step by step as described: case, punctuation, articles, white space."""
     lowered = text.lower()
     bare = "".join(becomes if char in signs else char for char in lowered)
     kept = "".join(" " if word in {"a", "an", "the"} else word for word in words_of(bare))
@@ -83,7 +83,7 @@ def test_normalised_match_accepts_any_alias() -> None:
     assert not is_correct(labeler, aliases, "Bolivian peso, or Bolivar")
 
 
-# What the recordings of short answers showed, in other words: where such a match and a label of theirs part.
+# Cases from recordings of short answers, where the match and their labels may differ.
 @pytest.mark.parametrize(
     ("reference", "text", "label"),
     [

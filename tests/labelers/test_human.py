@@ -1,4 +1,4 @@
-"""Labels that people gave: files that are read, and those that are refused by line and field."""
+"""`HumanLabels`: files that are read, and those refused by line and field."""
 
 from __future__ import annotations
 

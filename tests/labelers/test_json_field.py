@@ -1,4 +1,4 @@
-"""A field of structured output, compared as JSON and not as Python would."""
+"""`JsonField`: a field of structured output, compared as JSON."""
 
 from __future__ import annotations
 

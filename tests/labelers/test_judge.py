@@ -1,4 +1,4 @@
-"""Judges of every kind as labelers: what they are told, and when what they say means correct."""
+"""`JudgeLabels`: judges of every kind, their arguments, and when their answer means correct."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def ajudge(prompt: Any, reference: Any, text: str) -> bool:
 
 
 class JudgeObject:
-    """A judge that holds something, such as a client."""
+    """A judge that is an object, such as one that holds a client."""
 
     def __call__(self, prompt: Any, reference: Any, text: str) -> bool:
         return judge(prompt, reference, text)
@@ -89,7 +89,7 @@ def test_judge_labels_batch_keeps_references_apart() -> None:
     assert asyncio.run(together()) == expected
 
 
-# --- numbers
+# Numeric judges
 
 
 def read_number(prompt: Any, reference: Any, text: str) -> float:

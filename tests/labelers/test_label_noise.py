@@ -1,4 +1,4 @@
-"""What wrong labels do to coverage: the bounds against simulated mistakes, and where each stops to hold.
+"""Bounds on true coverage under wrong labels, against simulated mistakes.
 
 Statistical tests draw independent prompts; a false alarm, a failing assertion although the law holds, has
 probability at most 1e-6 per test, and seeds are fixed. Shares of N prompts deviate from their means by at
@@ -103,7 +103,7 @@ def test_bound_true_coverage_contains_the_rogan_gladen_estimate() -> None:
 
 
 def add_worst_mistakes(given: Drawn, e0: float) -> Bools:
-    """Mistakes of the same share, all where the score is best and nothing is correct: the worst there are."""
+    """Add the worst mistakes of a share: on the best-scored candidates of hopeless prompts."""
     labels = given.correct.copy()
     hopeless = np.flatnonzero(~given.correct.any(axis=1))
     mistakes = min(len(hopeless), round(e0 * int((~given.correct).sum())))

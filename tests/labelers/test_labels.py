@@ -1,4 +1,4 @@
-"""What every labeler shares: one flow for both ways, distinct texts once, typed errors, who it says it is."""
+"""What all labelers share: sync and async calls, repeated texts, errors and fingerprints."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_labeler_error_is_a_collection_error() -> None:
     assert not issubclass(LabelerError, ServingError)
 
 
-# --- a labeler of any kind as a call
+# Labelers of any kind as calls
 
 
 def label_by_equality(prompt: Any, reference: Any, candidates: list[Any]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Which option a candidate chooses, and where it chooses none."""
+"""`MultipleChoice`: which option a candidate chooses, if any."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_find_choice_is_fast_on_long_hostile_texts(hostile: str) -> None:
     find_choice("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
 
 
-# --- the reference
+# References
 
 
 @pytest.mark.parametrize("reference", ["B", "b", " B ", "Quito", "quito."])
@@ -144,7 +144,7 @@ def test_multiple_choice_without_options_accepts_letters_only() -> None:
         is_correct(MultipleChoice(), "Quito", "Quito")
 
 
-# --- options that differ between prompts
+# Options that differ between prompts
 
 
 def list_options(prompt: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""The final number of a text: every way of writing one that is read, and those that are refused."""
+"""`NumericMatch` and `find_final_number`: notations that are read, and those that are refused."""
 
 from __future__ import annotations
 
@@ -171,11 +171,11 @@ def test_find_final_number_reads_fractions_exactly(whole: int, above: int, below
     quick=3,
 )
 def test_find_final_number_is_fast_on_long_hostile_texts(hostile: str) -> None:
-    # 200,000 signs: what takes a step for each pair of them would not come back.
+    # 200,000 characters: a quadratic algorithm would not return in time.
     find_final_number(hostile * (200_000 // len(hostile)))
 
 
-# --- compared
+# Comparison
 
 
 def test_numeric_match_compares_numbers_instead_of_texts() -> None:

@@ -1,4 +1,4 @@
-"""Regular expressions that find the answer, and references that are one."""
+"""`PatternMatch`: patterns that find the answer, and references that are patterns."""
 
 from __future__ import annotations
 

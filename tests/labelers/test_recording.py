@@ -1,4 +1,4 @@
-"""The labels of the recording that ships, against those made anew from its references."""
+"""Labels of the shipped recording, against labels made from its references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that people fill in: rows without a label, and what spreadsheet programs make of the rest."""
+"""`read_sheet`: rows without a label, and what spreadsheet programs change."""
 
 from __future__ import annotations
 

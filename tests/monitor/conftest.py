@@ -1,4 +1,4 @@
-"""A chain on recorded answers of a real model, and what watches it."""
+"""A chain on recorded answers of a real model, its results, and a monitor."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def artifact() -> CalibrationArtifact:
 
 @pytest.fixture(scope="session")
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
-    """Prompts that the artifact has not seen, in an order that is not theirs."""
+    """Held-out prompts in random order."""
     split = artifact.calibration.split
     held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     order = np.random.default_rng(0).permutation(len(held_out))
@@ -58,7 +58,7 @@ def chain(artifact: CalibrationArtifact, parts: dict[str, Any]) -> CFCRunnable:
 
 @pytest.fixture(scope="session")
 def results(chain: CFCRunnable, served: Sequence[PromptRecord]) -> list[CFCResult]:
-    """What it answers to each of them."""
+    """The results of the chain for the served prompts."""
     return [chain.invoke(one.input) for one in served]
 
 

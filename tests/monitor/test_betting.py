@@ -1,4 +1,4 @@
-"""Capital grows by nothing but broken hypotheses: the odds are fair, and what is stored is exact."""
+"""Payoffs and e-processes of the sequential tests: fair bets, peaks and storage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_e_process_records_its_peak_and_since_when() -> None:
 
 
 def test_e_process_finds_a_change_soon_after_a_long_quiet_time() -> None:
-    """Without spreading anew, experts that lost for long would have nothing left to bet with."""
+    """Without redistribution, experts that lost for long would have no capital left."""
 
     def delay(quiet: int) -> int:
         rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""A monitor of a chain that stops drawing by a rule: it watches the number of draws, and recalibrates."""
+"""A monitor of a chain with a draw rule watches the number of draws."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_monitor_watches_the_number_of_draws(stopping_artifact: CalibrationArtif
 def test_monitor_reports_a_drift_to_more_draws_in_words(
     stopping_artifact: CalibrationArtifact, tmp_path: Path, fewest: int
 ) -> None:
-    """All questions held out, as the control, and those alone that take 6 draws or more."""
+    """Serve all held-out questions, as the control, or only those that take 6 draws or more."""
     split = stopping_artifact.calibration.split
     held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
     counts = tabulate_draws(stopping_artifact, held_out).draws.counts.tolist()

@@ -1,4 +1,4 @@
-"""The benchmark of drift finds what there is, and nothing where there is nothing."""
+"""The drift benchmark and the page that it writes."""
 
 from __future__ import annotations
 

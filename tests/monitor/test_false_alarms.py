@@ -1,4 +1,4 @@
-"""How often tests alarm that may be looked at all the time, over many simulated streams.
+"""How often the sequential tests ever alarm, over many simulated streams.
 
 Each stream has calibration prompts of its own. Under no drift the number of streams that ever alarm is at
 most binomial with the level as its probability (Ville's inequality); the bound below is exceeded by chance
@@ -31,7 +31,7 @@ BINS = 17
 
 
 def limit_alarms(level: float) -> int:
-    """More streams than this alarm with probability 1e-6 at most."""
+    """The number of alarming streams that is exceeded with probability 1e-6 at most."""
     return int(stats.binom.isf(1e-6, STREAMS, level))
 
 
@@ -97,13 +97,13 @@ def differ(calibration: IntArray, stream: IntArray) -> BoolArray:
 def test_rank_test_keeps_its_level_and_repeated_z_tests_do_not() -> None:
     peaks, naive = watch_streams(0.0)
     assert (peaks >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
-    # The bound is no accident of a test that never alarms: smaller evidence is met, and about as often.
+    # Control: the test is not idle, since smaller evidence occurs about as often as it may.
     assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
     assert naive.sum() > 3 * limit_alarms(LEVEL)
 
 
 def test_control_ranks_among_calibration_prompts_alone_alarm_too_often() -> None:
-    """The negative control: what a calibration set has too few of would seem to be drift for ever."""
+    """The negative control: what a calibration set lacks by chance would seem to be drift for ever."""
     peaks, _ = watch_streams(0.0, refresh=False)
     assert (peaks >= np.log(1.0 / LEVEL)).sum() > limit_alarms(LEVEL)
 
@@ -150,7 +150,7 @@ def test_mixture_of_all_tests_keeps_the_level() -> None:
     assert (mean >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
     # Never later than by Bonferroni, for the mean is at least the largest divided by the number of tests.
     assert (mean >= peaks.max(axis=1) - np.log(tests) - 1e-9).all()
-    # The bound is no accident of a mean that never moves.
+    # Control: the mean is not idle.
     assert (mean >= np.log(2.0)).sum() > 0.1 * STREAMS
     # The negative control: each at the level by itself, they are too many.
     assert (peaks >= np.log(1.0 / LEVEL)).any(axis=1).sum() > limit_alarms(LEVEL)

@@ -1,4 +1,4 @@
-"""What labels say of what was certified, and what is no label."""
+"""Labels of a monitor: alarms on certified rates, and labels that are refused."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_monitor_warns_of_a_label_that_contradicts_the_first(
 def test_sampled_labels_are_weighted_by_their_probability(
     artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
 ) -> None:
-    """Whoever labels hard prompts four times as often sees a rate that is not that of all prompts."""
+    """Labelling hard prompts four times as often biases the rate unless probabilities are stated."""
     rng = np.random.default_rng(5)
 
     def seen(told: bool) -> float:

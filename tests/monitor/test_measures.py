@@ -1,4 +1,4 @@
-"""A monitor's numbers, as Prometheus reads them over HTTP and as OpenTelemetry's reader collects them."""
+"""Metrics of a monitor, as Prometheus and OpenTelemetry read them."""
 
 from __future__ import annotations
 

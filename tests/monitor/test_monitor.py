@@ -1,4 +1,4 @@
-"""A monitor beside a chain on recorded answers of two real models."""
+"""`CFCMonitor` beside a chain on recorded answers of two real models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about a monitor, and the curves on it."""
+"""The page of a monitor and its curves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new artifact from labelled traffic, on recorded answers of two real models; two artifacts on one draw."""
+"""`recalibrate` and `shadow` on recorded answers of two real models."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -
 
 @pytest.fixture(scope="module")
 def asked() -> list[PromptRecord]:
-    """What the weaker model was asked, in an order that is not theirs."""
+    """The prompts that the weaker model was asked, in random order."""
     records = list(read_records(WEAKER))
     order = np.random.default_rng(0).permutation(len(records))
     return [rename_as_served(records[place]) for place in order[: repetitions(len(order), share=0.4)]]
 
 
 def rename_as_served(record: PromptRecord) -> PromptRecord:
-    """Under another name than it was recorded as, for it is asked anew."""
+    """Give a record another id than it was recorded under, since it is asked anew."""
     return record.model_copy(update={"id": f"served-{record.id}"})
 
 
@@ -171,7 +171,7 @@ def test_recalibrate_weights_sampled_labels(
     results: Sequence[CFCResult],
     tmp_path: Path,
 ) -> None:
-    """Hard prompts are labelled four times as often; whoever does not say so promises too little or much."""
+    """Hard prompts are labelled four times as often, which biases the certificate unless it is stated."""
     rng = np.random.default_rng(4)
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
         labels = []
@@ -275,7 +275,7 @@ def test_recalibrate_and_shadow_commands_compare_both_artifacts(
 
 
 def add_one_hour(artifact: CalibrationArtifact) -> str:
-    """A time after whatever made an artifact."""
+    """Return a time after an artifact was made."""
     return (datetime.fromisoformat(artifact.created_at) + timedelta(hours=1)).isoformat()
 
 
@@ -445,7 +445,7 @@ def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
     results: Sequence[CFCResult],
     tmp_path: Path,
 ) -> None:
-    """Easy prompts alone would promise too much; chance is the control that must pass."""
+    """Labels of easy prompts alone would promise too much; random labels are the control."""
     rng = np.random.default_rng(6)
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
         labels = []
@@ -508,7 +508,7 @@ def test_recalibrate_refuses_results_without_a_known_source(
 def test_monitor_refuses_labels_below_least_probability(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
-    """Who forgets to state it would count every label, and promise what holds for those labelled alone."""
+    """If it were ignored, the promise would hold only for labelled prompts."""
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
         for one, result in zip(asked[:20], results[:20], strict=True):
             monitor.see(result, one.id)
@@ -568,7 +568,7 @@ def test_calibration_config_from_artifact_reproduces_the_artifact(name: str) -> 
 
 
 def without_times(data: Any) -> Any:
-    """Without times, and digests that depend on them."""
+    """Remove times, and digests that depend on them."""
     if isinstance(data, list):
         return [without_times(one) for one in data]
     if not isinstance(data, dict):

@@ -1,4 +1,4 @@
-"""What labels show where promises differ: stated and kept coverage by level, and several certified rates."""
+"""Labels by stated coverage, and several certified rates."""
 
 from __future__ import annotations
 

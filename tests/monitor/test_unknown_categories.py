@@ -1,4 +1,4 @@
-"""Prompts of a category that was not calibrated are prompts like all others, in no group of their term.
+"""Prompts of an unknown category count among all prompts, and in no group of their term.
 
 The feature map is `group(topic)`, whose columns add up to the constant for every prompt but these.
 """

@@ -1,4 +1,4 @@
-"""Many threads, processes and databases: what is lost, and what is not."""
+"""Threads, processes and databases that write to one monitor lose no result."""
 
 from __future__ import annotations
 

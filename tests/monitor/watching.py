@@ -1,4 +1,4 @@
-"""What tests of a monitor share."""
+"""Helpers that tests of the monitor share."""
 
 from __future__ import annotations
 

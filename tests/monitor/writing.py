@@ -1,4 +1,4 @@
-"""A process that hears of results as fast as asked, and says how many it was told of.
+"""A process that passes results to a monitor at a rate, and prints the name of each.
 
 python -m tests.monitor.writing STORE ARTIFACT NAME RESULTS RATE
 """
@@ -14,13 +14,13 @@ from langchain_cfc.monitor import CFCMonitor
 
 
 def say_line(line: str) -> None:
-    """Tell whoever listens, at once."""
+    """Print a line and flush it."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(store: str, artifact: str, name: str, *pace: str) -> None:
-    """Tell a monitor of results, at a rate, and print the name of each once it was told."""
+    """Pass results to a monitor at a rate, and print the name of each."""
     results, rate = map(float, pace)
     held = CalibrationArtifact.load(artifact)
     result = demo_chain(held).invoke(next(iter(load_recording())).input)

@@ -34,11 +34,11 @@ HISTOGRAM = Histogram(edges=[0.0, 0.25, 0.5, 1.0], correct=[5, 2, 0], wrong=[1, 
 _DIGEST = "0" * 64
 
 
-def spread(mean: float, sd: float = 0.01) -> Spread:
+def make_spread(mean: float, sd: float = 0.01) -> Spread:
     return Spread(mean=mean, sd=sd, interval=(mean - 2 * sd, mean + 2 * sd), splits=100)
 
 
-def bin_words(count: int) -> list[str]:
+def make_bin_words(count: int) -> list[str]:
     """Bins of a mean score, as a feature map puts them."""
     cuts = [f"{(place + 1) / (count + 1) + 0.0001234:.12g}" for place in range(count - 1)]
     inner = [f"lies in [{low}, {high})" for low, high in pairwise(cuts)]
@@ -48,11 +48,11 @@ def bin_words(count: int) -> list[str]:
     ]
 
 
-def compared_group(place: int, words: str, kept: float, threshold: float | None) -> GroupComparison:
+def make_group(place: int, words: str, kept: float, threshold: float | None) -> GroupComparison:
     coverage = kept - 0.02
-    figures = {"kept_promise": spread(kept, 0.012), "coverage": spread(coverage, 0.015)}
+    figures = {"kept_promise": make_spread(kept, 0.012), "coverage": make_spread(coverage, 0.015)}
     if threshold is not None:
-        figures["threshold"] = spread(threshold, 0.03)
+        figures["threshold"] = make_spread(threshold, 0.03)
     return GroupComparison(
         name=f"group {place}",
         words=words,
@@ -66,7 +66,7 @@ def compared_group(place: int, words: str, kept: float, threshold: float | None)
     )
 
 
-def compared_method(
+def make_method(
     alpha: float,
     words: Sequence[str] = (),
     shift: float = 0.0,
@@ -75,22 +75,22 @@ def compared_method(
     without: Sequence[str] = (),
     aims_at_coverage: bool = True,
 ) -> MethodComparison:
-    """A method that falls short the more, the harder the group; `shift` is how much of that is cured."""
+    """A method that falls short more on harder groups; `shift` is the share of that shortfall removed."""
     target = 1.0 - alpha
     groups = []
     for place, text in enumerate(words):
         hardness = place / max(len(words) - 1, 1) - 0.5
         kept = target - (1.0 - shift) * alpha * hardness
         threshold = 0.2 + 0.5 * (shift * (hardness + 0.5) + 0.3) if thresholds else None
-        groups.append(compared_group(place, text, kept, threshold))
+        groups.append(make_group(place, text, kept, threshold))
     figures = {
-        "kept_promise": spread(target + 0.01 * shift),
-        "coverage": spread(target - 0.02, 0.015),
-        "worst_group_coverage": spread(target - alpha * (1.0 - 0.8 * shift), 0.02),
-        "mean_set_size": spread(4.0 + 6.0 * (1 - alpha) + shift, 0.3),
-        "mean_distinct_answers": spread(1.0 + 3.0 * (1 - alpha) + shift, 0.2),
-        "size_stratified_kept_promise": spread(target - 0.5 * alpha, 0.02),
-        "selective_accuracy": spread(0.7 + 0.5 * alpha + 0.1 * shift),
+        "kept_promise": make_spread(target + 0.01 * shift),
+        "coverage": make_spread(target - 0.02, 0.015),
+        "worst_group_coverage": make_spread(target - alpha * (1.0 - 0.8 * shift), 0.02),
+        "mean_set_size": make_spread(4.0 + 6.0 * (1 - alpha) + shift, 0.3),
+        "mean_distinct_answers": make_spread(1.0 + 3.0 * (1 - alpha) + shift, 0.2),
+        "size_stratified_kept_promise": make_spread(target - 0.5 * alpha, 0.02),
+        "selective_accuracy": make_spread(0.7 + 0.5 * alpha + 0.1 * shift),
     }
     return MethodComparison(
         family="ours",
@@ -111,7 +111,7 @@ def compared_method(
     )
 
 
-def level(methods: Mapping[str, MethodComparison], alpha: float = 0.1) -> LevelComparison:
+def make_level(methods: Mapping[str, MethodComparison], alpha: float = 0.1) -> LevelComparison:
     return LevelComparison(
         alpha=alpha,
         target_coverage=1.0 - alpha,
@@ -123,23 +123,23 @@ def level(methods: Mapping[str, MethodComparison], alpha: float = 0.1) -> LevelC
     )
 
 
-def level_of(names: Sequence[str], words: Sequence[str] = (), alpha: float = 0.1) -> LevelComparison:
-    """Methods that cure the more, the later they stand; those of rank take no thresholds."""
+def make_level_of(names: Sequence[str], words: Sequence[str] = (), alpha: float = 0.1) -> LevelComparison:
+    """Methods with growing `shift`; those that start with `TopK` have no thresholds."""
     last = max(len(names) - 1, 1)
-    return level(
+    return make_level(
         {
-            name: compared_method(alpha, words, place / last, thresholds=not name.startswith("TopK"))
+            name: make_method(alpha, words, place / last, thresholds=not name.startswith("TopK"))
             for place, name in enumerate(names)
         },
         alpha,
     )
 
 
-def comparison(
+def make_comparison(
     sweep: Sequence[LevelComparison],
     risk: RiskCurve | None = None,
     scores: Histogram | None = None,
-    attainable: Sequence[AttainableComparison] = (),
+    make_attainable: Sequence[AttainableComparison] = (),
 ) -> ComparisonReport:
     return ComparisonReport(
         **sweep[0].model_dump(),
@@ -158,22 +158,24 @@ def comparison(
             auroc=0.8,
             scores=scores or HISTOGRAM,
             risk=risk or RiskCurve(answered=[], wrong=[]),
-            attainable=list(attainable),
+            attainable=list(make_attainable),
         ),
         sweep=list(sweep),
         notes=[],
     )
 
 
-def attainable(words: Sequence[str]) -> list[AttainableComparison]:
+def make_attainable(words: Sequence[str]) -> list[AttainableComparison]:
     shares = [0.99 - 0.04 * place for place in range(len(words))]
     return [
-        AttainableComparison(words=text, predicted=spread(share, 0.008), seen=spread(share - 0.01, 0.015))
+        AttainableComparison(
+            words=text, predicted=make_spread(share, 0.008), seen=make_spread(share - 0.01, 0.015)
+        )
         for text, share in zip(words, shares, strict=True)
     ]
 
 
-def evaluated(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport:
+def make_evaluation(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport:
     """The evaluation of an artifact, with the same figures under both rules."""
     groups = [
         GroupReport(
@@ -218,7 +220,7 @@ def evaluated(words: Sequence[str] = (), alpha: float = 0.1) -> EvaluationReport
     )
 
 
-def policy(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedPolicy:
+def make_policy(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedPolicy:
     """A certified policy, the last of a curve over 200 certification prompts."""
     best = curve[-1]
     whole = CertifiedAnswers(
@@ -257,7 +259,7 @@ def policy(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedP
     )
 
 
-def trade_off(answered: int, wrong: int, at_most: float, agreement: int = 1) -> TradeOff:
+def make_trade_off(answered: int, wrong: int, at_most: float, agreement: int = 1) -> TradeOff:
     return TradeOff(
         alpha="0.1",
         policy=AnswerPolicy(min_agreement=agreement),

@@ -1,4 +1,4 @@
-"""What was drawn, read back from an axis."""
+"""Read what was drawn on an axis."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 
-def key(ax: Axes) -> list[Any]:
-    """The texts of the key."""
+def list_legend_texts(ax: Axes) -> list[Any]:
+    """Return the text objects of the legend."""
     legend = ax.get_legend()
     assert legend is not None
     return list(legend.get_texts())
 
 
-def named(ax: Axes) -> list[str]:
-    """What the key says."""
-    return [text.get_text() for text in key(ax)]
+def read_legend(ax: Axes) -> list[str]:
+    """Return the texts of the legend."""
+    return [text.get_text() for text in list_legend_texts(ax)]
 
 
 def lines(ax: Axes) -> list[Any]:
@@ -35,10 +35,10 @@ def containers(ax: Axes) -> list[Any]:
     return bars or found
 
 
-def by_name(ax: Axes) -> dict[str, Any]:
-    """Bars or points by the names of the key, which says the target first where there is one."""
+def map_legend_to_drawn(ax: Axes) -> dict[str, Any]:
+    """Return bars or points by the names of the legend, without the target."""
     drawn = containers(ax)
-    return dict(zip(named(ax)[-len(drawn) :], drawn, strict=True))
+    return dict(zip(read_legend(ax)[-len(drawn) :], drawn, strict=True))
 
 
 def data(line: Any) -> tuple[list[float], list[float]]:
@@ -51,25 +51,25 @@ def error_bars(container: Any) -> list[list[float]]:
     return [[float(y) for y in segment[:, 1]] for segment in bars.get_segments()]
 
 
-def figure_of(ax: Axes) -> Figure:
+def get_figure(ax: Axes) -> Figure:
     figure = ax.get_figure(root=True)
     assert figure is not None
     return figure
 
 
-def canvas_of(figure: Figure) -> Any:
-    """The canvas of a figure, drawn."""
+def draw_canvas(figure: Figure) -> Any:
+    """Draw a figure and return its canvas."""
     canvas: Any = FigureCanvasAgg(figure)
     canvas.draw()
     return canvas
 
 
-def as_matplotlib_writes(ax: Axes) -> str:
+def write_matplotlib_svg(ax: Axes) -> str:
     """The SVG file that matplotlib makes."""
     buffer = io.StringIO()
-    figure_of(ax).savefig(buffer, format="svg")
+    get_figure(ax).savefig(buffer, format="svg")
     return buffer.getvalue()
 
 
-def parsed(svg: str) -> ET.Element:
+def parse_svg(svg: str) -> ET.Element:
     return ET.fromstring(svg)  # noqa: S314 - written by the test itself

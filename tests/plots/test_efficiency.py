@@ -1,4 +1,4 @@
-"""Figures of the efficiency analysis: what is drawn is the report."""
+"""Plots of the efficiency analysis show the report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from langchain_cfc.experiments.efficiency_recordings import (
     RecordedGroup,
 )
 from langchain_cfc.report.efficiency_plots import plot_convergence, plot_costs, plot_sizes
-from tests.plots.inputs import level_of
-from tests.plots.reading import data, named
+from tests.plots.inputs import make_level_of
+from tests.plots.reading import data, read_legend
 
 
 def make_cell(rule: SizeRule, alpha: str, predicted: float, world: str = "independent") -> SizeCell:
@@ -44,7 +44,7 @@ CELLS = [
 
 def test_plot_sizes_draws_predicted_and_simulated_sizes() -> None:
     ax = plot_sizes(CELLS)
-    assert named(ax) == ["oracle", "marginal"]
+    assert read_legend(ax) == ["oracle", "marginal"]
     drawn = [tuple(data(line)[1]) for line in ax.lines]
     assert drawn.count((3.0, 2.0)) == 2
     assert drawn.count((3.1, 2.1)) == 2
@@ -74,7 +74,7 @@ def test_plot_convergence_names_rates_on_logarithmic_axes() -> None:
         standard_error=0.1,
     )
     ax = plot_convergence([one])
-    assert named(ax) == ["independent: N^-0.50", "one threshold"]
+    assert read_legend(ax) == ["independent: N^-0.50", "one threshold"]
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert [0.1, 0.01] in [data(line)[1] for line in ax.lines]
     with pytest.raises(InputError, match="no world"):
@@ -108,11 +108,11 @@ def test_plot_costs_draws_each_group_and_the_one_threshold() -> None:
         groups=[group, group.model_copy(update={"words": "mean score: 2 of 2"})],
         checks=[],
         saved=make_estimate(0.0),
-        served=level_of(["conditional"]),
+        served=make_level_of(["conditional"]),
         account=[],
     )
     assert isinstance(found.served, LevelReport)
     ax = plot_costs(found)
-    assert named(ax) == ["1 of 2", "2 of 2", "one threshold"]
+    assert read_legend(ax) == ["1 of 2", "2 of 2", "one threshold"]
     assert [0.4, 0.8] in [data(line)[1] for line in ax.lines]
     assert ax.get_ylabel() == "distinct answers per set"

@@ -1,4 +1,4 @@
-"""Bars and thresholds by group: what is drawn is the data."""
+"""Plots of miscoverage and thresholds by group show the data."""
 
 from __future__ import annotations
 
@@ -16,18 +16,25 @@ from langchain_cfc.report.plots import (
     plot_selective_risk,
     plot_threshold_by_difficulty,
 )
-from tests.plots.inputs import bin_words, compared_method, comparison, evaluated, level, level_of
-from tests.plots.reading import by_name, data, error_bars, lines, named
+from tests.plots.inputs import (
+    make_bin_words,
+    make_comparison,
+    make_evaluation,
+    make_level,
+    make_level_of,
+    make_method,
+)
+from tests.plots.reading import data, error_bars, lines, map_legend_to_drawn, read_legend
 
-WORDS = bin_words(3)
+WORDS = make_bin_words(3)
 METHODS = ["conditional", "TopK", "CFC"]
 
 
 @pytest.mark.parametrize("of", ["kept_promise", "coverage"])
 def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
-    report = level_of(METHODS, WORDS, alpha=0.2)
+    report = make_level_of(METHODS, WORDS, alpha=0.2)
     ax = plot_group_miscoverage(report, of=of)
-    bars = by_name(ax)
+    bars = map_legend_to_drawn(ax)
     assert list(bars) == METHODS
     for name, drawn in bars.items():
         groups = report.methods[name].groups
@@ -38,15 +45,15 @@ def test_plot_group_miscoverage_draws_missed_shares_with_sd(of: Any) -> None:
     target = lines(ax)[0]
     assert data(target)[1] == [0.2, 0.2]
     assert target.get_linestyle() == "--"
-    assert named(ax)[0] == "target 0.2"
+    assert read_legend(ax)[0] == "target 0.2"
     assert ax.get_ylim()[0] == 0.0
     assert "sd over splits" in ax.get_ylabel()
 
 
 def test_plot_group_miscoverage_places_bars_side_by_side() -> None:
-    ax = plot_group_miscoverage(level_of(METHODS, WORDS))
+    ax = plot_group_miscoverage(make_level_of(METHODS, WORDS))
     for place in range(3):
-        row = [drawn[place] for drawn in by_name(ax).values()]
+        row = [drawn[place] for drawn in map_legend_to_drawn(ax).values()]
         edges = [bar.get_x() for bar in row] + [row[-1].get_x() + row[-1].get_width()]
         assert edges == sorted(edges)
         assert [bar.get_x() + bar.get_width() for bar in row] == pytest.approx(edges[1:])
@@ -61,9 +68,9 @@ def test_plot_group_miscoverage_places_bars_side_by_side() -> None:
 
 
 def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
-    report = evaluated(WORDS)
+    report = make_evaluation(WORDS)
     ax = plot_group_miscoverage(report)
-    for name, drawn in by_name(ax).items():
+    for name, drawn in map_legend_to_drawn(ax).items():
         groups = report.methods[name].groups
         assert [bar.get_height() for bar in drawn] == pytest.approx([1 - one.kept_promise for one in groups])
         tops = [1 - one.kept_promise_ci[0] for one in groups]
@@ -71,35 +78,36 @@ def test_plot_group_miscoverage_draws_intervals_of_an_evaluation() -> None:
     assert "interval" in ax.get_ylabel()
     # Its groups have no interval of coverage, and none is made up.
     assert all(
-        drawn.errorbar is None for drawn in by_name(plot_group_miscoverage(report, of="coverage")).values()
+        drawn.errorbar is None
+        for drawn in map_legend_to_drawn(plot_group_miscoverage(report, of="coverage")).values()
     )
 
 
 def test_plot_group_miscoverage_without_groups_draws_all_prompts() -> None:
-    for report in (evaluated(), level_of(["conditional", "marginal"])):
+    for report in (make_evaluation(), make_level_of(["conditional", "marginal"])):
         ax = plot_group_miscoverage(report)
         assert [text.get_text() for text in ax.get_xticklabels()] == ["all prompts"]
-        for name, drawn in by_name(ax).items():
+        for name, drawn in map_legend_to_drawn(ax).items():
             assert [bar.get_height() for bar in drawn] == [
                 pytest.approx(1 - report.methods[name].kept_promise)
             ]
 
 
 def test_plot_group_miscoverage_accepts_different_groups_by_method() -> None:
-    report = level(
-        {"a": compared_method(0.1, WORDS), "b": compared_method(0.1, WORDS[:2]), "c": compared_method(0.1)}
+    report = make_level(
+        {"a": make_method(0.1, WORDS), "b": make_method(0.1, WORDS[:2]), "c": make_method(0.1)}
     )
     ax = plot_group_miscoverage(report)
-    bars = by_name(ax)
+    bars = map_legend_to_drawn(ax)
     assert [len(drawn) for drawn in bars.values()] == [3, 2, 1]
     assert round(bars["c"][0].get_x()) == 3
     assert len(ax.get_xticks()) == 4
 
 
 def test_plot_threshold_by_difficulty_draws_means_with_sd() -> None:
-    report = level_of(METHODS, WORDS)
+    report = make_level_of(METHODS, WORDS)
     ax = plot_threshold_by_difficulty(report)
-    drawn = by_name(ax)
+    drawn = map_legend_to_drawn(ax)
     assert list(drawn) == ["conditional", "CFC"]
     for name, points in drawn.items():
         spreads = [group.figures["threshold"] for group in report.methods[name].groups]
@@ -112,12 +120,12 @@ def test_plot_threshold_by_difficulty_draws_means_with_sd() -> None:
 
 
 def test_methods_have_the_same_style_in_bars_and_thresholds() -> None:
-    report = level_of(METHODS, WORDS)
+    report = make_level_of(METHODS, WORDS)
     look = assign_styles(METHODS)["CFC"]
     for methods in (None, ["CFC"], ["CFC", "conditional"]):
-        bar = by_name(plot_group_miscoverage(report, methods=methods))["CFC"][0]
+        bar = map_legend_to_drawn(plot_group_miscoverage(report, methods=methods))["CFC"][0]
         assert (to_hex(bar.get_facecolor()), bar.get_hatch()) == (look.colour.lower(), look.hatch)
-        line = by_name(plot_threshold_by_difficulty(report, methods=methods))["CFC"].lines[0]
+        line = map_legend_to_drawn(plot_threshold_by_difficulty(report, methods=methods))["CFC"].lines[0]
         assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
 
 
@@ -126,27 +134,30 @@ def test_selecting_methods_changes_no_style() -> None:
     names = [f"method {place}" for place in range(40)]
     moved = [name for name, look in assign_styles(names).items() if look != assign_styles([name])[name]]
     assert moved
-    report = level_of(names, WORDS)
+    report = make_level_of(names, WORDS)
     look = assign_styles(names)[moved[0]]
-    assert by_name(plot_group_miscoverage(report, methods=moved[:1]))[moved[0]][0].get_hatch() == look.hatch
-    line = by_name(plot_threshold_by_difficulty(report, methods=moved[:1]))[moved[0]].lines[0]
+    assert (
+        map_legend_to_drawn(plot_group_miscoverage(report, methods=moved[:1]))[moved[0]][0].get_hatch()
+        == look.hatch
+    )
+    line = map_legend_to_drawn(plot_threshold_by_difficulty(report, methods=moved[:1]))[moved[0]].lines[0]
     assert (line.get_color(), line.get_marker()) == (look.colour, look.marker)
-    swept = comparison([report])
+    swept = make_comparison([report])
     for ax in (plot_by_alpha(swept.sweep, methods=moved[:1]), plot_selective_risk(swept, methods=moved[:1])):
-        assert by_name(ax)[moved[0]].lines[0].get_marker() == look.marker
+        assert map_legend_to_drawn(ax)[moved[0]].lines[0].get_marker() == look.marker
 
 
 def test_group_plots_draw_on_the_given_axis() -> None:
     figure = Figure(layout="constrained")
     left, right = figure.subplots(1, 2)
-    report = level_of(METHODS, WORDS)
+    report = make_level_of(METHODS, WORDS)
     assert plot_group_miscoverage(report, left) is left
     assert plot_threshold_by_difficulty(report, right) is right
     assert figure.axes == [left, right]
 
 
 def test_group_plots_refuse_unknown_methods_and_empty_figures() -> None:
-    report = level_of(METHODS, WORDS)
+    report = make_level_of(METHODS, WORDS)
     for plot in (plot_group_miscoverage, plot_threshold_by_difficulty):
         with pytest.raises(
             InputError, match=r"unknown method 'ICP'; the report holds conditional, TopK, CFC"
@@ -159,4 +170,4 @@ def test_group_plots_refuse_unknown_methods_and_empty_figures() -> None:
     with pytest.raises(InputError, match=r"nothing to draw: no group has thresholds under TopK"):
         plot_threshold_by_difficulty(report, methods=["TopK"])
     with pytest.raises(InputError, match=r"nothing to draw: no group has thresholds under conditional"):
-        plot_threshold_by_difficulty(level_of(["conditional"]))
+        plot_threshold_by_difficulty(make_level_of(["conditional"]))

@@ -1,4 +1,4 @@
-"""Labels of groups: short, without what all have in common, and never two alike."""
+"""Labels of groups are short and different."""
 
 from __future__ import annotations
 

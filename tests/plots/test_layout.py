@@ -1,4 +1,4 @@
-"""Every label is whole and touches no other, measured with a renderer, in figures as crowded as they get."""
+"""Labels of figures are complete and do not touch, measured with a renderer in crowded figures."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from tests.plots.inputs import (
     ALPHAS,
     HISTOGRAM,
     TWELVE,
-    attainable,
-    bin_words,
-    comparison,
-    evaluated,
-    level_of,
-    policy,
-    trade_off,
+    make_attainable,
+    make_bin_words,
+    make_comparison,
+    make_evaluation,
+    make_level_of,
+    make_policy,
+    make_trade_off,
 )
-from tests.plots.reading import canvas_of, figure_of
+from tests.plots.reading import draw_canvas, get_figure
 
-BINS = bin_words(10)
+BINS = make_bin_words(10)
 LONG = [f"prompts whose subject is 'a name that takes much room, number {place}'" for place in range(10)]
 WIDE = [f"prompts whose subject is 'WMWMWMWMWMWM{place}'" for place in range(10)]
 SMALLEST = 9.0  # points
 
 
 def make_crowded_level(words: list[str]) -> LevelComparison:
-    return level_of(TWELVE, words)
+    return make_level_of(TWELVE, words)
 
 
 @cache
@@ -57,34 +57,38 @@ def draw_bars(*words: str) -> Axes:
 
 
 def make_sweep() -> ComparisonReport:
-    sweep = [level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]
-    return comparison(sweep, RiskCurve(answered=[0.1, 1.0], wrong=[0.1, 0.3]))
+    sweep = [make_level_of(TWELVE, BINS, alpha) for alpha in ALPHAS]
+    return make_comparison(sweep, RiskCurve(answered=[0.1, 1.0], wrong=[0.1, 0.3]))
 
 
 FIGURES: dict[str, Callable[[], Axes]] = {
     "bars, bins": lambda: draw_bars(*BINS),
     "bars, long names": lambda: draw_bars(*LONG),
     "bars, wide names": lambda: plot_group_miscoverage(make_crowded_level(WIDE)),
-    "bars, one method, long names": lambda: plot_group_miscoverage(level_of(["CFC"], LONG)),
-    "bars, thirty groups": lambda: plot_group_miscoverage(level_of(["CFC"], LONG * 3)),
-    "bars, no groups": lambda: plot_group_miscoverage(evaluated()),
+    "bars, one method, long names": lambda: plot_group_miscoverage(make_level_of(["CFC"], LONG)),
+    "bars, thirty groups": lambda: plot_group_miscoverage(make_level_of(["CFC"], LONG * 3)),
+    "bars, no groups": lambda: plot_group_miscoverage(make_evaluation()),
     "thresholds, bins": lambda: plot_threshold_by_difficulty(make_crowded_level(BINS)),
     "thresholds, long names": lambda: plot_threshold_by_difficulty(make_crowded_level(LONG)),
     "by alpha": lambda: plot_by_alpha(make_sweep().sweep, figure="size_stratified_kept_promise"),
     "risk": lambda: plot_selective_risk(make_sweep()),
-    "attainable, bins": lambda: plot_attainable(attainable(["all prompts", *BINS])),
-    "attainable, long names": lambda: plot_attainable(attainable(LONG)),
-    "attainable, thirty groups": lambda: plot_attainable(attainable(LONG * 2)),
+    "attainable, bins": lambda: plot_attainable(make_attainable(["all prompts", *BINS])),
+    "attainable, long names": lambda: plot_attainable(make_attainable(LONG)),
+    "attainable, thirty groups": lambda: plot_attainable(make_attainable(LONG * 2)),
     "scores": lambda: plot_score_histogram(HISTOGRAM),
-    "policies": lambda: plot_certified_policies(policy([trade_off(50, 2, 0.09, 2), trade_off(90, 5, 0.1)])),
+    "policies": lambda: plot_certified_policies(
+        make_policy([make_trade_off(50, 2, 0.09, 2), make_trade_off(90, 5, 0.1)])
+    ),
     "long names of methods": lambda: plot_group_miscoverage(
-        level_of([f"conditional:unique(best_prefix), variant {place} of many" for place in range(12)], BINS)
+        make_level_of(
+            [f"conditional:unique(best_prefix), variant {place} of many" for place in range(12)], BINS
+        )
     ),
 }
 
 
 def list_visible_ticks(axis: Axis) -> list[Text]:
-    """Labels of ticks that are in sight: matplotlib keeps some beyond the ends and never draws them."""
+    """Return visible tick labels; matplotlib keeps some beyond the ends that it never draws."""
     low, high = sorted(axis.get_view_interval())
     ticks = zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True)
     return [label for place, label in ticks if low <= place <= high]
@@ -98,8 +102,8 @@ def list_texts(ax: Axes) -> list[Text]:
 
 
 def lay_out(ax: Axes) -> Any:
-    """The renderer of a figure after its layout."""
-    return canvas_of(figure_of(ax)).get_renderer()
+    """Lay out a figure and return its renderer."""
+    return draw_canvas(get_figure(ax)).get_renderer()
 
 
 def find_clipped(ax: Axes, renderer: Any) -> list[str]:
@@ -114,7 +118,7 @@ def find_clipped(ax: Axes, renderer: Any) -> list[str]:
 
 
 def find_touching(texts: list[Text], renderer: Any) -> list[tuple[str, str]]:
-    """Neighbours among labels that touch: turned ones are parallel strips through their ticks."""
+    """Return neighbouring labels that touch; rotated ones are parallel strips through their ticks."""
     found = []
     for one, other in pairwise(texts):
         first, second = (text.get_window_extent(renderer) for text in (one, other))
@@ -169,7 +173,7 @@ def test_tick_labels_are_flat_if_they_fit_and_slanted_otherwise() -> None:
 @pytest.mark.parametrize("layout", ["constrained", None])
 def test_tick_labels_fit_a_given_axis(layout: Any) -> None:
     figure = Figure(figsize=(5.0, 4.0), layout=layout)
-    ax = plot_group_miscoverage(level_of(["CFC", "ICP"], LONG), figure.subplots())
+    ax = plot_group_miscoverage(make_level_of(["CFC", "ICP"], LONG), figure.subplots())
     assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
@@ -181,24 +185,26 @@ def test_slanted_tick_labels_do_not_narrow_the_axis() -> None:
 
 def test_tick_labels_leave_room_for_the_legend() -> None:
     figure = Figure(figsize=(4.5, 4.0), layout="constrained")
-    report = level_of(["a method with a long name of its own"], ["biology", "history", "physics", "grammar"])
+    report = make_level_of(
+        ["a method with a long name of its own"], ["biology", "history", "physics", "grammar"]
+    )
     ax = plot_group_miscoverage(report, figure.subplots())
     assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
 def test_tick_labels_are_upright_if_slanted_ones_would_touch() -> None:
     figure = Figure(figsize=(6.5, 5.0), layout="constrained")
-    ax = plot_group_miscoverage(level_of(["CFC"], LONG * 2), figure.subplots())
+    ax = plot_group_miscoverage(make_level_of(["CFC"], LONG * 2), figure.subplots())
     assert {text.get_rotation() for text in ax.get_xticklabels()} == {90.0}
     assert find_touching(list_visible_ticks(ax.xaxis), lay_out(ax)) == []
 
 
 def test_control_layout_checks_find_clipped_and_touching_labels() -> None:
-    ax = plot_group_miscoverage(level_of(["CFC"], LONG))
+    ax = plot_group_miscoverage(make_level_of(["CFC"], LONG))
     ax.set_xticks(range(10), LONG, rotation=0.0)
     assert len(find_touching(list_visible_ticks(ax.xaxis), lay_out(ax))) == 9
     ax.set_xticks(range(10), LONG, rotation=2.0)
     assert len(find_touching(list_visible_ticks(ax.xaxis), lay_out(ax))) == 9
-    figure_of(ax).set_layout_engine("none")
+    get_figure(ax).set_layout_engine("none")
     ax.set_position((0.0, 0.0, 1.0, 1.0))
     assert len(find_clipped(ax, lay_out(ax))) > 12

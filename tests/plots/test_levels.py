@@ -1,4 +1,4 @@
-"""Figures against alpha: what is drawn is the sweep."""
+"""Plots against alpha show the sweep."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import pytest
 from langchain_cfc.errors import InputError
 from langchain_cfc.report.drawing import assign_styles
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage
-from tests.plots.inputs import compared_method, comparison, level, level_of
-from tests.plots.reading import by_name, containers, data, error_bars, lines, named
+from tests.plots.inputs import make_comparison, make_level, make_level_of, make_method
+from tests.plots.reading import containers, data, error_bars, lines, map_legend_to_drawn, read_legend
 
 METHODS = ["conditional", "marginal"]
 # Not in order, as someone may have asked for them.
-REPORT = comparison([level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.05, 0.1)])
+REPORT = make_comparison([make_level_of(METHODS, alpha=alpha) for alpha in (0.2, 0.05, 0.1)])
 
 
 @pytest.mark.parametrize("figure", ["mean_distinct_answers", "mean_set_size", "selective_accuracy"])
 def test_plot_by_alpha_draws_means_with_sd(figure: str) -> None:
     ax = plot_by_alpha(REPORT.sweep, figure=figure)
-    for name, points in by_name(ax).items():
+    for name, points in map_legend_to_drawn(ax).items():
         spreads = {one.alpha: one.methods[name].figures[figure] for one in REPORT.sweep}
         assert data(points.lines[0]) == ([0.05, 0.1, 0.2], [spreads[a].mean for a in (0.05, 0.1, 0.2)])
         ends = [(spreads[a].mean - spreads[a].sd, spreads[a].mean + spreads[a].sd) for a in (0.05, 0.1, 0.2)]
@@ -26,13 +26,13 @@ def test_plot_by_alpha_draws_means_with_sd(figure: str) -> None:
         look = assign_styles(METHODS)[name]
         assert (points.lines[0].get_color(), points.lines[0].get_marker()) == (look.colour, look.marker)
     # No target for these.
-    assert named(ax) == METHODS
+    assert read_legend(ax) == METHODS
 
 
 @pytest.mark.parametrize("figure", ["kept_promise", "coverage", "worst_group_coverage"])
 def test_plot_by_alpha_draws_the_target_of_coverage(figure: str) -> None:
     ax = plot_by_alpha(REPORT.sweep, figure=figure)
-    assert named(ax) == ["target 1 - alpha", *METHODS]
+    assert read_legend(ax) == ["target 1 - alpha", *METHODS]
     (target,) = [line for line in lines(ax) if line.get_linestyle() == "--" and line.get_marker() == ""]
     across, up = data(target)
     assert across == pytest.approx([0.04, 0.21])
@@ -48,14 +48,14 @@ def test_plot_by_alpha_formats_shares_as_percentages() -> None:
 
 
 def test_plot_by_alpha_accepts_a_single_level() -> None:
-    ax = plot_by_alpha(comparison([level_of(METHODS)]).sweep)
+    ax = plot_by_alpha(make_comparison([make_level_of(METHODS)]).sweep)
     assert len(data(lines(ax)[-1])[0]) == 2  # the target is a line still
 
 
 def test_plot_by_alpha_leaves_out_methods_without_the_figure() -> None:
-    methods = {"CFC": compared_method(0.1), "ICP": compared_method(0.1, without=["selective_accuracy"])}
-    some = comparison([level(methods)])
-    assert named(plot_by_alpha(some.sweep, figure="selective_accuracy")) == ["CFC"]
+    methods = {"CFC": make_method(0.1), "ICP": make_method(0.1, without=["selective_accuracy"])}
+    some = make_comparison([make_level(methods)])
+    assert read_legend(plot_by_alpha(some.sweep, figure="selective_accuracy")) == ["CFC"]
     with pytest.raises(
         InputError, match=r"no method has the figure 'selective_accuracy'; there are kept_promise, "
     ):
@@ -67,29 +67,31 @@ def test_plot_by_alpha_leaves_out_methods_without_the_figure() -> None:
 
 
 def test_plot_by_alpha_labels_unknown_figures_by_their_key() -> None:
-    method = compared_method(0.1)
+    method = make_method(0.1)
     method.figures["price_$_or_$"] = method.figures["coverage"]
     assert (
-        plot_by_alpha(comparison([level({"CFC": method})]).sweep, figure="price_$_or_$")
+        plot_by_alpha(make_comparison([make_level({"CFC": method})]).sweep, figure="price_$_or_$")
         .get_ylabel()
         .startswith("price $ or $")
     )
 
 
 def test_legend_marks_methods_that_do_not_aim_at_the_target() -> None:
-    methods = {"CFC": compared_method(0.1), "back-off": compared_method(0.1, aims_at_coverage=False)}
-    some = comparison([level(methods)])
+    methods = {"CFC": make_method(0.1), "back-off": make_method(0.1, aims_at_coverage=False)}
+    some = make_comparison([make_level(methods)])
     says = ["CFC", "back-off (aims at\nsomething else)"]
-    assert named(plot_by_alpha(some.sweep)) == ["target 1 - alpha", *says]
-    assert named(plot_group_miscoverage(some)) == ["target 0.1", *says]
-    assert named(plot_by_alpha(some.sweep, figure="mean_set_size")) == list(methods)
+    assert read_legend(plot_by_alpha(some.sweep)) == ["target 1 - alpha", *says]
+    assert read_legend(plot_group_miscoverage(some)) == ["target 0.1", *says]
+    assert read_legend(plot_by_alpha(some.sweep, figure="mean_set_size")) == list(methods)
 
 
 def test_plot_by_alpha_shows_coinciding_methods_by_marker_size() -> None:
     # One figure for all: what is drawn later is smaller, down to a size that can still be told.
-    same = compared_method(0.1)
+    same = make_method(0.1)
     for count in (1, 2, 16):
-        ax = plot_by_alpha(comparison([level({f"method {place}": same for place in range(count)})]).sweep)
+        ax = plot_by_alpha(
+            make_comparison([make_level({f"method {place}": same for place in range(count)})]).sweep
+        )
         sizes = [points.lines[0].get_markersize() for points in containers(ax)]
         assert sizes == sorted(sizes, reverse=True)
         assert len(set(sizes)) == count

@@ -1,4 +1,4 @@
-"""Scores and attainable coverage: what is drawn is the data."""
+"""Plots of scores and attainable coverage show the data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from matplotlib.patches import StepPatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.comparison_report import AttainableComparison, Histogram, Spread
 from langchain_cfc.report.plots import plot_attainable, plot_score_histogram
-from tests.plots.inputs import HISTOGRAM, attainable
-from tests.plots.reading import containers, data, lines, named
+from tests.plots.inputs import HISTOGRAM, make_attainable
+from tests.plots.reading import containers, data, lines, read_legend
 
 
 def list_step_patches(ax: Axes) -> list[Any]:
@@ -20,7 +20,7 @@ def list_step_patches(ax: Axes) -> list[Any]:
 
 
 def read_interval(spread: Spread) -> tuple[float, float]:
-    """The interval."""
+    """Return the interval, which must be known."""
     assert spread.interval is not None
     return spread.interval
 
@@ -31,7 +31,7 @@ def test_plot_score_histogram_draws_both_labels_visibly() -> None:
     for drawn, counts in ((correct, HISTOGRAM.correct), (wrong, HISTOGRAM.wrong)):
         assert list(drawn.get_data().values) == counts
         assert list(drawn.get_data().edges) == HISTOGRAM.edges
-    assert named(ax) == ["correct", "wrong"]
+    assert read_legend(ax) == ["correct", "wrong"]
     assert (correct.get_fill(), wrong.get_fill()) == (True, False)
     assert wrong.get_hatch()
 
@@ -43,12 +43,12 @@ def test_plot_score_histogram_refuses_an_empty_histogram() -> None:
 
 
 def test_plot_attainable_draws_points_with_intervals() -> None:
-    groups = attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
+    groups = make_attainable(["all prompts", "mean score: 1 of 2", "mean score: 2 of 2"])
     ax = plot_attainable(groups)
     (diagonal,) = [line for line in lines(ax) if line.get_linestyle() == "--"]
     assert data(diagonal) == (list(ax.get_xlim()), list(ax.get_ylim()))
     assert ax.get_xlim() == ax.get_ylim()
-    names = named(ax)
+    names = read_legend(ax)
     assert names == ["as predicted", "all prompts", "1 of 2", "2 of 2"]
     for group, points in zip(groups, containers(ax), strict=True):
         centre, (across, up) = points.lines[0], points.lines[2]

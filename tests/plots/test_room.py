@@ -1,4 +1,4 @@
-"""What drawing leaves alone: the interpreter's start, matplotlib's state, and who has not installed it."""
+"""Drawing imports matplotlib late, never pyplot, and names the missing extra."""
 
 from __future__ import annotations
 

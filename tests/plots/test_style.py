@@ -1,4 +1,4 @@
-"""Styles: a method looks the same everywhere, and anyone can tell methods apart, on grey paper too."""
+"""Styles of methods are stable and can be told apart, also without colour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from langchain_cfc.report.drawing import (
     assign_styles,
     select_methods,
 )
-from tests.plots.reading import canvas_of
+from tests.plots.reading import draw_canvas
 
 # Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
 # deficiency", at full severity, on linear RGB.
@@ -98,11 +98,11 @@ def draw_grey(hatch: str = "", marker: str = "", shift: float = 0.0) -> FloatArr
         ax.plot([0.5], [0.5], marker=marker, markersize=36.0, color="grey")
     else:
         ax.fill_between([-1.0, 3.0], -1.0, 3.0, facecolor="grey", edgecolor="black", hatch=hatch)
-    return np.asarray(canvas_of(figure).buffer_rgba())[:, :, 0] / 255.0
+    return np.asarray(draw_canvas(figure).buffer_rgba())[:, :, 0] / 255.0
 
 
 def compute_texture(hatch: str, shift: float = 0.0) -> FloatArray:
-    """What a hatch looks like wherever it begins: the size of its waves."""
+    """Return the Fourier amplitudes of a hatch, which do not depend on where it begins."""
     picture = draw_grey(hatch, shift=shift)
     return np.asarray(np.abs(np.fft.fft2(picture - picture.mean())) / picture.size)
 

@@ -1,4 +1,4 @@
-"""A figure on a page: legible in light and dark, without clashes, without anything from outside."""
+"""`to_svg`: legible in light and dark, self-contained, and without clashing ids."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.report.drawing import to_svg
 from langchain_cfc.report.plots import plot_by_alpha, plot_group_miscoverage, plot_score_histogram
 from tests.lengths import mostly_long
-from tests.plots.inputs import HISTOGRAM, bin_words, comparison, level_of
-from tests.plots.reading import as_matplotlib_writes, parsed
+from tests.plots.inputs import HISTOGRAM, make_bin_words, make_comparison, make_level_of
+from tests.plots.reading import parse_svg, write_matplotlib_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def draw_bars() -> Axes:
-    return plot_group_miscoverage(level_of(["conditional", "marginal", "CFC"], bin_words(4)))
+    return plot_group_miscoverage(make_level_of(["conditional", "marginal", "CFC"], make_bin_words(4)))
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +31,18 @@ def bars() -> Axes:
 
 @pytest.fixture(scope="module")
 def svg(bars: Axes) -> str:
-    """They as a page shows them."""
+    """The bars as a page shows them."""
     return to_svg(bars, title="bars")
 
 
 @pytest.fixture(scope="module")
 def plain(bars: Axes) -> str:
-    """The negative control: they as matplotlib writes them."""
-    return as_matplotlib_writes(bars)
+    """The negative control: the bars as matplotlib writes them."""
+    return write_matplotlib_svg(bars)
 
 
 def list_ids(text: str) -> list[str]:
-    return [part.attrib["id"] for part in parsed(text).iter() if "id" in part.attrib]
+    return [part.attrib["id"] for part in parse_svg(text).iter() if "id" in part.attrib]
 
 
 def list_references(text: str) -> set[str]:
@@ -51,7 +51,7 @@ def list_references(text: str) -> set[str]:
 
 def test_to_svg_returns_one_element_with_a_title(bars: Axes) -> None:
     text = to_svg(bars, title='Promise "kept" & <broken>')
-    root = parsed(text)
+    root = parse_svg(text)
     assert root.tag == f"{SVG}svg"
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == 'Promise "kept" & <broken>'
@@ -62,14 +62,14 @@ def test_to_svg_returns_one_element_with_a_title(bars: Axes) -> None:
 
 
 def test_to_svg_keeps_text_as_text(svg: str) -> None:
-    root = parsed(svg)
+    root = parse_svg(svg)
     said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
     for label in ("target 0.1", "conditional", "CFC", "mean score"):
         assert any(label in text for text in said)
 
 
 def test_to_svg_replaces_black_and_white(svg: str, plain: str) -> None:
-    root = parsed(svg)
+    root = parse_svg(svg)
     colours = set(re.findall(r"#[0-9a-fA-F]{6}\b(?!\))", re.sub(r"url\(#[^)]*\)", "", svg)))
     assert {"#0072b2", "#e69f00"} <= colours
     assert not {"#000000", "#ffffff"} & colours
@@ -85,7 +85,7 @@ def test_to_svg_replaces_black_and_white(svg: str, plain: str) -> None:
 def test_to_svg_loads_nothing_and_contains_no_style_sheet(svg: str, plain: str) -> None:
     assert re.findall(r"https?://[^\"]*", svg) == ["http://www.w3.org/2000/svg"]
     assert not {"style", "metadata", "script", "image"} & {
-        part.tag.removeprefix(SVG) for part in parsed(svg).iter()
+        part.tag.removeprefix(SVG) for part in parse_svg(svg).iter()
     }
     assert "<style" in plain
     assert "dc:date" in plain
@@ -111,7 +111,7 @@ def test_to_svg_ids_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str
     for text in texts:
         assert list_references(text)
         assert list_references(text) <= set(list_ids(text))
-    theirs = list_ids(plain) + list_ids(as_matplotlib_writes(plot_score_histogram(HISTOGRAM)))
+    theirs = list_ids(plain) + list_ids(write_matplotlib_svg(plot_score_histogram(HISTOGRAM)))
     assert len(theirs) > len(set(theirs))
 
 
@@ -121,11 +121,11 @@ def test_to_svg_ids_of_two_figures_do_not_clash(bars: Axes, svg: str, plain: str
     quick=3,
 )
 def test_to_svg_shows_any_name_unchanged(name: str) -> None:
-    report = level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
+    report = make_level_of([name, "CFC"], [f"prompts whose topic is '{name}'", "prompts whose topic is 'b'"])
     shown = " ".join("".join(sign if sign.isprintable() else " " for sign in name).split())
-    of_groups, by_alpha = plot_group_miscoverage(report), plot_by_alpha(comparison([report]).sweep)
+    of_groups, by_alpha = plot_group_miscoverage(report), plot_by_alpha(make_comparison([report]).sweep)
     for ax, said_too in ((of_groups, shown), (by_alpha, "alpha")):
-        root = parsed(to_svg(ax, title=name))
+        root = parse_svg(to_svg(ax, title=name))
         said = ["".join(part.itertext()) for part in root.iter(f"{SVG}text")]
         assert shown in said
         assert said_too in said
@@ -134,12 +134,12 @@ def test_to_svg_shows_any_name_unchanged(name: str) -> None:
 
 def test_to_svg_keeps_letters_that_the_font_lacks() -> None:
     ax = plot_group_miscoverage(
-        level_of(["CFC"], ["prompts whose topic is '数学'", "prompts whose topic is 'b'"])
+        make_level_of(["CFC"], ["prompts whose topic is '数学'", "prompts whose topic is 'b'"])
     )
     assert "数学" in to_svg(ax, title="数学")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        as_matplotlib_writes(ax)
+        write_matplotlib_svg(ax)
     assert any("Glyph" in str(one.message) for one in caught)
 
 
@@ -169,5 +169,5 @@ def test_to_svg_leaves_matplotlib_settings_unchanged() -> None:
 def test_to_svg_keeps_images_inside_a_figure() -> None:
     ax = plot_score_histogram(HISTOGRAM)
     ax.imshow([[0.0, 1.0]], extent=(0.0, 1.0, 0.0, 1.0))
-    (picture,) = parsed(to_svg(ax, title="a picture")).iter(f"{SVG}image")
+    (picture,) = parse_svg(to_svg(ax, title="a picture")).iter(f"{SVG}image")
     assert picture.attrib["href"].startswith("data:image/png;base64,")

@@ -1,4 +1,4 @@
-"""A real browser, and what is looked for in a page: each function returns what it finds wrong."""
+"""A real browser, and checks of a page: each function returns what it finds wrong."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def running() -> Iterator[Browser]:
 
 
 class Visit:
-    """A page, and whatever it says or asks for."""
+    """A page, with its console messages and requests."""
 
     def __init__(self, page: Page, path: Path) -> None:
         self.page = page
@@ -78,7 +78,7 @@ def visit(browser: Browser, path: Path, *, width: int = 1280, **options: Any) ->
 
 
 def views(page: Page) -> Iterator[bytes]:
-    """Pictures of a page from top to bottom, as large as the window; what moves to and fro stands still."""
+    """Screenshots of a page from top to bottom, as large as the window, without animations."""
     height = page.viewport_size["height"] if page.viewport_size else 0
     for top in range(0, int(page.evaluate("() => document.documentElement.scrollHeight")), height):
         page.evaluate("top => window.scrollTo({ top, behavior: 'instant' })", top)
@@ -86,7 +86,7 @@ def views(page: Page) -> Iterator[bytes]:
 
 
 def overflowing(page: Page) -> list[str]:
-    """Elements that stick out of the viewport, but for what scrolls in a box of its own."""
+    """Elements that reach beyond the viewport, except inside boxes that scroll."""
     return _strings(
         page,
         """() => {
@@ -109,7 +109,7 @@ def overflowing(page: Page) -> list[str]:
 
 
 def cut_off(page: Page) -> list[str]:
-    """Boxes whose content is wider than they are: on paper nobody scrolls."""
+    """Boxes whose content is wider than they are, which would be cut off on paper."""
     return _strings(
         page,
         """() => [...document.querySelectorAll('.scroll, table, pre, blockquote')]
@@ -119,7 +119,7 @@ def cut_off(page: Page) -> list[str]:
 
 
 def repeated_ids(page: Page) -> list[str]:
-    """Ids that come twice."""
+    """Ids that occur twice."""
     return _strings(
         page,
         """() => {
@@ -130,7 +130,7 @@ def repeated_ids(page: Page) -> list[str]:
 
 
 def misplaced_headings(page: Page) -> list[str]:
-    """Headings out of order: not one h1 at the start, or a level left out."""
+    """Headings out of order: no single h1 at the start, or a skipped level."""
     levels = page.evaluate(
         "() => [...document.querySelectorAll('h1, h2, h3, h4, h5, h6')].map(one => +one.tagName[1])"
     )
@@ -139,7 +139,7 @@ def misplaced_headings(page: Page) -> list[str]:
 
 
 def unseen_pictures(page: Page) -> list[str]:
-    """Pictures without a size, or without a name for those who cannot see them."""
+    """Pictures without a size or without a text alternative."""
     return _strings(
         page,
         """() => [...document.querySelectorAll('img, svg')].filter(one => {

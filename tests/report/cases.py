@@ -1,4 +1,4 @@
-"""Records that want to break a page, and the reports that the tests look at."""
+"""Hostile records, and the reports that tests look at."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = (
 TOPICS = HOSTILE[:3]
 
 
-def hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[PromptRecord]:
+def make_hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[PromptRecord]:
     """Prompts of `n` candidates, harder by topic, whose every text is hostile."""
     rng = np.random.default_rng(seed)
     records = []
@@ -58,7 +58,7 @@ def hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[PromptRe
     return records
 
 
-def hostile_answers(size: int = 300, n: int = 5, seed: int = 0) -> list[ClaimsRecord]:
+def make_hostile_answers(size: int = 300, n: int = 5, seed: int = 0) -> list[ClaimsRecord]:
     """Answers of `n` claims, less often supported by topic, whose every text is hostile."""
     rng = np.random.default_rng(seed)
     records = []
@@ -97,14 +97,14 @@ def make_prompt(
 
 @dataclass(frozen=True)
 class Case:
-    """An artifact with what was seen of it."""
+    """An artifact with its evaluation and hardest prompts."""
 
     artifact: CalibrationArtifact
     evaluation: EvaluationReport
     hardest: HardestPrompts
 
 
-def case(records: Sequence[LabelledRecord], *, show_text: bool = True, **options: Any) -> Case:
+def make_case(records: Sequence[LabelledRecord], *, show_text: bool = True, **options: Any) -> Case:
     """Calibrate on a part of records and evaluate on the rest."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)  # the page itself says which groups
@@ -118,7 +118,7 @@ def case(records: Sequence[LabelledRecord], *, show_text: bool = True, **options
     )
 
 
-def widened(comparison: ComparisonReport) -> ComparisonReport:
+def widen_comparison(comparison: ComparisonReport) -> ComparisonReport:
     """The same with three times as many methods, and eight levels."""
     methods = {f"{name} {copy}": one for copy in range(3) for name, one in comparison.methods.items()}
     level = comparison.sweep[0].model_copy(update={"methods": methods})

@@ -1,4 +1,4 @@
-"""Reports, made once."""
+"""Reports that tests share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from langchain_cfc.demo import ALPHA, FEATURES, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.experiments import ComparisonReport, compare
-from tests.report.cases import Case, case, hostile_answers, hostile_records
+from tests.report.cases import Case, make_case, make_hostile_answers, make_hostile_records
 
 HOSTILE_FEATURES = "mean_score + group(topic)"
 
@@ -15,7 +15,7 @@ HOSTILE_FEATURES = "mean_score + group(topic)"
 def facts() -> Case:
     """The recording that ships, as the demo calibrates it."""
     source = load_recording()
-    return case(
+    return make_case(
         list(source),
         alpha=ALPHA,
         features=FEATURES,
@@ -29,7 +29,7 @@ def facts() -> Case:
 def bot() -> Case:
     """The same with a certified policy."""
     source = load_recording()
-    return case(
+    return make_case(
         list(source),
         alpha=["0.2", "0.3"],
         features="mean_score",
@@ -41,21 +41,21 @@ def bot() -> Case:
 
 @pytest.fixture(scope="session")
 def hostile() -> Case:
-    """An artifact of records that want to break the page."""
-    return case(hostile_records(), features=HOSTILE_FEATURES)
+    """An artifact of hostile records."""
+    return make_case(make_hostile_records(), features=HOSTILE_FEATURES)
 
 
 @pytest.fixture(scope="session")
 def claims() -> Case:
-    """An artifact of claims that want to break the page."""
-    return case(hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
+    """An artifact of hostile claims."""
+    return make_case(make_hostile_answers(), unit="claims", at_most=1, features=HOSTILE_FEATURES)
 
 
 @pytest.fixture(scope="session")
 def comparison() -> ComparisonReport:
     """Methods compared on such records."""
     return compare(
-        hostile_records(),
+        make_hostile_records(),
         alpha=[0.3, 0.4],
         methods=["conditional", "marginal", "ICP", "CFC", "back-off"],
         features=HOSTILE_FEATURES,

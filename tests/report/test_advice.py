@@ -1,4 +1,4 @@
-"""The advice of a report recalibrates as its artifact was asked for, on none of the prompts that tested it.
+"""Commands that a report advises keep the options of its artifact, and its test prompts apart.
 
 Options are the fields of `CalibrationConfig`: a new one fails here until it has a case.
 """
@@ -111,7 +111,7 @@ def calibrate_records(records: Path, **options: Any) -> CalibrationArtifact:
 
 
 def make_situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
-    """What a report on the held-out part of the records sees, with changes."""
+    """Return the situation of a report on the held-out part of the records, with changes."""
     report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
     sources = Sources(str(records.with_name("artifact.json")), (str(records),))
     return replace(Situation.from_evaluation(artifact, report, sources), **changes)
@@ -123,7 +123,7 @@ def find_advice(seen: Situation, title: str) -> Recommendation:
 
 
 def run_advice(step: Recommendation) -> CalibrationArtifact:
-    """The artifact that the command of a step writes, by the command line itself."""
+    """Run the command of a step and return the artifact that it writes."""
     words = shlex.split(step.command)
     assert words[:2] == ["langchain-cfc", "calibrate"]
     ran = run(*words[1:])
@@ -216,7 +216,7 @@ class Stop(Exception):  # noqa: N818 - nothing went wrong
 
 
 def parse_command(command: str, records: Path) -> CalibrationConfig:
-    """The options that the command line hands to `calibrate`."""
+    """Return the options that the command line passes to `calibrate`."""
     asked: dict[str, Any] = {}
 
     def keep(_: object, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The page in a real browser. Each check is also shown a page that must fail it."""
+"""The report page in a real browser; each check is also shown a page that must fail it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.report import write_report
 from tests.report import browser as look
-from tests.report.cases import Case, widened
+from tests.report.cases import Case, widen_comparison
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -50,7 +50,7 @@ def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         shown: dict[str, Any] = {}
         if kind in {"hostile", "comparison", "wide"}:
             comparison: ComparisonReport = request.getfixturevalue("comparison")
-            shown["comparison"] = widened(comparison) if kind == "wide" else comparison
+            shown["comparison"] = widen_comparison(comparison) if kind == "wide" else comparison
         if kind in {"facts", "claims", "bot", "hostile"}:
             one: Case = request.getfixturevalue(kind)
             shown |= {"artifact": one.artifact, "evaluation": one.evaluation, "hardest": one.hardest}

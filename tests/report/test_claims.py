@@ -1,4 +1,4 @@
-"""The page of an artifact that keeps the claims of long answers."""
+"""The report page of an artifact for claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from langchain_cfc.records import Claim, ClaimsRecord
 from langchain_cfc.report import Sources, find_hardest_prompts, render_report
 from langchain_cfc.report.hardest import MARKED_LENGTH, MOST_ANSWERS, MarkedText
 from tests.cli.running import run
-from tests.report.cases import Case, case, hostile_answers
+from tests.report.cases import Case, make_case, make_hostile_answers
 from tests.report.test_page import Reader, read_page
 
 RECORDS = Path(__file__).parents[2] / "examples/long_answers/records.jsonl.gz"
@@ -46,7 +46,7 @@ def render(one: Case) -> str:
 @pytest.fixture(scope="module")
 def long_answers() -> Case:
     source = read_records(RECORDS)
-    return case(
+    return make_case(
         list(source.claims()),
         unit="claims",
         at_most=1,
@@ -142,7 +142,7 @@ def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
 
 def test_claims_page_shows_kept_claims_by_stated_level(tmp_path: Path) -> None:
     source = read_records(RECORDS)
-    made = case(
+    made = make_case(
         list(source.claims()), unit="claims", alpha="0.2", features="1", adaptive_alpha=True, show_text=False
     )
     levels = made.evaluation.methods["conditional"].stated_levels
@@ -178,7 +178,7 @@ def test_claims_page_shows_hostile_claims_as_text_and_marks_them(claims: Case) -
 
 
 def test_hardest_claims_are_marked_as_decided(claims: Case) -> None:
-    records = {one.id: one for one in hostile_answers()}
+    records = {one.id: one for one in make_hostile_answers()}
     assert {one.outcome for one in claims.hardest.prompts} >= {"missed"}
     for prompt in claims.hardest.prompts:
         record = records[prompt.id]
@@ -228,9 +228,9 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
         one.model_copy(
             update={"id": f"new {one.id}", "metadata": {"topic": "unknown"} if row < 6 else one.metadata}
         )
-        for row, one in enumerate(hostile_answers(60, seed=1))
+        for row, one in enumerate(make_hostile_answers(60, seed=1))
     ]
-    made = calibrate(hostile_answers(), unit="claims", alpha="0.3", features="group(topic)")
+    made = calibrate(make_hostile_answers(), unit="claims", alpha="0.3", features="group(topic)")
     seen, table = evaluate(made, records), tabulate_draws(made, records)
     found = find_hardest_prompts(made, table, most=60)
     flagged = [one for one in found.prompts if one.outcome == "flagged"]
@@ -244,7 +244,9 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
 
 def test_claims_page_of_one_threshold_makes_no_comparison() -> None:
     source = read_records(RECORDS)
-    made = case(list(source.claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal")
+    made = make_case(
+        list(source.claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal"
+    )
     text = read_page(made).text
     assert "What is left of the answers to the test prompts." in text
     assert "one threshold" not in text.replace("One threshold for all (marginal)", "")
@@ -303,7 +305,7 @@ def test_claims_page_contains_no_claim_without_show_text(long_answers: Case, tmp
 
 
 def read_text(page: str) -> str:
-    """What the page says outside the words that it explains."""
+    """Return the text of a page without its glossary."""
     return Reader(page).text.rpartition("Words on this page")[0]
 
 
@@ -329,7 +331,7 @@ def test_comparison_page_of_claims_uses_the_words_of_claims() -> None:
 
 def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     source = read_records(RECORDS)
-    one = case(
+    one = make_case(
         list(source.claims()),
         unit="claims",
         max_wrong_rate="0.2",

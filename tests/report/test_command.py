@@ -18,7 +18,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.records import Provenance, tabulate, write_records
 from tests.cli.running import run as run_command
 from tests.recordings import list_facts
-from tests.report.cases import Case, case, make_prompt
+from tests.report.cases import Case, make_case, make_prompt
 
 
 def run(*arguments: str | Path) -> Result:
@@ -64,7 +64,7 @@ def test_report_command_writes_the_page_and_prints_the_evaluation(
 def test_report_command_shows_texts_and_a_comparison_on_request(tmp_path: Path) -> None:
     artifact, records, out = (tmp_path / name for name in ("artifact.json", "few.jsonl", "page.html"))
     few = list_facts()[:300]
-    case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
+    make_case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
     write_records(records, few)
     ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
     assert ran.exit_code == 0, ran.stderr
@@ -78,7 +78,7 @@ def test_report_command_shows_texts_and_a_comparison_on_request(tmp_path: Path) 
 def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
     good = [make_prompt(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
-    case(good, alpha=0.2, features="1").artifact.save(path)
+    make_case(good, alpha=0.2, features="1").artifact.save(path)
     bad = [make_prompt(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
     write_records(tmp_path / "bad.jsonl", bad)
     ran = run(path, tmp_path / "bad.jsonl", "-o", out)
@@ -102,7 +102,7 @@ def test_report_command_notes_records_of_another_model(artifact: Path, tmp_path:
 
 def test_report_command_states_the_mean_number_of_draws(records: Path, tmp_path: Path) -> None:
     path, out = tmp_path / "artifact.json", tmp_path / "page.html"
-    made = case(
+    made = make_case(
         list_facts(),
         alpha="0.3",
         features="1",

@@ -1,4 +1,4 @@
-"""Each rule where it has something to say, and where it has not."""
+"""Each recommendation rule, in a situation where it applies and in one where it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the page says, read as text, and that hostile text stays text."""
+"""The text of the report page; hostile text stays text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.guarantee import NOT_PROMISED, format_bound
 from langchain_cfc.records import tabulate
 from langchain_cfc.report import HardestPrompts, Sources, render_report, write_report
-from tests.plots.inputs import comparison as compare_levels
-from tests.plots.inputs import level_of
+from tests.plots.inputs import make_comparison, make_level_of
 from tests.recordings import list_facts
-from tests.report.cases import HOSTILE, Case, case, hostile_records, widened
+from tests.report.cases import HOSTILE, Case, make_case, make_hostile_records, widen_comparison
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -74,13 +73,13 @@ def facts_page(facts: Case) -> Reader:
 
 @pytest.fixture(scope="module")
 def marginal() -> Case:
-    return case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
+    return make_case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
 
 
 @pytest.fixture(scope="module")
 def small() -> ComparisonReport:
     """A comparison that is drawn at once."""
-    return compare_levels([level_of(["CFC"])])
+    return make_comparison([make_level_of(["CFC"])])
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +201,7 @@ def test_report_page_cuts_long_texts(hostile_html: str) -> None:
 
 def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, facts_page: Reader) -> None:
     records = {record.id: record for record in list_facts()}
-    hidden = case(
+    hidden = make_case(
         list(records.values()),
         show_text=False,
         alpha="0.2",
@@ -237,7 +236,7 @@ def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
 
 
 def test_report_page_of_the_learned_rule_states_no_guarantee() -> None:
-    learned = case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
+    learned = make_case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
     read = read_page(learned)
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so there is no promise to check" in read.text
@@ -261,7 +260,7 @@ def test_report_page_of_one_threshold_makes_no_comparison(marginal: Case) -> Non
 
 def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
     records = list_facts()[:500]
-    artifact = case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
+    artifact = make_case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
     certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
     certificate = certified.guarantee().certificate
     assert certificate is not None
@@ -386,7 +385,7 @@ def test_write_report_refuses_another_file_before_drawing(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_report_page_splits_wide_tables_for_paper(comparison: ComparisonReport) -> None:
-    wide = widened(comparison)
+    wide = widen_comparison(comparison)
     html = render_report(comparison=wide)
     read = Reader(html)
     for piece in range(1, 4):
@@ -400,6 +399,6 @@ def test_report_page_splits_wide_tables_for_paper(comparison: ComparisonReport) 
 
 
 def test_control_hostile_records_contain_every_hostile_text() -> None:
-    records = hostile_records(24)
+    records = make_hostile_records(24)
     written = "".join(candidate.text or "" for record in records for candidate in record.candidates)
     assert all(text in written for text in HOSTILE)

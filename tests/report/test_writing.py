@@ -6,14 +6,14 @@ import pytest
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.report import check_report, write_report
-from tests.report.cases import Case, case, make_prompt
+from tests.report.cases import Case, make_case, make_prompt
 
 
 @pytest.fixture(scope="module")
 def small() -> Case:
     """An artifact whose page is drawn at once."""
     prompts = [make_prompt(f"{k}", (k / 100, "yes", True), (0.9, "no", False)) for k in range(50)]
-    return case(prompts, features="1")
+    return make_case(prompts, features="1")
 
 
 def test_write_report_overwrites_reports_only(small: Case, tmp_path: Path) -> None:
