@@ -20,6 +20,12 @@ class Ran(NamedTuple):
     def data(self) -> Any:
         return json.loads(self.out)
 
+    def assert_refused(self, *words: str) -> None:
+        """Check that the command ended with exit code 2 and an error that holds these words."""
+        assert self.code == 2, self
+        for one in words:
+            assert one in " ".join(self.err.split()), self
+
 
 def run(*arguments: str | Path) -> Ran:
     result = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])

@@ -105,9 +105,7 @@ def test_agreement_accepts_records_in_several_files(records: Path, sheet: Path, 
         write_records(tmp_path / f"{name}.jsonl", part)
     ran = run("agreement", tmp_path / "a.jsonl", tmp_path / "b.jsonl", sheet, "--json")
     assert ran.data == run("agreement", records, sheet, "--json").data
-    ran = run("agreement", tmp_path / "a.jsonl", sheet)
-    assert ran.code == 2
-    assert "is in none of the records" in join_words(ran.err)
+    run("agreement", tmp_path / "a.jsonl", sheet).assert_refused("is in none of the records")
 
 
 def test_agreement_reads_promised_coverage_from_an_artifact(
@@ -121,23 +119,23 @@ def test_agreement_reads_promised_coverage_from_an_artifact(
     expected = [held.guarantee(alpha).target_coverage for alpha in held.alphas]
     assert [one["coverage"] for one in ran.data["promises"]] == expected == [0.8, 0.7]
     assert ran.data["n"] == 4
-    ran = run("agreement", records, sheet, "--artifact", path, "--coverage", "0.8")
-    assert ran.code == 2
-    assert "leave out --coverage" in ran.err
+    run("agreement", records, sheet, "--artifact", path, "--coverage", "0.8").assert_refused(
+        "leave out --coverage"
+    )
 
 
 def test_agreement_refuses_artifacts_of_other_labels_or_without_a_promise(
     records: Path, sheet: Path, tmp_path: Path
 ) -> None:
     given = list(read_records(records))
-    ran = run("agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, labeler="judge"))
-    assert ran.code == 2
-    assert (
-        "calibrated on labels by {'id': 'judge'}, but the records are labelled by {'id': 'exact'}" in ran.err
+    run(
+        "agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, labeler="judge")
+    ).assert_refused(
+        "calibrated on labels by {'id': 'judge'}, but the records are labelled by {'id': 'exact'}"
     )
-    ran = run("agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, rule="learned"))
-    assert ran.code == 2
-    assert "this artifact promises no coverage" in ran.err
+    run(
+        "agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, rule="learned")
+    ).assert_refused("this artifact promises no coverage")
 
 
 def test_agreement_reports_a_sheet_that_is_too_small(records: Path, tmp_path: Path) -> None:

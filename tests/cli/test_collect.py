@@ -105,6 +105,12 @@ def collect(folder: Path) -> Collect:
     return collecting
 
 
+def find_next_command(printed: str) -> str:
+    """The arguments of the command that is printed as the next one."""
+    (command,) = [line for line in printed.splitlines() if line.startswith("next ")]
+    return command.partition("langchain-cfc ")[2]
+
+
 def count_draws(script: Script) -> int:
     return len(script.requests) - sum(script.struck.values())
 
@@ -216,9 +222,9 @@ def test_collect_reports_failures_and_retries_them_on_request(
 def test_collect_refuses_another_configuration_before_any_request(collect: Collect, script: Script) -> None:
     assert collect("--limit", "1").code == 0
     asked = len(script.requests)
-    ran = collect("--set", "generator.arguments.temperature=0.9")
-    assert ran.code == 2
-    assert "generator.temperature was 0.7 and is now 0.9" in ran.err
+    collect("--set", "generator.arguments.temperature=0.9").assert_refused(
+        "generator.temperature was 0.7 and is now 0.9"
+    )
     ran = collect("-n", "9")
     assert "n was 3 and is now 9" in ran.err
     assert len(script.requests) == asked
@@ -231,9 +237,7 @@ def test_collect_refuses_a_changed_input_under_the_same_id(collect: Collect, fol
     path.write_text("\n".join(named) + "\n")
     assert collect("--id", "id", "--limit", "2").code == 0
     path.write_text(path.read_text().replace(named[1].split(",")[1], "Something else?", 1))
-    ran = collect("--id", "id")
-    assert ran.code == 2
-    assert "the prompt '0' has another input" in ran.err
+    collect("--id", "id").assert_refused("the prompt '0' has another input")
 
 
 def test_collect_relabel_uses_new_references_and_columns(
@@ -251,9 +255,7 @@ def test_collect_relabel_uses_new_references_and_columns(
         ]
         csv.writer(file).writerows([[*header, "level"], *lines])
     columns = ("--set", 'source.metadata=["topic", "level"]')
-    refused = collect(*columns)
-    assert refused.code == 2
-    assert "(--relabel)" in refused.err
+    collect(*columns).assert_refused("(--relabel)")
     ran = collect(*columns, "--relabel", "--out", out)
     assert ran.code == 0
     assert "labelled by a corrected reference: 12 prompts" in " ".join(ran.err.split())
@@ -267,9 +269,7 @@ def test_collect_relabel_uses_new_references_and_columns(
 def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) -> None:
     path = folder / "questions.csv"
     path.write_text(path.read_text() + "What?,no json,topic\n")
-    ran = collect()
-    assert ran.code == 2
-    assert "line 14" in ran.err
+    collect().assert_refused("line 14")
     ran = collect("--set-aside-bad-rows")
     assert ran.code == 0
     assert "1 rows of" in ran.err
@@ -282,9 +282,9 @@ def test_store_export_writes_a_review_sheet_once(collect: Collect, folder: Path)
     written = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
     assert written.data == {"candidates": 3, "written": str(sheet)}
     assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
-    ran = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3")
-    assert ran.code == 2
-    assert "will not be overwritten" in ran.err
+    run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3").assert_refused(
+        "will not be overwritten"
+    )
 
 
 def test_status_prints_prompts_and_model_of_the_store(collect: Collect, folder: Path) -> None:
@@ -304,9 +304,7 @@ def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
         (other, "is no store of a collection"),
         (tmp_path / "none.db", "there is no store at"),
     ):
-        ran = run("status", path)
-        assert ran.code == 2
-        assert message in ran.err
+        run("status", path).assert_refused(message)
     assert not (tmp_path / "none.db").exists()
 
 
@@ -348,9 +346,7 @@ def test_collect_relabel_with_another_labeler_sends_no_requests(
     out = folder / "records.jsonl"
     assert collect("--out", out).code == 0
     before, asked = list(read_records(out)), len(script.requests)
-    refused = collect(*ANYWHERE)
-    assert refused.code == 2
-    assert "--relabel makes all of them again" in refused.err
+    collect(*ANYWHERE).assert_refused("--relabel makes all of them again")
     extracting = ("--answer", "langchain_cfc.labelers:extract_number", "--set", "answer.id=numbers")
     assert collect(*ANYWHERE, *extracting, "--relabel", "--out", out).code == 0
     assert len(script.requests) == asked
@@ -393,9 +389,7 @@ def test_collect_prints_a_next_command_that_works(
     # Of so few prompts and candidates, 16 of the 23 that calibrate have a correct one, and 30 of all 40.
     source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "2")
     said = collect(*source, "--out", "r.jsonl").out
-    (command,) = [
-        line.partition("langchain-cfc ")[2] for line in said.splitlines() if line.startswith("next ")
-    ]
+    command = find_next_command(said)
     assert command.startswith("calibrate r.jsonl --alpha 0.")
     assert run(*command.split()).code == 0
 
@@ -427,9 +421,7 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     assert (planned["draws"], planned["parts"]["unit"]) == (MANY, "claims")
     ran = collect(*options, *of_claims, "--out", "c.jsonl")
     assert ran.code == 0
-    (command,) = [
-        line.partition("langchain-cfc ")[2] for line in ran.out.splitlines() if line.startswith("next ")
-    ]
+    command = find_next_command(ran.out)
     assert command.startswith("calibrate c.jsonl --unit claims --at-most 1")
     assert run(*command.split()).code == 0
     claims = [claim for record in read_records("c.jsonl").claims() for claim in record.claims]
@@ -441,9 +433,7 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     assert f"claims {len(claims)} in {MANY - status['answers_without_claims']} answers" in shown
     assert run("store", "export", "claims.db", "again.jsonl").code == 0
     assert Path("again.jsonl").read_bytes() == Path("c.jsonl").read_bytes()
-    refused = collect(*options)
-    assert refused.code == 2
-    assert "unit was 'claims'" in refused.err
+    collect(*options).assert_refused("unit was 'claims'")
 
 
 def test_store_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
@@ -472,9 +462,9 @@ def test_commands_give_the_same_results_for_a_store_and_its_records(collect: Col
     one, other = (run("evaluate", folder / "0.json", source, "--json") for source in (records, store))
     assert one.data == other.data
     assert run("plan", store, "--json").data == run("plan", records, "--json").data
-    ran = run("calibrate", store, records, "--out", folder / "x.json")
-    assert ran.code == 2
-    assert "a store cannot be combined with other records" in ran.err
+    run("calibrate", store, records, "--out", folder / "x.json").assert_refused(
+        "a store cannot be combined with other records"
+    )
 
 
 def test_collect_without_a_terminal_prints_progress_lines(

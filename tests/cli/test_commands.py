@@ -72,9 +72,7 @@ def test_plugin_command_receives_its_arguments_and_sets_the_exit_code() -> None:
 
 
 def test_plugin_command_is_unknown_without_its_distribution() -> None:
-    ran = run("greet", "Ada")
-    assert ran.code == 2
-    assert "No such command 'greet'" in ran.err
+    run("greet", "Ada").assert_refused("No such command 'greet'")
 
 
 @pytest.mark.usefixtures("plugged")

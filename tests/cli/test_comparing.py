@@ -11,20 +11,9 @@ import pytest
 
 from langchain_cfc.experiments import ComparisonReport
 from tests.cli.running import Ran, run
+from tests.evaluation.fields import GROUP_FIELDS, METHOD_FIELDS, REPORT_FIELDS
 
 RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))
-SHARED = {"alpha", "target_coverage", "n_calibration", "n_test", "n_candidates", "attainable_coverage"}
-OF_METHODS = {
-    "coverage",
-    "kept_promise",
-    "kept_promise_ci",
-    "not_certifiable_rate",
-    "abstention_rate",
-    "mean_set_size",
-    "mean_distinct_answers",
-    "groups",
-}
-OF_GROUPS = OF_METHODS - {"abstention_rate", "mean_distinct_answers", "groups"} | {"name", "n"}
 
 
 def run_compare(*options: str | Path) -> Ran:
@@ -42,18 +31,18 @@ def test_compare_prints_every_method_in_80_columns() -> None:
 
 def test_compare_json_has_the_keys_of_evaluate_json(tmp_path: Path) -> None:
     ran = run_compare("--json", "--method", "ours")
-    assert SHARED | {"methods"} <= set(ran.data)
+    assert set(ran.data) >= REPORT_FIELDS
     for name in ("conditional", "marginal"):
         method = ran.data["methods"][name]
-        assert set(method) >= OF_METHODS
-        assert all(set(group) >= OF_GROUPS for group in method["groups"])
+        assert set(method) >= METHOD_FIELDS
+        assert all(set(group) >= GROUP_FIELDS for group in method["groups"])
     assert ComparisonReport.model_validate_json(ran.out).alpha == 0.3
     # The same keys as those of an evaluation.
     artifact = tmp_path / "artifact.json"
     run("calibrate", RECORDING, "--out", artifact, "--alpha", "0.3", "--test-fraction", "0.3")
     evaluated = run("evaluate", artifact, RECORDING, "--json").data
-    assert set(evaluated) >= SHARED
-    assert set(evaluated["methods"]["conditional"]) >= OF_METHODS
+    assert set(evaluated) >= REPORT_FIELDS
+    assert set(evaluated["methods"]["conditional"]) >= METHOD_FIELDS
 
 
 @pytest.mark.long

@@ -90,9 +90,7 @@ def test_init_json_reports_settings_and_trial_answers(url: str) -> None:
 
 def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:
     (folder / "collect.toml").write_text("mine", encoding="utf-8")
-    ran = init(url)
-    assert ran.code == 2
-    assert "collect.toml exists: give --out another path, or --force" in ran.err
+    init(url).assert_refused("collect.toml exists: give --out another path, or --force")
     assert (folder / "collect.toml").read_text() == "mine"
     assert init(url, "--force").code == 0
     assert read_config(folder / "collect.toml").n == 10
@@ -106,10 +104,9 @@ def test_init_without_a_terminal_names_missing_options(folder: Path) -> None:
         in ran.err
     )
     (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
-    ran = run("init", "--source", "facts.csv", "--model", "openai:x")
-    assert ran.code == 2
-    assert "which column holds the reference?" in ran.err
-    assert "frage, antwort and thema" in ran.err
+    run("init", "--source", "facts.csv", "--model", "openai:x").assert_refused(
+        "which column holds the reference?", "frage, antwort and thema"
+    )
 
 
 def test_init_exits_with_1_if_no_trial_answer_is_correct(url: str, folder: Path) -> None:
@@ -126,9 +123,9 @@ def test_init_exits_with_1_if_no_trial_answer_is_correct(url: str, folder: Path)
 
 
 def test_init_reports_an_unreachable_server_and_writes_nothing(folder: Path) -> None:
-    ran = init("http://127.0.0.1:1", "--prompt", "{question}")
-    assert ran.code == 2
-    assert "openai:gpt-4o-mini-2024-07-18 does not answer at http://127.0.0.1:1/v1" in ran.err
+    init("http://127.0.0.1:1", "--prompt", "{question}").assert_refused(
+        "openai:gpt-4o-mini-2024-07-18 does not answer at http://127.0.0.1:1/v1"
+    )
     assert not (folder / "collect.toml").exists()
 
 

@@ -126,9 +126,7 @@ def test_preview_reads_questions_from_a_column(folder: Path, name: str) -> None:
 def test_preview_refuses_invalid_arguments(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "empty.txt").write_text("\n \n")
     (folder / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    ran = run("preview", *arguments)
-    assert ran.code == 2
-    assert message in ran.err
+    run("preview", *arguments).assert_refused(message)
 
 
 def test_preview_loads_chains_from_files_but_not_over_loaded_modules(folder: Path) -> None:
@@ -136,6 +134,4 @@ def test_preview_loads_chains_from_files_but_not_over_loaded_modules(folder: Pat
     (folder / "deep" / "looked_elsewhere.py").write_text(CHAIN)
     assert run("preview", "deep/looked_elsewhere.py:chain", "questions.txt").code == 0
     (folder / "json.py").write_text(CHAIN)
-    ran = run("preview", "json.py:chain", "questions.txt")
-    assert ran.code == 2
-    assert "a module named 'json' is loaded already" in ran.err
+    run("preview", "json.py:chain", "questions.txt").assert_refused("a module named 'json' is loaded already")

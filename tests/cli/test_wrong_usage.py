@@ -52,14 +52,8 @@ def test_compare_draws_figures_for_methods_without_thresholds(tmp_path: Path) ->
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_full_disk_exits_with_2_and_no_traceback() -> None:
-    command: list[str | Path] = [
-        Path(sys.executable).with_name("langchain-cfc"),
-        "plan",
-        RECORDING,
-        "--alpha",
-        "0.2",
-        "--json",
-    ]
+    program = str(Path(sys.executable).with_name("langchain-cfc"))
+    command = [program, "plan", RECORDING, "--alpha", "0.2", "--json"]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert ran.returncode == 2
