@@ -11,6 +11,7 @@ from typing import Any
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.records import Claim, ClaimsRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import VerifierInput
 from tests.fakes import TEXTS, N, ScriptedModel, verify
@@ -55,6 +56,25 @@ def make_records(
         )
         for rank in range(1, size + 1)
     ]
+
+
+def update_claims(record: ClaimsRecord, change: Callable[[Claim], dict[str, Any]]) -> ClaimsRecord:
+    """The record with changed fields of its claims."""
+    changed = tuple(one.model_copy(update=change(one)) for one in record.claims)
+    return record.model_copy(update={"claims": changed})
+
+
+def make_answer(
+    name: str, *claims: tuple[str, float, bool], separator: str = "\n", **fields: Any
+) -> ClaimsRecord:
+    """An answer that consists of claims (text, score, supported)."""
+    made, start = [], 0
+    for text, score, supported in claims:
+        end = start + len(text)
+        made.append(Claim(text=text, start=start, end=end, score=score, supported=supported))
+        start = end + len(separator)
+    answer = separator.join(text for text, *_ in claims)
+    return ClaimsRecord(**{"id": name, "input": "?", "answer": answer, "claims": tuple(made), **fields})
 
 
 def make_hopeless_records(topic: str = "hopeless", size: int = 39) -> list[PromptRecord]:

@@ -20,12 +20,12 @@ from langchain_cfc.collect.batches.requests import OpenRequests
 from langchain_cfc.collect.batches.submission import Submissions, WaitTimes
 from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, acollect
 from langchain_cfc.collect.costs import Budget, Price
-from langchain_cfc.collect.executor import Components, RetryPolicy
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.store import Store, batches
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
 from tests.collect.batch_server import TOKENS_IN, TOKENS_OUT, Provider
+from tests.collect.sharing import make_numbered_examples, shorten_retry_waits
 
 Kind = Literal["openai", "anthropic"]
 N, CONCURRENCY = 3, 4
@@ -34,13 +34,7 @@ PRICE = Price(input=1000.0, output=10_000.0)
 COST = (TOKENS_IN * PRICE.input + TOKENS_OUT * PRICE.output) / 1_000_000
 WAIT_TIMES = WaitTimes(quiet=0.02, first=0.01, longest=0.05)
 
-
-def examples(size: int) -> list[Example]:
-    """Prompts 0, 1, ... with the first of their answers as the reference."""
-    return [
-        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number} 0")
-        for number in range(size)
-    ]
+examples = partial(make_numbered_examples, reference="answer {} 0")
 
 
 def make_model(kind: Kind, url: str) -> Any:
@@ -69,11 +63,7 @@ def shorten_waits() -> Iterator[None]:
         stack.enter_context(mock.patch.object(submission, "WAIT_TIMES", WAIT_TIMES))
         # The clients' own retries wait for seconds, and those above them do the same work.
         stack.enter_context(mock.patch.object(providers, "_MAX_RETRIES", 0))
-        policy = mock.patch(
-            "langchain_cfc.collect.collecting.RetryPolicy",
-            partial(RetryPolicy, initial_wait=0.02),
-        )
-        stack.enter_context(policy)
+        stack.enter_context(shorten_retry_waits())
         yield
 
 

@@ -27,3 +27,9 @@ def tmp_path(memory: Path) -> Iterator[Path]:
     """A folder for the test."""
     with tempfile.TemporaryDirectory(dir=memory, prefix="cfc-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The path of a new store."""
+    return tmp_path / "store.db"

@@ -13,22 +13,21 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, collect
+from langchain_cfc.collect.collecting import CallPolicy, collect
 from langchain_cfc.collect.executor import Components
 from langchain_cfc.records import Example
+from tests.collect.sharing import make_numbered_examples, make_silent_options
 
 PROMPTS, N, CONCURRENCY = 120, 3, 4
 # Prompts under way: those that call, and eight that may wait for the disk meanwhile.
 AT_ONCE = CallPolicy(CONCURRENCY).prompts_at_once
 _SECONDS = 0.02
+OPTIONS = make_silent_options(call_policy=CallPolicy(CONCURRENCY))
 
 
 def examples(size: int = PROMPTS) -> list[Example]:
     """Prompts 0, 1, ... with the answer to each."""
-    return [
-        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number}")
-        for number in range(size)
-    ]
+    return make_numbered_examples(size, "answer {}")
 
 
 def make_parts_noting_calls(log: Path, seconds: float = _SECONDS) -> Components:
@@ -56,17 +55,7 @@ def count_calls(log: Path) -> Counter[str]:
     return Counter(log.read_text().splitlines()) if log.exists() else Counter()
 
 
-def quiet(notice: str) -> None:
-    """Ignore notices: here, all candidates of a prompt are equal."""
-    del notice
-
-
 if __name__ == "__main__":
     store, log = sys.argv[1:]
-    collect(
-        examples(),
-        make_parts_noting_calls(Path(log)),
-        store,
-        CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
-    )
+    collect(examples(), make_parts_noting_calls(Path(log)), store, OPTIONS)
     os.write(1, b"done\n")

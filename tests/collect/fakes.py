@@ -18,14 +18,10 @@ from langchain_cfc.errors import CFCError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
+from tests.collect.sharing import make_numbered_examples
 
 N = 3
 MODEL = "model-1"
-
-
-def examples(size: int) -> list[Example]:
-    """Prompts p0, p1, ..."""
-    return [Example(id=f"p{number}", input=f"question {number}") for number in range(size)]
 
 
 def is_free(store: Store) -> bool:
@@ -185,7 +181,7 @@ def run(
 
     async def worked() -> Ran:
         with Store(path, create=True) as store, store.lock():
-            store.add(examples(size))
+            store.add(make_numbered_examples(size))
             going = Run(
                 store,
                 executor,

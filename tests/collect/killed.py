@@ -7,44 +7,48 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 from unittest import mock
 
 import typer
-from langchain_openai import ChatOpenAI
 from sqlalchemy import Connection
 
 from langchain_cfc.cli._collection import run_collection
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
+from langchain_cfc.collect.collecting import CallPolicy, acollect
 from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.executor import Components, RetryPolicy
+from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Writer
 from langchain_cfc.collect.store.rows import execute_writes
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
+from tests.collect.sharing import (
+    make_numbered_examples,
+    make_recorded_model,
+    make_silent_options,
+    shorten_retry_waits,
+)
 
 N, CONCURRENCY = 3, 4
 Break: TypeAlias = Literal["torn", "late"]
 
-
-def examples(size: int) -> list[Example]:
-    """Prompts 0, 1, ... with the first of their answers as the reference."""
-    return [
-        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number} 0")
-        for number in range(size)
-    ]
+examples = partial(make_numbered_examples, reference="answer {} 0")
 
 
-def ignore_notice(notice: str) -> None:
-    """Ignore a notice."""
-    del notice
+def run_collect_command(settings: Mapping[str, Any]) -> NoReturn:
+    """Collect by the code of the command line, and exit with its code."""
+    try:
+        finished = run_collection(
+            read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
+        )
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    sys.exit(0 if finished else 1)
 
 
 def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -> None:
@@ -73,17 +77,8 @@ def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -
         "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
         "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
     }
-    hasty = mock.patch(
-        "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
-    )
-    try:
-        with hasty:
-            finished = run_collection(
-                read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
-            )
-    except typer.Exit as ended:
-        sys.exit(ended.exit_code)
-    sys.exit(0 if finished else 1)
+    with shorten_retry_waits():
+        run_collect_command(settings)
 
 
 def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
@@ -101,16 +96,11 @@ def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: 
         finished.value = standing.labelled
 
     os.environ["NO_PROXY"] = "127.0.0.1"
-    model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
+    model = make_recorded_model(url)
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = CollectionOptions(
-        call_policy=CallPolicy(CONCURRENCY), on_progress=tell, on_notice=ignore_notice
-    )
+    options = make_silent_options(call_policy=CallPolicy(CONCURRENCY), on_progress=tell)
     # A second between two attempts, as for real servers, would be most of the test.
-    hasty = mock.patch(
-        "langchain_cfc.collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02)
-    )
-    with hasty, BREAKING[breaking]():
+    with shorten_retry_waits(), BREAKING[breaking]():
         found = asyncio.run(acollect(examples(size), parts, path, options))
     finished.value = found.status.labelled
 

@@ -25,6 +25,7 @@ from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import ServingTimeoutError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
 from tests.collect.fakes import MemoryJournal
+from tests.collect.sharing import make_recorded_model
 from tests.collect.virtual import run_in_virtual_time
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script, serving
@@ -265,7 +266,7 @@ def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
     script = Script({"where?": [Answer("there")]}, faults=[Fault("status 429", on={0}, seconds=1.0)])
     begun = time.monotonic()
     with serving(script) as url:
-        model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0)  # type: ignore[arg-type]  # pydantic makes a secret of it
+        model = make_recorded_model(url, logprobs=None)
         found = asyncio.run(
             StageCalls(RetryPolicy(initial_wait=0.001), MemoryJournal()).aoutcome(
                 model.ainvoke, "where?", FREE

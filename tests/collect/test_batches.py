@@ -23,7 +23,7 @@ from langchain_cfc.collect.batches.calls import BatchedCalls, RunningCalls, get_
 from langchain_cfc.collect.batches.models import Client, find_models
 from langchain_cfc.collect.batches.providers import BatchResult, OpenAIBatches
 from langchain_cfc.collect.batches.providers import _read_line as read_line
-from langchain_cfc.collect.collecting import CollectionOptions, acollect
+from langchain_cfc.collect.collecting import acollect
 from langchain_cfc.collect.costs import Budget
 from langchain_cfc.collect.executor import Components, RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.run import Run
@@ -51,7 +51,7 @@ from tests.collect.batching import (
     score_by_slot,
     shorten_waits,
 )
-from tests.collect.fakes import FakeExecutor
+from tests.collect.sharing import make_silent_options
 from tests.concurrency import wait_until_async
 from tests.lengths import mostly_long
 
@@ -264,7 +264,7 @@ def test_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
 
 
 def test_store_refuses_to_mix_live_calls_and_batches(tmp_path: Path) -> None:
-    live = CollectionOptions(on_progress=lambda status: None, on_notice=lambda notice: None)  # noqa: ARG005 - nobody looks
+    live = make_silent_options()
     with serve(Provider()) as url:
         asyncio.run(acollect([], make_components(url), tmp_path / "live.db", live))
         with pytest.raises(StoreError, match=r"by live calls \(without --batch\)"):
@@ -299,12 +299,6 @@ def test_requests_are_split_by_the_limits_of_a_batch(tmp_path: Path) -> None:
     check_collection(tmp_path / "bytes.db", provider, ended, SIZE)
     assert len(provider.log.submitted) > 1
     assert max(len(one) for name, one in provider.files.items() if name.startswith("file-")) <= 4_000
-
-
-def test_batch_option_is_refused_with_a_custom_executor(tmp_path: Path) -> None:
-    options = CollectionOptions(call_policy=collecting.CallPolicy(batch=True))
-    with pytest.raises(InputError, match="an executor makes its own calls"):
-        asyncio.run(acollect([], FakeExecutor(), tmp_path / "store.db", options))
 
 
 def test_read_usage_reads_chat_and_responses_bodies() -> None:

@@ -13,7 +13,6 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, convert_to_messages
 from langchain_core.prompt_values import ChatPromptValue
 from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 
 from langchain_cfc import (
     CalibrationArtifact,
@@ -30,6 +29,7 @@ from langchain_cfc.errors import CollectionError, InputError, StoreError, Unatta
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.verifiers import SequenceProbability
+from tests.collect.sharing import make_recorded_model, make_silent_options
 from tests.lengths import mostly_long
 from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
@@ -52,14 +52,7 @@ def script(facts: list[PromptRecord]) -> Script:
 @pytest.fixture
 def model(script: Script) -> Iterator[ChatOpenAI]:
     with serving(script) as url:
-        yield ChatOpenAI(
-            model="recorded",
-            base_url=url,
-            api_key=SecretStr("none"),
-            temperature=0.7,
-            logprobs=True,
-            max_retries=0,
-        )
+        yield make_recorded_model(url, temperature=0.7)
 
 
 @pytest.fixture
@@ -148,7 +141,7 @@ LOCAL: dict[str, Any] = {
     "verifier_id": "by number",
     "alpha": 0.4,
     "features": "1",
-    "collection": CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None),
+    "collection": make_silent_options(),
 }
 FORMS: dict[str, list[Any]] = {
     "pairs": [(f"question {number}", f"answer {number}") for number in range(MANY)],

@@ -20,29 +20,21 @@ from langchain_cfc.collect.review import (
 )
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
-from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.records import ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from tests.cli.running import run
 from tests.collect.claiming import Claiming, make_examples, make_parts
 from tests.collect.filling import make_numbered_records, read_rows_of, write_rows
+from tests.collect.sharing import make_silent_options
+from tests.factories import make_answer, update_claims
 
 HEADER = Provenance(n=1, unit="claims", labeler={"id": "judge"})
 
 
 def make_record(name: str, *texts: str, supported: bool = False, cluster: str | None = None) -> ClaimsRecord:
     """An answer that is a line for each claim."""
-    claims, start = [], 0
-    for text in texts:
-        claims.append(Claim(text=text, start=start, end=start + len(text), score=0.5, supported=supported))
-        start += len(text) + 1
-    return ClaimsRecord(
-        id=name,
-        input=f"Tell me about {name}.",
-        reference="x",
-        answer="\n".join(texts),
-        claims=tuple(claims),
-        cluster=cluster,
-    )
+    claims = ((text, 0.5, supported) for text in texts)
+    return make_answer(name, *claims, input=f"Tell me about {name}.", reference="x", cluster=cluster)
 
 
 def make_records(size: int) -> list[ClaimsRecord]:
@@ -120,16 +112,8 @@ def test_read_people_claims_returns_the_labels_filled_in(
 
     fill(path, lambda name, text: "Yes" if judge(name, text) else "no")
     read = list(read_people_claims(records, HEADER, path)[0])
-    assert read == [
-        record.model_copy(
-            update={
-                "claims": tuple(
-                    one.model_copy(update={"supported": judge(record.id, one.text)}) for one in record.claims
-                )
-            }
-        )
-        for record in records
-    ]
+    for found, record in zip(read, records, strict=True):
+        assert found == update_claims(record, lambda one: {"supported": judge(found.id, one.text)})  # noqa: B023 - called at once
     asked = LabelerInput(
         id=records[0].id,
         prompt=records[0].input,
@@ -262,12 +246,11 @@ def test_review_report_ignores_answers_with_unfilled_rows(tmp_path: Path) -> Non
 
 
 def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
-    from langchain_cfc.collect import CollectionOptions, collect
+    from langchain_cfc.collect import collect
     from langchain_cfc.records import read_records
 
     store, sheet, out = tmp_path / "claims.db", tmp_path / "sheet.csv", tmp_path / "people.jsonl"
-    options = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
-    collect(make_examples(10), make_parts(Claiming()), store, options)
+    collect(make_examples(10), make_parts(Claiming()), store, make_silent_options())
     ran = run("store", "export", store, sheet, "--sample-for-review", "6", "--json")
     assert ran.data == {"answers": 6, "written": str(sheet)}
     fill(sheet, lambda name, text: "yes" if name < "p5" else "no")  # noqa: ARG005 - by the prompt alone

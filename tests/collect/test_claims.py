@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +15,10 @@ import numpy as np
 import pytest
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import AIMessage
-from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.claims import ModelSplitter, SentenceSplitter, Span
-from langchain_cfc.collect import CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.collect import CollectionResult, Components, Store, collect
 from langchain_cfc.collect.calibrating import calibrate_chain
 from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import LocalExecutor
@@ -41,7 +38,9 @@ from tests.collect.claiming import (
     score_text,
     write_answer,
 )
+from tests.collect.sharing import execute_sql, make_recorded_model, make_silent_options
 from tests.concurrency import wait_until
+from tests.factories import update_claims
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -51,14 +50,8 @@ PROMPTS = [f"question {number}" for number in range(SIZE)]
 CLAIMING = [prompt for prompt in PROMPTS if count_lines(prompt)]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "claims.db"
-
-
 def collect_claims(path: Path, parts: Components, size: int = SIZE, **options: Any) -> CollectionResult:
-    given: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None, **options}
-    return collect(make_examples(size), parts, path, CollectionOptions(**given))
+    return collect(make_examples(size), parts, path, make_silent_options(**options))
 
 
 # Collecting, calibrating and serving
@@ -142,7 +135,7 @@ def test_served_claims_equal_the_collected_claims(path: Path) -> None:
 def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
     script = Script({prompt: [Answer("One is right. Two is wrong.", -0.5)] for prompt in PROMPTS})
     with serving(script) as url:
-        model = ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
+        model = make_recorded_model(url)
         parts = make_parts(
             Claiming(),
             generator=model,
@@ -245,16 +238,7 @@ def test_relabel_of_claims_repeats_only_the_labelling(path: Path) -> None:
         after = list(store.claims())
     assert claiming.count("split") == SIZE
     assert claiming.count("score") == len(CLAIMING)
-    flipped = [
-        record.model_copy(
-            update={
-                "claims": tuple(
-                    one.model_copy(update={"supported": not one.supported}) for one in record.claims
-                )
-            }
-        )
-        for record in before
-    ]
+    flipped = [update_claims(record, lambda one: {"supported": not one.supported}) for record in before]
     assert after == flipped
 
 
@@ -333,11 +317,9 @@ def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | 
     collect_claims(path, make_parts(claiming))
     with Store(path) as store:
         store.check()
-    with closing(sqlite3.connect(path)) as file:
-        file.execute(damage)
-        file.commit()
-        if stage and "labels" in damage:
-            return
+    execute_sql(path, damage)
+    if stage and "labels" in damage:  # there are none to damage
+        return
     with Store(path) as store, pytest.raises(StoreError, match="damaged"):
         store.check()
 
@@ -387,7 +369,7 @@ def test_calibrate_chain_calibrates_claims(tmp_path: Path) -> None:
         labeler=claiming.label,
         splitter=claiming.split,
         store=tmp_path / "claims.db",
-        collection=CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None),
+        collection=make_silent_options(),
         unit="claims",
         at_most=1,
         alpha=0.2,
@@ -404,8 +386,9 @@ def test_calibrate_chain_calibrates_claims(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from langchain_cfc.collect import CallPolicy, CollectionOptions, collect
+from langchain_cfc.collect import CallPolicy, collect
 from tests.collect.claiming import Claiming, make_examples, make_parts
+from tests.collect.sharing import make_silent_options
 
 store, log, size = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 
@@ -414,9 +397,7 @@ def note(part, prompt):
         file.write(f"{part} {prompt}\\n")
     time.sleep(0.004)
 
-options = CollectionOptions(
-    call_policy=CallPolicy(concurrency=3), on_progress=lambda _: None, on_notice=lambda _: None
-)
+options = make_silent_options(call_policy=CallPolicy(concurrency=3))
 collect(make_examples(size), make_parts(Claiming(note=note)), store, options)
 """
 

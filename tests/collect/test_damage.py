@@ -12,6 +12,7 @@ from langchain_cfc.collect.store import Store, schema
 from langchain_cfc.errors import StoreError
 from tests.cli.running import run
 from tests.collect.damaging import StoreContents, count_outcomes, flip_bits, make_store, overwrite_pages
+from tests.collect.sharing import execute_sql
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +28,6 @@ def path(made: Path, tmp_path: Path) -> Path:
     copy = tmp_path / "store.db"
     copy.write_bytes(made.read_bytes())
     return copy
-
-
-def change(path: Path, *statements: str) -> None:
-    with closing(sqlite3.connect(path)) as file:
-        for statement in statements:
-            file.execute(statement)
-        file.commit()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +61,7 @@ def change(path: Path, *statements: str) -> None:
     ],
 )
 def test_store_refuses_changed_values_that_calibration_reads(path: Path, statement: str) -> None:
-    change(path, statement)
+    execute_sql(path, statement)
     with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
         store.table()
     with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
@@ -93,7 +87,7 @@ def test_store_refuses_changed_values_that_calibration_reads(path: Path, stateme
 def test_store_refuses_changed_values_of_unfinished_prompts(path: Path, statement: str) -> None:
     with Store(path) as store:
         assert {3, 11, 15} <= {work.position for work in store.read_unfinished()}
-    change(path, statement)
+    execute_sql(path, statement)
     with Store(path) as store, pytest.raises(StoreError, match="is damaged: the prompt 'p"):
         list(store.read_unfinished())
 
@@ -102,15 +96,13 @@ def test_store_check_command_finds_damage_in_a_failed_prompt(path: Path) -> None
     assert "prompts match their digests" in run("store", "check", path).out
     assert run("store", "check", path, "--json").data["checked"]
     # Of the failed prompt 7 nothing is read otherwise.
-    change(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
+    execute_sql(path, "UPDATE prompts SET input = '\"another\"' WHERE position = 7")
     assert run("status", path).code == 0
-    ran = run("store", "check", path)
-    assert ran.code == 2
-    assert "the prompt 'p7' differs from what was written" in " ".join(ran.err.split())
+    run("store", "check", path).assert_refused("the prompt 'p7' differs from what was written")
 
 
 def test_store_check_finds_damage_in_raw_messages(path: Path) -> None:
-    change(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
+    execute_sql(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
     with Store(path) as store:
         assert len(store.table().ids) == 32
         with pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"):
@@ -118,7 +110,7 @@ def test_store_check_finds_damage_in_raw_messages(path: Path) -> None:
 
 
 def test_store_check_finds_a_damaged_index(path: Path) -> None:
-    change(
+    execute_sql(
         path,
         "PRAGMA writable_schema = ON",
         "CREATE INDEX by_cluster ON prompts(cluster)",

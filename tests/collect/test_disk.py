@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -17,12 +16,9 @@ from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from tests.collect.fakes import FakeExecutor, N, run
+from tests.collect.sharing import mount
 
 SIZE, AT_ONCE = 300, 4
-
-
-def mount(*arguments: str) -> bool:
-    return subprocess.run(["mount", *arguments], capture_output=True, check=False).returncode == 0
 
 
 class Disk:
@@ -33,19 +29,15 @@ class Disk:
 
     def change(self, how: str) -> None:
         """Remount it with other options."""
-        assert mount("-o", f"remount,{how}", str(self.folder))
+        subprocess.run(["mount", "-o", f"remount,{how}", self.folder], check=True)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if os.geteuid() != 0 or not mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)):
-        pytest.skip("only root may mount a file system, where that is allowed at all")
-    try:
+    with mount(folder, "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
         yield Disk(folder)
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def large() -> FakeExecutor:

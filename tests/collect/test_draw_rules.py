@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -161,10 +161,7 @@ def test_retry_between_waves_draws_no_candidate_twice(rule: str, tmp_path: Path)
     assert len(late) >= 5
     letters, store = Letters(broken=set(late)), tmp_path / "store.db"
     first = collect(EXAMPLES, letters.make_parts(draws=rule), store, ONE_CALL_AT_A_TIME)
-    retried = CollectionOptions(
-        call_policy=CallPolicy(concurrency=1), on_progress=lambda _: None, retry_failed=True
-    )
-    collect(EXAMPLES, letters.make_parts(draws=rule), store, retried)
+    collect(EXAMPLES, letters.make_parts(draws=rule), store, replace(ONE_CALL_AT_A_TIME, retry_failed=True))
     assert letters.drawn == whole.drawn
     with Store(store) as ours, Store(tmp_path / "whole.db") as theirs:
         assert list(ours.records()) == list(theirs.records())
@@ -253,9 +250,9 @@ def test_collect_command_accepts_a_draw_rule(tmp_path: Path, monkeypatch: pytest
     assert ran.code == 0, ran.out + ran.err
     assert f"of at most 6 candidates a prompt, by {RULES[0]}" in ran.out
     assert f"--draws '{RULES[0]}' --alpha" in " ".join(ran.out.split())
-    ran = run("collect", *options, "--draws", RULES[0], "-n", "6", "--set", "labeler.id='first'")
-    assert ran.code == 2
-    assert "found both of n and draws" in ran.err
+    run("collect", *options, "--draws", RULES[0], "-n", "6", "--set", "labeler.id='first'").assert_refused(
+        "found both of n and draws"
+    )
 
 
 def make_generator() -> RunnableLambda[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
+from langchain_cfc.collect.collecting import CallPolicy, CollectionResult, collect
 from langchain_cfc.collect.executor import (
     Components,
     Labels,
@@ -39,12 +40,15 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.fakes import MemoryJournal
+from tests.collect.sharing import make_recorded_model, make_silent_options
 from tests.concurrency import ConcurrencyCounter
 from tests.lengths import mostly_long
 from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script, serving
 
 N, SIZE = 4, 12
+# So that the server's answers come in the order of slots.
+ONE_CALL_AT_A_TIME = make_silent_options(call_policy=CallPolicy(concurrency=1))
 
 
 def examples(size: int = SIZE) -> list[Example]:
@@ -81,26 +85,11 @@ def url(script: Script) -> Iterator[str]:
 
 @pytest.fixture
 def model(url: str) -> ChatOpenAI:
-    return ChatOpenAI(model="recorded", base_url=url, api_key="none", max_retries=0, logprobs=True)  # type: ignore[arg-type]  # pydantic makes a secret of it
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
+    return make_recorded_model(url)
 
 
 def collect_records(path: Path, parts: Components, **options: Any) -> CollectionResult:
-    # One call at a time, so that the server's answers come in the order of slots.
-    given: dict[str, Any] = {
-        "call_policy": CallPolicy(concurrency=1),
-        "on_notice": ignore_notice,
-        **options,
-    }
-    return collect(examples(), parts, path, CollectionOptions(**given))
-
-
-def ignore_notice(notice: str) -> None:
-    del notice
+    return collect(examples(), parts, path, replace(ONE_CALL_AT_A_TIME, **options))
 
 
 def read_stored_records(path: Path) -> list[PromptRecord]:
@@ -289,7 +278,7 @@ def test_refused_api_key_is_not_retried_and_ends_the_run(
             [Example(id=f"p{number}", input="question 0") for number in range(60)],
             Components(model, score_half, NormalisedMatch(), 1),
             path,
-            CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignore_notice),
+            ONE_CALL_AT_A_TIME,
         )
     assert 25 <= len(script.requests) <= 34
     with Store(path) as store:
@@ -300,8 +289,7 @@ def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, m
     # The last of four draws is refused for good.
     script.faults = [Fault("status 400", on={3, 4, 5})]
     parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
-    options = CollectionOptions(call_policy=CallPolicy(concurrency=1), on_notice=ignore_notice)
-    found = collect(examples(1), parts, path, options)
+    found = collect(examples(1), parts, path, ONE_CALL_AT_A_TIME)
     assert found.status.failed == 1
     assert found.status.usage.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
     with Store(path) as store:

@@ -33,33 +33,24 @@ class NamedModel(FakeListChatModel):
 SMALL, LARGE = NamedModel(name="small"), NamedModel(name="large")
 
 
-def find_judge(verifier: object, labeler: object) -> str | None:
-    return find_shared_judge(compute_fingerprint(verifier), compute_fingerprint(labeler))
-
-
 @pytest.mark.parametrize(
-    ("verifier", "labeler"),
+    ("verifier", "labeler", "shared"),
     [
-        (ModelJudge(SMALL), JudgeLabels(SMALL)),
-        (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL), at_most=0.5)),
-        (VerifierEnsemble({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL)),
+        (ModelJudge(SMALL), JudgeLabels(SMALL), True),
+        (ModelJudge(SMALL), JudgeLabels(ModelJudge(SMALL), at_most=0.5), True),
+        (VerifierEnsemble({"a": SelfConsistency(), "b": ModelJudge(SMALL)}), JudgeLabels(SMALL), True),
+        (ModelJudge(SMALL), JudgeLabels(LARGE), False),
+        (ModelJudge(SMALL), NormalisedMatch(), False),
+        (SelfConsistency(), JudgeLabels(SMALL), False),
+        (len, len, False),
     ],
 )
-def test_find_shared_judge_names_a_model_that_scores_and_labels(verifier: object, labeler: object) -> None:
-    assert str(find_judge(verifier, labeler)).startswith("small both scores and labels")
-
-
-@pytest.mark.parametrize(
-    ("verifier", "labeler"),
-    [
-        (ModelJudge(SMALL), JudgeLabels(LARGE)),
-        (ModelJudge(SMALL), NormalisedMatch()),
-        (SelfConsistency(), JudgeLabels(SMALL)),
-        (len, len),
-    ],
-)
-def test_find_shared_judge_ignores_different_models(verifier: object, labeler: object) -> None:
-    assert find_judge(verifier, labeler) is None
+def test_find_shared_judge_names_a_model_that_scores_and_labels(
+    verifier: object, labeler: object, *, shared: bool
+) -> None:
+    found = find_shared_judge(compute_fingerprint(verifier), compute_fingerprint(labeler))
+    assert (found is not None) == shared
+    assert found is None or found.startswith("small both scores and labels")
 
 
 @pytest.mark.parametrize("same", [True, False])

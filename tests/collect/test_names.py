@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,14 +13,15 @@ from langchain_cfc.collect.costs import Stage
 from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
 from langchain_cfc.monitor.store import MonitorStore
-from tests.collect.fakes import FakeExecutor, examples, run
+from tests.collect.fakes import FakeExecutor, run
+from tests.collect.sharing import make_numbered_examples, mount
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     found = tmp_path / "store.db"
     with Store(found, create=True) as store:
-        store.add(examples(3))
+        store.add(make_numbered_examples(3))
     return found
 
 
@@ -73,15 +73,8 @@ def mounted(path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The store under another name, by a bind mount of the file itself."""
     other = path.with_name(request.param)
     other.touch()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(["mount", "--bind", path, other], capture_output=True, check=False).returncode
-    ):
-        pytest.skip("only root may mount, where that is allowed at all")
-    try:
+    with mount(other, "--bind", path):
         yield other
-    finally:
-        subprocess.run(["umount", "-l", other], check=True)
 
 
 def test_bind_mounted_store_file_is_refused(path: Path, mounted: Path) -> None:
@@ -98,20 +91,16 @@ def test_bind_mounted_store_file_is_refused(path: Path, mounted: Path) -> None:
 def test_bind_mounted_folder_shares_the_lock_of_its_store(path: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    if (
-        os.geteuid() != 0
-        or subprocess.run(
-            ["mount", "--bind", path.parent, elsewhere], capture_output=True, check=False
-        ).returncode
+    busy = pytest.raises(StoreError, match="another run is using")
+    with (
+        mount(elsewhere, "--bind", path.parent),
+        Store(path) as store,
+        store.lock(),
+        Store(elsewhere / path.name) as other,
+        busy,
+        other.lock(),
     ):
-        pytest.skip("only root may mount, where that is allowed at all")
-    try:
-        with Store(path) as store, store.lock(), Store(elsewhere / path.name) as other:
-            busy = pytest.raises(StoreError, match="another run is using")
-            with busy, other.lock():
-                pass
-    finally:
-        subprocess.run(["umount", "-l", elsewhere], check=True)
+        pass
 
 
 def test_store_opens_on_systems_without_a_list_of_mounts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.claims import Span, make_claim_candidates
-from langchain_cfc.collect import CollectionOptions, CollectionResult, Components, Store, collect
+from langchain_cfc.collect import CollectionResult, Components, Store, collect
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.store.shrink import ShrinkResult, shrink_store
 from langchain_cfc.errors import CollectionError, StoreError
@@ -26,6 +26,7 @@ from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
 from tests.collect.damaging import StoreContents, make_store
+from tests.collect.sharing import execute_sql, make_silent_options
 
 SIZE, N = 6, 2
 
@@ -53,11 +54,6 @@ def label_messages(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> 
     return [one.message is not None and reference in one.message.text for one in candidates]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
-
-
 def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **options: Any) -> CollectionResult:
     parts = Components(
         generator=RunnableLambda(say),
@@ -68,8 +64,7 @@ def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **option
         labeler_id=name,
     )
     examples = [Example(id=f"p{k}", input="?" * (k + 1), reference="??") for k in range(SIZE)]
-    given: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None, **options}
-    return collect(examples, parts, path, CollectionOptions(**given))
+    return collect(examples, parts, path, make_silent_options(**options))
 
 
 def count_messages(path: Path) -> dict[str, int]:
@@ -152,9 +147,7 @@ def test_keep_payloads_does_not_change_record_settings() -> None:
 @pytest.mark.parametrize("statement", ["packed = NULL", "packed = x'00'", "text = 'It is'", "checksum = '0'"])
 def test_store_check_finds_damage_in_stripped_draws(path: Path, statement: str) -> None:
     collect_to(path)
-    with closing(sqlite3.connect(path)) as file:
-        file.execute(f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
-        file.commit()
+    execute_sql(path, f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
     with (
         Store(path) as store,
         pytest.raises(StoreError, match="the prompt 'p2' differs from what was written"),
@@ -182,9 +175,7 @@ def test_shrink_store_removes_messages_and_nothing_else(path: Path) -> None:
 
 def test_shrink_store_refuses_a_damaged_store(path: Path) -> None:
     make_store(path, 20)
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
-        file.commit()
+    execute_sql(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
     there = count_messages(path)
     with (
         Store(path) as store,

@@ -17,12 +17,12 @@ from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.collect import PeopleReport, PeopleSample
 from langchain_cfc.errors import ArtifactFormatError, InputError, OverlapError, RecordError
 from langchain_cfc.guarantee import PeopleCertificate
-from langchain_cfc.records import Claim, ClaimsRecord, tabulate, write_records
+from langchain_cfc.records import ClaimsRecord, tabulate, write_records
 from langchain_cfc.report import render_report
 from tests.certificates.prompts import prompts
 from tests.cli.running import run
 from tests.collect.filling import fill_in, read_rows_of, write_rows
-from tests.factories import reload_artifact
+from tests.factories import change_candidates, make_answer, reload_artifact
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -33,10 +33,7 @@ def judge(records: list[PromptRecord], seed: int, mistakes: float = 0.08) -> lis
     judged = []
     for record in records:
         errs = {one.text: rng.random() < mistakes for one in record.candidates}
-        labelled = tuple(
-            one.model_copy(update={"correct": one.correct != errs[one.text]}) for one in record.candidates
-        )
-        judged.append(record.model_copy(update={"candidates": labelled}))
+        judged.append(change_candidates(record, lambda one: {"correct": one.correct != errs[one.text]}))  # noqa: B023 - called at once
     return judged
 
 
@@ -66,6 +63,15 @@ def draw(artifact: CalibrationArtifact, records: Any = None, **options: Any) -> 
     return PeopleSample.draw(artifact, records or judged_prompts(), **settings)
 
 
+def write_sample(
+    folder: Path, artifact: CalibrationArtifact, records: Any = None, **options: Any
+) -> tuple[PeopleSample, Path]:
+    """Draw a sample and write its sheet."""
+    sample, sheet = draw(artifact, records, **options), folder / "sheet.csv"
+    sample.write_sheet(sheet)
+    return sample, sheet
+
+
 def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = says_right) -> None:
     """People fill in the first prompts of the sheet."""
     first = list(dict.fromkeys(row[0][1:] for row in read_rows_of(path)[1:]))[:prompts_filled]
@@ -75,8 +81,7 @@ def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool]
 def test_people_sample_certifies_sets_labelled_by_a_judge(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact)
     same, nothing = sample.certify(sheet)
     assert same is artifact
     assert (nothing.labelled, nothing.at_least, nothing.bounds) == (0, 0.0, ((0, 0.0),))
@@ -112,8 +117,7 @@ def test_people_sample_certifies_sets_labelled_by_a_judge(
 def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact)
     fill_first(sheet, 10_000)
     certified, _ = sample.certify(sheet)
     again = reload_artifact(certified)
@@ -139,6 +143,19 @@ def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
     assert certify(certified, prompts(6, 200), alpha="0.2").people_certificates == again.people_certificates
 
 
+CERTIFICATE: dict[str, Any] = {
+    "alpha": "0.2",
+    "delta": "0.05",
+    "prompts": 10,
+    "records_digest": "sha256:1",
+    "artifact_digest": "sha256:2",
+    "about": "sets",
+    "labelled": 5,
+    "agreed": 4,
+    "at_least": 0.5,
+}
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -150,17 +167,7 @@ def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
 def test_artifact_refuses_a_people_certificate_that_does_not_fit(
     artifact: CalibrationArtifact, tmp_path: Path, change: dict[str, Any], problem: str
 ) -> None:
-    made = PeopleCertificate(
-        alpha="0.2",
-        delta="0.05",
-        prompts=10,
-        records_digest="sha256:1",
-        artifact_digest=artifact.frozen_digest,
-        about="sets",
-        labelled=5,
-        agreed=4,
-        at_least=0.5,
-    )
+    made = PeopleCertificate(**{**CERTIFICATE, "artifact_digest": artifact.frozen_digest})
     fits = artifact.model_copy(update={"people_certificates": [made]})
     assert reload_artifact(fits).people_certificates == [made]
     path = tmp_path / "wrong.json"
@@ -176,27 +183,15 @@ def test_artifact_refuses_a_people_certificate_that_does_not_fit(
     "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
 )
 def test_people_certificate_refuses_inconsistent_counts(change: dict[str, Any]) -> None:
-    fields: dict[str, Any] = {
-        "alpha": "0.2",
-        "delta": "0.05",
-        "prompts": 10,
-        "records_digest": "",
-        "artifact_digest": "",
-        "about": "sets",
-        "labelled": 5,
-        "agreed": 4,
-        "at_least": 0.5,
-    }
-    PeopleCertificate(**fields)
+    PeopleCertificate(**CERTIFICATE)
     with pytest.raises(ValueError, match="expected"):
-        PeopleCertificate(**{**fields, **change})
+        PeopleCertificate(**{**CERTIFICATE, **change})
 
 
 def test_one_correct_candidate_settles_a_set_and_a_gap_waits(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact)
     header, *rows = read_rows_of(sheet)
     seen: set[str] = set()
     filled = []
@@ -261,8 +256,7 @@ BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] 
 
 @pytest.mark.parametrize("name", BAD_SHEETS)
 def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_path: Path, name: str) -> None:
-    sample, sheet = draw(artifact), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact)
     change, problem = BAD_SHEETS[name]
     outside = next(
         one
@@ -328,8 +322,7 @@ def test_people_sample_refuses_tables_and_given_drawn_artifacts(artifact: Calibr
 def test_people_certificate_is_replaced_only_by_more_labels(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    sample, sheet = draw(artifact, until=0.6, share=0.2), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact, until=0.6, share=0.2)
     fill_first(sheet, 100)
     first, report = sample.certify(sheet)
     assert report.is_certified
@@ -388,24 +381,8 @@ def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecor
         scores = np.clip(0.5 * rng.random(3) + np.where(supported, 0.0, 0.4), 0.0, 1.0)
         texts = [f"{'fact' if one else 'myth'} {place}." for place, one in enumerate(supported)]
         said = supported ^ (rng.random(3) < mistakes)
-        starts = np.cumsum([0, *(len(text) + 1 for text in texts)])
-        records.append(
-            ClaimsRecord(
-                id=f"{seed}-{number}",
-                input="Tell me.",
-                answer=" ".join(texts),
-                claims=tuple(
-                    Claim(
-                        text=text,
-                        start=int(start),
-                        end=int(start) + len(text),
-                        score=float(score),
-                        supported=bool(label),
-                    )
-                    for text, start, score, label in zip(texts, starts, scores, said, strict=False)
-                ),
-            )
-        )
+        claims = zip(texts, scores.tolist(), said.tolist(), strict=True)
+        records.append(make_answer(f"{seed}-{number}", *claims, separator=" ", input="Tell me."))
     return records
 
 
@@ -413,8 +390,7 @@ def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
     artifact = calibrate(
         make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0, never_empty=False
     )
-    sample, sheet = draw(artifact, make_claims(1, 1500, 0.05), until=0.7), tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), until=0.7)
     header, *rows = read_rows_of(sheet)
     assert header[-1] == "supported"
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
@@ -432,10 +408,8 @@ def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> No
     artifact = calibrate(
         make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
     )
-    records = make_claims(1, 1500, 0.05)
-    sample = draw(artifact, records, until=None, alpha=None, max_wrong_rate="0.2")
-    sheet = tmp_path / "sheet.csv"
-    sample.write_sheet(sheet)
+    options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.2"}
+    sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), **options)
     header, *rows = read_rows_of(sheet)
     assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
@@ -452,18 +426,8 @@ def test_certify_command_writes_a_sheet_waits_and_certifies(
     artifact.save(path)
     write_records(records, judged_prompts())
     out, figures = tmp_path / "certified.json", tmp_path / "figures"
-    arguments: list[str | Path] = [
-        "certify",
-        path,
-        "--judge",
-        records,
-        "--people",
-        sheet,
-        "--until",
-        "0.7",
-        "--alpha",
-        "0.2",
-    ]
+    parts = ("--judge", records, "--people", sheet)
+    arguments: list[str | Path] = ["certify", path, *parts, "--until", "0.7", "--alpha", "0.2"]
     ran = run(*arguments, "--out", out)
     assert ran.code == 1
     assert "0 of" in ran.out
@@ -505,6 +469,6 @@ def test_certify_command_requires_people_and_judge_together(
     artifact.save(path)
     write_records(records, judged_prompts()[:20])
     places = {"RECORDS": str(records), "SHEET": str(tmp_path / "sheet.csv")}
-    ran = run("certify", path, *(places.get(one, one) for one in arguments))
-    assert ran.code == 2
-    assert "--people SHEET and --judge RECORDS" in " ".join(ran.err.split())
+    run("certify", path, *(places.get(one, one) for one in arguments)).assert_refused(
+        "--people SHEET and --judge RECORDS"
+    )

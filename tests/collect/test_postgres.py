@@ -18,8 +18,6 @@ from langchain_core.messages import AIMessage
 from sqlalchemy import create_engine, select
 
 from langchain_cfc.collect.collecting import (
-    CallPolicy,
-    CollectionOptions,
     CollectionResult,
     acollect,
     collect,
@@ -42,15 +40,16 @@ from tests.collect.claiming import Claiming, count_lines, make_examples, make_pa
 from tests.collect.crashing import (
     AT_ONCE,
     CONCURRENCY,
+    OPTIONS,
     PROMPTS,
     N,
     count_calls,
     examples,
     make_parts_noting_calls,
-    quiet,
 )
 from tests.collect.fakes import is_free
 from tests.collect.postgres import Server, postgres
+from tests.collect.sharing import make_silent_options
 from tests.concurrency import wait_until, wait_until_async
 from tests.lengths import mostly_long
 
@@ -266,9 +265,7 @@ def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResu
     made = make_parts_noting_calls(log, seconds=0.0)
     for name, value in changed.items():
         object.__setattr__(made, name, value)
-    return collect(
-        examples(size), made, where, CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet)
-    )
+    return collect(examples(size), made, where, OPTIONS)
 
 
 def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) -> None:
@@ -363,12 +360,6 @@ def test_unreachable_postgres_server_is_reported_without_its_password() -> None:
 def start_writer(url: str, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.collect.crashing", url, str(log)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
-
-
-def has_ended_well(process: subprocess.Popen[bytes]) -> bool:
-    said, error = process.communicate(timeout=120)
-    assert process.returncode == 0, error.decode()
-    return said == b"done\n"
 
 
 def test_postgres_store_refuses_a_second_run_while_locked(url: str, tmp_path: Path) -> None:
@@ -529,7 +520,7 @@ def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
                     examples(),
                     make_parts_noting_calls(log),
                     url,
-                    CollectionOptions(call_policy=CallPolicy(CONCURRENCY), on_notice=quiet),
+                    OPTIONS,
                 )
             )
             await wait_until_async(lambda: len(count_calls(log)) >= PROMPTS // 3)
@@ -552,7 +543,7 @@ def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
 
 
 def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
-    options = CollectionOptions(on_progress=lambda _: None, on_notice=quiet)
+    options = make_silent_options()
     assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
     with Store(where) as store:
         store.check()

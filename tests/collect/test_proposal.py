@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc.collect.config import read_config
+from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.collect.proposal import Dataset, Model, Proposal, draw_answers, list_labelers, propose
 from langchain_cfc.collect.sources import Rows
 from langchain_cfc.collect.sources.detection import detect_columns
@@ -52,6 +52,13 @@ def make_proposal(folder: Path, script: Script, path: str, **given: Any) -> Prop
     with serving(script) as url:
         dataset = Dataset.read(path, **given)
         return propose(dataset, Model.parse("local", url.removesuffix("/v1")), n=3, folder=folder)
+
+
+def read_back(proposal: Proposal, folder: Path) -> CollectionConfig:
+    """Write the file that is proposed, and read it."""
+    file = folder / "collect.toml"
+    file.write_text(proposal.format_toml(), encoding="utf-8")
+    return read_config(file)
 
 
 # Columns
@@ -137,9 +144,7 @@ def test_propose_matches_bare_answers_and_writes_a_readable_config(tmp_path: Pat
     found = make_proposal(tmp_path, script, path)
     assert [one.candidate.text for one in found.answers] == texts[::2][:5]
     assert found.correct == [True] * 5
-    file = tmp_path / "collect.toml"
-    file.write_text(found.format_toml(), encoding="utf-8")
-    config = read_config(file)
+    config = read_back(found, tmp_path)
     assert (config.n, config.store) == (3, str(tmp_path / "own-data.db"))
     assert config.source.path == Path(path)
     assert config.source.columns.prompt == "Give the answer alone: {question}"
@@ -188,9 +193,7 @@ def test_propose_extracts_numbers_from_sentences_only(tmp_path: Path) -> None:
     numbers = [str(1000 + number) for number in range(12)]
     path = write_questions(tmp_path, numbers)
     found = make_proposal(tmp_path, make_script([f"That makes 1,{one[1:]}." for one in numbers]), path)
-    file = tmp_path / "collect.toml"
-    file.write_text(found.format_toml(), encoding="utf-8")
-    parts = read_config(file).create_components()
+    parts = read_back(found, tmp_path).create_components()
     assert isinstance(parts.labeler, NumericMatch)
     assert (parts.answer_id, parts.answer) == ("extract_number", extract_number)
     assert "answer" not in make_proposal(tmp_path, make_script(numbers), path).settings
@@ -204,9 +207,7 @@ def test_propose_uses_a_prompt_for_multiple_choice_letters(tmp_path: Path) -> No
     found = make_proposal(tmp_path, make_script([f"({one}) of course" for one in letters], prompt), path)
     assert found.settings["source"]["prompt"] == prompt.format("{question}")
     assert found.settings["answer"]["id"] == "extract_choice"
-    file = tmp_path / "collect.toml"
-    file.write_text(found.format_toml(), encoding="utf-8")
-    assert isinstance(read_config(file).create_components().labeler, MultipleChoice)
+    assert isinstance(read_back(found, tmp_path).create_components().labeler, MultipleChoice)
     assert found.correct == [True] * 5
 
 
@@ -223,9 +224,7 @@ def test_propose_uses_self_consistency_without_log_probabilities(tmp_path: Path)
     script = replace(make_script(["x"] * 12), logprobs=False)
     found = make_proposal(tmp_path, script, write_questions(tmp_path, ["x"] * 12))
     assert "logprobs" not in found.settings["generator"]["arguments"]
-    file = tmp_path / "collect.toml"
-    file.write_text(found.format_toml(), encoding="utf-8")
-    assert isinstance(read_config(file).create_components().verifier, SelfConsistency)
+    assert isinstance(read_back(found, tmp_path).create_components().verifier, SelfConsistency)
 
 
 @pytest.mark.usefixtures("no_openai_key")

@@ -12,7 +12,6 @@ from langchain_cfc import PromptRecord
 from langchain_cfc.collect import (
     Budget,
     CallPolicy,
-    CollectionOptions,
     CollectionResult,
     Components,
     Store,
@@ -21,6 +20,7 @@ from langchain_cfc.collect import (
 from langchain_cfc.errors import CollectionError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
+from tests.collect.sharing import make_silent_options
 from tests.fakes import TOKENS_IN, TOKENS_OUT, NumberedModel
 
 SIZE, N = 30, 2
@@ -66,9 +66,8 @@ def run(
         verifier_id="v",
         labeler_id=name,
     )
-    silent: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None}
     given = make_examples() if examples is None else examples
-    return collect(given, components, path, CollectionOptions(**{**silent, **options}))
+    return collect(given, components, path, make_silent_options(**options))
 
 
 def read(path: Path) -> list[PromptRecord]:

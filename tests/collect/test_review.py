@@ -28,6 +28,7 @@ from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import read_sheet
 from langchain_cfc.sampling import DrawnCandidate
 from tests.collect.filling import Row, fill_in, make_numbered_records, make_record, read_rows_of, write_rows
+from tests.factories import change_candidates
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6
@@ -132,14 +133,7 @@ def depends_on_labels(write: Writer, folder: Path) -> bool:
     """Whether a sheet depends on labels or scores."""
     records = make_numbered_records(40)
     others = [
-        one.model_copy(
-            update={
-                "candidates": tuple(
-                    each.model_copy(update={"correct": not each.correct, "score": 0.1, "answer": "other"})
-                    for each in one.candidates
-                )
-            }
-        )
+        change_candidates(one, lambda each: {"correct": not each.correct, "score": 0.1, "answer": "other"})
         for one in records
     ]
     contents = []
@@ -252,25 +246,17 @@ def test_write_review_holds_few_records_in_memory(tmp_path: Path) -> None:
 def test_review_sheet_shows_messages_and_structured_values_as_text(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]
     tool = {"tool_calls": [{"name": "go", "args": {}}], "content": ""}
+    plain = make_numbered_records(1)[0].candidates
     records = [
         PromptRecord(id="a", input=messages, candidates=(Candidate(message=tool, score=0.5, correct=True),)),
-        PromptRecord(
-            id="b",
-            input={"q": "Wo?", "n": 1},
-            reference=["x", "y"],
-            candidates=make_numbered_records(1)[0].candidates,
-        ),
-        PromptRecord(
-            id="c", input=[{"no": "message"}], reference=4, candidates=make_numbered_records(1)[0].candidates
-        ),
+        PromptRecord(id="b", input={"q": "Wo?", "n": 1}, reference=["x", "y"], candidates=plain),
+        PromptRecord(id="c", input=[{"no": "message"}], reference=4, candidates=plain),
         PromptRecord(
             id="e",
             input=[{"role": "user", "content": ["What is this?", {"type": "image", "base64": "aaaa"}]}],
-            candidates=make_numbered_records(1)[0].candidates,
+            candidates=plain,
         ),
-        PromptRecord(
-            id="d", input="x" * (MAX_CELL_SIZE + 1), candidates=make_numbered_records(1)[0].candidates
-        ),
+        PromptRecord(id="d", input="x" * (MAX_CELL_SIZE + 1), candidates=plain),
     ]
     path = tmp_path / "sheet.csv"
     write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 5, path)

@@ -29,12 +29,8 @@ from langchain_cfc.errors import (
     VerifierError,
 )
 from langchain_cfc.verifiers import pointwise
-from tests.collect.fakes import FakeExecutor, N, examples, make_usage, run
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
+from tests.collect.fakes import FakeExecutor, N, make_usage, run
+from tests.collect.sharing import make_numbered_examples, make_silent_options
 
 
 def make_failures(stage: str, numbers: Sequence[int]) -> dict[tuple[str, str], Any]:
@@ -84,7 +80,7 @@ def test_collection_status_of_run_and_store_agree(path: Path) -> None:
 
 def test_collect_accepts_an_executor(path: Path) -> None:
     executor = FakeExecutor()
-    ran = collect(examples(5), executor, path, CollectionOptions(on_progress=lambda _: None))
+    ran = collect(make_numbered_examples(5), executor, path, CollectionOptions(on_progress=lambda _: None))
     assert (ran.complete, ran.status.labelled) == (True, 5)
     assert executor.count("draw") == 5
 
@@ -286,8 +282,18 @@ REVERSED = make_scores(0.7, 0.3, first)
 USELESS = make_scores(0.5, 0.5, first)
 
 
-def test_good_collection_has_no_notices(path: Path) -> None:
-    assert collect_notices(path, FakeExecutor(**GOOD), 110) == []
+@pytest.mark.parametrize(
+    ("changes", "size"),
+    [
+        ({}, 110),
+        ({"texts": lambda name: [name, "other" if name == "p7" else name, name]}, 25),
+        (make_scores(0.3, 0.7, lambda name, slot: name == "p19" and slot == 0), 40),
+        ({"costs": lambda name: Usage() if int(name[1:]) % 2 else make_usage(10)}, 40),
+    ],
+    ids=["good scores", "one prompt's candidates differ", "one correct candidate", "no model named"],
+)
+def test_good_collection_has_no_notices(path: Path, changes: dict[str, Any], size: int) -> None:
+    assert collect_notices(path, FakeExecutor(**{**GOOD, **changes}), size) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
@@ -295,11 +301,6 @@ def test_notice_of_identical_candidates_after_twenty_prompts(path: Path, size: i
     found = collect_notices(path, FakeExecutor(**GOOD, texts=lambda name: [name] * N), size)
     assert len(found) == notices
     assert all("all 3 candidates were identical for each of the first 20 prompts" in one for one in found)
-
-
-def test_no_notice_if_candidates_of_one_prompt_differ(path: Path) -> None:
-    executor = FakeExecutor(**GOOD, texts=lambda name: [name, "other" if name == "p7" else name, name])
-    assert collect_notices(path, executor, 25) == []
 
 
 @pytest.mark.parametrize(("size", "notices"), [(19, 0), (20, 1), (40, 1)])
@@ -317,12 +318,6 @@ def test_notice_of_no_correct_candidate_shows_three_wrong_answers(
         assert first.startswith("none of the first 20 prompts has a correct candidate")
         assert len(shown) == 3
         assert "  answer 'p0 1', reference None, prompt 'question 0'" in shown
-
-
-def test_no_notice_if_one_candidate_is_correct(path: Path) -> None:
-    executor = FakeExecutor(**make_scores(0.3, 0.7, lambda name, slot: name == "p19" and slot == 0))
-    found = collect_notices(path, executor, 40)
-    assert not any("has a correct candidate" in one for one in found)
 
 
 def test_read_wrong_answers_returns_the_best_scored_wrong_answers(path: Path) -> None:
@@ -369,11 +364,6 @@ def test_notice_of_another_drawing_model_but_not_of_judges(path: Path) -> None:
     assert collect_notices(path.with_name("b.db"), judged, 60) == []
 
 
-def test_no_notice_for_requests_without_a_model_name(path: Path) -> None:
-    executor = FakeExecutor(**GOOD, costs=lambda name: Usage() if int(name[1:]) % 2 else make_usage(10))
-    assert collect_notices(path, executor, 40) == []
-
-
 def test_provenance_records_whether_scores_are_separate(path: Path) -> None:
     def judge(_: Any, text: str) -> float:
         return len(text) / 10
@@ -392,8 +382,7 @@ def test_provenance_records_whether_scores_are_separate(path: Path) -> None:
             labeler_id="yes",
         )
         store = path.with_name(name)
-        options = CollectionOptions(on_progress=lambda _: None, on_notice=lambda _: None)
-        assert collect(examples(4), components, store, options).complete
+        assert collect(make_numbered_examples(4), components, store, make_silent_options()).complete
         with Store(store) as opened:
             assert opened.provenance().separate_scores is separate
             records, header = list(opened.records()), opened.provenance()

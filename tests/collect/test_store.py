@@ -27,7 +27,8 @@ from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import make_candidate
 from langchain_cfc.verifiers.base import VerifierScores
-from tests.collect.fakes import examples, is_free
+from tests.collect.fakes import is_free
+from tests.collect.sharing import execute_sql, make_numbered_examples
 from tests.concurrency import wait_until
 from tests.lengths import repetitions
 
@@ -49,11 +50,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
     max_leaves=6,
 )
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "store.db"
 
 
 def write_draws(
@@ -123,12 +119,12 @@ def test_store_keeps_the_permissions_of_an_existing_file(path: Path) -> None:
 @pytest.mark.parametrize("size", [3, rows.PAGE_SIZE + 10])
 def test_store_keeps_one_of_equal_examples_and_refuses_unequal_ones(path: Path, size: int) -> None:
     # Within a page of those that are added at a time, and beyond it.
-    some = examples(size)
+    some = make_numbered_examples(size)
     with Store(path, create=True) as store:
         assert store.add([*some, some[0]]) == size
         other = some[1].model_copy(update={"input": "changed", "reference": "c"})
         with pytest.raises(StoreError, match="the prompt 'p1' has another input and reference"):
-            store.add([*examples(size + 5), other])
+            store.add([*make_numbered_examples(size + 5), other])
         assert sum(store.stages().values()) == size
     with Store(path.with_name("new.db"), create=True) as store:
         with pytest.raises(StoreError, match="has another input and reference"):
@@ -209,7 +205,7 @@ def make_outputs() -> list[Any]:
 def test_store_returns_a_draw_unchanged(path: Path, output: Any) -> None:
     draw = make_candidate(0, output)
     with Store(path, create=True) as store:
-        store.add(examples(1))
+        store.add(make_numbered_examples(1))
         write_draws(store, 0, [draw])
     with Store(path) as store:
         (work,) = store.read_unfinished()
@@ -237,7 +233,7 @@ def test_insert_draws_refuses_unstorable_candidates(path: Path) -> None:
 def test_each_stage_is_readable_once_written(path: Path) -> None:
     draws = [DrawnCandidate("a"), DrawnCandidate("b"), DrawnCandidate("c")]
     with Store(path, create=True) as store:
-        store.add(examples(2))
+        store.add(make_numbered_examples(2))
     for written, known in (
         (rows.insert_draws(0, draws, Usage(), forbids_nul=False), (draws, None)),
         (rows.insert_scores(0, VerifierScores([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
@@ -265,7 +261,7 @@ def test_each_stage_is_readable_once_written(path: Path) -> None:
 
 def test_store_write_is_atomic(path: Path) -> None:
     with Store(path, create=True) as store:
-        store.add(examples(3))
+        store.add(make_numbered_examples(3))
         finish_prompt(store, 1)
         with pytest.raises(StoreError, match="UNIQUE constraint failed"):
             # Prompt 0 is new, prompt 1 is there.
@@ -333,7 +329,7 @@ def test_store_returns_records_and_provenance_unchanged(
 
 def test_store_returns_records_in_dataset_order(path: Path) -> None:
     with Store(path, create=True) as store:
-        store.add(examples(1100))
+        store.add(make_numbered_examples(1100))
         for position in (1050, 3, 700, 0, 501):
             finish_prompt(store, position)
         store.set_configuration(CONFIGURATION)
@@ -379,10 +375,7 @@ def test_opening_a_missing_store_does_not_create_it(path: Path) -> None:
 
 def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
     Store(path, create=True).close()
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("UPDATE facts SET value = '3' WHERE name = 'version'")
-        file.execute("DROP TABLE calls")
-        file.commit()
+    execute_sql(path, "UPDATE facts SET value = '3' WHERE name = 'version'", "DROP TABLE calls")
     before = path.read_bytes()
     for create in (False, True):
         with pytest.raises(
@@ -394,9 +387,7 @@ def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
 
 @pytest.mark.parametrize("create", [False, True])
 def test_file_of_another_program_is_refused_and_unchanged(path: Path, create: bool) -> None:
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("CREATE TABLE bookmarks (url)")
-        file.commit()
+    execute_sql(path, "CREATE TABLE bookmarks (url)")
     before = path.read_bytes()
     with pytest.raises(StoreError, match="is no store of a collection"):
         Store(path, create=create)
@@ -416,9 +407,7 @@ def test_store_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_half_created_store_is_created_again(path: Path) -> None:
     Store(path, create=True).close()
     for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
-        with closing(sqlite3.connect(path)) as file:
-            file.execute(left)
-            file.commit()
+        execute_sql(path, left)
         with Store(path, create=True) as store:
             assert store.stages()[Stage.OPEN] == 0
 
@@ -476,7 +465,7 @@ def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
 
     async def written() -> None:
         with Store(path, create=True) as store:
-            store.add(examples(size))
+            store.add(make_numbered_examples(size))
             writer = Writer(store)
 
             async def one(position: int) -> None:
@@ -501,7 +490,7 @@ def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
 def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
     async def written() -> tuple[Any, Any]:
         with Store(path, create=True) as store:
-            store.add(examples(3))
+            store.add(make_numbered_examples(3))
             writer = Writer(store)
             wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage(), forbids_nul=False)
             right = rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False)
@@ -519,7 +508,7 @@ def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
 def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None:
     async def written() -> None:
         with Store(path, create=True) as store:
-            store.add(examples(1))
+            store.add(make_numbered_examples(1))
             writer = Writer(store)
             going = asyncio.ensure_future(
                 writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False))
@@ -574,8 +563,6 @@ def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
 def test_store_without_its_seal_is_refused(path: Path) -> None:
     with Store(path, create=True) as store:
         store.set_configuration(CONFIGURATION)
-    with closing(sqlite3.connect(path)) as file:
-        file.execute("DELETE FROM facts WHERE name = 'seal'")
-        file.commit()
+    execute_sql(path, "DELETE FROM facts WHERE name = 'seal'")
     with pytest.raises(StoreError, match="its seal is missing"):
         Store(path)

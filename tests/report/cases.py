@@ -14,8 +14,9 @@ from langchain_cfc.artifact import tabulate_draws
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments import ComparisonReport
-from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord
+from langchain_cfc.records import ClaimsRecord, LabelledRecord
 from langchain_cfc.report import HardestPrompts, find_hardest_prompts
+from tests.factories import make_answer
 
 # Each would do something, or look like something else, if it were not shown as the text that it is.
 HOSTILE = (
@@ -68,18 +69,13 @@ def make_hostile_answers(size: int = 300, n: int = 5, seed: int = 0) -> list[Cla
             f"{HOSTILE[int(one)]} {slot}." for slot, one in enumerate(rng.integers(len(HOSTILE) - 1, size=n))
         ]
         scores = np.clip(rng.beta(2, 5, n) + 0.35 * ~supported, 0.0, 1.0)
-        claims, start = [], 0
-        for text, score, right in zip(texts, scores.tolist(), supported.tolist(), strict=True):
-            end = start + len(text)
-            claims.append(Claim(text=text, start=start, end=end, score=score, supported=right))
-            start = end + 1
         records.append(
-            ClaimsRecord(
-                id=f"{row} {HOSTILE[row % len(HOSTILE)]}",
+            make_answer(
+                f"{row} {HOSTILE[row % len(HOSTILE)]}",
+                *zip(texts, scores.tolist(), supported.tolist(), strict=True),
+                separator=" ",
                 input=HOSTILE[(row + 3) % len(HOSTILE)],
                 metadata={"topic": TOPICS[row % len(TOPICS)]},
-                answer=" ".join(texts),
-                claims=tuple(claims),
             )
         )
     return records
