@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import math
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +18,7 @@ from langchain_cfc import CFCRunnable, write_records
 from langchain_cfc.errors import DrawError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.examples.running import run_readme_commands
 from tests.lengths import repetitions
 from tests.serving.openai_server import Script, serving
 
@@ -50,20 +49,7 @@ def calibrated() -> tuple[Split, FirstTier]:
 
 @pytest.mark.long
 def test_escalation_readme_commands_print_the_quoted_output() -> None:
-    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
-    first, *commands = block.strip().splitlines()
-    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
-    assert commands
-    shell = "\n".join(command.replace(".venv/bin/python", sys.executable) for command in commands)
-    ran = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", shell],
-        cwd=EXAMPLE.parents[1],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert ran.returncode == 0, ran.stderr
+    ran = run_readme_commands(README, EXAMPLE.parents[1])
     assert not ran.stderr
     printed = re.findall(r"```text\n(.*?)```", README, re.DOTALL)[0]
     assert ran.stdout == printed

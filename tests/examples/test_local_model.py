@@ -14,34 +14,26 @@ from typing import Any
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
+from tests.examples.running import needs_model
 from tests.scripts import load_module
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "local_model"
-MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
-
-needs_model = pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
-    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
-)
 
 
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder that the example wrote, and what it printed."""
     folder = tmp_path_factory.mktemp("live")
-    command: list[str | Path] = [
-        sys.executable,
-        EXAMPLE / "run.py",
-        "--questions",
-        "48",
-        "--n",
-        "5",
-        "--folder",
-        folder,
-    ]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=540)
+    options = ("--questions", "48", "--n", "5", "--folder", folder)
+    ran = subprocess.run(
+        [sys.executable, EXAMPLE / "run.py", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=540,
+    )
     assert ran.returncode == 0, ran.stderr
     return folder, ran.stdout
 
@@ -89,13 +81,8 @@ def test_ask_command_serves_the_local_model(collected: tuple[Path, str]) -> None
     )
     script = Path(sys.executable).with_name("langchain-cfc")
     parts = ["--generator", "mybot:model", "--verifier", "mybot:judge", "--answer", "mybot:extract", "--json"]
-    command: list[str | Path] = [
-        script,
-        "ask",
-        folder / "artifact.json",
-        "What is the capital of France?",
-        *parts,
-    ]
+    asked = ("ask", folder / "artifact.json", "What is the capital of France?")
+    command: list[str | Path] = [script, *asked, *parts]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode in {0, 1}, ran.stderr
     result = json.loads(ran.stdout)

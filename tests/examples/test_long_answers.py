@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,9 +18,9 @@ from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.records import ClaimsRecord, Records, tabulate
 from langchain_cfc.runnable import ClaimsResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.examples.running import REPOSITORY, serve_page
 from tests.lengths import repetitions
 
-REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "long_answers"
 FEATURES = "group(topic) + hat(mean_score, 3)"
 SIZES = [(1280, 900), (390, 844)]  # a laptop, a phone
@@ -158,47 +150,14 @@ def test_thresholds_by_topic_keep_a_promise_that_one_threshold_breaks(
     assert min(one.values()) < 0.8 - 0.08
 
 
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        assert process.poll() is None, "the server has ended"
-        assert time.monotonic() < deadline, "the server does not answer"
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310
-                assert answer.status == 200
-                return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
-
-
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
     """The address of the page, started as the example's README says."""
     pytest.importorskip("streamlit", reason="the page is made with streamlit")
     command = "streamlit run examples/long_answers/long_answers_page.py"
     assert command in (EXAMPLE / "README.md").read_text(encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    program, *arguments = command.split()
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).with_name(program)),
-            *arguments,
-            "--server.port",
-            str(port),
-            "--server.headless",
-            "true",
-        ],
-        cwd=REPOSITORY,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-    )
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/_stcore/health", process)
-        yield f"http://127.0.0.1:{port}/"
-    finally:
-        process.kill()
-        process.wait()
+    with serve_page(command.split()[1:]) as address:
+        yield address
 
 
 def listen_to(page: Any, received: list[bytes]) -> None:

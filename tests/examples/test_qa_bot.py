@@ -6,13 +6,8 @@ import importlib
 import importlib.util
 import os
 import shlex
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,6 +28,8 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.monitor import CFCMonitor, MonitorStatus
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.examples.running import REPOSITORY, needs_model, serve_page
+from tests.factories import update_candidates
 from tests.recordings import list_facts
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
@@ -42,10 +39,8 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("streamlit") is None, reason="the page is made with streamlit"
 )
 
-REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "qa_bot"
 LOCAL = REPOSITORY / "examples" / "local_model"
-MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
 SIZES = [(1280, 900), (390, 844)]  # a laptop, a phone
 PATIENCE = 30_000  # milliseconds; a busy machine is no fault
 Scheme: TypeAlias = Literal["light", "dark"]
@@ -81,47 +76,9 @@ def site(bot: Any, folder: Path) -> Iterator[str]:
     command = readme.split("```bash\n")[1].split("```")[0].strip().splitlines()[-1]
     program, *arguments = shlex.split(command)
     assert program == ".venv/bin/streamlit"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     assert bot  # its artifact is the one that the page serves
-    process = subprocess.Popen(
-        [
-            str(Path(sys.executable).with_name("streamlit")),
-            *arguments,
-            "--server.port",
-            str(port),
-            "--server.headless",
-            "true",
-        ],
-        cwd=REPOSITORY,
-        env={**os.environ, "QA_BOT_FOLDER": str(folder), "OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}/"
-    try:
-        _wait_for(f"{address}_stcore/health", process)
+    with serve_page(arguments, QA_BOT_FOLDER=str(folder)) as address:
         yield address
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_for(address: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        assert process.poll() is None, "the server has ended"
-        assert time.monotonic() < deadline, "the server does not answer"
-        try:
-            with urllib.request.urlopen(address, timeout=5) as answer:  # noqa: S310
-                assert answer.status == 200
-                return
-        except (urllib.error.URLError, ConnectionError):
-            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -543,12 +500,7 @@ def test_qa_bot_works_with_a_paid_model_by_one_line(
 ) -> None:
     """A server on this machine plays the provider; the records are those of its model."""
     assert modules("qa_bot_store")
-    rows = [
-        one.model_copy(
-            update={"candidates": tuple(c.model_copy(update={"answer": None}) for c in one.candidates)}
-        )
-        for one in list_facts()
-    ]
+    rows = [update_candidates(one, lambda _: {"answer": None}) for one in list_facts()]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
     write_records(
@@ -570,10 +522,7 @@ def test_qa_bot_works_with_a_paid_model_by_one_line(
 
 
 @pytest.mark.live
-@pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
-    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
-)
+@needs_model
 def test_qa_bot_works_with_the_local_model_by_one_line(
     modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

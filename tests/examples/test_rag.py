@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import re
@@ -21,6 +20,8 @@ from langchain_cfc.errors import CFCError, FingerprintError, FingerprintWarning
 from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.experiments.comparison_report import Spread
 from langchain_cfc.records import PromptRecord, Records, read_records
+from tests.examples.running import MODEL, list_readme_commands, needs_model
+from tests.factories import update_candidates
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -30,7 +31,6 @@ pytest.importorskip("bm25s")
 pytestmark = pytest.mark.usefixtures("modules_of_example")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rag"
-MODEL = Path("~/.cache/langchain-cfc/smollm2-135m-instruct-q4_1.gguf").expanduser()
 README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 SPLITS = repetitions(40, share=0.5)
 
@@ -68,10 +68,10 @@ def served(artifact: CalibrationArtifact, shipped: Records) -> list[tuple[Prompt
     return [(record, chain.invoke(record.input)) for record in held_out(artifact, shipped)]
 
 
-def run_script(*arguments: str | Path) -> str:
-    ran = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, check=False, timeout=300
-    )
+def run_script(*arguments: str | Path, folder: Path | None = None) -> str:
+    """Run Python with arguments; it must succeed and print no errors. Return its output."""
+    command = [sys.executable, *arguments]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert ran.returncode == 0, ran.stderr
     assert not ran.stderr
     return ran.stdout
@@ -79,26 +79,13 @@ def run_script(*arguments: str | Path) -> str:
 
 @pytest.mark.long
 def test_rag_readme_commands_print_the_quoted_output(tmp_path: Path) -> None:
-    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
-    first, *commands = block.strip().splitlines()
-    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
-    assert len(commands) == 2
     printed = []
-    for command in commands:
+    for command in list_readme_commands(README):
         program, script, *rest = command.split()
         assert program == ".venv/bin/python"
         # Where the checkout is read from and what is written are two places here.
-        ran = subprocess.run(
-            [sys.executable, EXAMPLE.parents[1] / script, *rest],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-        assert ran.returncode == 0, ran.stderr
-        assert not ran.stderr
-        printed.append(ran.stdout)
+        printed.append(run_script(EXAMPLE.parents[1] / script, *rest, folder=tmp_path))
+    assert len(printed) == 2
     assert (tmp_path / "cfc-demo" / "rag" / "groups.png").stat().st_size > 10_000
     table = re.findall(r"(?:^\|.*\n)+", printed[0], re.MULTILINE)
     assert table
@@ -284,16 +271,7 @@ def test_rag_shuffled_verifier_costs_answers_and_not_the_promise(
     records = list(shipped)
     outputs = [dict(one.scores or {}) for record in records for one in record.candidates]
     mixed = iter([outputs[place] for place in luck.permutation(len(outputs))])
-    shuffled = [
-        record.model_copy(
-            update={
-                "candidates": tuple(
-                    one.model_copy(update={"scores": next(mixed)}) for one in record.candidates
-                )
-            }
-        )
-        for record in records
-    ]
+    shuffled = [update_candidates(record, lambda _: {"scores": next(mixed)}) for record in records]
     # Candidates of one answer share a score in the set rule; labels are as they were.
     other = compare_thresholds(shuffled, SPLITS)
     ours, theirs = report.methods["conditional"], other.methods["conditional"]
@@ -347,10 +325,7 @@ def test_rag_works_with_a_model_over_http(
 
 
 @pytest.mark.live
-@pytest.mark.skipif(
-    importlib.util.find_spec("xllamacpp") is None or not MODEL.is_file(),
-    reason="no local model: pip install xllamacpp && python examples/local_model/local_model.py get",
-)
+@needs_model
 def test_rag_collects_with_the_local_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp provides what `rag_collect.py` needs: n choices per request, and log-probabilities."""
     monkeypatch.syspath_prepend(str(EXAMPLE.parent / "local_model"))

@@ -19,6 +19,7 @@ from PIL import Image
 from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.examples.running import run_readme_commands
 
 if TYPE_CHECKING:
     from vision_stand_in import StandIn
@@ -72,23 +73,10 @@ def make_message(image: Image.Image, question: str, kind: str = "PNG") -> list[H
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder where the first block of the README was run, and what it printed."""
-    block = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)[0]
-    first, *commands = block.strip().splitlines()
-    assert first.startswith("python3 -m venv .venv && .venv/bin/pip install")
-    assert "-r examples/vision/requirements.txt" in first
-    assert commands
+    assert re.search(r"pip install .*-r examples/vision/requirements\.txt", README)
     folder = tmp_path_factory.mktemp("vision")
     (folder / "examples").symlink_to(EXAMPLE.parent)
-    shell = "\n".join(command.replace(".venv/bin/python", sys.executable) for command in commands)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", shell],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_readme_commands(README, folder)
     return folder / "cfc-demo" / "vision", done.stdout
 
 
