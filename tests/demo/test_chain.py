@@ -26,7 +26,7 @@ def demo_result(tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, P
 def chain() -> CFCRunnable:
     """One threshold for all questions."""
     source = load_recording()
-    return demo_chain(calibrate(source, alpha="0.4", features="1", provenance=source.provenance))
+    return demo_chain(calibrate(source, alpha="0.4", features="1"))
 
 
 @pytest.mark.long
@@ -78,13 +78,7 @@ def test_demo_chain_refuses_questions_that_were_not_recorded(chain: CFCRunnable)
 
 def test_demo_chain_replays_the_outputs_of_combined_verifiers() -> None:
     source = load_recording()
-    artifact = calibrate(
-        source,
-        alpha="0.2",
-        features="1",
-        combine=["sequence_logprob"],
-        provenance=source.provenance,
-    )
+    artifact = calibrate(source, alpha="0.2", features="1", combine=["sequence_logprob"])
     chain = demo_chain(artifact)
     assert isinstance(chain, CFCRunnable)
     said = chain.invoke("What is the capital of Peru?").candidates[0].scores

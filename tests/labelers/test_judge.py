@@ -146,12 +146,10 @@ def test_judge_labels_passes_the_reference_by_the_given_keyword(invoke: Invoke) 
     def grounded(*, outputs: str, context: str) -> bool:
         return outputs in context
 
-    assert invoke(
+    labels = invoke(
         JudgeLabels(grounded, reference="context"), labeler_input("lima and more", "lima", "quito")
-    ) == [
-        True,
-        False,
-    ]
+    )
+    assert labels == [True, False]
 
     def short(*, outputs: str) -> bool:
         return len(outputs) < 5

@@ -112,11 +112,8 @@ def test_labelers_extract_repeated_texts_once(invoke: Invoke) -> None:
         read.append(text)
         return text
 
-    assert invoke(NormalisedMatch(answer=counting), labeler_input("Lima", "Lima", "Quito", "Lima")) == [
-        True,
-        False,
-        True,
-    ]
+    labels = invoke(NormalisedMatch(answer=counting), labeler_input("Lima", "Lima", "Quito", "Lima"))
+    assert labels == [True, False, True]
     assert read == ["Lima", "Quito"]
 
 
@@ -126,12 +123,10 @@ async def aextract_last_word(text: str) -> str:
 
 def test_labelers_accept_functions_and_runnables_as_extractors(invoke: Invoke) -> None:
     for answer in (lambda text: text.split()[-1], RunnableLambda(lambda text: text.split()[-1])):
-        assert invoke(
+        labels = invoke(
             NormalisedMatch(answer=answer), labeler_input("Lima", "It is Lima.", "Lima, not Quito")
-        ) == [
-            True,
-            False,
-        ]
+        )
+        assert labels == [True, False]
 
 
 def test_labelers_await_async_extractors_and_refuse_them_in_invoke() -> None:

@@ -27,11 +27,8 @@ def test_pattern_match_compares_the_answer_group() -> None:
     assert is_correct(labeler, "Lima", "Some reasons.\nANSWER: Lima \nmore")
     assert is_correct(labeler, ["Quito", " Lima "], "answer: Lima")
     # Exactly: neither case nor punctuation is forgiven.
-    assert labeler.invoke(labeler_input("Lima", "answer: lima", "answer: Lima.", "Lima")) == [
-        False,
-        False,
-        False,
-    ]
+    labels = labeler.invoke(labeler_input("Lima", "answer: lima", "answer: Lima.", "Lima"))
+    assert labels == [False, False, False]
 
 
 def test_pattern_match_ignores_an_answer_group_that_did_not_match() -> None:
@@ -48,11 +45,8 @@ def test_pattern_match_keeps_flags_and_states_them_in_the_fingerprint() -> None:
 
 def test_pattern_match_uses_references_as_patterns() -> None:
     labeler = PatternMatch()
-    assert labeler.invoke(labeler_input(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A")) == [
-        True,
-        True,
-        False,
-    ]
+    labels = labeler.invoke(labeler_input(r"(?i)(the )?u\.?s\.?a?\.?", "USA", "the U.S.", "US of A"))
+    assert labels == [True, True, False]
     # All of the candidate must match, or "un" would do for "unknown".
     assert not is_correct(labeler, "un", "unknown")
     assert is_correct(labeler, ["x", "un.*"], " unknown\n")

@@ -114,12 +114,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     served: Sequence[PromptRecord], tmp_path: Path
 ) -> None:
     made = calibrate(
-        load_recording(),
-        max_wrong_rate="0.2",
-        features="1",
-        test_fraction=0.4,
-        certification_fraction=0.5,
-        provenance=load_recording().provenance,
+        load_recording(), max_wrong_rate="0.2", features="1", test_fraction=0.4, certification_fraction=0.5
     )
     bot = CFCRunnable(artifact=made, bot=True, **make_replay_parts(load_recording()))
     plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
@@ -245,7 +240,9 @@ def test_monitor_label_can_leave_out_unfit_labels(
         assert monitor.label(labels[1], leave_out_unfit=True) == 0
 
 
-def test_read_labels_refuses_deeply_nested_json(tmp_path: Path) -> None:
+def test_read_labels_refuses_missing_files_and_deeply_nested_json(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"labels\.jsonl: no such file"):
+        read_labels(tmp_path / "labels.jsonl")
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     with pytest.raises(InputError, match="cannot be read as JSON Lines"):
         read_labels(tmp_path / "deep.jsonl")
@@ -253,12 +250,7 @@ def test_read_labels_refuses_deeply_nested_json(tmp_path: Path) -> None:
 
 def test_list_certified_rates_lists_each_rate_once() -> None:
     bot = calibrate(
-        load_recording(),
-        alpha="0.4",
-        max_wrong_rate="0.3",
-        features="1",
-        certification_fraction=0.3,
-        provenance=load_recording().provenance,
+        load_recording(), alpha="0.4", max_wrong_rate="0.3", features="1", certification_fraction=0.3
     )
     assert bot.policy is not None
     twice = bot.model_copy(update={"certificates": bot.policy.coverage})
@@ -277,7 +269,6 @@ def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path:
         confident=True,
         delta="0.1",
         test_fraction=0.4,
-        provenance=load_recording().provenance,
     )
     split, chain = made.calibration.split, demo_chain(made)
     asked = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
@@ -310,8 +301,3 @@ def test_monitor_refuses_labels_that_do_not_fit_the_answer(
     empty = monitor.see(next(one for one in results if not any(it.accepted for it in one.candidates)))
     with pytest.raises(InputError, match="no answer was given, so none can be correct"):
         monitor.label(Label(empty, True))
-
-
-def test_read_labels_refuses_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"labels\.jsonl: no such file"):
-        read_labels(tmp_path / "labels.jsonl")

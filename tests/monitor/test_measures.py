@@ -26,9 +26,7 @@ SERVED = 20
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    return calibrate(
-        load_recording(), alpha="0.3", features="mean_score", provenance=load_recording().provenance
-    )
+    return calibrate(load_recording(), alpha="0.3", features="mean_score")
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +156,7 @@ def test_prometheus_collector_caches_the_status(monitor: CFCMonitor, monkeypatch
 
 
 def test_prometheus_metrics_of_several_artifacts_have_own_labels(monitor: CFCMonitor, tmp_path: Path) -> None:
-    other = calibrate(load_recording(), alpha="0.4", features="1", provenance=load_recording().provenance)
+    other = calibrate(load_recording(), alpha="0.4", features="1")
     with CFCMonitor(other, tmp_path / "other.db") as second:
         registry = CollectorRegistry()
         registry.register(PrometheusCollector(monitor, second))

@@ -19,12 +19,11 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import DrawError, FingerprintWarning, InputError, StoreError
 from langchain_cfc.monitor import CFCMonitor, Label, Limits, parse_labels
 from langchain_cfc.monitor.page import write_page
 from tests.lengths import repetitions
-from tests.monitor.watching import run, truths, write_swapped_records
+from tests.monitor.watching import make_weaker_chain, run, truths, write_swapped_records
 
 
 def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
@@ -79,15 +78,7 @@ def test_monitor_finds_a_weaker_model_without_labels(
     tmp_path: Path,
 ) -> None:
     records = write_swapped_records(tmp_path)
-    weaker = CFCRunnable(
-        artifact=artifact,
-        generator=ReplayChatModel.from_records(records, records.provenance),
-        verifier=RecordedScores(records.provenance),
-        answer=lambda text: text.strip().lower().partition("\n")[0],
-        answer_id="first-line-normalised",
-        metadata=RecordedMetadata(records),
-        sampling="single_request",
-    )
+    weaker = make_weaker_chain(artifact, records)
     known = {one.id for one in records}
     after = [one for one in served if one.id in known]
     for place, result in enumerate(results[:120]):
@@ -219,9 +210,7 @@ def test_monitor_status_command_exits_with_1_on_an_alarm(
     assert (missing.code, missing.out) == (2, "")
     assert "there is no monitor at" in missing.err
     sheet.write_text('{"id": 3, "correct": true}', encoding="utf-8")
-    wrong = run("labels", saved, store, sheet)
-    assert wrong.code == 2
-    assert "label 1, id: Input should be a valid string" in wrong.err
+    run("labels", saved, store, sheet).assert_refused("label 1, id: Input should be a valid string")
 
 
 def test_monitor_limits_report_breaches(

@@ -17,16 +17,15 @@ from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
-from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
 from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
-from langchain_cfc.records import read_records, tabulate, write_records
+from langchain_cfc.records import read_records, tabulate
 from tests.cli.running import run
 from tests.collect.postgres import Server
 from tests.lengths import mostly_long, repetitions
+from tests.monitor.watching import WEAKER, make_weaker_chain, read_first_line, truths, write_swapped_records
 from tests.recordings import list_facts
 
-WEAKER = Path(__file__).parents[2] / "examples" / "escalation" / "cheap.jsonl.gz"
 ALPHA = "0.3"
 FEATURES = "mean_score + top_share + group(topic)"
 SHARES: dict[str, Any] = {"test_fraction": 0.4, "certification_fraction": 0.4}
@@ -46,18 +45,7 @@ def old() -> CalibrationArtifact:
 @pytest.fixture(scope="module")
 def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> CFCRunnable:
     """A weaker model under the name of the one that was calibrated."""
-    path = tmp_path_factory.mktemp("weaker") / "swapped.jsonl"
-    write_records(path, read_records(WEAKER), load_recording().provenance)
-    records = read_records(path)
-    return CFCRunnable(
-        artifact=old,
-        generator=ReplayChatModel.from_records(records, records.provenance),
-        verifier=RecordedScores(records.provenance),
-        answer=read_first_line,
-        answer_id="first-line-normalised",
-        metadata=RecordedMetadata(records),
-        sampling="single_request",
-    )
+    return make_weaker_chain(old, write_swapped_records(tmp_path_factory.mktemp("weaker")))
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +64,6 @@ def rename_as_served(record: PromptRecord) -> PromptRecord:
 @pytest.fixture(scope="module")
 def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResult]:
     return [weaker.invoke(one.input) for one in asked]
-
-
-def read_first_line(text: str) -> str:
-    return text.strip().lower().partition("\n")[0]
-
-
-def truths(record: PromptRecord) -> list[bool]:
-    return [one.correct for one in record.candidates]
 
 
 def watch_results(
@@ -254,9 +234,9 @@ def test_recalibrate_and_shadow_commands_compare_both_artifacts(
         new = CalibrationArtifact.load(out)
         for said in ("old.json", "the new artifact", "promise kept", "flagged", "same decision"):
             assert said in made.out
-        none = run("monitor", "shadow", artifact, out, store, "--since", add_one_hour(new))
-        assert none.code == 2
-        assert "holds no result since" in none.err
+        run("monitor", "shadow", artifact, out, store, "--since", add_one_hour(new)).assert_refused(
+            "holds no result since"
+        )
         for one, result in zip(records[first:], answers[first:], strict=True):
             monitor.see(result, one.id)
         monitor.flush()
@@ -265,13 +245,11 @@ def test_recalibrate_and_shadow_commands_compare_both_artifacts(
     assert shown.code == 0, shown.err
     split = new.calibration.split
     assert shown.data[0]["results"] == sum(split.part(one.id, None) == "test" for one in records)
-    refused = run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5")
-    assert refused.code == 2
-    assert "is the artifact being served" in " ".join(refused.err.split())
+    run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5").assert_refused(
+        "is the artifact being served"
+    )
     for since, said in (("yesterday", "expected a time"), ("0001-01-01T00:00+14:00", "expected seconds")):
-        wrong = run("monitor", "shadow", artifact, out, store, "--since", since)
-        assert wrong.code == 2
-        assert said in " ".join(wrong.err.split())
+        run("monitor", "shadow", artifact, out, store, "--since", since).assert_refused(said)
 
 
 def add_one_hour(artifact: CalibrationArtifact) -> str:
@@ -283,9 +261,7 @@ def test_shadow_reproduces_the_served_decisions(
     old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
 ) -> None:
     # Other knots, so that it decides otherwise.
-    other = calibrate(
-        load_recording(), alpha=ALPHA, features="1", seed=1, provenance=load_recording().provenance
-    )
+    other = calibrate(load_recording(), alpha=ALPHA, features="1", seed=1)
     with watch_results(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
         (itself,) = shadow(monitor, old, since=0.0)
         (theirs,) = shadow(monitor, other, since=0.0)
@@ -585,7 +561,7 @@ def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch
     # Tests of drift draw random numbers by the artifact's digest: at a fixed time they are the same.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     source = load_recording()
-    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1", provenance=source.provenance)
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
     records = list(source)[:400]
     chain = demo_chain(bot)
     results = [chain.invoke(one.input) for one in records]
@@ -604,9 +580,7 @@ def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch
 
 @pytest.mark.long
 def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> None:
-    bot = calibrate(
-        load_recording(), max_wrong_rate="0.2", features="1", provenance=load_recording().provenance
-    )
+    bot = calibrate(load_recording(), max_wrong_rate="0.2", features="1")
     chain = demo_chain(bot)
     records = list_facts()[:800]
     results = [chain.invoke(one.input) for one in records]

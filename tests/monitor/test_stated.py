@@ -84,7 +84,7 @@ def test_monitor_shows_no_table_for_one_stated_coverage(
 def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
     """Answers at the strict rate are all right, those at the loose one all wrong: the loose one alarms."""
     source = load_recording()
-    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1", provenance=source.provenance)
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
     with CFCMonitor(bot, tmp_path / "monitor.db") as monitor:
         for rate, right in (("0.3", True), ("0.4", False)):
             chain = CFCRunnable(artifact=bot, bot=True, max_wrong_rate=rate, **make_replay_parts(source))

@@ -183,24 +183,11 @@ def test_check_set_size_combines_the_verifiers_of_the_records() -> None:
 
 def test_recommended_command_keeps_options_and_the_old_artifact() -> None:
     (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
-    assert shlex.split(step.command) == [
-        "langchain-cfc",
-        "calibrate",
-        "my records.jsonl",
-        "--out",
-        "kept/new-artifact.json",
-        "--alpha",
-        "0.1",
-        "--features",
-        "hat(mean_score, 5)",
-        "--set-rule",
-        "unique(all)",
-        "--randomised",
-        "--seed",
-        "7",
-        "--test-fraction",
-        "0.3",
-    ]
+    expected = (
+        "langchain-cfc calibrate 'my records.jsonl' --out kept/new-artifact.json --alpha 0.1 "
+        "--features 'hat(mean_score, 5)' --set-rule 'unique(all)' --randomised --seed 7 --test-fraction 0.3"
+    )
+    assert shlex.split(step.command) == shlex.split(expected)
 
 
 def test_check_claims_suggests_one_more_unsupported_claim() -> None:
