@@ -635,9 +635,9 @@ def test_commands_work_in_any_terminal_encoding(encoding: str, tmp_path: Path) -
     ran = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert ran.returncode == 0, ran.stderr
     assert b"The artifact is in" in ran.stdout
-    options = ("--replay", "demo", "--json", "--show-rejected")
-    asked = [script, "ask", tmp_path / "a.json", "What is the currency of Costa Rica?", *options]
-    ran = subprocess.run(asked, capture_output=True, env=environment, check=False)
+    asked = ("ask", tmp_path / "a.json", "What is the currency of Costa Rica?", "--replay", "demo")
+    command = [script, *asked, "--json", "--show-rejected"]
+    ran = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert ran.returncode in {0, 1}, ran.stderr
     assert any("Col\u00f3n" in str(one["text"]) for one in json.loads(ran.stdout)["candidates"])
 
