@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
@@ -17,6 +17,9 @@ import pytest
 from langchain_cfc.collect.collecting import CollectionOptions
 from langchain_cfc.collect.executor import RetryPolicy
 from langchain_cfc.records import Example
+
+if TYPE_CHECKING:  # it takes a second
+    from langchain_openai import ChatOpenAI
 
 
 def make_numbered_examples(size: int, reference: str | None = None) -> list[Example]:
@@ -37,9 +40,9 @@ def make_silent_options(**options: Any) -> CollectionOptions:
     return CollectionOptions(**{**silent, **options})
 
 
-def make_recorded_model(url: str, **settings: Any) -> Any:
+def make_recorded_model(url: str, **settings: Any) -> ChatOpenAI:
     """A client of a server that replays recorded answers."""
-    from langchain_openai import ChatOpenAI  # which takes a second
+    from langchain_openai import ChatOpenAI
 
     fixed: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, "logprobs": True}
     return ChatOpenAI(**{**fixed, "base_url": url, **settings})

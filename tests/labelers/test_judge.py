@@ -106,10 +106,9 @@ def read_number(prompt: Any, reference: Any, text: str) -> float:
         ({"at_most": 0.0}, [True, False, False, False]),
     ],
 )
-def test_judge_labels_limits_are_inclusive(limits: dict[str, float], labels: list[bool]) -> None:
-    assert (
-        JudgeLabels(read_number, **limits).invoke(labeler_input(None, "0", "0.69999", "0.7", "1")) == labels
-    )  # type: ignore[arg-type]
+def test_judge_labels_limits_are_inclusive(limits: dict[str, Any], labels: list[bool]) -> None:
+    numbers = labeler_input(None, "0", "0.69999", "0.7", "1")
+    assert JudgeLabels(read_number, **limits).invoke(numbers) == labels
 
 
 def test_judge_labels_limits_use_the_range_of_the_judge() -> None:
