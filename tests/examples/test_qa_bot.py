@@ -29,7 +29,7 @@ from langchain_cfc.monitor import CFCMonitor, MonitorStatus
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.examples.running import REPOSITORY, needs_model, serve_page
-from tests.factories import update_candidates
+from tests.factories import change_candidates
 from tests.recordings import list_facts
 from tests.report import browser as look
 from tests.serving.openai_server import Script, serving
@@ -500,7 +500,7 @@ def test_qa_bot_works_with_a_paid_model_by_one_line(
 ) -> None:
     """A server on this machine plays the provider; the records are those of its model."""
     assert modules("qa_bot_store")
-    rows = [update_candidates(one, lambda _: {"answer": None}) for one in list_facts()]
+    rows = [change_candidates(one, lambda _: {"answer": None}) for one in list_facts()]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
     write_records(

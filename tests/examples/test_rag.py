@@ -21,7 +21,7 @@ from langchain_cfc.experiments import ComparisonReport
 from langchain_cfc.experiments.comparison_report import Spread
 from langchain_cfc.records import PromptRecord, Records, read_records
 from tests.examples.running import MODEL, list_readme_commands, needs_model
-from tests.factories import update_candidates
+from tests.factories import change_candidates
 from tests.lengths import repetitions
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -271,7 +271,7 @@ def test_rag_shuffled_verifier_costs_answers_and_not_the_promise(
     records = list(shipped)
     outputs = [dict(one.scores or {}) for record in records for one in record.candidates]
     mixed = iter([outputs[place] for place in luck.permutation(len(outputs))])
-    shuffled = [update_candidates(record, lambda _: {"scores": next(mixed)}) for record in records]
+    shuffled = [change_candidates(record, lambda _: {"scores": next(mixed)}) for record in records]
     # Candidates of one answer share a score in the set rule; labels are as they were.
     other = compare_thresholds(shuffled, SPLITS)
     ours, theirs = report.methods["conditional"], other.methods["conditional"]
