@@ -47,7 +47,7 @@ def test_calibrate_takes_the_fields_of_config_as_keyword_arguments() -> None:
 
 
 def test_calibration_config_documents_every_option() -> None:
-    documented = re.findall(r"^ {8}(\w+): ", CalibrationConfig.__doc__ or "", re.MULTILINE)
+    documented = re.findall(r"^ {4}(\w+): ", inspect.getdoc(CalibrationConfig) or "", re.MULTILINE)
     assert documented == [one.name for one in fields(CalibrationConfig)]
 
 

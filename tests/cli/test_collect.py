@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -251,7 +252,7 @@ def test_collect_relabel_uses_new_references_and_columns(
     # Nothing is right any more, and there is a new column.
     with path.open("w", newline="") as file:
         lines = [
-            [question, '["nobody"]', topic, str(row % 2)] for row, (question, _, topic) in enumerate(lines)
+            [question, '["unknown"]', topic, str(row % 2)] for row, (question, _, topic) in enumerate(lines)
         ]
         csv.writer(file).writerows([[*header, "level"], *lines])
     columns = ("--set", 'source.metadata=["topic", "level"]')
@@ -298,7 +299,7 @@ def test_status_prints_prompts_and_model_of_the_store(collect: Collect, folder: 
 
 def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE facts (name TEXT, value TEXT)")
     for path, message in (
         (other, "is no store of a collection"),

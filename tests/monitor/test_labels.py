@@ -6,6 +6,7 @@ import math
 import re
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
 def test_monitor_refuses_files_that_are_no_monitor_store(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
-    with sqlite3.connect(tmp_path / "other.db") as other:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
         other.execute("CREATE TABLE questions (name TEXT, value TEXT)")
     other.close()
     with pytest.raises(StoreError, match="is not the store of a monitor"):
@@ -197,7 +198,7 @@ def test_monitor_refuses_files_that_are_no_monitor_store(
     with pytest.raises(StoreError, match="there is no monitor"):
         MonitorStore(tmp_path / "nothing.db")
     CFCMonitor(artifact, tmp_path / "newer.db").close()
-    with sqlite3.connect(tmp_path / "newer.db") as newer:
+    with closing(sqlite3.connect(tmp_path / "newer.db")) as newer, newer:
         newer.execute("UPDATE monitor_facts SET value = '99' WHERE name = 'version'")
     newer.close()
     with pytest.raises(StoreError, match="version 99"):

@@ -8,6 +8,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -135,8 +136,8 @@ def test_monitor_refuses_invalid_labels_results_and_settings(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     name = monitor.see(chain.invoke(served[0].input))
-    with pytest.raises(InputError, match=r"holds no result 'nobody'"):
-        monitor.label(Label(name, truths(served[0])), Label("nobody", True))
+    with pytest.raises(InputError, match=r"holds no result 'unknown'"):
+        monitor.label(Label(name, truths(served[0])), Label("unknown", True))
     assert monitor.status().labels == 0
     with pytest.raises(InputError, match="is about 3 candidates, and the result has 10"):
         monitor.label(Label(name, [True] * 3))
@@ -319,7 +320,7 @@ def test_monitor_status_command_deletes_no_results(
     with CFCMonitor(artifact, store, keep_days=None) as monitor:
         for one in served[:5]:
             monitor.see(chain.invoke(one.input))
-    with sqlite3.connect(store) as connection:
+    with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute("UPDATE monitor_results SET at = at - 200 * 86400")
     connection.close()
     looked = run("status", saved, store, "--json")
@@ -339,7 +340,7 @@ def test_monitor_reports_a_damaged_state(
         monitor.see(chain.invoke(served[0].input))
         monitor.status()
         for damaged in ("{", "{}", "[]"):
-            with sqlite3.connect(store) as connection:
+            with closing(sqlite3.connect(store)) as connection, connection:
                 connection.execute(
                     "UPDATE monitor_facts SET value = ? WHERE name = ?", (damaged, artifact.digest)
                 )
