@@ -262,7 +262,7 @@ def test_load_refuses_grouped_thresholds_without_confidence() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("delta", "much"), ("delta", "0.050"), ("names", ["nobody"]), ("names", "1"), ("prompts", -3)],
+    [("delta", "much"), ("delta", "0.050"), ("names", ["unknown"]), ("names", "1"), ("prompts", -3)],
 )
 def test_load_refuses_invalid_confidence(
     field: str, value: Any, confident_artifact: CalibrationArtifact

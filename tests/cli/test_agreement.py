@@ -170,7 +170,7 @@ def test_agreement_rounds_bounds_down(records: Path, sheet: Path) -> None:
             [["currency-Lebanon", "no such text", "yes"]],
             "'no such text' is not a candidate of 'currency-Lebanon'",
         ),
-        ([["nobody", "Lima", "yes"]], "'nobody' is in none of the records"),
+        ([["unknown", "Lima", "yes"]], "'unknown' is in none of the records"),
         ([["currency-Lebanon", "Lima", ""]], "no row of sheet.csv is filled in"),
         ([["currency-Lebanon", "Lima", "perhaps"]], "found 'perhaps'; expected true or false"),
     ],

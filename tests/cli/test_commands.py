@@ -15,7 +15,7 @@ import sys
 import typer
 
 def greet(name: str, loud: bool = False):
-    """Greet somebody."""
+    """Greet a person."""
     typer.echo(f"hello {name}{'!' if loud else ''}")
     raise typer.Exit(1)
 
@@ -65,7 +65,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_plugin_command_receives_its_arguments_and_sets_the_exit_code() -> None:
     ran = run("greet", "Ada", "--loud")
     assert (ran.code, ran.out) == (1, "hello Ada!\n")
-    assert "Greet somebody." in run("greet", "--help").out
+    assert "Greet a person." in run("greet", "--help").out
     assert run("greet", "-h").out == run("greet", "--help").out
     assert "loud" in run("greet", "Ada", "--lout").err
     assert run("many", "second").out == "the second\n"

@@ -39,7 +39,7 @@ class Faults:
         refused: Control calls that end with status 500 and do nothing.
         dropped: Control calls that are carried out, and whose connection breaks before the answer.
         invalid: Why batches are refused by validation; empty if they are not.
-        cancelled: Whether batches are cancelled halfway, by somebody else.
+        cancelled: Whether batches are cancelled halfway, by another process.
     """
 
     errors: float = 0.0

@@ -173,7 +173,7 @@ def run(
     *,
     at_once: int = 4,
     budget: Budget | None = None,
-    begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - nobody wants it
+    begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - the default ignores it
     progress: Callable[[CollectionStatus], None] = lambda standing: None,  # noqa: ARG005 - as above
 ) -> Ran:
     """Run a collection on the prompts of a store and on `size` prompts that are added."""

@@ -38,7 +38,7 @@ class Server:
         self._programs = programs
         self._folder = folder
         # The server refuses to run as root.
-        self._user = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self._user = pwd.getpwnam("daemon") if os.geteuid() == 0 else None
         if self._user is not None:
             os.chown(folder, self._user.pw_uid, self._user.pw_gid)
         self._process: subprocess.Popen[bytes] | None = None

@@ -537,7 +537,7 @@ def test_private_names_of_provider_clients_exist_in_installed_releases() -> None
     }
     for name, release in checked.items():
         found = tuple(int(part) for part in version(name.replace("_", "-")).split(".")[:2])
-        assert found[0] == release[0], f"{name} {found} is a major release that nobody has checked"
+        assert found[0] == release[0], f"{name} {found} is a major release that has not been checked"
     openai, anthropic = (
         make_model("openai", "http://127.0.0.1:1"),
         make_model("anthropic", "http://127.0.0.1:1"),

@@ -179,8 +179,8 @@ def test_config_makes_the_model_of_a_judge_by_name(read: Read) -> None:
 
 
 def test_config_refuses_an_unknown_model_provider(read: Read) -> None:
-    with pytest.raises(InputError, match="cannot make a chat model from the name 'nobody:x'"):
-        read(("openai:gpt-4o-mini", "nobody:x")).create_components()
+    with pytest.raises(InputError, match="cannot make a chat model from the name 'unknown:x'"):
+        read(("openai:gpt-4o-mini", "unknown:x")).create_components()
 
 
 # Record settings

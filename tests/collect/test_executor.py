@@ -138,7 +138,7 @@ def test_collected_and_served_candidates_are_equal(
             provenance=store.provenance(),
         )
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **made)
-    # The server begins anew with the first answer to each.
+    # The server starts again with the first answer to each.
     script._served.clear()
     for record in found:
         result = chain.invoke(record.input, {"max_concurrency": 1})

@@ -35,7 +35,7 @@ def test_store_with_a_hard_link_is_refused_under_both_names(path: Path) -> None:
             ):
                 Store(link, create=create)
         assert store.stages()[Stage.OPEN] == 3
-    # Nobody knows which of the two is meant.
+    # It is unknown which of the two is meant.
     with pytest.raises(StoreError, match=r"store\.db has 2 names"):
         run(path, FakeExecutor())
     link.unlink()

@@ -243,7 +243,7 @@ def change_rows(sheet: Path, change: Callable[[list[list[str]]], list[list[str]]
 
 OUTSIDE = "'outside"
 BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] = {
-    "unknown id": (lambda rows: [["'nobody-1", *rows[0][1:]], *rows], "none of the judged records"),
+    "unknown id": (lambda rows: [["'unknown-1", *rows[0][1:]], *rows], "none of the judged records"),
     "outside": (lambda rows: [[OUTSIDE, *rows[0][1:]], *rows], "not in the sample of prompts to label"),
     "text": (lambda rows: [[*rows[0][:3], "'other", ""], *rows], "answer or claim to label of"),
     "missing": (lambda rows: rows[1:], "was one deleted"),

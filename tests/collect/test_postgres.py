@@ -349,7 +349,7 @@ def test_postgres_database_without_a_store_is_refused(url: str) -> None:
 
 def test_unreachable_postgres_server_is_reported_without_its_password() -> None:
     with pytest.raises(StoreError, match=r"cannot read .* refused") as raised:
-        Store("postgresql://somebody:secret@127.0.0.1:1/store")
+        Store("postgresql://user:secret@127.0.0.1:1/store")
     assert "no store of" not in str(raised.value)
     assert "secret" not in str(raised.value)
 
@@ -383,7 +383,7 @@ def test_postgres_lock_is_freed_when_its_process_is_killed(url: str, tmp_path: P
     finally:
         first.kill()
         first.communicate()
-    # A process that was killed frees its lock as soon as the server reads that nobody is there any more.
+    # A process that was killed frees its lock as soon as the server notices that the client is gone.
     with Store(url) as store:
         wait_until(lambda: is_free(store))
     assert run(url, log, size=PROMPTS).complete
@@ -408,7 +408,7 @@ def test_two_runs_without_a_lock_cannot_write_the_same_stage_twice(
     finally:
         first.kill()
     refused = [said for said in ended if "StoreError" in said]
-    assert refused, "nobody noticed"
+    assert refused, "no second run was refused"
     assert all("duplicate key" in said for said in refused)
     assert run(url, tmp_path / "third", size=PROMPTS).complete
     check_each_prompt_stored_once(url)

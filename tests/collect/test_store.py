@@ -185,7 +185,7 @@ def make_messages() -> list[BaseMessage]:
         AIMessage("plain"),
         AIMessage(""),
         AIMessage("\0 and \u2028, \U0001f600"),
-        AIMessage("with", id="lc_run-1", name="somebody", usage_metadata=usage),
+        AIMessage("with", id="lc_run-1", name="someone", usage_metadata=usage),
         AIMessage("probable", response_metadata={"model_name": "m", "logprobs": {"content": content}}),
         AIMessage("least", response_metadata={"logprob": float("-inf")}),
         AIMessage("", tool_calls=[call]),

@@ -121,7 +121,7 @@ class Visitor:
         self.settle()
 
     def settle(self) -> None:
-        """Wait until the page is not being made anew."""
+        """Wait until the page is not being rendered again."""
         expect(self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
         expect(self.page.locator("[data-stale=true]")).to_have_count(0)
 
@@ -355,7 +355,7 @@ def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
         assert not person.scrolls_sideways()
         form.get_by_label("Your answer").press("Enter")
         expect(form).to_have_count(0)
-        # Nobody reloads the asker's page here; and no Markdown is made of what a person typed.
+        # The page that asked is not reloaded here, and no Markdown is made of what a person typed.
         expect(page.get_by_text("*It* is $5$, I think")).to_be_visible()
         expect(page.get_by_text("A person answered")).to_be_visible()
         expect(page.get_by_role("button", name="person")).to_have_count(0)
@@ -365,7 +365,7 @@ def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
         expect(asker.answers).to_have_count(2)
         asker.settle()
         assert page.get_by_test_id("stText").all_inner_texts() == shown
-        # The oldest answer that nobody has checked; it may be that of another conversation.
+        # The oldest answer that has not been checked; it may be that of another conversation.
         person.settle()
         before = _read_status(bot)
         unchecked = other.get_by_role("heading", name="Answers to check")
@@ -389,7 +389,7 @@ def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
 
 
 def _read_status(bot: Any) -> MonitorStatus:
-    """What the monitor shows to somebody who looks into its store from another process."""
+    """What the monitor shows of its store to another process."""
     store = Path(os.environ["QA_BOT_FOLDER"]) / "monitor.db"
     with CFCMonitor(bot.artifact, store, create=False) as monitor:
         return monitor.status()

@@ -320,7 +320,7 @@ def has_broken_bound(
     artifact: CalibrationArtifact,
     bound: Callable[[float, int, int], float] = lambda stated, _successes, _size: stated,
 ) -> bool:
-    """Whether any lower bound, as stated or made anew from the counts, is above the truth."""
+    """Whether any lower bound, as stated or recomputed from the counts, is above the truth."""
     weights = [one.values(seen.decisions.features) for one in artifact.feature_map.guaranteed_weights()]
     return any(
         bound(share.kept_at_least, share.kept, share.prompts) > seen.mean(seen.kept, one) + ROUND_OFF

@@ -34,7 +34,7 @@ def test_rate_payoffs_have_mean_at_most_one_at_or_above_the_rate(stated: float) 
     assert stated * kept + (1.0 - stated) * broken == pytest.approx(np.ones(RATE_EXPERT_COUNT))
     for rate in np.linspace(stated, 1.0, 5):
         assert (rate * kept + (1.0 - rate) * broken <= 1.0 + 1e-12).all()
-    # The negative control: where it is lower, somebody wins.
+    # The negative control: where the rate is lower, some bet wins.
     lower = 0.9 * stated
     assert (lower * kept + (1.0 - lower) * broken).max() > 1.0
 

@@ -57,7 +57,7 @@ def watch_streams(
         results: Number of results of each stream.
 
     Returns:
-        (streams,) peaks of the logarithm of capital, and whether a test that is made anew after every tenth
+        (streams,) peaks of the logarithm of capital, and whether a test that is repeated after every tenth
         result, at 5 % each time, ever alarmed.
     """
     rng = np.random.default_rng(7)

@@ -57,7 +57,7 @@ def asked() -> list[PromptRecord]:
 
 
 def rename_as_served(record: PromptRecord) -> PromptRecord:
-    """Give a record another id than it was recorded under, since it is asked anew."""
+    """Give a record another id than it was recorded under, since it is asked again."""
     return record.model_copy(update={"id": f"served-{record.id}"})
 
 
@@ -466,7 +466,7 @@ def test_recalibrate_refuses_results_without_a_known_source(
         recalibrate(monitor, min_kept=0.0)
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain_artifact.digest})
     theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
-    # Nothing looked at answers, so nobody has checked what told them apart.
+    # Nothing looked at answers, so what distinguishes them was not checked.
     with (
         watch_results(
             plain_artifact, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]

@@ -75,6 +75,6 @@ def test_suggest_command_names_verifiers(records: Path) -> None:
     # The recorded score was made from it.
     assert {one["combine"] for one in data["options"]} == {None}
     assert any("'sequence_logprob' was not tried alone" in note for note in data["notes"])
-    missing = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "nobody")
+    missing = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "absent-judge")
     assert missing.code == 2
-    assert "nobody" in missing.err
+    assert "absent-judge" in missing.err

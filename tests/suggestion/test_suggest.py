@@ -261,7 +261,7 @@ def describe_topic(topic: object) -> str:
         ({"features": ["mean_scor"]}, "did you mean"),
         ({"set_rules": ["some"]}, "unknown set rule"),
         ({"judge": ["mean_score"]}, "groups must be one term"),
-        ({"verifiers": ["nobody"]}, "nobody"),
+        ({"verifiers": ["absent-judge"]}, "absent-judge"),
         ({"n": 11}, "n is 11"),
     ],
 )

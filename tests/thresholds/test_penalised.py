@@ -22,7 +22,7 @@ TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}
 
 
 def solve_by_clarabel(case: Case, phi: FloatArray, ridge: float, penalised: Penalised) -> float:
-    """Clarabel on the penalised regression, written down anew from what the documentation says of it."""
+    """Clarabel on the penalised regression, written again from its documentation."""
     cp: Any = cvxpy
     tau, size = 1.0 - float(case.alpha), len(case.scores)
     x, f = case.features, phi

@@ -282,7 +282,7 @@ def test_reference_that_is_not_json_is_a_bad_row(value: object, words: str) -> N
     found = find_problem({"q": "?", "r": value}, input="q", reference="r")
     assert "row 1: reference" in found
     assert words in found
-    # And nobody minds what is in a column that is not named.
+    # The content of a column that is not named does not matter.
     assert read_one({"q": "?", "r": value}, input="q").reference is None
 
 

@@ -257,7 +257,7 @@ def test_read_rows_leaves_the_csv_field_size_limit_unchanged(tmp_path: Path) -> 
 
 
 def test_unused_parquet_columns_are_not_converted(tmp_path: Path) -> None:
-    # Python has no times of nanoseconds, so this column cannot be read; nobody asks for it.
+    # Python has no times of nanoseconds, so this column cannot be read. No option names it.
     table = pa.table({"question": ["a"], "time": pa.array([1], pa.timestamp("ns"))})
     pq.write_table(table, tmp_path / "a.parquet")
     (example,) = read_examples(tmp_path / "a.parquet", Columns(input="question"))
