@@ -49,7 +49,7 @@ def table() -> LabelledBatch:
 
 
 def add_in_order(scores: Sequence[float]) -> float:
-    """Add scores from the smallest on and round each sum, as NumPy does; `sum` of Python 3.12 is more exact."""
+    """Add scores from the smallest on, rounding each sum as NumPy does; from 3.12 on `sum` is more exact."""
     return reduce(add, sorted(scores))
 
 
