@@ -23,7 +23,7 @@ from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
-from langchain_cfc.verifiers.base import combined_fingerprint, list_values
+from langchain_cfc.verifiers.base import combine_fingerprints, list_values
 from langchain_cfc.verifiers.prompted import silence_model
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
@@ -121,7 +121,7 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
 
     def __init__(self, model: Runnable[Any, Any]) -> None:
         self.name = "model-claims"
-        self.fingerprint = combined_fingerprint(
+        self.fingerprint = combine_fingerprints(
             self.name, {"instructions": compute_sha256(_INSTRUCTIONS)}, {"model": model}
         )
         self._ask = Call("model that lists claims", silence_model(model), SplitterError)

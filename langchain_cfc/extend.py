@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         BaseVerifier,
         Verifier,
         VerifierInput,
-        combined_fingerprint,
+        combine_fingerprints,
         to_python_scalar,
     )
     from langchain_cfc.verifiers.evaluators import to_evaluator_inputs
@@ -111,7 +111,7 @@ __all__ = [
     "Wording",
     "add_tags",
     "check_records",
-    "combined_fingerprint",
+    "combine_fingerprints",
     "compute_fingerprint",
     "describe_error",
     "encode_record",
@@ -183,7 +183,7 @@ _NAMES = {
         "BaseVerifier",
         "Verifier",
         "VerifierInput",
-        "combined_fingerprint",
+        "combine_fingerprints",
         "to_python_scalar",
     ),
     "verifiers.evaluators": ("to_evaluator_inputs",),

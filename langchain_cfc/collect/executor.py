@@ -256,7 +256,7 @@ class StageCalls:
                 limiter.settle(self._unsettled, tokens)
         self._unsettled = 0
 
-    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
         first = await self._call_once(arun, item, within)
         if not is_transient(first):
@@ -277,7 +277,7 @@ class StageCalls:
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         timeout = self._policy.timeout
-        with await within.apermit():
+        with await within.aacquire_permit():
             for limiter in self._policy.rate_limiters:
                 await limiter.aacquire()
             self._unsettled += 1

@@ -161,7 +161,7 @@ def _set_result(woken: asyncio.Future[None]) -> None:
 class RetryingCaller(Protocol):
     """Interface of callers that repeat failed calls; for offline use, where no user waits."""
 
-    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call `arun(item)` until it succeeds or attempts run out, each time with a permit.
 
         Returns the result, or the exception of the last attempt.
@@ -185,8 +185,8 @@ class CallLimits:
     occupied: frozenset[ConcurrencyLimiter] = frozenset()
     attempts: RetryingCaller | None = None
 
-    def permit(self) -> AbstractContextManager[None]:
-        """Return an acquired permit for a block: `with current_limits().permit():`.
+    def acquire_permit(self) -> AbstractContextManager[None]:
+        """Acquire a permit for a block: `with get_current_limits().acquire_permit():`.
 
         Raises:
             ServingTimeoutError: If no permit became free before the deadline.
@@ -197,8 +197,8 @@ class CallLimits:
         self.limiter.acquire(self.deadline)
         return _Permit(self, self.limiter)
 
-    async def apermit(self) -> AbstractContextManager[None]:
-        """Return an acquired permit on an event loop: `with await current_limits().apermit():`."""
+    async def aacquire_permit(self) -> AbstractContextManager[None]:
+        """Acquire a permit on an event loop: `with await get_current_limits().aacquire_permit():`."""
         # Not an `async with`: an async generator would not notice that its task is never resumed, and would
         # never release the permit.
         self.check_deadline()
@@ -261,7 +261,7 @@ _NO_LIMITS = CallLimits()
 _LIMITS: ContextVar[CallLimits] = ContextVar("langchain_cfc_bounds", default=_NO_LIMITS)
 
 
-def current_limits() -> CallLimits:
+def get_current_limits() -> CallLimits:
     """Return the limits of the prompt that is being served in this context."""
     return _LIMITS.get()
 

@@ -46,7 +46,7 @@ from langchain_cfc.execution.limits import (
     CallLimits,
     RunManager,
     apply_config_limits,
-    current_limits,
+    get_current_limits,
     make_child_config,
     set_context_variable,
 )
@@ -135,7 +135,7 @@ def map_distinct(texts: Sequence[str], flow: Callable[[list[str]], Steps[Iterabl
 
 
 def _call_each(run: Callable[[Any], Any], items: Sequence[Any], *, hold_permits: bool) -> list[Any]:
-    limits = current_limits() if hold_permits else CallLimits()
+    limits = get_current_limits() if hold_permits else CallLimits()
     one = partial(_call_in_permit, run, limits)
     pool = _THREADS.get()
     most = len(items) if limits.limiter is None else min(limits.limiter.size, len(items))
@@ -175,7 +175,7 @@ def _shared_threads() -> Iterator[None]:
 async def _acall_each(
     arun: Callable[[Any], Awaitable[Any]], items: Sequence[Any], *, hold_permits: bool
 ) -> list[Any]:
-    limits = current_limits() if hold_permits else CallLimits()
+    limits = get_current_limits() if hold_permits else CallLimits()
     if len(items) == 1:
         return [await asyncio.ensure_future(_acall_in_permit(arun, limits, items[0]))]
     tasks = [asyncio.ensure_future(_acall_in_permit(arun, limits, item)) for item in items]
@@ -186,7 +186,7 @@ async def _acall_each(
 
 def _call_in_permit(run: Callable[[Any], Any], limits: CallLimits, item: Any) -> Any:
     # Failing to acquire a permit in time is not an outcome of the call: it raises and ends the step.
-    with limits.permit():
+    with limits.acquire_permit():
         try:
             return run(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow handles it
@@ -195,8 +195,8 @@ def _call_in_permit(run: Callable[[Any], Any], limits: CallLimits, item: Any) ->
 
 async def _acall_in_permit(arun: Callable[[Any], Awaitable[Any]], limits: CallLimits, item: Any) -> Any:
     if limits.attempts is not None:
-        return await limits.attempts.aoutcome(arun, item, limits)
-    with await limits.apermit():
+        return await limits.attempts.acall(arun, item, limits)
+    with await limits.aacquire_permit():
         try:
             return await arun(item)
         except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow handles it
@@ -352,9 +352,9 @@ class Call:
 
     def _run_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
         function: Any = self._target
-        limits = current_limits()
+        limits = get_current_limits()
         results = []
-        with limits.permit(), set_context_variable(var_child_runnable_config, config):
+        with limits.acquire_permit(), set_context_variable(var_child_runnable_config, config):
             for value in values:
                 limits.check_deadline()
                 results.append(self._refuse_awaitable(function(value)))
@@ -363,7 +363,7 @@ class Call:
     async def _arun_all(self, config: RunnableConfig, values: Sequence[Any]) -> list[Any]:
         """Call in one thread, off the event loop, and await any awaitable results on the loop."""
         function: Any = self._target
-        limits = current_limits()
+        limits = get_current_limits()
         results: list[Any] = []
 
         def run_all() -> None:
@@ -371,7 +371,7 @@ class Call:
                 limits.check_deadline()
                 results.append(function(value))  # appended one by one: after a failure they must be closed
 
-        with await limits.apermit(), set_context_variable(var_child_runnable_config, config):
+        with await limits.aacquire_permit(), set_context_variable(var_child_runnable_config, config):
             try:
                 await run_in_executor(config, run_all)
                 return [await _await_if_needed(one) for one in results]

@@ -17,7 +17,7 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
-from langchain_cfc.verifiers.base import combined_fingerprint
+from langchain_cfc.verifiers.base import combine_fingerprints
 
 _LABEL_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
 By = Literal["id", "prompt"]
@@ -201,7 +201,7 @@ class HumanLabels(BaseLabeler):
     def __init__(self, path: str | Path) -> None:
         self.name = "human-labels"
         self._sheet = read_sheet(path)
-        self.fingerprint = combined_fingerprint(self.name, {"labels": self._sheet.digest}, {})
+        self.fingerprint = combine_fingerprints(self.name, {"labels": self._sheet.digest}, {})
 
     def __repr__(self) -> str:
         """State the number of labels, and whether they go by id or prompt."""

@@ -13,7 +13,7 @@ from langchain_core.runnables.utils import is_async_callable
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
-from langchain_cfc.verifiers.base import VerifierInput, combined_fingerprint
+from langchain_cfc.verifiers.base import VerifierInput, combine_fingerprints
 from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
 
 Judge: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
@@ -70,7 +70,7 @@ class JudgeLabels(BaseLabeler):
             "range": f"{range[0]!r} to {range[1]!r}",
             "reference": reference or "kept back",
         }
-        self.fingerprint = combined_fingerprint(self.name, settings, {"judge": judge})
+        self.fingerprint = combine_fingerprints(self.name, settings, {"judge": judge})
 
     def __repr__(self) -> str:
         """State what is called correct."""

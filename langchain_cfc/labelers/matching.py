@@ -27,7 +27,7 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers.base import combined_fingerprint
+from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
 
 
@@ -42,7 +42,7 @@ class TextMatcher(BaseLabeler):
         self.name = name
         answer = parts.get("answer")
         self._settings = {"answer": "whole text" if answer is None else "extracted", **settings}
-        self.fingerprint = combined_fingerprint(name, self._settings, parts)
+        self.fingerprint = combine_fingerprints(name, self._settings, parts)
         self._extract = make_optional_call("answer extractor", answer, LabelerError)
 
     def __repr__(self) -> str:

@@ -173,7 +173,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             return schema
         return create_model_v2(self.get_name("Input"), root=str)
 
-    def guarantee_of(self, message: AIMessage) -> Guarantee:
+    def find_guarantee(self, message: AIMessage) -> Guarantee:
         """Return the full guarantee of a message that this chain produced.
 
         Args:

@@ -137,8 +137,8 @@ class CFCResult(BaseModel):
         """Return the best answer or the abstention as the message of a chat model.
 
         Messages are copied into every checkpoint of a conversation, so by default they hold only the reason
-        and the fields that identify the guarantee. `CFCRunnable.guarantee_of` returns the full guarantee of a
-        message.
+        and the fields that identify the guarantee. `CFCRunnable.find_guarantee` returns the full guarantee
+        of a message.
 
         Args:
             abstain_message: The text of an abstention.
@@ -230,7 +230,7 @@ class ClaimsResult(CFCResult):
     full_text: str | None = None
 
     @classmethod
-    def of_claims(
+    def from_claims(
         cls,
         answer: str,
         spans: Sequence[Span],

@@ -210,7 +210,7 @@ class ServingPipeline:
     ) -> ClaimsResult:
         if not spans:
             nothing = {"threshold": math.inf, "features": {}, "guarantee": self.guarantees[level, None]}
-            return ClaimsResult.of_claims(
+            return ClaimsResult.from_claims(
                 answer,
                 (),
                 kept=(),
@@ -228,7 +228,7 @@ class ServingPipeline:
         reason: Reason = "answered" if any(kept) else "no_claim_kept"
         if decisions.not_certifiable[0]:
             reason = "not_certifiable"
-        return ClaimsResult.of_claims(
+        return ClaimsResult.from_claims(
             answer,
             spans,
             kept=kept,

@@ -198,7 +198,7 @@ def to_python_scalar(value: Any) -> Any:
         return value
 
 
-def combined_fingerprint(
+def combine_fingerprints(
     method: str, settings: Mapping[str, Any], parts: Mapping[str, object]
 ) -> dict[str, Any]:
     """Return the fingerprint of a verifier or labeler that is made of parts.
@@ -255,7 +255,7 @@ class VerifierEnsemble:
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
         self._calls = {name: make_verifier_call(verifier) for name, verifier in verifiers.items()}
-        self.fingerprint = combined_fingerprint("+".join(verifiers), {}, verifiers)
+        self.fingerprint = combine_fingerprints("+".join(verifiers), {}, verifiers)
 
     @property
     def names(self) -> tuple[str, ...]:

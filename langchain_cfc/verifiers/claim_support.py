@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, Steps, Target
 from langchain_cfc.sampling import make_silent_call
-from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combined_fingerprint
+from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, combine_fingerprints
 from langchain_cfc.verifiers.entailment import Entailment, EntailmentInput, estimate_entailment
 
 
@@ -35,7 +35,7 @@ class ClaimAgreement(BaseVerifier):
 
     def __init__(self, entails: Entailment) -> None:
         self.name = "claim-agreement"
-        self.fingerprint = combined_fingerprint(self.name, {}, {"entails": entails})
+        self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails})
         self._judge = _make_judge(entails)
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class ContextSupport(BaseVerifier):
 
     def __init__(self, entails: Entailment, context: Target) -> None:
         self.name = "context-support"
-        self.fingerprint = combined_fingerprint(self.name, {}, {"entails": entails, "context": context})
+        self.fingerprint = combine_fingerprints(self.name, {}, {"entails": entails, "context": context})
         self._judge = _make_judge(entails)
         self._context = make_silent_call("context", context, VerifierError)
 

@@ -15,7 +15,7 @@ from langchain_cfc.execution import Steps, Target, call_each, describe_error, un
 from langchain_cfc.sampling.fingerprints import describe_embeddings
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
+from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints
 
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 
@@ -50,7 +50,7 @@ class EmbeddingSimilarity(TextVerifier):
             raise InputError(msg)
         self.name = "embedding-similarity"
         self.embeddings = embeddings
-        self.fingerprint = combined_fingerprint(
+        self.fingerprint = combine_fingerprints(
             self.name,
             {"context": "of the prompt" if context is None else "own"},
             {"embeddings": _EmbeddingsFingerprint(embeddings), "context": context},

@@ -14,7 +14,7 @@ from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import unwrap_prompt
-from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint, to_python_scalar
+from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, to_python_scalar
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 
@@ -44,7 +44,7 @@ class EvaluatorVerifier(TextVerifier):
             "range": f"{ends[0]!r} to {ends[1]!r}",
             "arguments": "none" if arguments is None else "own",
         }
-        self.fingerprint = combined_fingerprint(
+        self.fingerprint = combine_fingerprints(
             self.name, settings, {"evaluator": evaluator, "arguments": arguments}
         )
         # Which of `inputs` and `outputs` it takes by keyword; None if it takes no keywords.

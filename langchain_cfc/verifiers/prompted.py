@@ -30,7 +30,7 @@ from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
-    combined_fingerprint,
+    combine_fingerprints,
     read_token_logprobs,
 )
 
@@ -84,7 +84,7 @@ class PromptedModel:
         """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
         words = [self._write_sample(place) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
         source = "prompt" if self.question is None else "own"
-        return combined_fingerprint(
+        return combine_fingerprints(
             str(self.name),
             {**settings, "instructions": compute_sha256(json.dumps(words)), "question": source},
             {"model": self.model, "question": self.question},

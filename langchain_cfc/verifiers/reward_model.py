@@ -25,7 +25,7 @@ from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
-from langchain_cfc.verifiers.base import TextVerifier, combined_fingerprint
+from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 
@@ -83,7 +83,7 @@ class RewardModel(TextVerifier):
             "score": "1 - reward" if scale is None else f"1 / (1 + exp(reward / {float(scale)!r}))",
             "question": "of the prompt" if question is None else "own",
         }
-        self.fingerprint = combined_fingerprint(self.name, settings, {"question": question})
+        self.fingerprint = combine_fingerprints(self.name, settings, {"question": question})
         self._question = make_optional_call("question function", question, VerifierError)
 
     def __repr__(self) -> str:

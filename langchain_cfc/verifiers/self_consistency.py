@@ -18,7 +18,7 @@ from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
-    combined_fingerprint,
+    combine_fingerprints,
     to_python_scalar,
 )
 from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
@@ -116,7 +116,7 @@ class SelfConsistency(BaseVerifier):
             "normalised": default if own is None else "own",
             "agreement": judged if equivalent is None else "equivalent",
         }
-        self.fingerprint = combined_fingerprint(
+        self.fingerprint = combine_fingerprints(
             self.name,
             self._settings,
             {"answer": answer, "normalise": own, "equivalent": equivalent, "entails": entails},

@@ -196,7 +196,7 @@ class FailingCall:
 
 def run_call(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
     """Return the result or error of a call, and the virtual seconds that it took."""
-    return run_in_virtual_time(StageCalls(repeated, MemoryJournal()).aoutcome(call, "item", within))
+    return run_in_virtual_time(StageCalls(repeated, MemoryJournal()).acall(call, "item", within))
 
 
 @pytest.fixture
@@ -268,9 +268,7 @@ def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
     with serving(script) as url:
         model = make_recorded_model(url, logprobs=None)
         found = asyncio.run(
-            StageCalls(RetryPolicy(initial_wait=0.001), MemoryJournal()).aoutcome(
-                model.ainvoke, "where?", FREE
-            )
+            StageCalls(RetryPolicy(initial_wait=0.001), MemoryJournal()).acall(model.ainvoke, "where?", FREE)
         )
     assert found.text == "there"
     assert time.monotonic() - begun >= 1.0
@@ -328,7 +326,7 @@ def test_cancelling_a_call_releases_its_permit(after: float) -> None:
         repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0), MemoryJournal())
         # The longest of waits, so that the second moment lies between two calls.
         with mock.patch("random.uniform", max):
-            going = asyncio.ensure_future(repeated.aoutcome(fail_slowly, 1, CallLimits(limit)))
+            going = asyncio.ensure_future(repeated.acall(fail_slowly, 1, CallLimits(limit)))
             await asyncio.sleep(after)
             going.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -353,7 +351,7 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
         repeated = StageCalls(RetryPolicy(initial_wait=50.0), MemoryJournal())
         bounds = CallLimits(limit)
         with mock.patch("random.uniform", max):
-            await asyncio.gather(*(repeated.aoutcome(note, one, bounds) for one in ("first", "second")))
+            await asyncio.gather(*(repeated.acall(note, one, bounds) for one in ("first", "second")))
 
     run_in_virtual_time(both())
     assert order == ["first", "second", "first"]
@@ -365,7 +363,7 @@ def test_waiting_between_attempts_holds_no_permit() -> None:
 def test_requests_per_second_limits_the_rate_of_calls() -> None:
     async def calls() -> None:
         repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy(), MemoryJournal())
-        await asyncio.gather(*(repeated.aoutcome(FailingCall(), number, FREE) for number in range(60)))
+        await asyncio.gather(*(repeated.acall(FailingCall(), number, FREE) for number in range(60)))
 
     begun = time.perf_counter()
     asyncio.run(calls())
@@ -393,7 +391,7 @@ async def spend_tokens(limiter: TokenRateLimiter, seed: int, stages: int = 300) 
         for _ in left:
             sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
             billed = StageCalls(RetryPolicy(rate_limiters=(limiter,)), MemoryJournal())
-            await asyncio.gather(*(billed.aoutcome(call, size, FREE) for size in sizes))
+            await asyncio.gather(*(billed.acall(call, size, FREE) for size in sizes))
             billed.settle(sum(sizes))
 
     await asyncio.gather(*(work() for _ in range(STAGES)))

@@ -393,7 +393,7 @@ def test_waiting_for_a_permit_after_a_batch_does_not_count_to_the_timeout() -> N
                 await answered
             return "answer"
 
-        asked = asyncio.create_task(calls.aoutcome(ask, None, CallLimits(limiter)))
+        asked = asyncio.create_task(calls.acall(ask, None, CallLimits(limiter)))
         await asyncio.sleep(2 * limit)  # the batch takes longer than a call may
         await limiter.aacquire()  # and then another call holds the only permit as long again
         answered.set_result(None)
@@ -425,7 +425,7 @@ def test_call_that_waits_for_a_second_batch_releases_its_permit() -> None:
             await asyncio.gather(wait(first), wait(second, 0.1))
             return "answer"
 
-        asked = asyncio.create_task(calls.aoutcome(ask, None, CallLimits(limiter)))
+        asked = asyncio.create_task(calls.acall(ask, None, CallLimits(limiter)))
         await asyncio.sleep(0.05)
         await limiter.aacquire()  # another call runs while the first answer comes
         first.set_result(None)

@@ -28,8 +28,8 @@ from langchain_cfc.execution import (
     add_tags,
     apply_config_limits,
     apply_limits,
-    current_limits,
     find_limiter,
+    get_current_limits,
     make_child_config,
     share_limiter,
 )
@@ -59,7 +59,7 @@ def is_free(limit: ConcurrencyLimiter) -> bool:
 
 
 async def hold_permit(limit: ConcurrencyLimiter, gauge: ConcurrencyCounter) -> None:
-    with await CallLimits(limit).apermit(), gauge.counted():
+    with await CallLimits(limit).aacquire_permit(), gauge.counted():
         await asyncio.sleep(0)
 
 
@@ -72,7 +72,7 @@ def test_limiter_is_shared_by_threads_and_event_loops(size: int) -> None:
 
     def thread() -> None:
         for _ in range(100):
-            with CallLimits(limit).permit(), gauge.counted():
+            with CallLimits(limit).acquire_permit(), gauge.counted():
                 time.sleep(0)
 
     async def tasks() -> None:
@@ -94,7 +94,7 @@ def test_limiter_lets_all_its_permits_be_held_at_once(size: int) -> None:
     limit, gauge, meeting = ConcurrencyLimiter(size), ConcurrencyCounter(), threading.Barrier(size)
 
     def thread(_: int) -> None:
-        with CallLimits(limit).permit(), gauge.counted():
+        with CallLimits(limit).acquire_permit(), gauge.counted():
             meeting.wait(PATIENCE)
 
     with ThreadPoolExecutor(size) as executor:
@@ -110,10 +110,10 @@ def test_limiter_refuses_sizes_that_are_no_positive_integer(size: Any) -> None:
 
 def test_call_limits_without_limiter_never_wait() -> None:
     async def inside() -> bool:
-        with await CallLimits().apermit(), await CallLimits().apermit():
+        with await CallLimits().aacquire_permit(), await CallLimits().aacquire_permit():
             return True
 
-    with CallLimits().permit(), CallLimits().permit():
+    with CallLimits().acquire_permit(), CallLimits().acquire_permit():
         assert asyncio.run(inside())
 
 
@@ -124,11 +124,11 @@ def test_limiter_serves_threads_and_tasks_in_order_of_arrival() -> None:
     limit, served = ConcurrencyLimiter(1), []
 
     def thread(number: int) -> None:
-        with CallLimits(limit).permit():
+        with CallLimits(limit).acquire_permit():
             served.append(number)
 
     async def task(number: int) -> None:
-        with await CallLimits(limit).apermit():
+        with await CallLimits(limit).aacquire_permit():
             served.append(number)
 
     limit.acquire()
@@ -176,7 +176,7 @@ def test_permit_given_to_a_cancelled_task_goes_to_the_next_waiter() -> None:
     limit, served = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with CallLimits(limit).permit():
+        with CallLimits(limit).acquire_permit():
             served.set()
 
     async def inside(executor: ThreadPoolExecutor) -> None:
@@ -202,7 +202,7 @@ def test_permit_raises_at_the_deadline_and_leaves_the_queue() -> None:
     limit = ConcurrencyLimiter(1)
     limit.acquire()
     with pytest.raises(ServingTimeoutError, match="before a call could start"):
-        CallLimits(limit, time.monotonic() + 0.02).permit()
+        CallLimits(limit, time.monotonic() + 0.02).acquire_permit()
     assert count_waiting(limit) == 0
     limit.release()
     assert is_free(limit)
@@ -213,7 +213,7 @@ def test_permit_is_given_to_a_thread_before_its_deadline(seconds: float) -> None
     limit, entered = ConcurrencyLimiter(1), threading.Event()
 
     def thread() -> None:
-        with CallLimits(limit, time.monotonic() + seconds).permit():
+        with CallLimits(limit, time.monotonic() + seconds).acquire_permit():
             entered.set()
 
     limit.acquire()
@@ -229,11 +229,11 @@ def test_permit_is_given_to_a_thread_before_its_deadline(seconds: float) -> None
 def test_permit_after_the_deadline_raises_although_permits_are_free() -> None:
     limit, late = ConcurrencyLimiter(1), time.monotonic()
     with pytest.raises(ServingTimeoutError):
-        CallLimits(limit, late).permit()
+        CallLimits(limit, late).acquire_permit()
     with pytest.raises(ServingTimeoutError):
-        asyncio.run(CallLimits(limit, late).apermit())
+        asyncio.run(CallLimits(limit, late).aacquire_permit())
     with pytest.raises(ServingTimeoutError):
-        CallLimits(None, late).permit()
+        CallLimits(None, late).acquire_permit()
     assert is_free(limit)
 
 
@@ -250,7 +250,7 @@ def test_permit_that_comes_after_the_deadline_is_given_back() -> None:
             await task
 
     async def entering() -> None:
-        with await CallLimits(limit, deadline).apermit():
+        with await CallLimits(limit, deadline).aacquire_permit():
             pytest.fail("a call started after the deadline")
 
     asyncio.run(inside())
@@ -291,10 +291,10 @@ def test_permit_is_given_back_after_every_kind_of_error(error: type[BaseExceptio
     limit = ConcurrencyLimiter(2)
 
     async def inside() -> None:
-        with pytest.raises(error), await CallLimits(limit).apermit():
+        with pytest.raises(error), await CallLimits(limit).aacquire_permit():
             raise error
 
-    with pytest.raises(error), CallLimits(limit).permit():
+    with pytest.raises(error), CallLimits(limit).acquire_permit():
         raise error
     asyncio.run(inside())
     assert is_free(limit)
@@ -341,7 +341,7 @@ def test_permit_held_by_a_task_of_a_closed_loop_is_recovered() -> None:
     limit, gauge = ConcurrencyLimiter(1), ConcurrencyCounter()
 
     async def for_ever() -> None:
-        with await CallLimits(limit).apermit(), gauge.counted():
+        with await CallLimits(limit).aacquire_permit(), gauge.counted():
             await asyncio.get_running_loop().create_future()
 
     loop = asyncio.new_event_loop()
@@ -351,7 +351,7 @@ def test_permit_held_by_a_task_of_a_closed_loop_is_recovered() -> None:
     gc.collect()
     assert gauge.inside == 0
     assert is_free(limit)
-    assert current_limits() == CallLimits()
+    assert get_current_limits() == CallLimits()
 
 
 def test_release_is_possible_while_the_lock_is_held() -> None:
@@ -377,7 +377,7 @@ def test_limiter_keeps_its_permits_under_any_order_of_events(
     limit, served = ConcurrencyLimiter(size), []
 
     async def one(number: int, go: asyncio.Event) -> None:
-        with await CallLimits(limit).apermit():
+        with await CallLimits(limit).aacquire_permit():
             served.append(number)
             inside.add(number)
             try:
@@ -418,7 +418,7 @@ def test_limiter_is_free_after_thousands_of_operations(seed: int) -> None:
         for _ in range(250):
             patience = chance.choice([0.0, 0.0005, PATIENCE])
             try:
-                with CallLimits(limit, time.monotonic() + patience).permit(), gauge.counted():
+                with CallLimits(limit, time.monotonic() + patience).acquire_permit(), gauge.counted():
                     time.sleep(chance.choice([0, 0.0002]))
             except ServingTimeoutError:
                 assert patience < PATIENCE
@@ -452,31 +452,35 @@ def test_calls_inside_a_permit_share_that_permit() -> None:
     async def inside() -> None:
         with (
             apply_limits(CallLimits(limit)),
-            await current_limits().apermit(),
-            await current_limits().apermit(),
+            await get_current_limits().aacquire_permit(),
+            await get_current_limits().aacquire_permit(),
         ):
-            assert current_limits().limiter is not limit
+            assert get_current_limits().limiter is not limit
 
     with apply_limits(CallLimits(limit)):
-        with current_limits().permit(), current_limits().permit():
-            assert current_limits().limiter not in {limit, None}
-        assert current_limits().limiter is limit
+        with get_current_limits().acquire_permit(), get_current_limits().acquire_permit():
+            assert get_current_limits().limiter not in {limit, None}
+        assert get_current_limits().limiter is limit
     asyncio.run(inside())
     assert is_free(limit)
 
 
 def test_limiter_inside_a_permit_has_size_one() -> None:
-    with CallLimits(ConcurrencyLimiter(2)).permit():
-        inner = current_limits().limiter
+    with CallLimits(ConcurrencyLimiter(2)).acquire_permit():
+        inner = get_current_limits().limiter
     assert inner is not None
     assert inner.size == 1
 
 
 def test_nested_permits_of_one_limiter_take_one_permit() -> None:
     limit, other = ConcurrencyLimiter(1), ConcurrencyLimiter(1)
-    with CallLimits(limit).permit(), apply_limits(CallLimits(other)):
-        assert current_limits().limiter is other
-        with current_limits().permit(), apply_limits(CallLimits(limit)), current_limits().permit():
+    with CallLimits(limit).acquire_permit(), apply_limits(CallLimits(other)):
+        assert get_current_limits().limiter is other
+        with (
+            get_current_limits().acquire_permit(),
+            apply_limits(CallLimits(limit)),
+            get_current_limits().acquire_permit(),
+        ):
             assert limit._free == 0
     assert is_free(limit)
     assert is_free(other)
@@ -486,10 +490,10 @@ def test_nested_permits_of_one_limiter_take_one_permit() -> None:
 def test_apply_limits_keeps_the_earlier_deadline(outer: float | None, inner: float, both: float) -> None:
     with apply_limits(CallLimits(None, outer)):
         with apply_limits(CallLimits(None, inner)):
-            assert current_limits().deadline == both
+            assert get_current_limits().deadline == both
         with apply_limits(CallLimits()):
-            assert current_limits().deadline == outer
-    assert current_limits() == CallLimits()
+            assert get_current_limits().deadline == outer
+    assert get_current_limits() == CallLimits()
 
 
 # ---- limits in configs
@@ -540,9 +544,9 @@ def test_find_limiter_prefers_the_permit_of_the_call_to_the_config() -> None:
     (config,) = share_limiter({"max_concurrency": 4}, 1)
     with apply_limits(CallLimits(limit)):
         assert find_limiter(config) is limit
-        with current_limits().permit():
+        with get_current_limits().acquire_permit():
             place = find_limiter(config)
-            assert place is current_limits().limiter
+            assert place is get_current_limits().limiter
             assert place is not limit
     assert find_limiter(config) is not limit
 
@@ -561,13 +565,13 @@ def test_apply_limits_hides_the_limiter_from_inherited_configs() -> None:
 
 def test_apply_config_limits_uses_max_concurrency_of_the_config() -> None:
     with apply_config_limits({"max_concurrency": 2}):
-        limit = current_limits().limiter
+        limit = get_current_limits().limiter
         assert limit is not None
         assert limit.size == 2
         with apply_config_limits({"max_concurrency": 5}):
-            assert current_limits().limiter is limit
+            assert get_current_limits().limiter is limit
     with apply_config_limits({}):
-        assert current_limits().limiter is None
+        assert get_current_limits().limiter is None
 
 
 def test_add_tags_does_not_read_the_surrounding_config() -> None:

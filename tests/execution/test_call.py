@@ -25,8 +25,8 @@ from langchain_cfc.execution import (
     Target,
     apply_limits,
     arun_flow,
-    current_limits,
     describe_error,
+    get_current_limits,
     run_flow,
 )
 from tests.concurrency import PATIENCE, ConcurrencyCounter, fail_if_stuck
@@ -469,7 +469,7 @@ def test_call_takes_no_value_after_the_deadline(run: Run) -> None:
 
     def target(value: int) -> None:
         taken.append(value)
-        deadline = current_limits().deadline
+        deadline = get_current_limits().deadline
         assert deadline is not None
         while time.monotonic() < deadline:
             time.sleep(0.001)

@@ -20,7 +20,7 @@ from langchain_cfc.execution import (
     apply_limits,
     arun_flow,
     call_each,
-    current_limits,
+    get_current_limits,
     run_flow,
     unwrap_outcomes,
 )
@@ -228,7 +228,7 @@ def test_call_each_without_hold_permits_holds_none(run: Run) -> None:
     limit = ConcurrencyLimiter(1)
 
     def function(_: int) -> bool:
-        return current_limits().limiter is limit and limit._free == 1
+        return get_current_limits().limiter is limit and limit._free == 1
 
     with apply_limits(CallLimits(limit)):
         assert run_each(run, function, range(3), hold_permits=False) == [True] * 3
@@ -242,7 +242,7 @@ def test_call_each_raises_at_the_deadline(run: Run) -> None:
 
     def function(item: int) -> None:
         started.append(item)
-        deadline = current_limits().deadline
+        deadline = get_current_limits().deadline
         assert deadline is not None
         while time.monotonic() < deadline:
             time.sleep(0.001)

@@ -24,7 +24,7 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
-from langchain_cfc.verifiers.base import combined_fingerprint as combine_fingerprints
+from langchain_cfc.verifiers.base import combine_fingerprints
 from tests.factories import make_artifact
 from tests.fakes import N, verify
 

@@ -46,7 +46,7 @@ def test_as_answer_returns_a_message_that_states_the_guarantee(
             "artifact_digest": artifact.digest,
         },
     }
-    assert chain.guarantee_of(message) == chain.guarantee == invoke(chain, "x").guarantee
+    assert chain.find_guarantee(message) == chain.guarantee == invoke(chain, "x").guarantee
     # A message is sent and stored: nothing of the rejected candidates is in it.
     assert "quito" not in message.model_dump_json()
 
@@ -83,7 +83,7 @@ def test_full_result_puts_the_whole_result_into_the_message(
         for whole in (chain.as_answer(full_result=True), CFCChatModel(chain=chain, full_result=True)):
             message = invoke(whole, "x")
             assert CFCResult.model_validate(message.response_metadata["cfc"]) == result
-            assert chain.guarantee_of(message) == result.guarantee
+            assert chain.find_guarantee(message) == result.guarantee
             json.dumps(message.response_metadata, allow_nan=False)
         # The short form is a part of it, under the same names.
         short = invoke(CFCChatModel(chain=chain), "x").response_metadata["cfc"]
@@ -98,7 +98,7 @@ def test_as_answer_metadata_takes_fewer_than_500_bytes() -> None:
     assert isinstance(message, AIMessage)
     assert len(json.dumps(message.response_metadata)) < 500
     # The whole guarantee is many times as long, and still to be had.
-    assert len(chain.guarantee_of(message).model_dump_json()) > 1500
+    assert len(chain.find_guarantee(message).model_dump_json()) > 1500
 
 
 def test_guarantee_of_refuses_messages_of_other_chains(two_levels: CalibrationArtifact) -> None:
@@ -106,10 +106,10 @@ def test_guarantee_of_refuses_messages_of_other_chains(two_levels: CalibrationAr
     message = make_chain(two_levels, alpha="0.5").as_answer().invoke("x")
     assert isinstance(message, AIMessage)
     with pytest.raises(InputError, match=f"answered under alpha = 0.5 of the artifact {two_levels.digest}"):
-        chain.guarantee_of(message)
+        chain.find_guarantee(message)
     for other in (AIMessage("x"), AIMessage("x", response_metadata={"cfc": {"guarantee": None}})):
         with pytest.raises(InputError, match="the message states no guarantee"):
-            chain.guarantee_of(other)
+            chain.find_guarantee(other)
 
 
 def test_or_else_asks_the_fallback_only_after_an_abstention(invoke: Invoke) -> None:
@@ -276,7 +276,7 @@ def test_max_wrong_rate_chooses_one_of_several_certified_rates() -> None:
         assert certified == {rate}
         message = chain.as_answer().invoke(prompts[0])
         assert isinstance(message, AIMessage)
-        assert chain.guarantee_of(message) == results[0].guarantee
+        assert chain.find_guarantee(message) == results[0].guarantee
         answered.append({number for number, one in enumerate(results) if one})
     assert answered[0] < answered[1] < answered[2]
     with pytest.raises(InputError, match="before asking any question, choose one with max_wrong_rate"):

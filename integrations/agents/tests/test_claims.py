@@ -28,7 +28,7 @@ def test_guarded_answer_ends_the_run_with_the_supported_claims() -> None:
     said = agent.invoke(question)["messages"][-1]
     assert said.text == LEFT
     assert said.response_metadata["cfc"]["reason"] == "answered"
-    assert "no unsupported claim is left" in chain.guarantee_of(said).sentence
+    assert "no unsupported claim is left" in chain.find_guarantee(said).sentence
     messages: Any = agent.stream(question, stream_mode="messages")
     assert [message.text for message, _ in messages] == [LEFT]
     assert DROPPED not in str(list(agent.stream(question, stream_mode="values")))

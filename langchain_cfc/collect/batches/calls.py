@@ -118,7 +118,7 @@ class BatchedCalls(StageCalls):
         if not self._journal.is_batched:
             super().settle(tokens)
 
-    async def aoutcome(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         """Call, and retry transient failures; return the last call's result, or its exception."""
         if get_current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
             try:
@@ -126,7 +126,7 @@ class BatchedCalls(StageCalls):
             except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
                 return error
         with self._running_calls.count_one():
-            return await super().aoutcome(arun, item, within)
+            return await super().acall(arun, item, within)
 
     async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
         del within

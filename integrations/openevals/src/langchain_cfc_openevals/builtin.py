@@ -19,7 +19,7 @@ from langchain_core.runnables.utils import is_async_callable
 
 from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.extend import (
-    combined_fingerprint,
+    combine_fingerprints,
     compute_fingerprint,
     list_text_aliases,
     reject_duplicate_keys,
@@ -209,7 +209,7 @@ def _make_builtin(
     return Evaluator(
         function,
         afunction,
-        combined_fingerprint("openevals", facts, list_parts(arguments)),
+        combine_fingerprints("openevals", facts, list_parts(arguments)),
         to_callable(arguments, OUTPUTS),
         pairs=builtin.pairs,
         ends=builtin.ends,
@@ -261,7 +261,7 @@ def _wrap_function(
     return Evaluator(
         None if is_async else given,
         given if is_async else None,
-        combined_fingerprint(
+        combine_fingerprints(
             "openevals",
             {"openevals": version("openevals"), "arguments": describe_arguments(arguments)},
             {"function": named, **list_parts(arguments)},

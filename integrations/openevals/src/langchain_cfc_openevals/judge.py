@@ -25,7 +25,7 @@ from openevals.types import FewShotExample
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.extend import (
-    combined_fingerprint,
+    combine_fingerprints,
     resolve_generator,
     to_python_scalar,
     without_streaming_and_cache,
@@ -94,7 +94,7 @@ def make_judge(
     return Evaluator(
         create_llm_as_judge(**options),
         create_async_llm_as_judge(**options),
-        combined_fingerprint(
+        combine_fingerprints(
             "openevals-judge",
             _state_settings(resolved, settings, arguments, candidate),
             {"model": chat_model, **list_parts(arguments)},

@@ -17,7 +17,7 @@ from uqlm import BlackBoxUQ, LLMPanel
 from uqlm.utils.async_utils import run_sync
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.extend import Call, Steps, combined_fingerprint, to_python_scalar
+from langchain_cfc.extend import Call, Steps, combine_fingerprints, to_python_scalar
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 
 Scorer: TypeAlias = BlackBoxUQ | LLMPanel
@@ -161,9 +161,9 @@ def _make_fingerprint(scorer: Scorer, key: str) -> dict[str, Any]:
             settings[f"judge_{number}.context"] = judge.system_prompt
         settings["explanations"] = scorer.explanations
         models = {f"judge_{number}": judge.llm for number, judge in enumerate(scorer.judges, start=1)}
-        return combined_fingerprint("uqlm-panel", settings, models)
+        return combine_fingerprints("uqlm-panel", settings, models)
     settings |= {name: getattr(scorer, name) for name in _SETTINGS}
-    return combined_fingerprint("uqlm-black-box", settings, {})
+    return combine_fingerprints("uqlm-black-box", settings, {})
 
 
 def _is_confidence(value: Any) -> bool:
