@@ -186,7 +186,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
         for record in records:
             if split.part(record.id, record.cluster) == "test":
                 result = chain.invoke(record.input)
-                monitor.see(result, record.id)
+                monitor.record(result, record.id)
                 file.write(json.dumps(_drop_volatile(result.model_dump(mode="json")), sort_keys=True) + "\n")
     _write_sheet(records, outputs / "sheet.csv")
     (outputs / "frozen_parts.py").write_text(PARTS_MODULE, encoding="utf-8")

@@ -156,7 +156,7 @@ def decide(turn: Turn, bot: Bot) -> None:
     with st.spinner("Drawing answers"):
         try:
             result = bot.decide(turn.question, turn.rate)
-            the_monitor().see(result, name_result(turn))
+            the_monitor().record(result, name_result(turn))
             STORE.save_decision(turn, result)
         except CFCError as error:
             STORE.forget(turn)
@@ -262,7 +262,7 @@ def store_label(turn: Turn, right: bool) -> None:
 def watch_page() -> None:
     """Show what all questions so far say about the certificate."""
     st.title("Do the rates still hold?")
-    bot, status, decided = the_bot(), the_monitor().status(), STORE.list_decided()
+    bot, status, decided = the_bot(), the_monitor().read_status(), STORE.list_decided()
     for alarm in status.alarms:
         st.error(plain(alarm.sentence()), icon=":material/warning:")
     for breach in status.breaches:

@@ -96,11 +96,11 @@ def status(
             level=level,
             least_probability=least_probability,
         ) as monitor:
-            found = monitor.status()
+            found = monitor.read_status()
             if report is not None:
                 from langchain_cfc.monitor.page import write_page
 
-                write_page(report, found, monitor.curves())
+                write_page(report, found, monitor.read_curves())
     if as_json:
         emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
     else:
@@ -251,7 +251,9 @@ def shadow(
         from langchain_cfc import monitor as monitoring
 
         with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
-            compared = monitoring.shadow(monitor, CalibrationArtifact.load(other), since=_parse_time(since))
+            compared = monitoring.compare_in_shadow(
+                monitor, CalibrationArtifact.load(other), since=_parse_time(since)
+            )
     if as_json:
         emit_json([one.model_dump(mode="json") for one in compared])
         return

@@ -10,7 +10,7 @@ require("sqlalchemy", "monitor", "a monitor")
 from langchain_cfc.monitor.monitor import CFCMonitor, parse_labels, read_labels  # noqa: E402 - see above
 from langchain_cfc.monitor.observed import Label  # noqa: E402 - see above
 from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # noqa: E402 - see above
-from langchain_cfc.monitor.shadow import ShadowComparison, ShadowSide, shadow  # noqa: E402 - see above
+from langchain_cfc.monitor.shadow import ShadowComparison, ShadowSide, compare_in_shadow  # noqa: E402 - see above
 from langchain_cfc.monitor.stated import StatedLevel  # noqa: E402 - see above
 from langchain_cfc.monitor.status import (  # noqa: E402 - see above
     CombinedTest,
@@ -32,8 +32,8 @@ __all__ = [
     "ShadowSide",
     "StatedLevel",
     "Test",
+    "compare_in_shadow",
     "parse_labels",
     "read_labels",
     "recalibrate",
-    "shadow",
 ]

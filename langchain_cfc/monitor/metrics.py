@@ -71,7 +71,7 @@ class MetricsReader:
 def _read_monitor(monitor: CFCMonitor) -> list[Metric]:
     artifact = {"artifact": monitor.artifact.digest}
     try:
-        status = monitor.status()
+        status = monitor.read_status()
     except CFCError:
         return [_make_metric(_UP, 0.0, artifact)]
     return [_make_metric(_UP, 1.0, artifact), *_list_metrics(status)]

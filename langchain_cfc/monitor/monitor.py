@@ -44,7 +44,7 @@ _LABELS_ADAPTER = TypeAdapter(list[Label])
 
 
 class CFCMonitor(BaseCallbackHandler):
-    """Monitors what an artifact decides, as a LangChain callback or through calls of `see`.
+    """Monitors what an artifact decides, as a LangChain callback or through calls of `record`.
 
     As a callback, `chain.invoke(prompt, {"callbacks": [monitor]})`, it receives every `CFCResult` of the
     chain and of chains inside it, and every prompt that failed with a `CFCError`. A result is stored under
@@ -133,7 +133,7 @@ class CFCMonitor(BaseCallbackHandler):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def see(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
+    def record(self, result: CFCResult, name: str | None = None, *, seconds: float | None = None) -> str:
         """Queue a result to be stored under a name.
 
         Args:
@@ -202,7 +202,7 @@ class CFCMonitor(BaseCallbackHandler):
         self.flush()
         return self._store.label(labels, time.time(), leave_out_unfit=leave_out_unfit)
 
-    def status(self) -> MonitorStatus:
+    def read_status(self) -> MonitorStatus:
         """Return what the results and labels of all processes show; delete results older than `keep_days`.
 
         Raises:
@@ -215,7 +215,7 @@ class CFCMonitor(BaseCallbackHandler):
         counts = self._store.count_results(self.artifact.digest)
         return make_status(self.artifact, evidence, counts, level=self.level, limits=self.limits, now=now)
 
-    def curves(self, most: int = 5) -> list[EvidenceCurve]:
+    def read_curves(self, most: int = 5) -> list[EvidenceCurve]:
         """Return the evidence over time of the tests that are closest to an alarm.
 
         Args:
@@ -235,7 +235,7 @@ class CFCMonitor(BaseCallbackHandler):
             self.artifact, now, least=self.least_probability, label_days=self._label_days
         )
 
-    def traffic(self, since: float | None = None) -> Traffic:
+    def read_traffic(self, since: float | None = None) -> Traffic:
         """Return the stored results with their labels.
 
         Args:

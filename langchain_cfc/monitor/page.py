@@ -38,8 +38,8 @@ def write_page(path: str | os.PathLike[str], status: MonitorStatus, curves: Sequ
 
     Args:
         path: The file; an earlier report is replaced as a whole, any other file is refused.
-        status: From `CFCMonitor.status`.
-        curves: From `CFCMonitor.curves`.
+        status: From `CFCMonitor.read_status`.
+        curves: From `CFCMonitor.read_curves`.
 
     Raises:
         InputError: If the path holds something that is not a report.

@@ -164,7 +164,7 @@ def recalibrate(
         raise InputError(msg)
     if tests_itself and delta is not None:
         config = replace(config, delta=delta)
-    everything = monitor.traffic(since)
+    everything = monitor.read_traffic(since)
     traffic = everything.select_labelled(leave_out_incomplete=leave_out_incomplete)
     _check_usable(monitor, traffic, since)
     least = monitor.least_probability

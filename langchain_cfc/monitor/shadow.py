@@ -134,7 +134,7 @@ def compare_levels(traffic: Traffic, other: CalibrationArtifact) -> tuple[Shadow
     return tuple(one for one in compared if one is not None)
 
 
-def shadow(
+def compare_in_shadow(
     monitor: CFCMonitor, other: CalibrationArtifact, *, since: float | None = None
 ) -> tuple[ShadowComparison, ...]:
     """Compare the served decisions with those that another artifact would have made on the same draws.
@@ -161,7 +161,7 @@ def shadow(
     if since is None:
         since = datetime.fromisoformat(other.created_at).timestamp()
     check_time(since)
-    traffic = monitor.traffic(since)
+    traffic = monitor.read_traffic(since)
     if traffic.results:
         # All results count here, labelled or not.
         table = replace(traffic.to_batch(), weights=np.ones(len(traffic)))

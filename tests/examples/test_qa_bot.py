@@ -392,7 +392,7 @@ def _read_status(bot: Any) -> MonitorStatus:
     """What the monitor shows of its store to another process."""
     store = Path(os.environ["QA_BOT_FOLDER"]) / "monitor.db"
     with CFCMonitor(bot.artifact, store, create=False) as monitor:
-        return monitor.status()
+        return monitor.read_status()
 
 
 @pytest.mark.long

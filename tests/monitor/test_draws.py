@@ -35,7 +35,7 @@ def test_monitor_watches_the_number_of_draws(stopping_artifact: CalibrationArtif
         results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
         sizes = [len(one.candidates) for one in results]
         assert 3 <= min(sizes) < max(sizes) == 10
-        status = monitor.status()
+        status = monitor.read_status()
         assert "number of draws" in {one.what for one in status.tests}
         assert status.alarms == ()
 
@@ -55,8 +55,8 @@ def test_monitor_reports_a_drift_to_more_draws_in_words(
     chain: CFCRunnable = demo_chain(stopping_artifact)
     with CFCMonitor(stopping_artifact, store) as monitor:
         for one in asked:
-            monitor.see(chain.invoke(one.input))
-        tests = monitor.status().tests
+            monitor.record(chain.invoke(one.input))
+        tests = monitor.read_status().tests
     (whole,) = [
         one for one in tests if (one.kind, one.what, one.group) == ("drift", "number of draws", "all prompts")
     ]

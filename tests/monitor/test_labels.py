@@ -37,12 +37,12 @@ def test_labels_alarm_if_the_certified_rate_is_not_kept(
         with CFCMonitor(artifact, tmp_path / f"{wrong}.db") as monitor:
             labels = []
             for one, result in zip(served, results, strict=True):
-                name = monitor.see(result)
+                name = monitor.record(result)
                 broken = rng.random() < wrong
                 labels.append(Label(name, [False] * artifact.n if broken else truths(one)))
             assert monitor.label(*labels) == len(labels)
             assert monitor.label(*labels) == 0
-            return monitor.status()
+            return monitor.read_status()
 
     sound, broken = labelled(0.0), labelled(0.5)
     assert sound.labels == len(served)
@@ -66,11 +66,11 @@ def test_monitor_warns_of_a_label_that_contradicts_the_first(
     (row, *_) = (row for row, one in enumerate(results) if one.best is not None and any(truths(served[row])))
     known = truths(served[row])
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        name = monitor.see(results[row])
+        name = monitor.record(results[row])
         assert monitor.label(Label(name, known)) == 1
         with pytest.warns(CFCWarning, match=f"labels of '{name}' contradict earlier ones .* the first label"):
             assert monitor.label(Label(name, [not one for one in known])) == 0
-        assert monitor.traffic().labels[name].correct == tuple(known)
+        assert monitor.read_traffic().labels[name].correct == tuple(known)
         # Controls: the same label again, and one that says less but no other.
         assert monitor.label(Label(name, known)) == 0
         assert monitor.label(Label(name, [None, *known[1:]])) == 0
@@ -89,13 +89,13 @@ def test_sampled_labels_are_weighted_by_their_probability(
         with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=least) as monitor:
             labels = []
             for one, result in zip(served * 3, results * 3, strict=True):
-                name = monitor.see(result)
+                name = monitor.record(result)
                 hard = not any(truth for truth in truths(one))
                 probability = 1.0 if hard else 0.25
                 if rng.random() < probability:
                     labels.append(Label(name, truths(one), probability if told else 1.0))
             monitor.label(*labels)
-            tests = monitor.status().tests
+            tests = monitor.read_status().tests
             found = next(one for one in tests if one.kind == "kept" and one.group == "all prompts").seen
             assert found is not None
             return found
@@ -128,12 +128,12 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
             labels = []
             for one in asked:
                 result = chain.invoke(one.input)
-                name = monitor.see(result)
+                name = monitor.record(result)
                 if not result.abstained:
                     right = {it.answer for it in one.candidates if it.correct}
                     labels.append(Label(name, result.best in right and rng.random() >= wrong))
             monitor.label(*labels)
-            found = monitor.status()
+            found = monitor.read_status()
         tests = [one for one in found.tests if one.kind == "right"]
         # One word about the best answer says nothing of the set.
         assert {one.outcomes for one in found.tests if one.kind == "kept"} == {0}
@@ -169,15 +169,15 @@ def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
     with CFCMonitor(artifact, store, label_days=0.0, least_probability=least) as monitor:
         labels = []
         for one, result in zip(served * 3, results * 3, strict=True):
-            name = monitor.see(result)
+            name = monitor.record(result)
             hard = result.features["mean_score"] > 0.5
             probability = 0.3 if asked == "any" else (0.8 if hard else 0.2)
             if rng.random() < probability:
                 labels.append(Label(name, truths(one), probability if "said" in asked else 1.0))
         monitor.label(*labels)
-        status = monitor.status()
+        status = monitor.read_status()
         # A block is compared once.
-        assert monitor.status().tests == status.tests
+        assert monitor.read_status().tests == status.tests
     compared = max(one.outcomes for one in status.tests if one.kind == "labelled")
     assert compared > 0.1 * len(served * 3)
     assert bool(status.doubts) == (asked == "hard")
@@ -208,12 +208,12 @@ def test_monitor_refuses_files_that_are_no_monitor_store(
 def test_monitor_keeps_the_first_label_and_accepts_arrays(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
-    name = monitor.see(chain.invoke(served[0].input))
+    name = monitor.record(chain.invoke(served[0].input))
     first = Label(name, np.array(truths(served[0]), dtype=np.bool_).tolist())
     assert first == Label(name, np.array(truths(served[0]), dtype=np.bool_))  # type: ignore[arg-type]  # as users do
     with pytest.warns(CFCWarning, match="contradict"):
         assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
-    assert monitor.traffic().labels[name].correct == tuple(truths(served[0]))
+    assert monitor.read_traffic().labels[name].correct == tuple(truths(served[0]))
 
 
 @pytest.mark.parametrize("correct", ["yes", [1, 0], 1, {"correct": True}])
@@ -230,11 +230,11 @@ def test_label_refuses_invalid_ids() -> None:
 def test_monitor_label_can_leave_out_unfit_labels(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
-    good, bad = (monitor.see(chain.invoke(one.input)) for one in served[:2])
+    good, bad = (monitor.record(chain.invoke(one.input)) for one in served[:2])
     labels = [Label(good, truths(served[0])), Label(bad, [True] * (artifact.n - 1))]
     with pytest.raises(InputError, match="is about 9 candidates"):
         monitor.label(*labels)
-    assert monitor.status().labels == 0
+    assert monitor.read_status().labels == 0
     with pytest.warns(CFCWarning, match="1 labels do not fit their results and are left out"):
         assert monitor.label(*labels, leave_out_unfit=True) == 1
     with pytest.warns(CFCWarning, match="1 labels"):
@@ -277,13 +277,13 @@ def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path:
     def watched(broken: float) -> list[Any]:
         rng = np.random.default_rng(23)
         with CFCMonitor(made, tmp_path / f"{broken}.db") as monitor:
-            names = [monitor.see(chain.invoke(one.input)) for one in asked]
+            names = [monitor.record(chain.invoke(one.input)) for one in asked]
             labels = [
                 Label(name, [False] * made.n if rng.random() < broken else truths(one))
                 for name, one in zip(names, asked, strict=True)
             ]
             monitor.label(*labels)
-            return [one for one in monitor.status().tests if one.kind == "kept"]
+            return [one for one in monitor.read_status().tests if one.kind == "kept"]
 
     assert made.confidence is not None
     sound, broken = watched(0.0), watched(0.5)
@@ -296,9 +296,9 @@ def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path:
 def test_monitor_refuses_labels_that_do_not_fit_the_answer(
     monitor: CFCMonitor, results: Sequence[CFCResult]
 ) -> None:
-    answered = monitor.see(next(one for one in results if one.answers))
+    answered = monitor.record(next(one for one in results if one.answers))
     with pytest.raises(InputError, match="the set is not empty; say which candidates are correct"):
         monitor.label(Label(answered, None))
-    empty = monitor.see(next(one for one in results if not any(it.accepted for it in one.candidates)))
+    empty = monitor.record(next(one for one in results if not any(it.accepted for it in one.candidates)))
     with pytest.raises(InputError, match="no answer was given, so none can be correct"):
         monitor.label(Label(empty, True))

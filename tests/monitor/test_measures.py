@@ -74,7 +74,7 @@ def parse_metrics(text: str) -> dict[str, list[tuple[dict[str, str], float]]]:
 
 
 def test_prometheus_metrics_equal_the_monitor_status(monitor: CFCMonitor, endpoint: str) -> None:
-    status = monitor.status()
+    status = monitor.read_status()
     found = scrape(endpoint)
     of = {"artifact": monitor.artifact.digest}
     assert found["cfc_monitor_up"] == [(of, 1.0)]
@@ -98,7 +98,7 @@ def test_prometheus_collector_reports_an_unreadable_monitor_as_down(
         msg = "the disk is full"
         raise StoreError(msg)
 
-    monkeypatch.setattr(monitor, "status", broken)
+    monkeypatch.setattr(monitor, "read_status", broken)
     found = parse_metrics(generate_latest(registry).decode())
     assert found["cfc_monitor_up"] == [({"artifact": monitor.artifact.digest}, 0.0)]
     assert [name for name in found if name.startswith("cfc_")] == ["cfc_monitor_up"]
@@ -134,14 +134,14 @@ def test_opentelemetry_metrics_equal_prometheus_metrics(
 
 def test_prometheus_collector_caches_the_status(monitor: CFCMonitor, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
-    status = monitor.status
+    status = monitor.read_status
 
     def counted() -> Any:
         nonlocal looks
         looks += 1
         return status()
 
-    monkeypatch.setattr(monitor, "status", counted)
+    monkeypatch.setattr(monitor, "read_status", counted)
     registry = CollectorRegistry()
     seldom = PrometheusCollector(monitor, every=3600.0)
     registry.register(seldom)

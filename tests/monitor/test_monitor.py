@@ -31,7 +31,7 @@ def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
     monitor: CFCMonitor, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
     results = [chain.invoke(one.input, {"callbacks": [monitor]}) for one in served]
-    status = monitor.status()
+    status = monitor.read_status()
     assert status.alarms == ()
     assert status.results == len(served) > repetitions(300, share=0.3)
     assert status.answered == np.mean([any(one.accepted for one in it.candidates) for it in results])
@@ -43,7 +43,7 @@ def test_monitor_counts_decisions_and_raises_no_alarm_without_drift(
     assert max(one.outcomes for one in status.tests) == len(served)
     assert all(one.since is None for one in status.tests)
     # Asked again, nothing is seen twice.
-    assert monitor.status().tests == status.tests
+    assert monitor.read_status().tests == status.tests
 
 
 def test_monitor_counts_a_result_copied_by_later_steps_once(
@@ -52,10 +52,10 @@ def test_monitor_counts_a_result_copied_by_later_steps_once(
     copying: Any = RunnableLambda(lambda result: result.model_copy())
     for one in served[:5]:
         (chain | copying | copying).invoke(one.input, {"callbacks": [monitor]})
-    assert monitor.status().results == 5
+    assert monitor.read_status().results == 5
     # Control: the same question asked again is another result.
     chain.invoke(served[0].input, {"callbacks": [monitor]})
-    assert monitor.status().results == 6
+    assert monitor.read_status().results == 6
 
 
 def test_monitor_counts_raised_abstentions_as_results(
@@ -66,7 +66,7 @@ def test_monitor_counts_raised_abstentions_as_results(
     someone: Any = RunnableLambda(lambda _: "someone else")
     for one in served[:60]:
         raising.with_fallbacks([someone]).invoke(one.input, {"callbacks": [monitor]})
-    status = monitor.status()
+    status = monitor.read_status()
     assert (status.results, status.failures) == (60, 0)
     assert status.flagged == np.mean([it.reason == "not_certifiable" for it in results]) > 0
 
@@ -85,10 +85,10 @@ def test_monitor_finds_a_weaker_model_without_labels(
     for place, result in enumerate(results[:120]):
         if place == 60:
             halfway = time.time()
-        monitor.see(result)
+        monitor.record(result)
     for one in after:
-        monitor.see(weaker.invoke(one.input))
-    status = monitor.status()
+        monitor.record(weaker.invoke(one.input))
+    status = monitor.read_status()
     first = status.alarms[0]
     assert first.kind == "drift"
     drift = next(one for one in status.together if one.kind == "drift")
@@ -114,9 +114,9 @@ def test_monitor_counts_each_result_once_in_any_chain(
     around.invoke(prompt, config)
     asyncio.run(around.ainvoke(prompt, config))
     around.batch([prompt] * 3, config)
-    assert monitor.status().results == 5
+    assert monitor.read_status().results == 5
     CFCChatModel(chain=chain).invoke(str(prompt), config)
-    assert monitor.status().results == 6
+    assert monitor.read_status().results == 6
     assert not monitor._runs
 
 
@@ -128,17 +128,17 @@ def test_monitor_names_results_by_run_id_and_counts_failures(
     assert monitor.label(Label(str(run), truths(served[0]))) == 1
     with pytest.raises(DrawError):
         (RunnableLambda(lambda one: one) | chain).invoke("never recorded", {"callbacks": [monitor]})
-    status = monitor.status()
+    status = monitor.read_status()
     assert (status.results, status.labels, status.failures) == (1, 1, 1)
 
 
 def test_monitor_refuses_invalid_labels_results_and_settings(
     monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
 ) -> None:
-    name = monitor.see(chain.invoke(served[0].input))
+    name = monitor.record(chain.invoke(served[0].input))
     with pytest.raises(InputError, match=r"holds no result 'unknown'"):
         monitor.label(Label(name, truths(served[0])), Label("unknown", True))
-    assert monitor.status().labels == 0
+    assert monitor.read_status().labels == 0
     with pytest.raises(InputError, match="is about 3 candidates, and the result has 10"):
         monitor.label(Label(name, [True] * 3))
     with pytest.raises(InputError, match="which is below least_probability"):
@@ -150,7 +150,7 @@ def test_monitor_refuses_invalid_labels_results_and_settings(
     assert parse_labels([{"id": name, "correct": True}]) == [Label(name, True)]
     other = demo_chain(artifact.model_copy(update={"certificates": []}))
     with pytest.raises(InputError, match="use one monitor per artifact"):
-        monitor.see(other.invoke(served[0].input))
+        monitor.record(other.invoke(served[0].input))
     for wrong in ({"level": 0.0}, {"level": 1.0}, {"every": 0.0}, {"batch": 0}, {"keep_days": 0.0}):
         with pytest.raises(InputError):
             CFCMonitor(artifact, monitor._store.name, **wrong)
@@ -172,12 +172,12 @@ def test_monitor_forgets_old_results_and_keeps_test_states(
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db", keep_days=1e-9, label_days=0.0) as monitor:
         for one in served[:20]:
-            monitor.see(chain.invoke(one.input))
+            monitor.record(chain.invoke(one.input))
         time.sleep(0.01)  # until all of them are older than a ten thousandth of a second
-        first = monitor.status()
-        monitor.see(chain.invoke(served[20].input))
+        first = monitor.read_status()
+        monitor.record(chain.invoke(served[20].input))
         time.sleep(0.01)
-        second = monitor.status()
+        second = monitor.read_status()
     assert (first.results, second.results) == (0, 0)
     assert max(one.outcomes for one in second.tests) == 21
 
@@ -191,7 +191,7 @@ def test_monitor_status_command_exits_with_1_on_an_alarm(
     store, saved, sheet = (tmp_path / name for name in ("monitor.db", "artifact.json", "labels.jsonl"))
     artifact.save(saved)
     with CFCMonitor(artifact, store) as monitor:
-        names = [monitor.see(result) for result in results]
+        names = [monitor.record(result) for result in results]
     quiet = run("status", saved, store)
     assert (quiet.code, quiet.err) == (0, "")
     assert "no alarm" in quiet.out
@@ -222,7 +222,7 @@ def test_monitor_limits_report_breaches(
 
     def breaches(**limits: float) -> tuple[str, ...]:
         with CFCMonitor(artifact, store, limits=Limits(**limits)) as looking:
-            status = looking.status()
+            status = looking.read_status()
         assert status.sound == (not status.breaches)
         return status.breaches
 
@@ -232,7 +232,7 @@ def test_monitor_limits_report_breaches(
             chain.invoke(one.input, config)
         with pytest.raises(DrawError):
             chain.invoke("never recorded", config)
-        assert monitor.status().failing == 0.1
+        assert monitor.read_status().failing == 0.1
     assert breaches() == ()
     assert breaches(age_days=1e5, failing=0.1, seconds=60.0) == ()
     (failing,) = breaches(failing=0.05)
@@ -250,7 +250,7 @@ def test_monitor_limits_report_breaches(
     assert limited.code == 1
     assert "10.0 % of the latest prompts could not be served" in limited.out
     with CFCMonitor(artifact, store, limits=Limits(failing=0.05)) as looking:
-        write_page(page, looking.status(), [])
+        write_page(page, looking.read_status(), [])
     assert "None of" in page.read_text()
     assert "could not be served; at most 5 % are allowed." in page.read_text()
 
@@ -258,12 +258,12 @@ def test_monitor_limits_report_breaches(
 def test_monitor_notes_missing_results_and_refuses_them_once_closed(
     monitor: CFCMonitor, results: Sequence[CFCResult]
 ) -> None:
-    assert any(note.startswith("no results yet") for note in monitor.status().notes)
-    monitor.see(results[0])
-    assert not any(note.startswith("no results yet") for note in monitor.status().notes)
+    assert any(note.startswith("no results yet") for note in monitor.read_status().notes)
+    monitor.record(results[0])
+    assert not any(note.startswith("no results yet") for note in monitor.read_status().notes)
     monitor.close()
     with pytest.raises(InputError, match="the monitor is closed, so this result would be lost"):
-        monitor.see(results[1])
+        monitor.record(results[1])
 
 
 def test_monitor_reports_a_model_that_was_not_calibrated(tmp_path: Path) -> None:
@@ -274,10 +274,10 @@ def test_monitor_reports_a_model_that_was_not_calibrated(tmp_path: Path) -> None
     artifact = calibrate(list(records), alpha="0.3", features="1", provenance=known)
     result = demo_chain(artifact).invoke(next(iter(records)).input)
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        monitor.see(result.model_copy(update={"models": ("facts-1",)}))
-        assert monitor.status().breaches == ()
-        monitor.see(result.model_copy(update={"models": ("facts-2",)}))
-        status = monitor.status()
+        monitor.record(result.model_copy(update={"models": ("facts-1",)}))
+        assert monitor.read_status().breaches == ()
+        monitor.record(result.model_copy(update={"models": ("facts-2",)}))
+        status = monitor.read_status()
     assert status.breaches == ("The model facts-2 answers but was not calibrated",)
     assert not status.sound
 
@@ -293,10 +293,10 @@ def test_monitor_notes_parts_that_do_not_identify_themselves(
         unsure = CFCRunnable(artifact=artifact, **{**parts, "verifier": parts["verifier"].__call__})
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
         for result in results[:3]:
-            monitor.see(result)
-        assert not [one for one in monitor.status().notes if "does not identify itself" in one]
-        monitor.see(unsure.invoke(served[3].input))
-        (note,) = [one for one in monitor.status().notes if "does not identify itself" in one]
+            monitor.record(result)
+        assert not [one for one in monitor.read_status().notes if "does not identify itself" in one]
+        monitor.record(unsure.invoke(served[3].input))
+        (note,) = [one for one in monitor.read_status().notes if "does not identify itself" in one]
     assert note.startswith("25 % of the latest results")
 
 
@@ -309,7 +309,7 @@ def test_monitor_forgets_runs_without_an_end(
     assert len(monitor._runs) == 5
     # Those of now are still heard of.
     chain.invoke(served[0].input, {"callbacks": [monitor]})
-    assert monitor.status().results == 1
+    assert monitor.read_status().results == 1
 
 
 def test_monitor_status_command_deletes_no_results(
@@ -319,7 +319,7 @@ def test_monitor_status_command_deletes_no_results(
     artifact.save(saved)
     with CFCMonitor(artifact, store, keep_days=None) as monitor:
         for one in served[:5]:
-            monitor.see(chain.invoke(one.input))
+            monitor.record(chain.invoke(one.input))
     with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute("UPDATE monitor_results SET at = at - 200 * 86400")
     connection.close()
@@ -328,8 +328,8 @@ def test_monitor_status_command_deletes_no_results(
     assert json.loads(run("status", saved, store, "--json").out)["results"] == 5
     # The control: a monitor that keeps them for 90 days lets them go.
     with CFCMonitor(artifact, store) as forgetting:
-        forgetting.status()
-        assert forgetting.status().results == 0
+        forgetting.read_status()
+        assert forgetting.read_status().results == 0
 
 
 def test_monitor_reports_a_damaged_state(
@@ -337,8 +337,8 @@ def test_monitor_reports_a_damaged_state(
 ) -> None:
     store = tmp_path / "monitor.db"
     with CFCMonitor(artifact, store) as monitor:
-        monitor.see(chain.invoke(served[0].input))
-        monitor.status()
+        monitor.record(chain.invoke(served[0].input))
+        monitor.read_status()
         for damaged in ("{", "{}", "[]"):
             with closing(sqlite3.connect(store)) as connection, connection:
                 connection.execute(
@@ -346,4 +346,4 @@ def test_monitor_reports_a_damaged_state(
                 )
             connection.close()
             with pytest.raises(StoreError, match=r"is damaged .*: use a new store"):
-                monitor.status()
+                monitor.read_status()

@@ -37,7 +37,7 @@ def alarming_store(artifact: CalibrationArtifact, tmp_path_factory: pytest.TempP
     chain = demo_chain(artifact)
     result = chain.invoke(next(iter(load_recording())).input)
     with CFCMonitor(artifact, store) as monitor:
-        names = [monitor.see(result) for _ in range(120)]
+        names = [monitor.record(result) for _ in range(120)]
         monitor.label(*(Label(name, [False] * artifact.n) for name in names))
     return store
 
@@ -60,7 +60,7 @@ def test_monitor_curves_show_the_tests_with_most_evidence(
     artifact: CalibrationArtifact, alarming_store: Path
 ) -> None:
     with CFCMonitor(artifact, alarming_store) as monitor:
-        curves, status = monitor.curves(2), monitor.status()
+        curves, status = monitor.read_curves(2), monitor.read_status()
     assert [one.test.kind for one in curves] == ["drift", "drift", "kept", "kept"]
     for curve in curves:
         assert curve.test in status.tests
@@ -93,7 +93,7 @@ def test_monitor_page_fits_narrow_and_wide_browsers(
 ) -> None:
     written = tmp_path / "monitor.html"
     with CFCMonitor(artifact, alarming_store) as monitor:
-        write_page(written, monitor.status(), monitor.curves())
+        write_page(written, monitor.read_status(), monitor.read_curves())
     with look.running() as browser:
         for width in (1200, 390):
             page = browser.new_page(viewport={"width": width, "height": 900})
@@ -110,8 +110,8 @@ def test_monitor_page_without_alarms_does_not_claim_that_all_is_well(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        status = monitor.status()
-        write_page(tmp_path / "page.html", status, monitor.curves())
+        status = monitor.read_status()
+        write_page(tmp_path / "page.html", status, monitor.read_curves())
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No test alarms." in text
     assert "This does not prove that neither happened." in text

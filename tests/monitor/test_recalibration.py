@@ -1,4 +1,4 @@
-"""`recalibrate` and `shadow` on recorded answers of two real models."""
+"""`recalibrate` and `compare_in_shadow` on recorded answers of two real models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
-from langchain_cfc.monitor import CFCMonitor, Label, recalibrate, shadow
+from langchain_cfc.monitor import CFCMonitor, Label, compare_in_shadow, recalibrate
 from langchain_cfc.records import read_records, tabulate
 from tests.cli.running import run
 from tests.collect.postgres import Server
@@ -76,7 +76,7 @@ def watch_results(
     """A monitor that has seen results and knows all labels."""
     monitor = CFCMonitor(artifact, store, **settings)
     for one, result in zip(asked, results, strict=True):
-        monitor.see(result, one.id)
+        monitor.record(result, one.id)
     monitor.label(*(Label(one.id, truths(one)) for one in asked))
     return monitor
 
@@ -94,10 +94,10 @@ def test_monitor_traffic_equals_the_recorded_prompts(
     where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
 ) -> None:
     with watch_results(old, where, asked[:200], results[:200]) as monitor:
-        table = monitor.traffic().to_batch()
+        table = monitor.read_traffic().to_batch()
         assert monitor.list_unlabelled() == []
         found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
-        assert shadow(monitor, found.artifact, since=0.0) == found.compared
+        assert compare_in_shadow(monitor, found.artifact, since=0.0) == found.compared
     expected = tabulate(asked[:200])
     assert table.ids == expected.ids
     assert np.array_equal(table.draws.scores, expected.draws.scores)
@@ -128,10 +128,10 @@ def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
     # Prompts that come later took no part in it. What is certified holds of each alike: the share kept is
     # below the bound by five standard deviations at most, but for one time in three million.
     for one, result in zip(asked[many:], results[many:], strict=True):
-        monitor.see(result, one.id)
+        monitor.record(result, one.id)
     monitor.label(*(Label(one.id, truths(one)) for one in asked[many:]))
-    first = min(it.at for it in monitor.traffic().results if it.id == asked[many].id)
-    (later,) = shadow(monitor, found.artifact, since=first)
+    first = min(it.at for it in monitor.read_traffic().results if it.id == asked[many].id)
+    (later,) = compare_in_shadow(monitor, found.artifact, since=first)
     monitor.close()
     assert later.results == later.labelled == len(asked) - many
     assert later.other.kept is not None
@@ -156,14 +156,14 @@ def test_recalibrate_weights_sampled_labels(
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
         labels = []
         for one, result in zip(asked, results, strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
             # By what it looks like, and not by what is correct.
             hard = result.features["mean_score"] > 0.6
             probability = 1.0 if hard else 0.25
             if rng.random() < probability:
                 labels.append(Label(one.id, truths(one), probability if told else 1.0))
         monitor.label(*labels)
-        everyone = monitor.traffic().select_labelled()
+        everyone = monitor.read_traffic().select_labelled()
         traffic = everyone.select_sampled(monitor.least_probability)
         assert len(everyone) == len(labels)
         weights = everyone.compute_weights(monitor.least_probability)
@@ -238,7 +238,7 @@ def test_recalibrate_and_shadow_commands_compare_both_artifacts(
             "holds no result since"
         )
         for one, result in zip(records[first:], answers[first:], strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
         monitor.flush()
         # Of those that calibrated it, the ones held out count, and of later ones as many.
         shown = run("monitor", "shadow", artifact, out, store, "--since", "2026-01-01", "--json")
@@ -263,8 +263,8 @@ def test_shadow_reproduces_the_served_decisions(
     # Other knots, so that it decides otherwise.
     other = calibrate(load_recording(), alpha=ALPHA, features="1", seed=1)
     with watch_results(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
-        (itself,) = shadow(monitor, old, since=0.0)
-        (theirs,) = shadow(monitor, other, since=0.0)
+        (itself,) = compare_in_shadow(monitor, old, since=0.0)
+        (theirs,) = compare_in_shadow(monitor, other, since=0.0)
     assert itself.served == itself.other
     assert itself.same == 1.0
     kept = [
@@ -301,12 +301,12 @@ def test_shadow_requires_the_metadata_that_the_artifact_reads(
     result = demo_chain(plain_artifact).invoke(list_facts()[0].input)
     other = calibrate(load_recording(), alpha=ALPHA, features="group(topic)")
     with CFCMonitor(plain_artifact, tmp_path / "without.db") as monitor:
-        monitor.see(result)
+        monitor.record(result)
         with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
-            shadow(monitor, other, since=0.0)
+            compare_in_shadow(monitor, other, since=0.0)
     with CFCMonitor(plain_artifact, tmp_path / "with.db", metadata=["topic"]) as monitor:
-        monitor.see(result)
-        (found,) = shadow(monitor, other, since=0.0)
+        monitor.record(result)
+        (found,) = compare_in_shadow(monitor, other, since=0.0)
     assert found.results == 1
 
 
@@ -324,7 +324,7 @@ def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
         for said, (kind, options, changes) in others.items():
             made = calibrate(load_recording(), **({"alpha": ALPHA, "features": "1"} | options))
             with pytest.raises(kind, match=said):
-                shadow(monitor, made.model_copy(update=changes), since=0.0)
+                compare_in_shadow(monitor, made.model_copy(update=changes), since=0.0)
 
 
 def test_recalibrate_refuses_insufficient_labels(
@@ -338,7 +338,7 @@ def test_recalibrate_refuses_insufficient_labels(
         ):
             recalibrate(monitor, min_kept=0.5)
         for one, result in zip(asked[:200], results[:200], strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
         labels = [Label(one.id, truths(one)) for one in asked[:199]]
         monitor.label(*labels, Label(asked[199].id, [None, *truths(asked[199])[1:]]))
         with pytest.raises(InputError, match="1 of 200 labels do not say for every candidate"):
@@ -367,7 +367,7 @@ def test_recalibrate_objects_to_results_of_a_replaced_model(
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
         assert not mixed.certifies
         assert any("the model before drew 120 of the first 200" in one for one in mixed.objections)
-        first = next(one.at for one in monitor.traffic().results if one.models == ("new",))
+        first = next(one.at for one in monitor.read_traffic().results if one.models == ("new",))
         made = recalibrate(monitor, min_kept=0.5, since=first, allow_unattainable=True)
     assert made.certifies
     assert made.results == 280
@@ -406,7 +406,7 @@ def test_recalibrate_objects_to_an_unnamed_change_among_results(
         old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:200]]
     ) as monitor:
         mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
-        first = next(one.at for one in monitor.traffic().results if one.id == swapped[0].id)
+        first = next(one.at for one in monitor.read_traffic().results if one.id == swapped[0].id)
         after = recalibrate(monitor, min_kept=0.0, since=first, allow_unattainable=True)
     assert any("has changed among these results, since about" in one for one in mixed.objections)
     assert not mixed.certifies
@@ -426,7 +426,7 @@ def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
         labels = []
         for one, result in zip(asked, results, strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
             easy = result.features["mean_score"] < 0.6 if how != "any" else rng.random() < 0.5
             if easy:
                 labels.append(Label(one.id, truths(one)))
@@ -478,7 +478,7 @@ def test_recalibrate_refuses_results_without_a_known_source(
         CFCMonitor(plain_artifact, tmp_path / "plain.db") as monitor,
         pytest.raises(InputError, match="the other artifact looks at distinct answers"),
     ):
-        shadow(monitor, old, since=0.0)
+        compare_in_shadow(monitor, old, since=0.0)
 
 
 def test_monitor_refuses_labels_below_least_probability(
@@ -487,14 +487,16 @@ def test_monitor_refuses_labels_below_least_probability(
     """If it were ignored, the promise would hold only for labelled prompts."""
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
         for one, result in zip(asked[:20], results[:20], strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
         monitor.label(*(Label(one.id, truths(one), 0.1) for one in asked[:20]))
     with CFCMonitor(old, tmp_path / "monitor.db") as forgetful:
-        for look in (forgetful.status, lambda: recalibrate(forgetful, min_kept=0.0)):
+        for look in (forgetful.read_status, lambda: recalibrate(forgetful, min_kept=0.0)):
             with pytest.raises(InputError, match=r"is below least_probability = 1\.0: state the smallest"):
                 look()
     with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
-        kept = [one for one in monitor.status().tests if one.kind == "kept" and one.group == "all prompts"]
+        kept = [
+            one for one in monitor.read_status().tests if one.kind == "kept" and one.group == "all prompts"
+        ]
     assert [one.outcomes for one in kept] == [20]
 
 
@@ -512,7 +514,11 @@ def test_recalibrate_refuses_min_kept_that_is_no_share(
 @pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
 def test_monitor_refuses_an_invalid_since(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
     with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
-        for ask in (monitor.traffic, monitor.list_unlabelled, lambda when: shadow(monitor, old, since=when)):
+        for ask in (
+            monitor.read_traffic,
+            monitor.list_unlabelled,
+            lambda when: compare_in_shadow(monitor, old, since=when),
+        ):
             with pytest.raises(InputError, match="since: expected seconds since 1970"):
                 ask(since)
 
@@ -590,7 +596,7 @@ def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> N
     assert sound.artifact.policy is not None
     with CFCMonitor(bot, tmp_path / "broken.db") as monitor:
         for one, result in zip(records, results, strict=True):
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
         rng = np.random.default_rng(2)
         monitor.label(*(Label(one.id, (rng.random(bot.n) < 0.5).tolist()) for one in records))
         with pytest.raises(UnattainableTargetError, match=r"wrong-answer rate of 0\.2 cannot be certified"):

@@ -35,19 +35,19 @@ def test_monitor_counts_labels_by_stated_coverage(
     with CFCMonitor(adaptive_artifact, tmp_path / "monitor.db") as monitor:
         for one in asked:
             result = chain.invoke(one.input)
-            monitor.see(result, one.id)
+            monitor.record(result, one.id)
             labels[result.stated_coverage] += 1
             covered = any(
                 it.accepted and right for it, right in zip(result.candidates, truths(one), strict=True)
             )
             kept[result.stated_coverage] += covered or result.reason == "not_certifiable"
-        assert monitor.status().stated == ()
+        assert monitor.read_status().stated == ()
         monitor.label(*(Label(one.id, truths(one)) for one in asked[:30]))
-        monitor.status()
+        monitor.read_status()
     # The counts are stored, and the rest is added by another process.
     with CFCMonitor(adaptive_artifact, tmp_path / "monitor.db") as monitor:
         monitor.label(*(Label(one.id, truths(one)) for one in asked[30:]))
-        status = monitor.status()
+        status = monitor.read_status()
         write_page(tmp_path / "page.html", status, [])
     assert len(labels) > 3
     assert {one.stated_coverage: one.labels for one in status.stated} == labels
@@ -71,9 +71,9 @@ def test_monitor_shows_no_table_for_one_stated_coverage(
     tmp_path: Path,
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
-        monitor.see(results[0], served[0].id)
+        monitor.record(results[0], served[0].id)
         monitor.label(Label(served[0].id, truths(served[0])))
-        status = monitor.status()
+        status = monitor.read_status()
         write_page(tmp_path / "page.html", status, [])
     assert status.labels == 1
     assert status.stated == ()
@@ -90,10 +90,10 @@ def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
             chain = CFCRunnable(artifact=bot, bot=True, max_wrong_rate=rate, **make_replay_parts(source))
             for one in list(source)[:120]:
                 result = chain.invoke(one.input)
-                name = monitor.see(result)
+                name = monitor.record(result)
                 if not result.abstained:
                     monitor.label(Label(name, right))
-        found = {one.what: one for one in monitor.status().tests if one.kind == "right"}
+        found = {one.what: one for one in monitor.read_status().tests if one.kind == "right"}
     strict = found["the rate of right answers (at most 30 % wrong)"]
     loose = found["the rate of right answers (at most 40 % wrong)"]
     assert (strict.certified, loose.certified) == (0.7, 0.6)

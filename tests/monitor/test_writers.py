@@ -28,7 +28,9 @@ def test_monitor_loses_no_result_of_threads_and_a_fork(
 ) -> None:
     result = chain.invoke(served[0].input)
     each = repetitions(250, share=0.2)
-    threads = [threading.Thread(target=lambda: [monitor.see(result) for _ in range(each)]) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: [monitor.record(result) for _ in range(each)]) for _ in range(8)
+    ]
     for one in threads:
         one.start()
     for one in threads:
@@ -37,12 +39,12 @@ def test_monitor_loses_no_result_of_threads_and_a_fork(
     child = os.fork()
     if child == 0:  # pragma: no cover - another process
         try:
-            monitor.see(result)
+            monitor.record(result)
             monitor.flush()
         finally:
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    assert monitor.status().results == 8 * each + 1
+    assert monitor.read_status().results == 8 * each + 1
 
 
 def test_monitor_keeps_results_while_the_database_is_away(
@@ -61,14 +63,14 @@ def test_monitor_keeps_results_while_the_database_is_away(
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
         patch.setattr(monitor._store, "add", away)
         for _ in range(10):
-            monitor.see(result)
+            monitor.record(result)
         end = time.monotonic() + 10.0
         while "the disk is full" not in caplog.text and time.monotonic() < end:
             time.sleep(0.05)
         with pytest.raises(StoreError, match="the disk is full"):
             monitor.flush()
     assert "could not be written yet" in caplog.text
-    assert monitor.status().results == 10
+    assert monitor.read_status().results == 10
     assert monitor.lost == 0
 
 
@@ -109,8 +111,8 @@ def test_monitor_loses_and_doubles_no_result_of_several_processes(
     seconds = max(float(one[-1]) for one in told)
     assert not LONG or writers * each / seconds >= rate
     with CFCMonitor(artifact, where) as monitor:
-        assert monitor.status().results == writers * each
-        assert max(one.outcomes for one in monitor.status().tests) == writers * each
+        assert monitor.read_status().results == writers * each
+        assert max(one.outcomes for one in monitor.read_status().tests) == writers * each
 
 
 @pytest.mark.long
@@ -129,7 +131,7 @@ def test_killed_writer_of_a_monitor_loses_at_most_its_last_second(
         process.send_signal(signal.SIGKILL)
     told = [process.communicate()[0].split() for process in processes]
     with CFCMonitor(artifact, where) as monitor:
-        kept = monitor.status().results
+        kept = monitor.read_status().results
     # Written every second: of each, those of a second and of a write are the most that may be missing; a
     # machine that does other things may be later.
     missing = 3 * 100 * (1.5 if LONG else 2.5)
@@ -143,13 +145,13 @@ def test_concurrent_monitor_statuses_count_each_result_once(
     result = chain.invoke(served[0].input)
     many = repetitions(3000, share=0.1)
     for _ in range(many):
-        monitor.see(result)
+        monitor.record(result)
     monitor.flush()
     found: list[int] = []
 
     def look() -> None:
         with CFCMonitor(artifact, monitor._store.name) as other:
-            found.append(max(one.outcomes for one in other.status().tests))
+            found.append(max(one.outcomes for one in other.read_status().tests))
 
     threads = [threading.Thread(target=look) for _ in range(4)]
     for one in threads:

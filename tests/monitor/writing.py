@@ -29,7 +29,7 @@ def main(store: str, artifact: str, name: str, *pace: str) -> None:
     sys.stdin.readline()
     began = time.perf_counter()
     for number in range(int(results)):
-        monitor.see(result, f"{name}-{number}")
+        monitor.record(result, f"{name}-{number}")
         say_line(f"{name}-{number}")
         ahead = (number + 1) / rate - (time.perf_counter() - began)
         if ahead > 0.0:

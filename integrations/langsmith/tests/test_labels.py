@@ -88,7 +88,7 @@ def test_monitor_labels_reads_feedback_as_labels(
     asked = [name for place, name in enumerate(answered) if place % 3 != 2]
     assert ran.data["labels"] == len(asked) > 15
     assert {one for one in served if one not in monitor.list_unlabelled()} == set(asked)
-    labels = monitor.traffic().labels
+    labels = monitor.read_traffic().labels
     for place, name in enumerate(answered):
         if place % 3 == 0:
             assert labels[name] == Label(name, bool(place % 2))
@@ -143,7 +143,7 @@ def test_monitor_labels_omits_only_labels_that_do_not_fit(
     assert ran.code == 0, ran.err
     assert ran.data["labels"] == 1
     assert "1 labels do not fit their results and are left out" in " ".join(ran.err.split())
-    assert list(monitor.traffic().labels) == [answered]
+    assert list(monitor.read_traffic().labels) == [answered]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,6 @@ def test_monitor_labels_nothing_if_langsmith_refuses(
     ran = run("monitor", "labels", saved, monitor.name, "langsmith:correct")
     assert ran.code == 2
     assert "LangSmith: reading feedback 'correct' failed" in ran.err
-    assert monitor.status().labels == 0
+    assert monitor.read_status().labels == 0
     with pytest.raises(CollectionError):
         feedback_labels(list(served), client=client)
