@@ -78,7 +78,7 @@ def collect_records(chain: Runnable[Any, Any], asked: Sequence[Question], n: int
     store, records = folder / "questions.db", folder / "records.jsonl"
     collect(examples(asked), parts, store, CollectionOptions(call_policy=CallPolicy(concurrency=SLOTS)))
     with Store(store) as opened:
-        write_records(records, opened.records(), opened.provenance())
+        write_records(records, opened.read_records(), opened.read_provenance())
     return records
 
 

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = examples()[: options.questions]
     collect(asked, parts, store, CollectionOptions(call_policy=CallPolicy(concurrency=1, timeout=600.0)))
     with Store(store) as opened:
-        write_records(records, opened.records(), opened.provenance())
+        write_records(records, opened.read_records(), opened.read_provenance())
     print(f"records: {records}")
 
 

@@ -39,7 +39,7 @@ def collect_records(config: CollectionConfig, asked: Sequence[Example], folder: 
         CollectionOptions(call_policy=config.create_call_policy(), settings=config.record_settings()),
     )
     with Store(store) as opened:
-        write_records(records, opened.records(), opened.provenance())
+        write_records(records, opened.read_records(), opened.read_provenance())
     return records
 
 

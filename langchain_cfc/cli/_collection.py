@@ -32,7 +32,7 @@ from langchain_cfc.collect.collecting import (
     CollectionResult,
     collect,
     format_cost,
-    progress_bar,
+    show_progress,
 )
 from langchain_cfc.collect.config import CollectionConfig
 from langchain_cfc.collect.costs import ASSUMED_OUTPUT
@@ -75,7 +75,7 @@ def run_collection(
     written: dict[str, Any] = {"store": config.store}
     with _exit_on_interrupt(), Store(config.store) as store:
         if records is not None and ended.status.labelled > ended.status.without_claims:
-            write_records(records, store.iterate(), store.provenance())
+            write_records(records, store.read_all(), store.read_provenance())
             written["records"] = str(records)
         configuration, summary = store.configuration, summarize_status(ended.status, store)
     if as_json:
@@ -89,7 +89,7 @@ def run_collection(
 def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
     examples = config.source.read_examples()
     console = get_error_console()
-    with progress_bar(console) as progress, _print_warnings(console):
+    with show_progress(console) as progress, _print_warnings(console):
         options = CollectionOptions(
             call_policy=config.create_call_policy(),
             budget=config.create_budget(),

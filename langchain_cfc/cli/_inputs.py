@@ -117,7 +117,7 @@ def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
     from langchain_cfc.collect.store import Store
 
     with Store(paths[0]) as store:
-        return Dataset(store.table(outputs), store.provenance())
+        return Dataset(store.tabulate(outputs), store.read_provenance())
 
 
 def _is_store(path: str) -> bool:

@@ -45,7 +45,7 @@ def status(
 ) -> None:
     """Show a collection's progress, its labels and what failed."""
     with report_errors(), Store(store) as collection:
-        state, failures = CollectionStatus.from_store(collection), collection.failures()
+        state, failures = CollectionStatus.from_store(collection), collection.read_failures()
         configuration, summary = collection.configuration, summarize_status(state, collection)
     if as_json:
         failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
@@ -86,8 +86,8 @@ def export(
             msg = "--sample-for-review writes a sheet and --labels reads one: give one of them"
             raise InputError(msg)
         with Store(store) as collection:
-            finished: Iterable[LabelledRecord] = track_progress(collection.iterate(), "writing records")
-            what, provenance = "records", collection.provenance()
+            finished: Iterable[LabelledRecord] = track_progress(collection.read_all(), "writing records")
+            what, provenance = "records", collection.read_provenance()
             if labels is not None:
                 finished, provenance = read_people_claims(finished, provenance, labels)
             if sample_for_review is None:
@@ -189,7 +189,7 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "output_tokens": sum(one.output_tokens for one in state.usage.calls),
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
-        "models": store.models(),
+        "models": store.read_models(),
         "wrong_answers": [asdict(one) for one in read_wrong_answers(store)],
         **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         CollectionResult,
         acollect,
         collect,
-        progress_bar,
+        show_progress,
     )
     from langchain_cfc.collect.config import CollectionConfig, read_config
     from langchain_cfc.collect.costs import Budget, Price, Usage
@@ -56,10 +56,10 @@ __all__ = [
     "acollect",
     "collect",
     "create_review_report",
-    "progress_bar",
     "read_config",
     "read_examples",
     "read_people_claims",
+    "show_progress",
     "write_review",
 ]
 
@@ -70,7 +70,7 @@ _NAMES = {
         "CollectionResult",
         "acollect",
         "collect",
-        "progress_bar",
+        "show_progress",
     ),
     "config": ("CollectionConfig", "read_config"),
     "costs": ("Budget", "Price", "Usage"),

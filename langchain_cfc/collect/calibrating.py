@@ -263,7 +263,7 @@ class _Plan:
             )
             raise CollectionError(msg)
         with Store(path) as store:
-            table, provenance = store.table(self.config.combine or ()), store.provenance()
+            table, provenance = store.tabulate(self.config.combine or ()), store.read_provenance()
         artifact = calibrate(table, provenance=provenance, **self.config.options())
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
         if self.out is not None:
@@ -284,8 +284,8 @@ def _describe_kept_store(path: str) -> str | None:
     advice = f"pass store={path!r} to calibrate on them, or to continue, without paying for them again"
     try:
         with Store(path) as store:
-            labelled = store.stages()[Stage.LABELLED]
-            is_paid = bool(store.usage().answered or store.count_draws())
+            labelled = store.count_stages()[Stage.LABELLED]
+            is_paid = bool(store.read_usage().answered or store.count_draws())
     except StoreError:
         # The store may be damaged, but may also hold paid results, so it is never deleted.
         return f"What was paid for is kept in {path}" if Path(path).exists() else None

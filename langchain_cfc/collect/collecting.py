@@ -180,7 +180,8 @@ def collect(
         options: Limits, callbacks and further options; None for the defaults.
 
     Returns:
-        The result of the run. Read its records with `Store(store).records()`, or `claims()` for claims.
+        The result of the run. Read its records with `Store(store).read_records()`, or `read_claims()` for
+        claims.
 
     Raises:
         StoreError: If the store cannot be written, is in use, or was made with other components.
@@ -272,7 +273,7 @@ async def _run(
     suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"])
     if suspicion is not None:
         options.on_notice(suspicion)
-    shown = progress_bar() if options.on_progress is None else nullcontext(options.on_progress)
+    shown = show_progress() if options.on_progress is None else nullcontext(options.on_progress)
     with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
         stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
         if options.relabel:
@@ -356,7 +357,7 @@ _LINE_INTERVAL = 10.0
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
+def show_progress(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
     """Show the progress of a collection: prompts, rate, time left, coverage, scores and cost.
 
     Args:

@@ -184,7 +184,7 @@ class Budget:
         """Whether there is a limit at all."""
         return self.max_tokens is not None or self.max_cost is not None
 
-    def cost(self, usage: Usage, batched: Usage | None = None) -> float | None:
+    def compute_cost(self, usage: Usage, batched: Usage | None = None) -> float | None:
         """Return the cost of usage, of which the part `batched` is charged at batch prices.
 
         None without prices; raises `CollectionError` if a model has no price.
@@ -200,9 +200,9 @@ class Budget:
 
     def count(self, usage: Usage, batched: Usage | None = None) -> TokensUsed:
         """Return usage in tokens and cost; raises `CollectionError` if a model has no price."""
-        return TokensUsed(usage.tokens, self.cost(usage, batched) or 0.0)
+        return TokensUsed(usage.tokens, self.compute_cost(usage, batched) or 0.0)
 
-    def holds(self, used: TokensUsed) -> bool:
+    def is_kept_by(self, used: TokensUsed) -> bool:
         """Return whether this usage is within the limits."""
         return all(amount <= limit for amount, limit in self._limits(used))
 
@@ -226,7 +226,7 @@ class Budget:
         if largest is None:
             return in_progress == 0 and all(used < limit for used, limit in self._limits(so_far))
         more = TokensUsed((in_progress + 1) * largest.tokens, (in_progress + 1) * largest.cost)
-        return self.holds(so_far + more)
+        return self.is_kept_by(so_far + more)
 
     def check_reported(self, usage: Usage) -> None:
         """Raise `CollectionError` if there is a limit and a model did not report its tokens."""
@@ -311,7 +311,7 @@ class BudgetTracker:
         if not self._budget.is_limited:
             return True
         used = self._budget.count(self.usage + usage, self.batched + batched)
-        return self._budget.holds(used + self._estimate_lost())
+        return self._budget.is_kept_by(used + self._estimate_lost())
 
     def add_usage(self, usage: Usage, batched: Usage) -> None:
         """Count usage of answers before their stage ends; `batched` is the part at batch prices."""
@@ -338,7 +338,7 @@ class BudgetTracker:
     @property
     def cost(self) -> float | None:
         """Cost of the usage so far; None without prices."""
-        return self._budget.cost(self.usage, self.batched)
+        return self._budget.compute_cost(self.usage, self.batched)
 
     @property
     def unanswered(self) -> int:

@@ -59,7 +59,9 @@ async def check_relabeling(
     if not store.configuration:
         return
     _check_configuration(store, configuration)
-    tracker = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
+    tracker = BudgetTracker(
+        budget, store.read_usage(), store.read_batched_usage(), store.read_request_history()
+    )
     if not tracker.allows(0):
         msg = "the budget does not allow new labels, so the old ones were kept: raise max_tokens or max_cost"
         raise CollectionError(msg)

@@ -74,7 +74,9 @@ class Run:
         self._executor = executor
         self._prompts_at_once = prompts_at_once
         self._requests_per_prompt = requests_per_prompt
-        self._budget = BudgetTracker(budget, store.usage(), store.batched_usage(), store.request_history())
+        self._budget = BudgetTracker(
+            budget, store.read_usage(), store.read_batched_usage(), store.read_request_history()
+        )
         self._on_progress = on_progress
         self._on_notice = on_notice
         self._unit = store.unit

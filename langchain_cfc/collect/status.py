@@ -58,21 +58,21 @@ class CollectionStatus:
     @classmethod
     def from_store(cls, store: Store) -> CollectionStatus:
         """Return the status of an open store, with the run starting now."""
-        stages = store.stages()
-        covered, by_label = store.label_counts()
+        stages = store.count_stages()
+        covered, by_label = store.count_labels()
         sums = [by_label.get(label, (0, 0.0)) for label in (False, True)]
         finished = stages[Stage.LABELLED]
         return cls(
             total=sum(stages.values()),
             labelled=finished,
-            failed=len(store.failures()),
+            failed=len(store.read_failures()),
             covered=covered,
             candidates=[count for count, _ in sums],
             score_sums=[total for _, total in sums],
-            usage=store.usage(),
+            usage=store.read_usage(),
             unit=store.unit,
             without_claims=store.count_without_labels() if store.unit == "claims" else 0,
-            unanswered=sum(store.request_history().unanswered.values()),
+            unanswered=sum(store.read_request_history().unanswered.values()),
             labelled_at_start=finished,
         )
 
@@ -173,8 +173,8 @@ def estimate_remaining(
         draws=requests,
         input_tokens=sum(one.input_tokens for one in calls),
         output_tokens=sum(one.output_tokens for one in calls),
-        cost=budget.cost(usage) if has_cost else None,
-        batch_cost=budget.cost(usage, usage) if has_cost else None,
+        cost=budget.compute_cost(usage) if has_cost else None,
+        batch_cost=budget.compute_cost(usage, usage) if has_cost else None,
         measured_on=measured,
     )
 

@@ -121,15 +121,15 @@ def check_collection(
     assert ended.status.labelled == size
     with Store(path) as store:
         store.check()
-        for record in store.records():
+        for record in store.read_records():
             texts = {str(one.text) for one in record.candidates}
             assert len(texts) == N
             assert {one.rpartition(" ")[0] for one in texts} == {
                 str(record.input).replace("question", "answer")
             }
         assert store.read_rows(batches.requests.select()) == []
-        usage, batched = store.usage(), store.batched_usage()
-        assert sum(store.request_history().unanswered.values()) <= in_flight
+        usage, batched = store.read_usage(), store.read_batched_usage()
+        assert sum(store.read_request_history().unanswered.values()) <= in_flight
     lines, live = provider.log.lines.total(), provider.log.live.total()
     assert usage.tokens == (lines + live) * (TOKENS_IN + TOKENS_OUT)
     assert batched.tokens == lines * (TOKENS_IN + TOKENS_OUT)

@@ -97,7 +97,7 @@ class StoreContents:
     @classmethod
     def of(cls, path: Path) -> StoreContents:
         with Store(path) as store:
-            table = store.table(["p"])
+            table = store.tabulate(["p"])
             arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
             return cls(
                 (*arrays, table.raw["p"]),
@@ -105,8 +105,8 @@ class StoreContents:
                     table.ids,
                     table.clusters,
                     [dict(row) for row in table.draws.metadata],
-                    list(store.records()),
-                    store.provenance(),
+                    list(store.read_records()),
+                    store.read_provenance(),
                     list(store.read_unfinished()),
                 ),
             )

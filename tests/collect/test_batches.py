@@ -465,9 +465,9 @@ def test_live_fallback_call_keeps_its_timeout(tmp_path: Path) -> None:
         ended = run(tmp_path / "store.db", make_components(url), 1, timeout=0.1, attempts=1)
     assert ended.status.failed == 1
     with Store(tmp_path / "store.db") as store:
-        assert "no answer within 0.1 seconds" in store.failures()[0].error
+        assert "no answer within 0.1 seconds" in store.read_failures()[0].error
         # They may have been charged.
-        assert 0 < sum(store.request_history().unanswered.values()) <= 3 * N
+        assert 0 < sum(store.read_request_history().unanswered.values()) <= 3 * N
 
 
 def test_each_wave_of_a_draw_rule_is_one_batch(tmp_path: Path) -> None:
@@ -493,7 +493,7 @@ def test_claims_are_drawn_scored_and_labelled_in_three_batches(tmp_path: Path) -
     assert ended.status.supported == 1.0
     assert provider.log.submitted == [4, 4, 4]
     with Store(tmp_path / "store.db") as store:
-        assert store.usage().tokens == store.batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
+        assert store.read_usage().tokens == store.read_batched_usage().tokens == 12 * (TOKENS_IN + TOKENS_OUT)
 
 
 def write_judge_prompt(given: dict[str, Any]) -> str:

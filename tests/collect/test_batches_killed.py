@@ -128,9 +128,9 @@ def test_thirty_kills_of_a_batched_collection_submit_nothing_twice(tmp_path: Pat
     assert ended == {0: 1, -signal.SIGKILL: len(moments)}
     with Store(found.path) as store:
         store.check()
-        records = list(store.records())
-        usage, batched = store.usage(), store.batched_usage()
-        unanswered = sum(store.request_history().unanswered.values())
+        records = list(store.read_records())
+        usage, batched = store.read_usage(), store.read_batched_usage()
+        unanswered = sum(store.read_request_history().unanswered.values())
     assert [record.id for record in records] == [f"p{number}" for number in range(size)]
     for number, record in enumerate(records):
         texts = {str(one.text) for one in record.candidates}

@@ -22,7 +22,7 @@ def test_budget_without_limits_allows_everything() -> None:
     budget = Budget()
     assert not budget.is_limited
     assert budget.allows(make_usage(10**12), None, 10**6)
-    assert budget.cost(make_usage(10)) is None
+    assert budget.compute_cost(make_usage(10)) is None
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:
     }
     budget = Budget(prices=prices)
     for model, factor in (("gpt-4o-mini-2024", 10), ("gpt-4o", 1), ("claude", 100), ("", 100)):
-        assert budget.cost(make_usage(2_000_000, model)) == pytest.approx(factor * 3.0)
+        assert budget.compute_cost(make_usage(2_000_000, model)) == pytest.approx(factor * 3.0)
     with pytest.raises(CollectionError, match="'claude' answered, but has no price"):
-        Budget(prices={"gpt": prices["gpt"]}).cost(make_usage(1, "claude"))
+        Budget(prices={"gpt": prices["gpt"]}).compute_cost(make_usage(1, "claude"))
 
 
 def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:

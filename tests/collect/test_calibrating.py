@@ -81,7 +81,7 @@ def test_calibrate_chain_equals_collect_calibrate_and_evaluate(
     artifact, report = form(model, pairs, **parts, store=store, out=out, report=page, **OPTIONS)
     assert len(script.requests) == N * MANY
     with Store(store) as opened:
-        write_records(tmp_path / "r.jsonl", opened.records(), opened.provenance())
+        write_records(tmp_path / "r.jsonl", opened.read_records(), opened.read_provenance())
     records = read_records(tmp_path / "r.jsonl")
     expected = calibrate(records, alpha=0.3, features="1", test_fraction=0.3)
     assert artifact.levels == expected.levels
@@ -216,7 +216,7 @@ def test_calibrate_chain_reads_id_metadata_and_cluster_of_mappings(tmp_path: Pat
     artifact, _ = calibrate_chain(candidates, mappings, **options)
     assert len(artifact.calibration.groups) == 3
     with Store(tmp_path / "a.db") as store:
-        first, second, *_ = store.records()
+        first, second, *_ = store.read_records()
     assert (first.id, first.metadata, first.cluster) == ("0", {"half": "low"}, "both")
     assert (second.id, second.cluster) == ("1", None)
 

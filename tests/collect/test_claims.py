@@ -62,7 +62,11 @@ def test_collect_claims_scores_and_labels_each_claim_once(path: Path) -> None:
     ended = collect_claims(path, make_parts(claiming))
     assert ended.complete
     with Store(path) as store:
-        records, header, seen = list(store.claims()), store.provenance(), CollectionStatus.from_store(store)
+        records, header, seen = (
+            list(store.read_claims()),
+            store.read_provenance(),
+            CollectionStatus.from_store(store),
+        )
         store.check()
     assert (header.unit, header.n, header.splitter) == ("claims", 1, {"id": "lines"})
     assert [one.input for one in records] == CLAIMING
@@ -92,10 +96,10 @@ def test_claims_calibrate_alike_from_store_and_file(path: Path, tmp_path: Path) 
     collect_claims(path, make_parts(Claiming()), 60)
     file = tmp_path / "claims.jsonl"
     with Store(path) as store:
-        write_records(file, store.iterate(), store.provenance())
-        table, header = store.table(), store.provenance()
+        write_records(file, store.read_all(), store.read_provenance())
+        table, header = store.tabulate(), store.read_provenance()
         with pytest.raises(InputError, match="holds claims of one answer"):
-            next(store.records())
+            next(store.read_records())
     read = read_records(file)
     assert read.provenance == header
     expected = tabulate(read.claims(), claims=True)
@@ -110,9 +114,9 @@ def test_served_claims_equal_the_collected_claims(path: Path) -> None:
     claiming = Claiming()
     collect_claims(path, make_parts(claiming), 60)
     with Store(path) as store:
-        records = list(store.claims())
+        records = list(store.read_claims())
         artifact = calibrate(
-            records, unit="claims", at_most=1, alpha=0.2, features="1", provenance=store.provenance()
+            records, unit="claims", at_most=1, alpha=0.2, features="1", provenance=store.read_provenance()
         )
     chain = CFCRunnable(
         artifact=artifact,
@@ -151,7 +155,7 @@ def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
         # What is labelled now was drawn by an earlier run.
         assert collect_claims(path, parts, retry_failed=True).status.labelled == SIZE
     with Store(path) as store:
-        records, header = list(store.claims()), store.provenance()
+        records, header = list(store.read_claims()), store.read_provenance()
     assert header.splitter == dict(SentenceSplitter().fingerprint)
     assert [one.text for one in records[0].claims] == ["One is right.", "Two is wrong."]
     assert 0.0 < records[0].claims[0].score < 1.0
@@ -177,8 +181,8 @@ def test_claim_agreement_verifier_receives_the_other_answers(path: Path) -> None
     )
     collect_claims(path, parts, 1)
     with Store(path) as store:
-        assert not store.failures()
-        (record,), header = list(store.claims()), store.provenance()
+        assert not store.read_failures()
+        (record,), header = list(store.read_claims()), store.read_provenance()
     assert header.n == 3
     # Which request gets which answer is up to the threads.
     others = {premise for premise, _ in asked}
@@ -198,7 +202,7 @@ def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     verifiers = {"hash": claiming.verify, "length": measure}
     collect_claims(path, make_parts(claiming, verifier=verifiers))
     with Store(path) as store:
-        (record, *_), table = list(store.claims()), store.table(["hash", "length"])
+        (record, *_), table = list(store.read_claims()), store.tabulate(["hash", "length"])
     for claim in record.claims:
         assert claim.scores == {"hash": claim.score, "length": len(claim.text) / 100}
     assert set(table.raw) == {"hash", "length"}
@@ -215,7 +219,7 @@ def test_retrying_failed_claims_repeats_only_the_failed_stage(path: Path, part: 
     ended = collect_claims(path, make_parts(claiming))
     assert (ended.status.failed, ended.status.labelled) == (1, SIZE - 1)
     with Store(path) as store:
-        (failure,) = store.failures()
+        (failure,) = store.read_failures()
         assert (failure.id, failure.stage) == ("p2", kept + 1)
         assert "not today" in failure.error
     claiming.broken = {}
@@ -232,10 +236,10 @@ def test_relabel_of_claims_repeats_only_the_labelling(path: Path) -> None:
         return [not one for one in claiming.label(prompt, reference, candidates)]
 
     with Store(path) as store:
-        before = list(store.claims())
+        before = list(store.read_claims())
     collect_claims(path, make_parts(claiming, labeler=contrary, labeler_id="contrary"), relabel=True)
     with Store(path) as store:
-        after = list(store.claims())
+        after = list(store.read_claims())
     assert claiming.count("split") == SIZE
     assert claiming.count("score") == len(CLAIMING)
     flipped = [update_claims(record, lambda one: {"supported": not one.supported}) for record in before]
@@ -249,7 +253,7 @@ def test_unstorable_claim_fails_its_prompt(path: Path) -> None:
     ended = collect_claims(path, make_parts(Claiming(), splitter=split))
     assert ended.status.failed == 1
     with Store(path) as store:
-        assert store.failures()[0].error.startswith("CollectionError: a claim cannot be stored")
+        assert store.read_failures()[0].error.startswith("CollectionError: a claim cannot be stored")
 
 
 def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> None:
@@ -263,10 +267,10 @@ def test_splitter_tokens_are_counted_but_not_as_a_drawing_model(path: Path) -> N
     ended = collect_claims(path, parts, budget=Budget(max_tokens=10_000))
     assert (ended.complete, ended.status.failed, ended.status.unanswered) == (True, 0, 0)
     with Store(path) as store:
-        assert store.models() == []
-        assert store.request_history().prompts.keys() == {Stage.SCORED}
-        assert store.usage().tokens == ended.status.usage.tokens == 25 * SIZE
-        assert {one.text for record in store.claims() for one in record.claims} == {"It is right"}
+        assert store.read_models() == []
+        assert store.read_request_history().prompts.keys() == {Stage.SCORED}
+        assert store.read_usage().tokens == ended.status.usage.tokens == 25 * SIZE
+        assert {one.text for record in store.read_claims() for one in record.claims} == {"It is right"}
 
 
 @pytest.mark.parametrize(
@@ -296,7 +300,7 @@ def test_store_refuses_to_mix_claims_and_answers(path: Path, tmp_path: Path) -> 
     with pytest.raises(StoreError, match="unit is now 'claims', and was not set before"):
         collect_claims(other, make_parts(claiming))
     with Store(other) as store, pytest.raises(InputError, match="records with the claims of one answer"):
-        next(store.claims())
+        next(store.read_claims())
 
 
 @pytest.mark.parametrize(
@@ -328,7 +332,7 @@ def test_read_wrong_answers_lists_unsupported_claims_by_score(path: Path) -> Non
     collect_claims(path, make_parts(Claiming()))
     with Store(path) as store:
         shown = read_wrong_answers(store)
-        wrong = [c for r in store.claims() for c in r.claims if not c.supported]
+        wrong = [c for r in store.read_claims() for c in r.claims if not c.supported]
     assert shown
     assert all("wrong" in one.answer and one.reference == "right" for one in shown)
     assert shown[0].answer == min(wrong, key=lambda one: one.score).text
@@ -431,7 +435,7 @@ def test_killed_claim_collection_repeats_only_calls_in_flight(path: Path, tmp_pa
     assert asked.total() - (2 * size + 2 * len(claiming)) <= 3 * killed
     with Store(path) as store:
         store.check()
-        assert [one.input for one in store.claims()] == [f"question {number}" for number in claiming]
+        assert [one.input for one in store.read_claims()] == [f"question {number}" for number in claiming]
 
 
 # The command line

@@ -63,9 +63,9 @@ def path(made: Path, tmp_path: Path) -> Path:
 def test_store_refuses_changed_values_that_calibration_reads(path: Path, statement: str) -> None:
     execute_sql(path, statement)
     with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
-        store.table()
+        store.tabulate()
     with pytest.raises(StoreError, match=r"store\.db is damaged"), Store(path) as store:
-        list(store.records())
+        list(store.read_records())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_store_check_command_finds_damage_in_a_failed_prompt(path: Path) -> None
 def test_store_check_finds_damage_in_raw_messages(path: Path) -> None:
     execute_sql(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
     with Store(path) as store:
-        assert len(store.table().ids) == 32
+        assert len(store.tabulate().ids) == 32
         with pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"):
             store.check()
 

@@ -50,11 +50,11 @@ def check_intact(path: Path, executor: FakeExecutor) -> None:
         assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert file.execute("PRAGMA foreign_key_check").fetchall() == []
     with Store(path) as store:
-        stages = store.stages()
+        stages = store.count_stages()
         # What was drawn is there, but for what was under way.
         drawn = sum(stages[stage] for stage in Stage if stage > Stage.OPEN)
         assert 0 < executor.count("draw") - AT_ONCE <= drawn <= executor.count("draw") < SIZE
-        for record in store.records():
+        for record in store.read_records():
             assert [one.text for one in record.candidates] == list(executor.texts(record.id))
 
 
@@ -62,7 +62,7 @@ def check_completes(path: Path, executor: FakeExecutor) -> None:
     assert run(path, executor, at_once=AT_ONCE).status.labelled == SIZE
     assert sum(count - 1 for count in executor.done.values()) <= AT_ONCE
     with Store(path) as store:
-        assert [record.id for record in store.records()] == [f"p{number}" for number in range(SIZE)]
+        assert [record.id for record in store.read_records()] == [f"p{number}" for number in range(SIZE)]
 
 
 def test_full_disk_is_reported_and_the_run_resumes_with_free_space(disk: Disk) -> None:

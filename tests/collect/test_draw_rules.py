@@ -90,7 +90,7 @@ def collect_by(letters: Letters, store: Path, **fields: Any) -> None:
 
 def calibrate_from(store: Path, **options: Any) -> CalibrationArtifact:
     with Store(store) as opened:
-        table, provenance = opened.table(), opened.provenance()
+        table, provenance = opened.tabulate(), opened.read_provenance()
     defaults: dict[str, Any] = {"alpha": 0.4, "features": "1", "allow_unattainable": True}
     return calibrate(table, provenance=provenance, **{**defaults, **options})
 
@@ -116,7 +116,7 @@ def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_pa
     rule, path = RULES[0], tmp_path / kind
     collect_by(Letters(), tmp_path / "fewer.db", draws=rule)
     with Store(tmp_path / "fewer.db") as store:
-        write_records(path, store.records(), store.provenance())
+        write_records(path, store.read_records(), store.read_provenance())
     records = read_records(path)
     assert records.provenance is not None
     assert records.provenance.draws == rule
@@ -142,7 +142,7 @@ def test_records_of_a_draw_rule_calibrate_only_under_that_rule(kind: str, tmp_pa
 def test_calibrate_refuses_more_candidates_than_the_draw_rule_allows(tmp_path: Path) -> None:
     collect_by(Letters(), tmp_path / "fewer.db", draws=RULES[0])
     with Store(tmp_path / "fewer.db") as store:
-        records, header = list(store.records()), store.provenance()
+        records, header = list(store.read_records()), store.read_provenance()
     longest = max(records, key=lambda one: len(one.candidates))
     assert len(longest.candidates) == 6
     shorter = header.model_copy(update={"n": 5})
@@ -164,7 +164,7 @@ def test_retry_between_waves_draws_no_candidate_twice(rule: str, tmp_path: Path)
     collect(EXAMPLES, letters.make_parts(draws=rule), store, replace(ONE_CALL_AT_A_TIME, retry_failed=True))
     assert letters.drawn == whole.drawn
     with Store(store) as ours, Store(tmp_path / "whole.db") as theirs:
-        assert list(ours.records()) == list(theirs.records())
+        assert list(ours.read_records()) == list(theirs.read_records())
         assert first.status.failed <= len(late)
 
 
@@ -182,7 +182,7 @@ def test_serving_by_a_draw_rule_draws_the_collected_candidates(tmp_path: Path) -
         verifier_id="hash",
     )
     with Store(tmp_path / "fewer.db") as store:
-        records = list(store.records())[:20]
+        records = list(store.read_records())[:20]
     for record in records:
         result = chain.invoke(record.input, {"max_concurrency": 1})
         assert [one.score for one in result.candidates] == [one.score for one in record.candidates]

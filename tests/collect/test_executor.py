@@ -94,7 +94,7 @@ def collect_records(path: Path, parts: Components, **options: Any) -> Collection
 
 def read_stored_records(path: Path) -> list[PromptRecord]:
     with Store(path) as store:
-        return list(store.records())
+        return list(store.read_records())
 
 
 def without_mark(text: str) -> str:
@@ -135,7 +135,7 @@ def test_collected_and_served_candidates_are_equal(
             features="meta(number)",
             set_rule="unique(all)",
             combine=list(verifier) if several else None,
-            provenance=store.provenance(),
+            provenance=store.read_provenance(),
         )
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **made)
     # The server starts again with the first answer to each.
@@ -250,7 +250,7 @@ def test_output_of_the_first_verifier_outside_zero_to_one_fails(path: Path) -> N
     found = collect_records(path, parts)
     assert found.status.failed == SIZE
     with Store(path) as store:
-        assert {one.error.partition(":")[0] for one in store.failures()} == {"VerifierError"}
+        assert {one.error.partition(":")[0] for one in store.read_failures()} == {"VerifierError"}
 
 
 # Failures over HTTP
@@ -282,7 +282,7 @@ def test_refused_api_key_is_not_retried_and_ends_the_run(
         )
     assert 25 <= len(script.requests) <= 34
     with Store(path) as store:
-        assert all("401" in one.error for one in store.failures())
+        assert all("401" in one.error for one in store.read_failures())
 
 
 def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, model: ChatOpenAI) -> None:
@@ -293,7 +293,7 @@ def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, m
     assert found.status.failed == 1
     assert found.status.usage.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
     with Store(path) as store:
-        assert store.usage().tokens == found.status.usage.tokens
+        assert store.read_usage().tokens == found.status.usage.tokens
 
 
 # Calls

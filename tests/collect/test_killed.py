@@ -132,7 +132,7 @@ def check(found: SurvivingCollection) -> None:
     logprobs = {one.text: one.logprob for texts in answers(found.size).values() for one in texts}
     with Store(found.path) as store:
         store.check()
-        for number, record in enumerate(store.records()):
+        for number, record in enumerate(store.read_records()):
             for one in record.candidates:
                 text = str(one.text)
                 assert text.startswith(f"answer {number} ")
@@ -151,7 +151,7 @@ def test_killed_collection_repeats_only_calls_in_flight(tmp_path: Path) -> None:
     assert found.bound < found.kills * found.size * N / 2 / 4
     # What was announced and never received is at most as much, and no less than what was paid for again.
     with Store(found.path) as store:
-        unanswered = sum(store.request_history().unanswered.values())
+        unanswered = sum(store.read_request_history().unanswered.values())
     assert found.answered - found.size * N <= unanswered
     # What the store holds was answered, and what failed was asked again.
     assert len(found.script.requests) >= found.answered + struck.total() >= found.size * N

@@ -34,7 +34,7 @@ def test_store_with_a_hard_link_is_refused_under_both_names(path: Path) -> None:
                 StoreError, match=r"link\.db has 2 names \(hard links\).*Remove the other name"
             ):
                 Store(link, create=create)
-        assert store.stages()[Stage.OPEN] == 3
+        assert store.count_stages()[Stage.OPEN] == 3
     # It is unknown which of the two is meant.
     with pytest.raises(StoreError, match=r"store\.db has 2 names"):
         run(path, FakeExecutor())
@@ -54,7 +54,7 @@ def test_symbolic_link_to_a_hard_linked_store_is_refused(path: Path) -> None:
     link = path.with_name("symbolic.db")
     link.symlink_to(path)
     with Store(link) as store:
-        assert store.stages()[Stage.OPEN] == 3
+        assert store.count_stages()[Stage.OPEN] == 3
     os.link(path, path.with_name("hard.db"))
     with pytest.raises(StoreError, match="has 2 names"):
         Store(link)
@@ -106,4 +106,4 @@ def test_bind_mounted_folder_shares_the_lock_of_its_store(path: Path, tmp_path: 
 def test_store_opens_on_systems_without_a_list_of_mounts(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_MOUNT_TABLE", path.with_name("none"))
     with Store(path) as store:
-        assert store.stages()[Stage.OPEN] == 3
+        assert store.count_stages()[Stage.OPEN] == 3

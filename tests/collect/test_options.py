@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from langchain_cfc.collect import CallPolicy, CollectionOptions, CollectionStatus, acollect, progress_bar
+from langchain_cfc.collect import CallPolicy, CollectionOptions, CollectionStatus, acollect, show_progress
 from langchain_cfc.collect.costs import Usage
 from langchain_cfc.errors import InputError
 from tests.collect.fakes import FakeExecutor
@@ -56,7 +56,7 @@ def make_status(**given: Any) -> CollectionStatus:
 def show(*statuses: CollectionStatus) -> str:
     """Return what a terminal of 160 columns is shown."""
     out = io.StringIO()
-    with progress_bar(Console(file=out, force_terminal=True, width=160, color_system=None)) as update:
+    with show_progress(Console(file=out, force_terminal=True, width=160, color_system=None)) as update:
         for status in statuses:
             update(status)
     return next(line for line in reversed(out.getvalue().splitlines()) if "/min" in line)

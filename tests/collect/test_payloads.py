@@ -83,9 +83,9 @@ def test_labelled_prompts_drop_messages_without_changing_records(path: Path) -> 
     assert collect_to(kept, keep_payloads=True).complete
     assert (count_messages(path), count_messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
     with Store(path) as one, Store(kept) as other:
-        assert list(one.records()) == list(other.records())
-        assert one.provenance() == other.provenance()
-        assert one.usage() == other.usage()
+        assert list(one.read_records()) == list(other.read_records())
+        assert one.read_provenance() == other.read_provenance()
+        assert one.read_usage() == other.read_usage()
         one.check()
         other.check()
 
@@ -104,14 +104,14 @@ def test_unlabelled_prompts_keep_their_messages(path: Path) -> None:
 def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -> None:
     collect_to(path)
     with Store(path) as store:
-        before = list(store.records())
+        before = list(store.read_records())
     with pytest.raises(CollectionError, match=r"old ones were kept.* message of the candidate 'It is"):
         collect_to(path, label_messages, "messages", relabel=True)
     with Store(path) as store:
-        assert list(store.records()) == before
+        assert list(store.read_records()) == before
     collect_to(path, relabel=True)
     with Store(path) as store:
-        assert list(store.records()) == before
+        assert list(store.read_records()) == before
     kept = path.with_name("kept.db")
     collect_to(kept, keep_payloads=True)
     assert collect_to(kept, label_messages, "messages", relabel=True).status.labelled == SIZE

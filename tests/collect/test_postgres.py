@@ -111,7 +111,7 @@ def test_store_refuses_a_changed_prompt_and_adds_nothing(store: Store) -> None:
     changed = Example(id="p1", input="question 1", reference="another")
     with pytest.raises(StoreError, match="'p1' has another reference"):
         store.add([*examples(5)[2:], changed])
-    assert store.stages()[Stage.OPEN] == 2
+    assert store.count_stages()[Stage.OPEN] == 2
 
 
 def test_store_returns_draws_and_scores_unchanged(store: Store) -> None:
@@ -141,8 +141,8 @@ def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
     write_nonempty(store, writes)
     with pytest.raises(StoreError, match="cannot write"):
         write_nonempty(store, writes)
-    assert store.stages()[Stage.DRAWN] == 1
-    assert store.usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
+    assert store.count_stages()[Stage.DRAWN] == 1
+    assert store.read_usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
 
 
 def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
@@ -153,14 +153,14 @@ def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
     )
     write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
     write_nonempty(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
-    found = [(one.id, one.stage, one.error) for one in store.failures()]
+    found = [(one.id, one.stage, one.error) for one in store.read_failures()]
     assert found == [
         ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
         ("p2", Stage.SCORED, "VerifierError: no score"),
     ]
     assert list(store.read_unfinished()) == []
     assert store.retry_failed() == 2
-    assert store.failures() == []
+    assert store.read_failures() == []
     assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
 
 
@@ -188,8 +188,8 @@ def test_store_returns_added_records_unchanged(store: Store) -> None:
     ]
     said = Provenance(n=2, generator={"model": "m", "model_version": "m-1"}, verifier={"id": "v"})
     assert store.add_records(records, said) == 2
-    assert list(store.records()) == records
-    assert store.provenance() == said
+    assert list(store.read_records()) == records
+    assert store.read_provenance() == said
 
 
 def test_store_sums_usage_models_and_labels(store: Store) -> None:
@@ -198,7 +198,7 @@ def test_store_sums_usage_models_and_labels(store: Store) -> None:
     for position, model in enumerate(["b", "a", "a"]):
         paid = Usage((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
         finish(store, position, [DrawnCandidate("x"), DrawnCandidate("y")], paid)
-    taken = {one.model: one for one in store.usage().calls}
+    taken = {one.model: one for one in store.read_usage().calls}
     assert taken == {
         "a": ModelCalls("a", drew=True, input_tokens=2 * much, output_tokens=2),
         "b": ModelCalls("b", drew=False, input_tokens=much, output_tokens=1),
@@ -206,9 +206,9 @@ def test_store_sums_usage_models_and_labels(store: Store) -> None:
     }
     # Whole numbers, which prices can be multiplied with.
     assert {type(one.input_tokens) for one in taken.values()} == {int}
-    assert store.models() == ["a"]
-    assert store.label_counts() == (3, {True: (3, 0.75), False: (3, 0.75)})
-    assert store.stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
+    assert store.read_models() == ["a"]
+    assert store.count_labels() == (3, {True: (3, 0.75), False: (3, 0.75)})
+    assert store.count_stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
 
 
 def test_discard_labels_resets_labels_and_references(store: Store) -> None:
@@ -222,7 +222,7 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     assert [one.answer for one in read_wrong_answers(store, 2)] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
-    assert store.stages()[Stage.LABELLED] == 3
+    assert store.count_stages()[Stage.LABELLED] == 3
     # The extractor is new, too.
     other = {
         **stated,
@@ -233,14 +233,18 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
     corrected = [one.model_copy(update={"reference": "right"}) for one in examples(2)]
     assert discard_labels(store, other, corrected) == (2, 1)
     assert [work.example.reference for work in store.read_unfinished()][:2] == ["right", "right"]
-    assert (store.stages()[Stage.SCORED], store.failures(), list(store.records())) == (3, [], [])
+    assert (store.count_stages()[Stage.SCORED], store.read_failures(), list(store.read_records())) == (
+        3,
+        [],
+        [],
+    )
     assert store.configuration == other
     store.check()
     nul = store.forbids_nul
     for position in range(3):
         write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
     store.check()
-    assert len(list(store.records())) == 3
+    assert len(list(store.read_records())) == 3
     assert read_wrong_answers(store) == []
 
 
@@ -252,12 +256,12 @@ def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None
         finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
     last = [DrawnCandidate("b", AIMessage("b"))]
     write_nonempty(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
-    records = list(store.records())
+    records = list(store.read_records())
     shrunk = shrink_store(store)
     assert shrunk.candidates == 120
     assert shrunk.bytes_before > 3 * shrunk.bytes_after
     store.check()
-    assert list(store.records()) == records
+    assert list(store.read_records()) == records
     assert [work.draws for work in store.read_unfinished()] == [last]
 
 
@@ -276,7 +280,12 @@ def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) 
     for place in places:
         with Store(place) as store:
             found.append(
-                (store.provenance(), list(store.records()), store.label_counts(), store.configuration)
+                (
+                    store.read_provenance(),
+                    list(store.read_records()),
+                    store.count_labels(),
+                    store.configuration,
+                )
             )
     assert found[0] == found[1]
     assert len(found[0][1]) == 12
@@ -317,9 +326,9 @@ def test_unstorable_text_fails_only_its_prompt(
     made = replace_if_found(" 7", "\0" if name == "nul" else HALF_A_PAIR)
     run(where, tmp_path / "log", **{part: made})
     with Store(where) as store:
-        failed = [one.id for one in store.failures()]
+        failed = [one.id for one in store.read_failures()]
         assert failed == (["p7"] if refused_by_sqlite or store.forbids_nul else [])
-        assert len(list(store.records())) == 12 - len(failed)
+        assert len(list(store.read_records())) == 12 - len(failed)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +343,7 @@ def test_unstorable_metadata_fails_only_its_prompt(
 ) -> None:
     run(where, tmp_path / "log", metadata=lambda prompt: {"hard": bad if " 7" in prompt else 1.0})
     with Store(where) as store:
-        (failure,) = store.failures()
+        (failure,) = store.read_failures()
     assert failure.id == "p7"
     assert failure.error.startswith(said)
 
@@ -459,7 +468,7 @@ def check_each_prompt_stored_once(url: str) -> None:
         assert ids == [f"p{k}" for k in range(PROMPTS)]
     engine.dispose()
     with Store(url) as store:
-        records = list(store.records())
+        records = list(store.read_records())
     assert [record.id for record in records] == ids
     for number, record in enumerate(records):
         assert [one.text for one in record.candidates] == [f"answer {number}"] * N
@@ -471,7 +480,7 @@ def list_durable_prompts(url: str) -> set[str]:
     try:
         with Store(url) as store:
             unfinished = {work.example.input for work in store.read_unfinished() if work.draws is None}
-            known = {f"question {k}" for k in range(PROMPTS)} if sum(store.stages().values()) else set()
+            known = {f"question {k}" for k in range(PROMPTS)} if sum(store.count_stages().values()) else set()
             return known - unfinished
     except StoreError:  # killed before there was one
         return set()
@@ -547,7 +556,7 @@ def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
     assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
     with Store(where) as store:
         store.check()
-        records, wrong = list(store.claims()), read_wrong_answers(store)
+        records, wrong = list(store.read_claims()), read_wrong_answers(store)
         assert store.count_without_labels() == 2
         assert sum(len(one.claims) for one in records) == sum(
             count_lines(f"question {number}") for number in range(10)

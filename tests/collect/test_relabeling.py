@@ -73,7 +73,7 @@ def run(
 def read(path: Path) -> list[PromptRecord]:
     with Store(path) as store:
         store.check()
-        return list(store.records())
+        return list(store.read_records())
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_relabel_uses_corrected_references_without_drawing_again(tmp_path: Path,
         assert [one.correct for one in new.candidates] == ["2" in str(one.text) for one in new.candidates]
     assert [one.reference for one in after] == ["2"] * SIZE
     with Store(path) as store:
-        assert store.usage() == ended.status.usage
+        assert store.read_usage() == ended.status.usage
     # The next run has nothing left to do, and a second correction of the same references corrects none.
     assert run(path, examples=corrected).status.labelled == SIZE
     run(path, examples=corrected, relabel=True, on_notice=notices.append)
@@ -202,4 +202,4 @@ def test_relabel_counts_the_tokens_of_the_trial_label(path: Path) -> None:
 
     run(path, ask, "judge", relabel=True)
     with Store(path) as store:
-        assert store.usage().tokens == (SIZE * N + SIZE * N + N) * TOKENS
+        assert store.read_usage().tokens == (SIZE * N + SIZE * N + N) * TOKENS

@@ -109,8 +109,8 @@ def test_retry_failed_repeats_only_the_failed_stage(path: Path, stage: str, kept
     assert ran.complete
     assert (ran.status.labelled, ran.status.failed) == (4, 2)
     with Store(path) as store:
-        assert store.stages()[kept] == 2
-        failures = store.failures()
+        assert store.count_stages()[kept] == 2
+        failures = store.read_failures()
         assert [(one.id, one.stage, one.error) for one in failures] == [
             (f"p{number}", kept + 1, f"{type(executor.fails[stage, 'p1']).__name__}: {stage} {number}")
             for number in (1, 4)
@@ -134,7 +134,7 @@ def test_run_ends_after_too_many_consecutive_failures(path: Path) -> None:
     # What was under way is finished, and nothing else is begun.
     assert MAX_CONSECUTIVE_FAILURES <= executor.count("draw") < MAX_CONSECUTIVE_FAILURES + 4
     with Store(path) as store:
-        assert len(store.failures()) == executor.count("draw")
+        assert len(store.read_failures()) == executor.count("draw")
 
 
 def test_success_between_failures_keeps_the_run_going(path: Path) -> None:
@@ -148,7 +148,7 @@ def test_unstorable_candidates_fail_their_prompt(path: Path) -> None:
     ran = run(path, executor, 5)
     assert (ran.status.labelled, ran.status.failed) == (4, 1)
     with Store(path) as store:
-        (failure,) = store.failures()
+        (failure,) = store.read_failures()
     assert failure.error.startswith("CollectionError: candidate 0 cannot be stored")
 
 
@@ -167,7 +167,7 @@ def test_unexpected_error_ends_the_run_and_keeps_all_draws(path: Path) -> None:
     with pytest.raises(RuntimeError, match="a mistake of ours"):
         run(path, executor, 40)
     with Store(path) as store:
-        stages = store.stages()
+        stages = store.count_stages()
         assert sum(stages[stage] for stage in Stage if stage > Stage.OPEN) == executor.count("draw") < 40
         # All but the one were finished.
         assert stages[Stage.DRAWN] == 1
@@ -384,8 +384,8 @@ def test_provenance_records_whether_scores_are_separate(path: Path) -> None:
         store = path.with_name(name)
         assert collect(make_numbered_examples(4), components, store, make_silent_options()).complete
         with Store(store) as opened:
-            assert opened.provenance().separate_scores is separate
-            records, header = list(opened.records()), opened.provenance()
+            assert opened.read_provenance().separate_scores is separate
+            records, header = list(opened.read_records()), opened.read_provenance()
         rule: dict[str, Any] = {"alpha": 0.5, "features": "1", "draws": "lead(1, at_most=3)"}
         if separate:
             assert calibrate(records, provenance=header, **rule).draws == rule["draws"]

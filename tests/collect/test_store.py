@@ -125,11 +125,11 @@ def test_store_keeps_one_of_equal_examples_and_refuses_unequal_ones(path: Path, 
         other = some[1].model_copy(update={"input": "changed", "reference": "c"})
         with pytest.raises(StoreError, match="the prompt 'p1' has another input and reference"):
             store.add([*make_numbered_examples(size + 5), other])
-        assert sum(store.stages().values()) == size
+        assert sum(store.count_stages().values()) == size
     with Store(path.with_name("new.db"), create=True) as store:
         with pytest.raises(StoreError, match="has another input and reference"):
             store.add([*some, other])
-        assert sum(store.stages().values()) == 0
+        assert sum(store.count_stages().values()) == 0
 
 
 @pytest.mark.parametrize("field", ["input", "reference"])
@@ -144,7 +144,7 @@ def test_store_refuses_a_changed_dataset(path: Path, field: str) -> None:
         renamed = before.model_copy(update={"id": "q", "reference": [2]})
         with pytest.raises(StoreError, match=r"input of the prompt 'q' is stored .*--relabel"):
             store.add([renamed])
-        assert sum(store.stages().values()) == 1
+        assert sum(store.count_stages().values()) == 1
         # Two prompts of one dataset may have the same input.
         assert store.add([before, renamed]) == 1
 
@@ -157,7 +157,7 @@ def test_store_updates_metadata_and_clusters_from_the_dataset(path: Path) -> Non
         finish_prompt(store, 0)
         assert store.add(after) == 0
         assert [work.example for work in store.read_unfinished()] == after[1:]
-        [record] = store.records()
+        [record] = store.read_records()
         assert (record.metadata, record.cluster) == ({"topic": "0"}, "c")
         store.check()
         # Control: within one reading of a dataset they may not differ.
@@ -244,11 +244,11 @@ def test_each_stage_is_readable_once_written(path: Path) -> None:
             first, second = store.read_unfinished()
             assert (first.draws, first.scores) == known
             assert (second.draws, second.scores) == (None, None)
-            assert list(store.records()) == []
+            assert list(store.read_records()) == []
     with Store(path) as store:
         labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
         store.write(rows.insert_labels(0, labels, Usage(), forbids_nul=False))
-        (record,) = store.records()
+        (record,) = store.read_records()
         (left,) = store.read_unfinished()
     assert left.example.id == "p1"
     assert [(one.text, one.score, one.correct, one.answer) for one in record.candidates] == [
@@ -271,7 +271,7 @@ def test_store_write_is_atomic(path: Path) -> None:
                     for one in (0, 1)
                 )
             )
-        assert store.stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
+        assert store.count_stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
         with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
             write_draws(store, 7, [DrawnCandidate("of no prompt")])
 
@@ -322,8 +322,8 @@ def test_store_returns_records_and_provenance_unchanged(
         Store(Path(folder) / "s.db", create=True) as store,
     ):
         assert store.add_records(records, header) == len(records)
-        assert list(store.records()) == records
-        assert store.provenance() == header
+        assert list(store.read_records()) == records
+        assert store.read_provenance() == header
         assert store.add_records(records, header) == 0
 
 
@@ -333,8 +333,8 @@ def test_store_returns_records_in_dataset_order(path: Path) -> None:
         for position in (1050, 3, 700, 0, 501):
             finish_prompt(store, position)
         store.set_configuration(CONFIGURATION)
-        assert [one.id for one in store.records()] == ["p0", "p3", "p501", "p700", "p1050"]
-        assert store.label_counts() == (5, {False: (10, 5.0), True: (5, 2.5)})
+        assert [one.id for one in store.read_records()] == ["p0", "p3", "p501", "p700", "p1050"]
+        assert store.count_labels() == (5, {False: (10, 5.0), True: (5, 2.5)})
 
 
 # The configuration
@@ -409,7 +409,7 @@ def test_half_created_store_is_created_again(path: Path) -> None:
     for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
         execute_sql(path, left)
         with Store(path, create=True) as store:
-            assert store.stages()[Stage.OPEN] == 0
+            assert store.count_stages()[Stage.OPEN] == 0
 
 
 # Locks
@@ -440,7 +440,7 @@ def test_store_lock_refuses_a_second_process(path: Path) -> None:
                 ):
                     pass
                 # Reading is allowed.
-                assert store.stages()[Stage.OPEN] == 0
+                assert store.count_stages()[Stage.OPEN] == 0
     finally:
         process.kill()
         process.join()
@@ -484,7 +484,7 @@ def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
 
     asyncio.run(written())
     with Store(path) as store:
-        assert store.stages()[Stage.DRAWN] == size
+        assert store.count_stages()[Stage.DRAWN] == size
 
 
 def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
@@ -521,7 +521,7 @@ def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None
 
     asyncio.run(written())
     with Store(path) as store:
-        assert store.stages()[Stage.DRAWN] == 1
+        assert store.count_stages()[Stage.DRAWN] == 1
 
 
 def test_store_uses_wal_and_full_synchronous_commits(path: Path) -> None:
@@ -557,7 +557,7 @@ def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
         ):
             store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)
         with pytest.raises(StoreError, match=r"no prompt of .* is finished yet"):
-            store.table(["v"])
+            store.tabulate(["v"])
 
 
 def test_store_without_its_seal_is_refused(path: Path) -> None:

@@ -73,11 +73,11 @@ def test_store_table_equals_the_table_of_its_records(
         # Several pages, the last one not full.
         patched.setattr("langchain_cfc.collect.store.store._TABLE_PAGE_SIZE", 4)
         store.add_records(records, Provenance(n=N))
-        assert list(store.records()) == records
-        assert_equal(store.table(), tabulate(records))
+        assert list(store.read_records()) == records
+        assert_equal(store.tabulate(), tabulate(records))
         labelled, raw = tabulate_raw(records, ["judge"])
-        assert_equal(store.table(["judge"]), labelled)
-        np.testing.assert_array_equal(store.table(["judge"]).raw["judge"], raw[..., 0])
+        assert_equal(store.tabulate(["judge"]), labelled)
+        np.testing.assert_array_equal(store.tabulate(["judge"]).raw["judge"], raw[..., 0])
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")  # of hard prompts
@@ -86,7 +86,7 @@ def test_calibrate_gives_the_same_artifact_from_store_and_file(tmp_path: Path) -
     records = list(source)[:200]
     with Store(tmp_path / "s.db", create=True) as store:
         store.add_records(records, source.provenance)
-        made = calibrate(store.table(), alpha=0.3, provenance=store.provenance())
+        made = calibrate(store.tabulate(), alpha=0.3, provenance=store.read_provenance())
     read = calibrate(records, alpha=0.3, provenance=source.provenance)
     assert made.model_copy(update={"created_at": read.created_at}).digest == read.digest
 
@@ -95,17 +95,17 @@ def test_store_table_requires_a_finished_prompt(tmp_path: Path) -> None:
     record = next(iter(load_recording()))
     with Store(tmp_path / "s.db", create=True) as store:
         with pytest.raises(StoreError, match="nothing has been collected"):
-            store.table()
+            store.tabulate()
         store.set_configuration({"n": 10})
         store.add([Example(id="open", input="?")])
         with pytest.raises(StoreError, match="is finished yet"):
-            store.table()
+            store.tabulate()
         store.add_records([record], Provenance(n=10))
-        assert store.table().ids == (record.id,)
+        assert store.tabulate().ids == (record.id,)
 
 
 def test_store_table_names_a_missing_raw_output(tmp_path: Path) -> None:
     with Store(tmp_path / "s.db", create=True) as store:
         store.add_records(list_facts()[:2], None)
         with pytest.raises(StoreError, match="raw output of 'judge'; recorded are those of sequence_logprob"):
-            store.table(["judge"])
+            store.tabulate(["judge"])

@@ -202,8 +202,8 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
         options = CollectionOptions(call_policy=CallPolicy(concurrency=8), on_notice=lambda _: None)
         assert collect(prompts, parts, folder / "store.db", options).complete
         with Store(folder / "store.db") as store:
-            records = list(store.records())
-            provenance = store.provenance()
+            records = list(store.read_records())
+            provenance = store.read_provenance()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", AttainabilityWarning)
             calibrated = calibrate(

@@ -145,7 +145,7 @@ def collect_artifacts(folder: Path) -> None:
             assert ended.complete
             with Store(folder / f"{name}.db") as store:
                 artifact = calibrate(
-                    store.records(), alpha=ALPHA, features="1", provenance=store.provenance()
+                    store.read_records(), alpha=ALPHA, features="1", provenance=store.read_provenance()
                 )
             artifact.save(folder / f"{name}.json")
 

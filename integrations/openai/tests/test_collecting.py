@@ -72,14 +72,14 @@ def collect_artifact() -> CalibrationArtifact:
     ended = collect(config.source.read_examples(), config.create_components(), config.store)
     assert ended.complete
     with Store(config.store) as store:
-        records = list(store.records())
+        records = list(store.read_records())
         artifact = calibrate(
             records,
             alpha=0.3,
             features="1",
             combine=["sequence", "p_true", "judge"],
             fit_fraction=0.5,
-            provenance=store.provenance(),
+            provenance=store.read_provenance(),
         )
     assert len(records) == PROMPTS
     assert all(len(record.candidates) == N for record in records)

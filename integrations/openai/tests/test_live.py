@@ -70,8 +70,8 @@ def test_collect_calibrate_and_serve_with_a_real_model(url: str, verifier: str, 
     )
     assert ended.complete
     with Store(tmp_path / "store.db") as store:
-        records = list(store.records())
-        made = calibrate(records, alpha=0.5, features="1", provenance=store.provenance())
+        records = list(store.read_records())
+        made = calibrate(records, alpha=0.5, features="1", provenance=store.read_provenance())
     # A model that gave the same ten answers, or scores that are all one, would show nothing.
     texts = [len({one.text for one in record.candidates}) for record in records]
     assert sum(texts) > 2 * len(texts)

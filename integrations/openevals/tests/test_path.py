@@ -96,7 +96,7 @@ def test_collect_calibrate_and_serve_with_openevals_judges(script: Script, tmp_p
     # Each text is drawn, scored and labelled once.
     assert len(script.requests) == SIZE * N * 3
     with Store("judged.db") as store:
-        records, provenance = list(store.records()), store.provenance()
+        records, provenance = list(store.read_records()), store.read_provenance()
     labels = {one.text: (one.correct, one.score) for record in records for one in record.candidates}
     assert labels["right 1"] == (True, 0.0)
     assert labels["wrong 1"] == (False, 0.75)
@@ -138,7 +138,7 @@ def test_failing_labeling_judge_leaves_its_prompt_unlabelled(script: Script) -> 
         ended = collect(examples, config.create_components(), config.store)
     assert (ended.status.labelled, ended.status.failed) == (1, 1)
     with Store(config.store) as store:
-        assert [record.input for record in store.records()] == ["question 2"]
+        assert [record.input for record in store.read_records()] == ["question 2"]
 
 
 def test_collect_toml_with_an_unknown_prompt_is_refused(script: Script) -> None:

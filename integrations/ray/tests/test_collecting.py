@@ -76,7 +76,7 @@ def test_collect_on_ray_makes_the_records_of_one_process(where: str, tmp_path: P
         candidates = [{one.model_dump_json() for one in record.candidates} for record in records]
         rest = [record.model_dump(exclude={"candidates"}) for record in records]
         with Store(place) as store:
-            found.append((candidates, rest, store.provenance(), store.usage(), store.configuration))
+            found.append((candidates, rest, store.read_provenance(), store.read_usage(), store.configuration))
     assert found[0] == found[1]
     assert all(len(one) == N for one in found[0][0])
 
@@ -244,7 +244,7 @@ async def half_drawn(where: str, size: int) -> set[str]:
     def enough() -> bool:
         try:
             with Store(where) as store:
-                if sum(store.stages().values()) < size:
+                if sum(store.count_stages().values()) < size:
                     return False
                 open_ones = {
                     str(work.example.input) for work in store.read_unfinished() if work.draws is None
@@ -266,9 +266,9 @@ def test_prompt_that_kills_its_workers_fails_alone(where: str, log: Path) -> Non
     options = CollectionOptions(call_policy=CallPolicy(2), on_notice=quiet)
     assert collect_on_ray(examples(size), factory, where, options, actors=2).complete
     with Store(where) as store:
-        failures = store.failures()
-        assert "question 7" not in {record.input for record in store.records()}
-        assert len(list(store.records())) == size - len(failures)
+        failures = store.read_failures()
+        assert "question 7" not in {record.input for record in store.read_records()}
+        assert len(list(store.read_records())) == size - len(failures)
     assert "p7" in {failure.id for failure in failures}
     assert all(f"{MAX_DEATHS} workers died" in failure.error for failure in failures)
     # Each time with all its calls that had a place.

@@ -85,8 +85,8 @@ def test_collect_prompts_makes_the_records_of_collect(tmp_path: Path, parts: Par
     made = read_records(tmp_path / "records.parquet")
     collect(examples(SIZE), make_noting_parts(tmp_path / "log2", 0.001), tmp_path / "store.db", OPTIONS)
     with Store(tmp_path / "store.db") as store:
-        assert made.provenance == store.provenance()
-        assert sort_records(made) == sort_records(store.records())
+        assert made.provenance == store.read_provenance()
+        assert sort_records(made) == sort_records(store.read_records())
     assert {len(one.candidates) for one in made} == {N}
     assert calibrate(made, alpha=0.2, features="1").provenance == made.provenance
 
@@ -211,8 +211,8 @@ def test_label_draws_makes_the_records_of_collect(tmp_path: Path, parts: Parts) 
         collect(examples(SIZE), over_http(url), tmp_path / "store.db", OPTIONS)
     made = read_records(tmp_path / "records.parquet")
     with Store(tmp_path / "store.db") as store:
-        assert made.provenance == store.provenance()
-        assert sort_records(made) == sort_records(store.records())
+        assert made.provenance == store.read_provenance()
+        assert sort_records(made) == sort_records(store.read_records())
 
 
 def completion(text: str) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
         )
     assert f"{SIZE} questions, " in done.stdout
     with Store(tmp_path / "replayed.db") as store:
-        replayed = {record.id: list_judged(record) for record in store.records()}
+        replayed = {record.id: list_judged(record) for record in store.read_records()}
     assert replayed == {fact.id: list_judged(fact) for fact in facts}
     for name in ("records", "hosted"):
         records = read_records(tmp_path / f"{name}.parquet")
@@ -80,6 +80,6 @@ def test_readme_code_gives_the_stated_records(tmp_path: Path) -> None:
     } == replayed
     for name in ("store.db", "configured.db"):
         with Store(tmp_path / name) as store:
-            assert len(list(store.records())) == SIZE
+            assert len(list(store.read_records())) == SIZE
             assert store.configuration["n"] == N
     assert len(script.requests) == 3 * SIZE * N

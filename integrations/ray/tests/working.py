@@ -169,9 +169,9 @@ def count_in_flight(calls: Sequence[Call]) -> dict[int, int]:
 def check_records_once(where: str, size: int) -> list[PromptRecord]:
     """The records, each prompt among them once, in order, with n candidates."""
     with Store(where) as store:
-        records = list(store.records())
-        assert store.failures() == []
-        assert sum(store.stages().values()) == size
+        records = list(store.read_records())
+        assert store.read_failures() == []
+        assert sum(store.count_stages().values()) == size
     assert [record.id for record in records] == [f"p{number}" for number in range(size)]
     assert {len(record.candidates) for record in records} == {N}
     return records

@@ -281,7 +281,7 @@ class Batcher:
     async def _submit(self, route: Route, requests: Sequence[PendingRequest]) -> None:
         """Report the estimated price of a batch, and submit it if the budget allows."""
         estimate = estimate_usage(requests, self.requests.outputs)
-        price = self._budget.cost(estimate, estimate)
+        price = self._budget.compute_cost(estimate, estimate)
         stated = "" if price is None else f", cost about {price:.4g} at batch prices"
         size = f"{len(requests):,} requests to {route.model}"
         if not self._is_affordable(estimate, is_batch=True):

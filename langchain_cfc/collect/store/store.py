@@ -131,7 +131,7 @@ class Store(DatabaseStore):
         """
         with schema.report_damage(self.name):
             self.check_pages(thoroughly=True)
-            for _ in self.iterate():
+            for _ in self.read_all():
                 pass
             for _ in self._read_stored_prompts():
                 pass
@@ -206,7 +206,7 @@ class Store(DatabaseStore):
             raise StoreError(msg)
         return given
 
-    def provenance(self) -> Provenance:
+    def read_provenance(self) -> Provenance:
         """Return the provenance of the records.
 
         Returns:
@@ -219,7 +219,7 @@ class Store(DatabaseStore):
         if not known:
             msg = f"nothing has been collected in {self.name} yet"
             raise StoreError(msg)
-        return make_provenance(known, self.models())
+        return make_provenance(known, self.read_models())
 
     # Input
 
@@ -335,27 +335,29 @@ class Store(DatabaseStore):
 
     # Results
 
-    def records(self) -> Generator[PromptRecord, None, None]:
-        """Yield the records of finished prompts in order, read a page at a time; for claims, see `claims`.
+    def read_records(self) -> Generator[PromptRecord, None, None]:
+        """Yield the records of finished prompts in order, read a page at a time.
+
+        For claims, see `read_claims`.
 
         Raises:
             StoreError: If a prompt was damaged or lost.
             InputError: If the store holds claims.
         """
-        for record in self.iterate():
+        for record in self.read_all():
             yield require_candidates(record)
 
-    def claims(self) -> Generator[ClaimsRecord, None, None]:
+    def read_claims(self) -> Generator[ClaimsRecord, None, None]:
         """Yield the records of finished prompts whose answer has claims, in order, read a page at a time.
 
         Raises:
             StoreError: If a prompt was damaged or lost.
             InputError: If the store holds candidates.
         """
-        for record in self.iterate():
+        for record in self.read_all():
             yield require_claims(record)
 
-    def iterate(self) -> Generator[LabelledRecord, None, None]:
+    def read_all(self) -> Generator[LabelledRecord, None, None]:
         """Yield the records of finished prompts in order, of candidates or of claims."""
         with schema.report_damage(self.name):
             read_page = self._read_claims_page if self.unit == "claims" else self._read_page
@@ -387,7 +389,7 @@ class Store(DatabaseStore):
             if of_prompt:
                 yield read_claims_record(row, answers[row.position][0].text, of_prompt)
 
-    def table(self, names: Sequence[str] = ()) -> LabelledBatch:
+    def tabulate(self, names: Sequence[str] = ()) -> LabelledBatch:
         """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
 
         Args:
@@ -402,10 +404,10 @@ class Store(DatabaseStore):
                 the raw outputs.
             RecordError: If a claim lacks one of the raw outputs.
         """
-        if self.unit == "claims" or self.provenance().draws is not None:
+        if self.unit == "claims" or self.read_provenance().draws is not None:
             return self._tabulate_records(names)
         with schema.report_damage(self.name):
-            n = self.provenance().n
+            n = self.read_provenance().n
             with self.begin_snapshot() as connection:
                 _, finished = schema.verify_seal(self.name, connection)
                 pages = (
@@ -421,7 +423,10 @@ class Store(DatabaseStore):
     def _tabulate_records(self, names: Sequence[str]) -> LabelledBatch:
         """Return claims, or candidates of a draw rule, as arrays that are made from records."""
         is_claims = self.unit == "claims"
-        records, provenance = list(self.iterate()), None if is_claims else self.provenance()
+        records, provenance = (
+            list(self.read_all()),
+            None if is_claims else self.read_provenance(),
+        )
         if not records:
             which = " with an answer that claims anything" if is_claims else ""
             msg = f"no prompt of {self.name}{which} is finished yet"
@@ -430,7 +435,7 @@ class Store(DatabaseStore):
             return tabulate_raw(records, names, provenance=provenance, shortened=True, claims=True)[0]
         return tabulate(records, provenance=provenance, shortened=True, claims=True)
 
-    def failures(self) -> list[Failure]:
+    def read_failures(self) -> list[Failure]:
         """Return the failed prompts in order."""
         query = select(_prompts).where(_prompts.c.error.is_not(None)).order_by(_prompts.c.position)
         with schema.report_damage(self.name):
@@ -439,12 +444,12 @@ class Store(DatabaseStore):
                 for row in self.read_rows(query)
             ]
 
-    def models(self) -> list[str]:
+    def read_models(self) -> list[str]:
         """Return the names of the models that drew candidates, sorted."""
         with schema.report_damage(self.name):
             return list(self._verify_seal()[0].models)
 
-    def stages(self) -> dict[Stage, int]:
+    def count_stages(self) -> dict[Stage, int]:
         """Return the number of prompts at each stage, failed prompts included."""
         query = select(_prompts.c.stage, func.count()).group_by(_prompts.c.stage)
         with schema.report_damage(self.name):
@@ -456,7 +461,7 @@ class Store(DatabaseStore):
         with schema.report_damage(self.name):
             return int(self.read_rows(select(func.count()).select_from(_draws))[0][0])
 
-    def usage(self) -> Usage:
+    def read_usage(self) -> Usage:
         """Return the usage of models for all prompts, including stored answers of batches."""
         query = select(
             _calls.c.model,
@@ -470,7 +475,7 @@ class Store(DatabaseStore):
             known = Usage(tuple(ModelCalls(model, bool(drew), *tokens) for model, drew, *tokens in rows))
             return sum(self._read_held_usage(), known)
 
-    def batched_usage(self) -> Usage:
+    def read_batched_usage(self) -> Usage:
         """Return the part of the usage that is charged at batch prices."""
         if not self.has_batches:
             return Usage()
@@ -484,7 +489,7 @@ class Store(DatabaseStore):
         with self.begin_read() as connection:
             return batches.read_held_usage(connection)
 
-    def label_counts(self) -> tuple[int, dict[bool, tuple[int, float]]]:
+    def count_labels(self) -> tuple[int, dict[bool, tuple[int, float]]]:
         """Return the number of prompts with a correct candidate, and by label the count and sum of scores."""
         covered = select(func.count(_labels.c.prompt.distinct())).where(_labels.c.correct)
         sums = (
@@ -503,7 +508,7 @@ class Store(DatabaseStore):
         with schema.report_damage(self.name):
             return int(self.read_rows(query)[0][0])
 
-    def request_history(self) -> RequestHistory:
+    def read_request_history(self) -> RequestHistory:
         """Return the requests of all runs so far and their usage, by stage."""
         with schema.report_damage(self.name), self.begin_read() as connection:
             return read_history(connection)
