@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from langchain_cfc_langgraph import guarded_graph
+from langchain_cfc_langgraph import make_guarded_graph
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
 
@@ -24,7 +24,7 @@ def carry_out(order: dict[str, Any]) -> dict[str, Any]:
     fields = {"verifier": _ending} if killed else {}
     chain = make_chain(order["artifact"], order["url"], verifier_id="sequence-probability", **fields)
     with SqliteSaver.from_conn_string(order["database"]) as saver:
-        graph = guarded_graph(chain, checkpointer=saver)
+        graph = make_guarded_graph(chain, checkpointer=saver)
         given: Any = Command(resume=order["reply"]) if "reply" in order else order["given"]
         # By default checkpoints are written in the background: a killed process may have lost its input.
         state = graph.invoke(given, thread(), durability="sync")

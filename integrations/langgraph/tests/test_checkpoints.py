@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import cfc_node, guarded_graph
+from langchain_cfc_langgraph import make_cfc_node, make_guarded_graph
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -84,7 +84,7 @@ Run = Callable[[Path, Make, Sequence[Any]], list[Any]]
 
 def make_guarded(chain: Any, **options: Any) -> Make:
     """A graph around a chain."""
-    return lambda saver: guarded_graph(chain, checkpointer=saver, **options)
+    return lambda saver: make_guarded_graph(chain, checkpointer=saver, **options)
 
 
 def make_unguarded(chain: CFCRunnable) -> Make:
@@ -291,4 +291,4 @@ def test_failed_run_continues_with_its_alpha(
 def test_failing_node_raises_a_typed_error(chain: CFCRunnable, served: Script) -> None:
     served.faults = [Fault("status 500")]
     with pytest.raises(DrawError, match="no decision: DrawError"):
-        cfc_node(chain).invoke({"question": EASY})
+        make_cfc_node(chain).invoke({"question": EASY})

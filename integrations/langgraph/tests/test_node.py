@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCState, ask_person, cfc_node, guarded_graph, outcome
+from langchain_cfc_langgraph import CFCState, ask_person, make_cfc_node, make_guarded_graph, read_outcome
 from langchain_cfc_langgraph.state import read_decision
 from langchain_core.messages import HumanMessage
 from langchain_core.prompts import ChatPromptTemplate
@@ -47,7 +47,7 @@ def make_graph(node: Any, state: Any = CFCState) -> Any:
         graph.add_edge(name, END)
     graph.add_edge(START, "decide")
     graph.add_conditional_edges(
-        "decide", outcome, {"answered": "yes", "abstained": "no", "not_certifiable": "never"}
+        "decide", read_outcome, {"answered": "yes", "abstained": "no", "not_certifiable": "never"}
     )
     return graph.compile()
 
@@ -65,26 +65,26 @@ def find_way(graph: Any, given: Any) -> str:
 
 @pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
 def test_conditional_edges_follow_the_outcome(chain: CFCRunnable, question: str, went: str) -> None:
-    assert find_way(make_graph(cfc_node(chain)), {"question": question}) == went
+    assert find_way(make_graph(make_cfc_node(chain)), {"question": question}) == went
 
 
 @pytest.mark.parametrize(("question", "went"), [(EASY, "yes"), (UNSURE, "no"), (HARD, "never")])
 def test_raised_abstention_is_an_outcome(chain: CFCRunnable, question: str, went: str) -> None:
     raising = chain.model_copy(update={"on_abstain": "raise"})
-    graph = make_graph(cfc_node(raising))
+    graph = make_graph(make_cfc_node(raising))
     assert find_way(graph, {"question": question}) == went
     state = asyncio.run(graph.ainvoke({"question": question}))
-    returned = make_graph(cfc_node(chain)).invoke({"question": question})["decision"]
+    returned = make_graph(make_cfc_node(chain)).invoke({"question": question})["decision"]
     # Draws that run at once come in any order.
     assert {**state["decision"], "candidates": []} == {**returned, "candidates": []}
 
 
 def test_withheld_sets_have_the_outcome_abstained(chain: CFCRunnable) -> None:
     withholding = chain.model_copy(update={"max_answers": 1})
-    assert find_way(make_graph(cfc_node(withholding)), {"question": MANY}) == "no"
+    assert find_way(make_graph(make_cfc_node(withholding)), {"question": MANY}) == "no"
     demanding = chain.model_copy(update={"min_agreement": 2})
-    assert find_way(make_graph(cfc_node(demanding)), {"question": EASY}) == "no"
-    assert find_way(make_graph(cfc_node(chain)), {"question": MANY}) == "yes"
+    assert find_way(make_graph(make_cfc_node(demanding)), {"question": EASY}) == "no"
+    assert find_way(make_graph(make_cfc_node(chain)), {"question": MANY}) == "yes"
 
 
 class Elsewhere(CFCState, total=False):
@@ -140,7 +140,7 @@ AS_MESSAGE = [{"role": "user", "content": EASY}]
 def test_node_reads_the_question_from_the_state(
     chain: CFCRunnable, state: Any, question: Any, given: Any, asked: Any
 ) -> None:
-    graph = make_graph(cfc_node(chain, question=question), state)
+    graph = make_graph(make_cfc_node(chain, question=question), state)
     for found in (graph.invoke(given), asyncio.run(graph.ainvoke(given))):
         assert found["asked"] == asked
         assert found["answer"]["text"] == GOOD
@@ -158,12 +158,12 @@ def test_node_refuses_missing_or_invalid_questions_before_drawing(
     chain: CFCRunnable, served: Script, given: Any, why: str
 ) -> None:
     with pytest.raises(InputError, match=why):
-        cfc_node(chain).invoke(given)
+        make_cfc_node(chain).invoke(given)
     assert served.requests == []
 
 
 def test_node_uses_alpha_of_the_state_once(chain: CFCRunnable, served: Script) -> None:
-    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
     levels = []
     for given in ({"alpha": "0.2"}, {}, {"alpha": 0.2}):
         state = graph.invoke({"question": EASY, **given}, thread())
@@ -178,7 +178,7 @@ def test_node_uses_alpha_of_the_state_once(chain: CFCRunnable, served: Script) -
 
 def test_decision_states_the_adaptive_coverage_of_its_prompt(chain: CFCRunnable) -> None:
     stated = make_artifact(alpha=0.1, adaptive_alpha=True)
-    graph = make_graph(cfc_node(chain.model_copy(update={"artifact": stated})))
+    graph = make_graph(make_cfc_node(chain.model_copy(update={"artifact": stated})))
     state = graph.invoke({"question": EASY})
     # Half of the prompts have no correct candidate, and look like the others.
     assert state["decision"]["guarantee"]["stated_coverage"] in stated.list_adaptive_coverages("0.1")
@@ -189,34 +189,34 @@ def test_decision_states_the_adaptive_coverage_of_its_prompt(chain: CFCRunnable)
 def test_alpha_can_be_configured_per_run(chain: CFCRunnable) -> None:
     # LangChain's own way, which the node passes on.
     asked_for = chain.configurable_fields(alpha=ConfigurableField(id="alpha"))
-    graph = guarded_graph(asked_for, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(asked_for, checkpointer=InMemorySaver())
     for alpha in ("0.1", "0.2"):
         state = graph.invoke({"question": EASY}, thread(alpha, alpha=alpha))
         assert state["decision"]["guarantee"]["alpha"] == alpha
 
 
 def test_node_accepts_runnables_that_return_results(chain: CFCRunnable) -> None:
-    assert make_graph(cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
+    assert make_graph(make_cfc_node(chain.with_retry())).invoke({"question": EASY})["answer"]["text"] == GOOD
     spare = chain.or_else(chain.model_copy(update={"alpha": "0.2"}))
-    assert cfc_node(spare).invoke({"question": UNSURE})["decision"]["guarantee"]["alpha"] == "0.2"
+    assert make_cfc_node(spare).invoke({"question": UNSURE})["decision"]["guarantee"]["alpha"] == "0.2"
 
 
 def test_node_refuses_runnables_that_return_other_values(chain: CFCRunnable) -> None:
     for other in (chain.as_answer(), CFCChatModel(chain=chain), chain.or_else(lambda _: "a guess")):
         with pytest.raises(InputError, match="expected CFCResult"):
-            cfc_node(other).invoke({"question": UNSURE})
+            make_cfc_node(other).invoke({"question": UNSURE})
 
 
 def test_outcome_and_ask_person_refuse_states_without_decision(chain: CFCRunnable) -> None:
     for state in ({}, {"decision": None}):
         with pytest.raises(InputError, match="no decision"):
-            outcome(state)  # type: ignore[arg-type]  # what a graph may hand over
+            read_outcome(state)  # type: ignore[arg-type]  # what a graph may hand over
         with pytest.raises(InputError, match="no decision"):
             ask_person(state, {})  # type: ignore[arg-type]  # as above
-    decision = cfc_node(chain).invoke({"question": EASY})["decision"]
+    decision = make_cfc_node(chain).invoke({"question": EASY})["decision"]
     for changed in ({**decision, "reason": "a hunch"}, {**decision, "trust": 1}):
         with pytest.raises(InputError, match=r"cannot be read \((reason|trust)\)"):
-            outcome({"decision": changed})
+            read_outcome({"decision": changed})
 
 
 class Bare(TypedDict):
@@ -228,9 +228,9 @@ class Bare(TypedDict):
 def test_guarded_graph_refuses_unsuitable_states(chain: CFCRunnable) -> None:
     for state in (Bare, MessagesState):
         with pytest.raises(InputError, match="derive it from CFCState"):
-            guarded_graph(chain, state=state)
+            make_guarded_graph(chain, state=state)
     with pytest.raises(InputError, match="'answered'"):
-        guarded_graph(chain, escalate=["answered"])
+        make_guarded_graph(chain, escalate=["answered"])
 
 
 def test_chain_of_another_model_is_refused(artifact_path: Path, url: str) -> None:
@@ -241,7 +241,7 @@ def test_chain_of_another_model_is_refused(artifact_path: Path, url: str) -> Non
 
 
 def test_node_keeps_only_the_supported_claims() -> None:
-    graph = make_graph(cfc_node(make_claims_chain()))
+    graph = make_graph(make_cfc_node(make_claims_chain()))
     state = graph.invoke({"question": "?"})
     assert state["decision"]["best"] == LEFT
     decision = read_decision(state)

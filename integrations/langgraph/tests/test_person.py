@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCState, guarded_graph
+from langchain_cfc_langgraph import CFCState, make_guarded_graph
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -34,7 +34,7 @@ both_ways = pytest.mark.parametrize("ask", [run_invoke, run_ainvoke])
 @pytest.fixture
 def graph(chain: CFCRunnable) -> Any:
     """A graph that remembers."""
-    return guarded_graph(chain, checkpointer=InMemorySaver())
+    return make_guarded_graph(chain, checkpointer=InMemorySaver())
 
 
 @both_ways
@@ -132,7 +132,7 @@ def test_replaced_question_cannot_be_answered(graph: Any) -> None:
 
 
 def test_reply_without_checkpointer_is_refused(chain: CFCRunnable) -> None:
-    forgetful = guarded_graph(chain)
+    forgetful = make_guarded_graph(chain)
     assert forgetful.invoke({"question": UNSURE})["__interrupt__"][0].value["question"] == UNSURE
     with pytest.raises(RuntimeError, match="without checkpointer"):
         forgetful.invoke(Command(resume="Santiago"))
@@ -146,7 +146,7 @@ def test_new_question_clears_the_last_answer(graph: Any) -> None:
 
 def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        graph = guarded_graph(chain, checkpointer=saver)
+        graph = make_guarded_graph(chain, checkpointer=saver)
         # Candidates of the last are all good: threads that ask at once share what is answered in turns.
         asked = (UNSURE, HARD, MANY)
 
@@ -167,7 +167,7 @@ def test_concurrent_threads_get_their_own_answers(chain: CFCRunnable, tmp_path: 
 
 def test_one_of_two_concurrent_replies_is_kept(chain: CFCRunnable, tmp_path: Path) -> None:
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        graph = guarded_graph(chain, checkpointer=saver)
+        graph = make_guarded_graph(chain, checkpointer=saver)
         graph.invoke({"question": UNSURE}, thread())
 
         def reply(name: str) -> Any:
@@ -184,24 +184,24 @@ def test_one_of_two_concurrent_replies_is_kept(chain: CFCRunnable, tmp_path: Pat
 
 @both_ways
 def test_nested_graph_waits_for_a_person_and_continues(chain: CFCRunnable, ask: Any) -> None:
-    outer = inside(guarded_graph(chain), CFCState, InMemorySaver())
+    outer = inside(make_guarded_graph(chain), CFCState, InMemorySaver())
     assert ask(outer, {"question": UNSURE}, thread())["__interrupt__"][0].value["question"] == UNSURE
     state = ask(outer, Command(resume="Santiago"), thread())
     assert (state["answer"]["text"], state["answer"]["guarantee"]) == ("Santiago", None)
 
 
 def test_escalate_chooses_the_outcomes_for_a_person(chain: CFCRunnable) -> None:
-    graph = guarded_graph(chain, escalate=["not_certifiable"], checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, escalate=["not_certifiable"], checkpointer=InMemorySaver())
     assert "__interrupt__" not in graph.invoke({"question": UNSURE}, thread("1"))
     assert "__interrupt__" in graph.invoke({"question": HARD}, thread("2"))
-    unattended = guarded_graph(chain, escalate=())
+    unattended = make_guarded_graph(chain, escalate=())
     assert "ask_person" not in unattended.get_graph().nodes
     state = unattended.invoke({"question": HARD})
     assert (state["answer"], state["decision"]["reason"]) == (None, "not_certifiable")
 
 
 def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> None:
-    graph = guarded_graph(
+    graph = make_guarded_graph(
         chain,
         state=Talk,
         question=lambda state: state["messages"][-1].text,
@@ -216,7 +216,9 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
     assert [message.text for message in messages[1::2]] == [GOOD, "Santiago", "No one knows."]
     said = [message.response_metadata["cfc"] for message in messages[1::2]]
     assert [one["guarantee"] is None for one in said] == [False, True, True]
-    silent = guarded_graph(chain, state=Talk, question=lambda state: state["messages"][-1].text, escalate=())
+    silent = make_guarded_graph(
+        chain, state=Talk, question=lambda state: state["messages"][-1].text, escalate=()
+    )
     (_, message) = silent.invoke({"messages": [("human", UNSURE)]})["messages"]
     assert message.text == "I do not know."
     assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCAnswer, CFCState, cfc_node, clear, guarded_graph, outcome, say
+from langchain_cfc_langgraph import (
+    CFCAnswer,
+    CFCState,
+    clear_decision,
+    make_cfc_node,
+    make_guarded_graph,
+    make_say_node,
+    read_outcome,
+)
 from langchain_core.runnables import Runnable, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -61,7 +69,9 @@ def test_generators_of_any_kind_show_no_rejected_candidate(
 ) -> None:
     model: Any = chain.generator
     quiet = model.model_copy(update={"streaming": False, "disable_streaming": True, "cache": False})
-    graph = guarded_graph(make_chain(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver())
+    graph = make_guarded_graph(
+        make_chain(artifact_path, url, generator=make(quiet)), checkpointer=InMemorySaver()
+    )
     shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
     assert MARK not in shown
 
@@ -73,7 +83,7 @@ def test_graph_as_generator_stores_no_rejected_candidate(
         artifact_path, url, generator=make_graph_generator(without_streaming_and_cache(chain.generator))
     )
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        state = guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
+        state = make_guarded_graph(drawing, checkpointer=saver).invoke({"question": EASY}, thread())
     assert state["answer"]["text"] == GOOD
     assert MARK not in stored(tmp_path)
 
@@ -82,7 +92,7 @@ def test_graph_as_generator_stores_no_rejected_candidate(
 
 
 def test_alpha_of_a_failed_question_is_not_kept(chain: CFCRunnable, served: Script) -> None:
-    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
     served.faults = [Fault("status 500")]
     with pytest.raises(CFCError):
         graph.invoke({"question": UNSURE, "alpha": "0.2"}, thread())
@@ -91,14 +101,14 @@ def test_alpha_of_a_failed_question_is_not_kept(chain: CFCRunnable, served: Scri
 
 
 def test_unknown_alpha_fails_only_its_question(chain: CFCRunnable) -> None:
-    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
     with pytest.raises(CFCError, match=r"0\.3"):
         graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
     assert graph.invoke({"question": EASY}, thread())["answer"]["text"] == GOOD
 
 
 def test_resumed_run_keeps_its_alpha(chain: CFCRunnable, served: Script) -> None:
-    graph = guarded_graph(chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver())
     served.faults = [Fault("status 500")]
     with pytest.raises(CFCError):
         graph.invoke({"question": EASY, "alpha": "0.2"}, thread())
@@ -116,12 +126,12 @@ def test_answer_of_a_user_node_has_no_guarantee(chain: CFCRunnable) -> None:
         return {"answer": found}
 
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(Talk)
-    graph.add_node("decide", cfc_node(chain, question=lambda state: state["messages"][-1].text))
+    graph.add_node("decide", make_cfc_node(chain, question=lambda state: state["messages"][-1].text))
     graph.add_node("look_up", look_up)
-    graph.add_node("say", say())
+    graph.add_node("say", make_say_node())
     graph.add_edge(START, "decide")
     ways: Any = {"answered": "say", "abstained": "look_up", "not_certifiable": "look_up"}
-    graph.add_conditional_edges("decide", outcome, ways)
+    graph.add_conditional_edges("decide", read_outcome, ways)
     graph.add_edge("look_up", "say")
     graph.add_edge("say", END)
     said = graph.compile().invoke({"messages": [("human", UNSURE)]})["messages"][-1]
@@ -197,15 +207,15 @@ def test_node_refuses_to_decide_a_question_twice(tmp_path: Path) -> None:
     """
     chain = make_redrawing_chain(tmp_path)
     prompts = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(PROMPTS)]
-    assert measure_kept(guarded_graph(chain, escalate=()), prompts) >= 0.6
+    assert measure_kept(make_guarded_graph(chain, escalate=()), prompts) >= 0.6
 
     again: StateGraph[Any, Any, Any, Any] = StateGraph(CFCState)
-    again.add_node("clear", clear)
-    again.add_node("decide", cfc_node(chain))
+    again.add_node("clear", clear_decision)
+    again.add_node("decide", make_cfc_node(chain))
     again.add_edge(START, "clear")
     again.add_edge("clear", "decide")
     again.add_conditional_edges(
-        "decide", outcome, {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
+        "decide", read_outcome, {"answered": END, "abstained": "decide", "not_certifiable": "decide"}
     )
     looping = again.compile()
     with pytest.raises(CFCError, match="decided"):

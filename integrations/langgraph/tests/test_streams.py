@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from langchain_cfc_langgraph import CFCState, guarded_graph
+from langchain_cfc_langgraph import CFCState, make_guarded_graph
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
@@ -47,7 +47,7 @@ def place_graph(graph: Any, state: Any, *, nested: bool) -> Any:
 def test_streams_show_no_rejected_candidate(
     chain: CFCRunnable, served: Script, watch: str, outcome: str, nested: bool
 ) -> None:
-    graph = place_graph(lambda saver: guarded_graph(chain, checkpointer=saver), CFCState, nested=nested)
+    graph = place_graph(lambda saver: make_guarded_graph(chain, checkpointer=saver), CFCState, nested=nested)
     shown = repr(WATCHES[watch](graph, {"question": QUESTIONS[outcome]}, thread()))
     assert len(served.requests) == N
     assert MARK not in shown
@@ -67,14 +67,14 @@ def test_streams_show_every_draw_of_a_naive_node(chain: CFCRunnable, watch: str,
 @every_watch
 def test_streams_show_rejected_candidates_with_show_rejected(chain: CFCRunnable, watch: str) -> None:
     open_chain = chain.model_copy(update={"show_rejected": True})
-    graph = guarded_graph(open_chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(open_chain, checkpointer=InMemorySaver())
     shown = repr(WATCHES[watch](graph, {"question": EASY}, thread()))
     assert (MARK in shown) == (watch not in SILENT)
 
 
 @every_watch
 def test_streams_of_a_conversation_show_only_the_answer(chain: CFCRunnable, watch: str) -> None:
-    graph = guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
+    graph = make_guarded_graph(chain, checkpointer=InMemorySaver(), state=Talk, question=last_text)
     given = {"messages": [("human", EASY)]}
     shown = repr(WATCHES[watch](graph, given, thread()))
     assert MARK not in shown
@@ -86,7 +86,7 @@ def last_text(state: Any) -> str:
 
 
 def test_messages_stream_holds_each_answer_once(chain: CFCRunnable) -> None:
-    graph = guarded_graph(chain, state=Talk, question=last_text, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain, state=Talk, question=last_text, checkpointer=InMemorySaver())
     watch = streamed("messages")
     said = watch(graph, {"messages": [("human", EASY)]}, thread())
     assert [message.text for _, (message, _) in said] == [GOOD]
@@ -97,7 +97,7 @@ def test_messages_stream_holds_each_answer_once(chain: CFCRunnable) -> None:
 
 
 def test_interrupt_does_not_show_a_withheld_set(chain: CFCRunnable) -> None:
-    graph = guarded_graph(chain.model_copy(update={"max_answers": 1}), checkpointer=InMemorySaver())
+    graph = make_guarded_graph(chain.model_copy(update={"max_answers": 1}), checkpointer=InMemorySaver())
     state = graph.invoke({"question": MANY}, thread())
     assert state["decision"]["reason"] == "too_many_answers"
     (interrupt,) = state["__interrupt__"]
@@ -110,7 +110,7 @@ def test_interrupt_does_not_show_a_withheld_set(chain: CFCRunnable) -> None:
 def test_streams_of_a_draw_rule_show_no_candidate(
     stopping_chain: CFCRunnable, served: Script, watch: str
 ) -> None:
-    graph = guarded_graph(stopping_chain, checkpointer=InMemorySaver())
+    graph = make_guarded_graph(stopping_chain, checkpointer=InMemorySaver())
     shown = repr(WATCHES[watch](graph, {"question": UNSURE}, thread()))
     assert len(served.requests) == N
     assert MARK not in shown

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from langchain_cfc_langgraph.graph import guarded_graph
-from langchain_cfc_langgraph.node import cfc_node, clear, say
+from langchain_cfc_langgraph.graph import make_guarded_graph
+from langchain_cfc_langgraph.node import clear_decision, make_cfc_node, make_say_node
 from langchain_cfc_langgraph.person import ask_person
-from langchain_cfc_langgraph.state import CFCAnswer, CFCState, Outcome, outcome
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, Outcome, read_outcome
 
 __all__ = [
     "CFCAnswer",
     "CFCState",
     "Outcome",
     "ask_person",
-    "cfc_node",
-    "clear",
-    "guarded_graph",
-    "outcome",
-    "say",
+    "clear_decision",
+    "make_cfc_node",
+    "make_guarded_graph",
+    "make_say_node",
+    "read_outcome",
 ]

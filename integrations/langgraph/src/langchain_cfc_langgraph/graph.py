@@ -1,4 +1,4 @@
-"""`guarded_graph`: a graph made of all nodes of this package."""
+"""`make_guarded_graph`: a graph made of all nodes of this package."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from langgraph.types import Checkpointer, RetryPolicy
 
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
-from langchain_cfc_langgraph.node import Question, cfc_node, clear, say
+from langchain_cfc_langgraph.node import Question, clear_decision, make_cfc_node, make_say_node
 from langchain_cfc_langgraph.person import ask_person
-from langchain_cfc_langgraph.state import CFCState, Outcome, outcome
+from langchain_cfc_langgraph.state import CFCState, Outcome, read_outcome
 
 _ESCALATION_OUTCOMES: tuple[Outcome, ...] = ("abstained", "not_certifiable")
 
 
-def guarded_graph(
+def make_guarded_graph(
     chain: Runnable[Any, Any],
     *,
     checkpointer: Checkpointer = None,
@@ -34,10 +34,10 @@ def guarded_graph(
     Its nodes are `clear`, `decide`, `ask_person` (with `escalate`) and `say` (if the state has `messages`).
 
     Args:
-        chain: A `CFCRunnable`; see `cfc_node`.
+        chain: A `CFCRunnable`; see `make_cfc_node`.
         checkpointer: Stores a thread while a person thinks; a subgraph uses that of its parent.
         state: The state's type, derived from `CFCState`.
-        question: Where to read the question; see `cfc_node`.
+        question: Where to read the question; see `make_cfc_node`.
         escalate: The outcomes for which a person is asked; for all other outcomes the graph ends.
         abstain_message: The message added to `messages` if there is no answer.
         retry: LangGraph's policy for decisions that fail, such as `RetryPolicy(retry_on=(DrawError,
@@ -54,20 +54,20 @@ def guarded_graph(
     keys = get_type_hints(state)
     _check_graph(keys, escalate)
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(state)
-    graph.add_node("clear", clear)
-    graph.add_node("decide", cfc_node(chain, question=question), retry_policy=retry)
+    graph.add_node("clear", clear_decision)
+    graph.add_node("decide", make_cfc_node(chain, question=question), retry_policy=retry)
     graph.add_edge(START, "clear")
     graph.add_edge("clear", "decide")
     last = END
     if "messages" in keys:
         last = "say"
-        graph.add_node("say", say(abstain_message=abstain_message))
+        graph.add_node("say", make_say_node(abstain_message=abstain_message))
         graph.add_edge("say", END)
     if escalate:
         graph.add_node("ask_person", ask_person)
         graph.add_edge("ask_person", last)
     ways = {one: "ask_person" if one in escalate else last for one in get_args(Outcome)}
-    graph.add_conditional_edges("decide", outcome, ways)
+    graph.add_conditional_edges("decide", read_outcome, ways)
     return graph.compile(checkpointer=checkpointer)
 
 

@@ -1,4 +1,4 @@
-"""`cfc_node`: a node that writes the decision about a question to the state. `say`: one that tells it."""
+"""`make_cfc_node`: a node that decides a question in the state. `make_say_node`: one that tells it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Question: TypeAlias = str | Callable[[Any], Any]
 Update: TypeAlias = dict[str, Any]
 
 
-def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
+def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
     """Return a node that answers or abstains, in sync and async graphs.
 
     It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. If the
@@ -59,7 +59,7 @@ def cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> R
     return RunnableLambda(decide, adecide, name="decide")
 
 
-def clear(state: CFCState) -> Update:
+def clear_decision(state: CFCState) -> Update:
     """Return an update that clears the last decision, so that it never stands next to a new question.
 
     Args:
@@ -84,7 +84,7 @@ def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, 
     if _read_key(state, "decision") is not None and _read_key(state, "asked") == asked:
         msg = (
             "this question has been decided already: a second draw after the outcome is known has no "
-            "guarantee. Ask a person, or, if the user asked again, put `clear` first"
+            "guarantee. Ask a person, or, if the user asked again, put `clear_decision` first"
         )
         raise InputError(msg)
     alpha = _read_key(state, "level")
@@ -142,7 +142,7 @@ class SayNode(Protocol):
         """Return the update with the new message."""
 
 
-def say(*, abstain_message: str = ABSTAIN_MESSAGE) -> SayNode:
+def make_say_node(*, abstain_message: str = ABSTAIN_MESSAGE) -> SayNode:
     """Return a node that adds one message to the state's `messages`.
 
     Args:

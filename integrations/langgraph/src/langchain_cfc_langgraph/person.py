@@ -8,7 +8,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import set_config_context
 from langgraph.types import interrupt
 
-from langchain_cfc_langgraph.state import CFCAnswer, CFCState, outcome, read_decision
+from langchain_cfc_langgraph.state import CFCAnswer, CFCState, read_decision, read_outcome
 
 REPLY = (
     "Resume with the answer as text, or with a mapping: `answer` holds the text, or None if you do not know "
@@ -24,7 +24,7 @@ def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
     and gives the reason in `refused`.
 
     Args:
-        state: The state after a `cfc_node` that abstained.
+        state: The state after a node of `make_cfc_node` that abstained.
         config: The node's config.
 
     Returns:
@@ -36,7 +36,7 @@ def ask_person(state: CFCState, config: RunnableConfig) -> CFCState:
     result = read_decision(state)
     asking = {
         "question": state.get("asked"),
-        "outcome": outcome(state),
+        "outcome": read_outcome(state),
         "why": result.explain(),
         "promised": result.guarantee.sentence,
         "reply": REPLY,

@@ -1,4 +1,4 @@
-"""`CFCState`: a graph's state as plain data. `outcome`: choose the next node after a decision."""
+"""`CFCState`: a graph's state as plain data. `read_outcome`: choose the next node after a decision."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class CFCState(TypedDict, total=False):
     Attributes:
         question: The prompt, of any kind that the chain takes.
         alpha: Error level of the next decision, if the artifact holds several; used once.
-        level: The error level of the decision in progress; `clear` moves it here from `alpha`.
+        level: The error level of the decision in progress; `clear_decision` moves it here from `alpha`.
         asked: The question that `decision` and `answer` belong to, as plain data.
         decision: The fields of the `CFCResult`, `result.model_dump(mode="json")`.
         answer: The answer; None until there is one.
@@ -56,11 +56,11 @@ class CFCState(TypedDict, total=False):
     answer: CFCAnswer | None
 
 
-def outcome(state: CFCState) -> Outcome:
+def read_outcome(state: CFCState) -> Outcome:
     """Return the outcome of a decision, as the path function of `add_conditional_edges`.
 
     Args:
-        state: The state after a `cfc_node`.
+        state: The state after a node of `make_cfc_node`.
 
     Returns:
         `answered`; `not_certifiable` if no set can be certified for prompts like this; `abstained` for any
@@ -84,7 +84,8 @@ def read_decision(state: CFCState) -> CFCResult:
     decision = state.get("decision")
     if decision is None:
         msg = (
-            "the state holds no decision: put a cfc_node before this one, and derive the state from CFCState"
+            "the state holds no decision: put a node of make_cfc_node before this one, and derive the state "
+            "from CFCState"
         )
         raise InputError(msg)
     try:
