@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from langchain_cfc_langsmith import feedback_labels
+from langchain_cfc_langsmith import read_feedback_labels
 from langchain_core.tracers import LangChainTracer
 from langsmith import Client
 
@@ -107,9 +107,9 @@ def test_feedback_labels_uses_the_first_feedback_of_a_run(
     for said in langsmith.feedback.values():
         said["created_at"] = datetime(2026, 1, 2, tzinfo=timezone.utc).isoformat()
     write_feedback(client, langsmith, name, score=1)
-    assert feedback_labels([name], client=client) == [Label(name, False)]
-    assert feedback_labels([name], client=client, probability=0.25) == [Label(name, False, 0.25)]
-    assert feedback_labels(["made up by hand"], client=client) == []
+    assert read_feedback_labels([name], client=client) == [Label(name, False)]
+    assert read_feedback_labels([name], client=client, probability=0.25) == [Label(name, False, 0.25)]
+    assert read_feedback_labels(["made up by hand"], client=client) == []
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_feedback_labels_omits_feedback_that_is_no_label(
     write_feedback(client, langsmith, odd, **said)
     write_feedback(client, langsmith, other, value={"correct": None, "id": odd})
     with pytest.warns(CFCWarning, match=f"1 feedbacks are not labels and are left out; that of run {odd}"):
-        assert feedback_labels([odd, other], client=client) == [Label(other, None)]
+        assert read_feedback_labels([odd, other], client=client) == [Label(other, None)]
 
 
 def test_monitor_labels_omits_only_labels_that_do_not_fit(
@@ -174,4 +174,4 @@ def test_monitor_labels_nothing_if_langsmith_refuses(
     assert "LangSmith: reading feedback 'correct' failed" in ran.err
     assert monitor.read_status().labels == 0
     with pytest.raises(CollectionError):
-        feedback_labels(list(served), client=client)
+        read_feedback_labels(list(served), client=client)

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from langchain_cfc_langsmith import dataset_rows
+from langchain_cfc_langsmith import read_dataset_rows
 from langsmith import Client
 
 from integrations.langsmith.tests.conftest import KEY
@@ -100,14 +100,14 @@ def test_as_of_takes_a_tag_or_a_time_with_zone(langsmith: LangSmith) -> None:
     held.tags["prod"] = held.versions[1][0]
     first = held.versions[1][0]
     for as_of in ("prod", first, first.isoformat(), "2026-01-01T00:00:02.5Z", "2026-01-01T01:00:02+01:00"):
-        rows = dataset_rows("facts", as_of=as_of)
+        rows = read_dataset_rows("facts", as_of=as_of)
         assert rows.name == f"langsmith:facts?as_of={first.isoformat()}"
         assert len(read_inputs(rows)) == 2
-    assert len(read_inputs(dataset_rows("facts", as_of=START.replace(second=1)))) == 1
+    assert len(read_inputs(read_dataset_rows("facts", as_of=START.replace(second=1)))) == 1
     with pytest.raises(InputError, match="has no time zone; add one"):
-        dataset_rows("facts", as_of=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
+        read_dataset_rows("facts", as_of=datetime(2026, 1, 1))  # noqa: DTZ001 - that is what is refused
     with pytest.raises(CollectionError, match="the version staging of 'facts'"):
-        dataset_rows("facts", as_of="staging")
+        read_dataset_rows("facts", as_of="staging")
 
 
 def test_split_option_selects_examples_of_a_split(langsmith: LangSmith) -> None:

@@ -1,9 +1,9 @@
 """LangSmith for langchain-cfc: datasets, calibration records, feedback and experiments.
 
-- `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `dataset_rows`.
+- `collect` reads datasets: `langchain-cfc collect --source langsmith:my-dataset`, or `read_dataset_rows`.
 - `push_records` and `pull_records` store calibration records as a dataset and restore them without loss.
 - `FeedbackHandler` writes the decision about a served prompt to its run, in the background.
-- `feedback_labels` reads people's feedback on served results as labels for a monitor:
+- `read_feedback_labels` reads people's feedback on served results as labels for a monitor:
   `langchain-cfc monitor labels artifact.json monitor.db langsmith:correct`.
 - `Experiment` measures a `CFCRunnable` under `langsmith.evaluate`, using the package's own `evaluate`.
 """
@@ -12,21 +12,21 @@ from __future__ import annotations
 
 from langchain_cfc_langsmith.experiment import Experiment
 from langchain_cfc_langsmith.feedback import FeedbackHandler
-from langchain_cfc_langsmith.labels import feedback_labels, plugged_labels
+from langchain_cfc_langsmith.labels import plugged_labels, read_feedback_labels
 from langchain_cfc_langsmith.records import PushResult, pull_records, push_records
-from langchain_cfc_langsmith.scores import scores_of
-from langchain_cfc_langsmith.source import dataset_rows, row_of, source_rows
+from langchain_cfc_langsmith.scores import make_scores
+from langchain_cfc_langsmith.source import make_row, read_dataset_rows, source_rows
 
 __all__ = [
     "Experiment",
     "FeedbackHandler",
     "PushResult",
-    "dataset_rows",
-    "feedback_labels",
+    "make_row",
+    "make_scores",
     "plugged_labels",
     "pull_records",
     "push_records",
-    "row_of",
-    "scores_of",
+    "read_dataset_rows",
+    "read_feedback_labels",
     "source_rows",
 ]

@@ -19,8 +19,8 @@ from langchain_cfc.extend import Columns, Description, parse_template, run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import label_served
-from langchain_cfc_langsmith.scores import scores_of
-from langchain_cfc_langsmith.source import row_of
+from langchain_cfc_langsmith.scores import make_scores
+from langchain_cfc_langsmith.source import make_row
 
 
 class Experiment:
@@ -34,7 +34,7 @@ class Experiment:
         chain: The chain, which serves at its own error level.
         labeler: The labeler that labelled the calibration records.
         columns: Maps inputs, outputs and metadata of the examples to fields, as in the collection of the
-            calibration records; see `row_of`. Prompts are made from inputs and metadata only.
+            calibration records; see `make_row`. Prompts are made from inputs and metadata only.
         reads: What the labeler is shown if there is an answer extractor; see `CandidateLabeling`.
     """
 
@@ -83,13 +83,13 @@ class Experiment:
             example: Its example.
 
         Returns:
-            The scores; see `scores_of`.
+            The scores; see `make_scores`.
 
         Raises:
             InputError: If the target did not serve the example, or served another prompt.
             LabelerError: If its candidates cannot be labelled.
         """
-        expected = self._columns.create_example(row_of(example), f"example {example.id}", 0)
+        expected = self._columns.create_example(make_row(example), f"example {example.id}", 0)
         if run.id not in self._results:
             msg = f"example {example.id}: it was not served by this experiment; see the error of its run"
             raise InputError(msg)
@@ -107,7 +107,7 @@ class Experiment:
             metadata={**expected.metadata, **described},
             candidates=tuple(map(_to_candidate, result.candidates, correct)),
         )
-        return EvaluationResults(results=scores_of(result, correct))
+        return EvaluationResults(results=make_scores(result, correct))
 
     def summary(self, runs: Sequence[Run], examples: Sequence[Example]) -> EvaluationResults:
         """Return the main figures of `langchain_cfc.evaluate` for an experiment.

@@ -23,7 +23,7 @@ from langchain_cfc.extend import run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 from langchain_cfc_langsmith.labelling import label_served
-from langchain_cfc_langsmith.scores import scores_of
+from langchain_cfc_langsmith.scores import make_scores
 
 _LOGGER = logging.getLogger(__name__)
 # A run (and a new project) only appears once the tracer has sent it, a moment later.
@@ -43,7 +43,7 @@ class _ServedPrompt(NamedTuple):
 
 
 class FeedbackHandler(BaseCallbackHandler):
-    """Writes the scores of `scores_of` as feedback on the run of every prompt that a `CFCRunnable` serves.
+    """Writes the scores of `make_scores` as feedback on the run of every prompt that a `CFCRunnable` serves.
 
     Pass it as a callback to runs that are traced to LangSmith: `chain.invoke(prompt, {"callbacks":
     [handler]})`. It never delays an answer and never makes it fail: a bounded queue passes feedback to
@@ -238,7 +238,7 @@ class _Writer:
         source_info = {"artifact": guarantee.artifact_digest, "alpha": guarantee.alpha}
         with translate_errors("writing feedback"):
             project_id = self._find_project()
-            for one in scores_of(served.result, correct):
+            for one in make_scores(served.result, correct):
                 _RETRYING.copy()(
                     self._client.create_feedback,
                     run_id=served.run_id,

@@ -18,7 +18,7 @@ from langchain_cfc_langsmith.asking import make_client, translate_errors
 _MAX_RUNS = 25
 
 
-def feedback_labels(
+def read_feedback_labels(
     names: Sequence[str], key: str = "correct", *, probability: float = 1.0, client: Client | None = None
 ) -> list[Label]:
     """Return labels from the feedback on runs, for `CFCMonitor.label`.
@@ -83,7 +83,7 @@ def plugged_labels(rest: str, names: Sequence[str]) -> list[Label]:
     except ValueError as error:
         msg = f"langsmith:{rest}: probability must be a number in (0, 1]"
         raise InputError(msg) from error
-    return feedback_labels(names, key, probability=probability)
+    return read_feedback_labels(names, key, probability=probability)
 
 
 def _make_labels(found: dict[str, Feedback], probability: float) -> Iterator[Label]:

@@ -23,7 +23,7 @@ from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.extend import check_records, require_candidates
 from langchain_cfc.records import Provenance, Records
 from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
-from langchain_cfc_langsmith.source import dataset_rows
+from langchain_cfc_langsmith.source import read_dataset_rows
 
 # Few enough that their ids fit into one URL.
 _BATCH_SIZE = 50
@@ -102,7 +102,7 @@ def pull_records(
     Args:
         dataset: Name or id of the dataset.
         path: The file to write; see `write_records`.
-        as_of: The version, see `dataset_rows`; by default the latest.
+        as_of: The version, see `read_dataset_rows`; by default the latest.
         client: The client; by default configured by the environment.
 
     Returns:
@@ -114,7 +114,7 @@ def pull_records(
         CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
     """
     service = make_client(client)
-    rows = dataset_rows(dataset, as_of=as_of, client=service)
+    rows = read_dataset_rows(dataset, as_of=as_of, client=service)
     version = rows.name.rpartition("?as_of=")[2]
     entries = sorted(
         (

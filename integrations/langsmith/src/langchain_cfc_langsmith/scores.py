@@ -10,7 +10,7 @@ from langsmith.evaluation import EvaluationResult
 from langchain_cfc import CFCResult
 
 
-def scores_of(result: CFCResult, correct: Sequence[bool] | None = None) -> list[EvaluationResult]:
+def make_scores(result: CFCResult, correct: Sequence[bool] | None = None) -> list[EvaluationResult]:
     """Return a decision as feedback, without the text of any candidate.
 
     Args:

@@ -19,7 +19,7 @@ SPLITS = "dataset_split"
 _LATEST = "latest"
 
 
-def dataset_rows(
+def read_dataset_rows(
     dataset: str,
     *,
     as_of: str | datetime | None = None,
@@ -39,7 +39,7 @@ def dataset_rows(
         client: The client; by default configured by the environment.
 
     Returns:
-        The rows, see `row_of`; they are read page by page during iteration.
+        The rows, see `make_row`; they are read page by page during iteration.
 
     Raises:
         InputError: If a time has no zone.
@@ -55,7 +55,7 @@ def dataset_rows(
 
     def read() -> Iterator[Row]:
         examples = iterate_examples(service, found, version, wanted)
-        return ((number, row_of(one)) for number, one in enumerate(examples, start=1))
+        return ((number, make_row(one)) for number, one in enumerate(examples, start=1))
 
     return Rows(f"langsmith:{name}?as_of={version}{chosen}", "row", read)
 
@@ -68,11 +68,11 @@ def source_rows(rest: str) -> Rows:
             percent-encoded, and `split` may be repeated.
 
     Returns:
-        The rows; see `dataset_rows`.
+        The rows; see `read_dataset_rows`.
 
     Raises:
         InputError: If `rest` has another form.
-        CollectionError: As `dataset_rows` does.
+        CollectionError: As `read_dataset_rows` does.
     """
     dataset, _, query = rest.partition("?")
     said: dict[str, list[str]] = {"as_of": [], "split": []}
@@ -86,10 +86,10 @@ def source_rows(rest: str) -> Rows:
     if len(said["as_of"]) > 1:
         msg = f"langsmith:{rest}: found as_of {len(said['as_of'])} times; expected it once"
         raise InputError(msg)
-    return dataset_rows(dataset, as_of=next(iter(said["as_of"]), None), splits=said["split"])
+    return read_dataset_rows(dataset, as_of=next(iter(said["as_of"]), None), splits=said["split"])
 
 
-def row_of(example: Example) -> dict[str, Any]:
+def make_row(example: Example) -> dict[str, Any]:
     """Return an example as a row, with column names that `Columns` can refer to.
 
     Args:
