@@ -231,7 +231,7 @@ class RetryPolicy:
     initial_wait: float = 1.0
     max_wait: float = 120.0
 
-    def wait_seconds(self, state: RetryCallState) -> float:
+    def compute_wait_seconds(self, state: RetryCallState) -> float:
         """Return the seconds to wait before the next call."""
         requested = read_retry_after(_get_last_outcome(state))
         backoff = wait_random_exponential(multiplier=self.initial_wait, max=self.max_wait)(state)
@@ -269,7 +269,7 @@ class StageCalls:
 
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self._policy.max_attempts),
-            wait=self._policy.wait_seconds,
+            wait=self._policy.compute_wait_seconds,
             retry=_should_retry,
             retry_error_callback=_get_last_outcome,
         )
