@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from langchain_cfc_agents import prompt_data
+from langchain_cfc_agents import make_prompt_data
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -53,7 +53,7 @@ every_conversation = pytest.mark.parametrize("messages", CONVERSATIONS.values(),
 def test_prompt_data_sends_the_same_request(url: str, served: Script, messages: list[BaseMessage]) -> None:
     model = model_at(url)
     served.answers = dict.fromkeys(["Where?", "Sure?", NOTED, "no", "Be short."], served.answers[NOTED])
-    data = prompt_data(messages)
+    data = make_prompt_data(messages)
     read = json.loads(Example(id="one", input=data).model_dump_json())["input"]
     for given in (messages, data, read):
         model.invoke(given)
@@ -63,15 +63,15 @@ def test_prompt_data_sends_the_same_request(url: str, served: Script, messages: 
 
 @every_conversation
 def test_prompt_data_round_trips_through_messages(messages: list[BaseMessage]) -> None:
-    data = prompt_data(messages)
-    assert prompt_data(convert_to_messages(data)) == data
+    data = make_prompt_data(messages)
+    assert make_prompt_data(convert_to_messages(data)) == data
 
 
 def test_prompt_data_omits_response_metadata_and_usage() -> None:
     decided = {"cfc": {"best": "Lima"}, "model_name": "m"}
     usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
     said = AIMessage("Lima", id="a1", response_metadata=decided, usage_metadata=usage)
-    assert prompt_data([said]) == [{"role": "assistant", "content": "Lima"}]
+    assert make_prompt_data([said]) == [{"role": "assistant", "content": "Lima"}]
 
 
 def test_prompt_data_keeps_the_output_version() -> None:
@@ -79,7 +79,7 @@ def test_prompt_data_keeps_the_output_version() -> None:
         [{"type": "text", "text": "Lima"}],
         response_metadata={"output_version": "v1", "model_provider": "openai", "id": "x"},
     )
-    (data,) = prompt_data([said])
+    (data,) = make_prompt_data([said])
     assert data["response_metadata"] == {"output_version": "v1", "model_provider": "openai"}
     (again,) = convert_to_messages([data])
     assert again.content_blocks == said.content_blocks
@@ -88,4 +88,4 @@ def test_prompt_data_keeps_the_output_version() -> None:
 @pytest.mark.parametrize("message", [ChatMessage(content="x", role="critic"), RemoveMessage("x")])
 def test_prompt_data_refuses_other_messages(message: Any) -> None:
     with pytest.raises(InputError, match=type(message).__name__):
-        prompt_data([message])
+        make_prompt_data([message])

@@ -15,7 +15,7 @@ from langchain_cfc.errors import InputError, ServingError
 from langchain_cfc.extend import walk_runnables
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
 from langchain_cfc_agents.asking import FinalAnswerMiddleware, Request, Response
-from langchain_cfc_agents.prompts import prompt_data
+from langchain_cfc_agents.prompts import make_prompt_data
 
 _DIGEST = "text_digest"
 
@@ -25,8 +25,8 @@ class GuardedAnswer(FinalAnswerMiddleware):
 
     The agent's own model is called as usual, but without streaming. If it calls tools, its message passes
     through unchanged. If it wants to answer, its answer is discarded, and the chain gets the messages that
-    the model was shown, including the system prompt, in the form of `prompt_data`. The chain's decision ends
-    the run: its best answer, or the abstention message, even if the chain has `on_abstain="raise"`.
+    the model was shown, including the system prompt, in the form of `make_prompt_data`. The chain's decision
+    ends the run: its best answer, or the abstention message, even if the chain has `on_abstain="raise"`.
     `response_metadata["cfc"]` holds the reason, the fields that identify the guarantee, and the models and
     usage of the discarded answer (`["cfc"]["routing"]`). The message streams as one chunk.
 
@@ -39,7 +39,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
 
     Args:
         chain: A `CFCRunnable`, alone or within another runnable such as `chain.or_else(...)`, that takes
-            messages in the form of `prompt_data`.
+            messages in the form of `make_prompt_data`.
         abstain_message: The text of an abstention.
         strict: Whether a run that ends in another way is an error: by a tool that returns directly (refused
             before any model is called), by a call limit, or by middleware that changes the answer after the
@@ -68,7 +68,7 @@ class GuardedAnswer(FinalAnswerMiddleware):
                 "guarantee"
             )
             raise InputError(msg)
-        reading: Runnable[Any, Any] = RunnableLambda(prompt_data)
+        reading: Runnable[Any, Any] = RunnableLambda(make_prompt_data, name="prompt_data")
         # A raised abstention would make retrying middleware draw a second time, hence `on_abstain="return"`.
         super().__init__(
             CFCChatModel(

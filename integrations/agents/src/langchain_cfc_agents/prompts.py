@@ -26,7 +26,7 @@ _ROLES: dict[type[BaseMessage], str] = {
 _BLOCK_METADATA = ("output_version", "model_provider")
 
 
-def prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+def make_prompt_data(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     """Return messages as plain data, in the form that records hold and chat models accept.
 
     Data that a model is not shown is left out: message ids, usage, tool artifacts, and response metadata,

@@ -12,7 +12,7 @@ from langchain_cfc import CFCChatModel
 from langchain_cfc.errors import CollectionError
 from langchain_cfc.records import Example
 from langchain_cfc_agents.asking import FinalAnswerMiddleware
-from langchain_cfc_agents.prompts import prompt_data
+from langchain_cfc_agents.prompts import make_prompt_data
 
 # Key under which the response metadata of a run's last message holds the prompt.
 PROMPT_KEY = "prompt"
@@ -30,7 +30,7 @@ class RecordPrompt(FinalAnswerMiddleware):
 
 
 def _return_prompt(messages: Sequence[BaseMessage]) -> AIMessage:
-    return AIMessage("", response_metadata={PROMPT_KEY: prompt_data(messages)})
+    return AIMessage("", response_metadata={PROMPT_KEY: make_prompt_data(messages)})
 
 
 def answer_prompts(
