@@ -264,7 +264,7 @@ def watch_page() -> None:
     st.title("Do the rates still hold?")
     bot, status, decided = the_bot(), the_monitor().read_status(), STORE.list_decided()
     for alarm in status.alarms:
-        st.error(plain(alarm.sentence()), icon=":material/warning:")
+        st.error(plain(alarm.sentence), icon=":material/warning:")
     for breach in status.breaches:
         st.error(plain(breach), icon=":material/warning:")
     if status.sound:

@@ -325,13 +325,13 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
     for breach in found.breaches:
         console.print(f"[bold red]limit[/]      {escape(breach)}")
     for alarm in found.alarms:
-        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence())}")
+        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence)}")
     for doubt in found.doubts:
-        console.print(f"[yellow]labels[/]     {escape(doubt.sentence())}: they do not represent all results")
+        console.print(f"[yellow]labels[/]     {escape(doubt.sentence)}: they do not represent all results")
     if not found.alarms:
         console.print("[green]no alarm[/]")
     for one in found.together:
-        console.print(escape(one.sentence()))
+        console.print(escape(one.sentence))
     stated = [_make_stated_table(found)] if found.stated else []
     console.print("", _make_test_table(found), *stated)
     print_notes(console, found.notes)

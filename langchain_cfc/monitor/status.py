@@ -85,8 +85,9 @@ class Test(Data):
         """Progress from a stake of 1 to an alarm by itself, on a logarithmic scale, in [0, 1]."""
         return _measure_progress(self.evidence, self.needed)
 
+    @property
     def sentence(self) -> str:
-        """Return the finding in one line."""
+        """The finding in one line."""
         level = "" if self.alpha is None else f" at alpha = {self.alpha}"
         since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
         where = f"for {self.group_name}{level}{since}"
@@ -130,8 +131,9 @@ class CombinedTest(Data):
         """Progress from a stake of 1 to an alarm, on a logarithmic scale, in [0, 1]."""
         return _measure_progress(self.evidence, self.needed)
 
+    @property
     def sentence(self) -> str:
-        """Return the evidence in one line."""
+        """The evidence in one line."""
         led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
         tests = pluralize(self.tests, "test")
         evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"

@@ -52,7 +52,7 @@ def test_labels_alarm_if_the_certified_rate_is_not_kept(
     assert everyone.seen is not None
     assert everyone.certified is not None
     assert everyone.seen < everyone.certified
-    assert "is violated for all prompts at alpha = 0.2" in everyone.sentence()
+    assert "is violated for all prompts at alpha = 0.2" in everyone.sentence
     stated = next(one for one in artifact.certificates[0].shares if one.name == "1")
     assert everyone.certified == stated.kept_at_least
 
@@ -148,7 +148,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     assert re.match(
         r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, "
         r"observed \d+\.\d %, is broken",
-        broken.sentence(),
+        broken.sentence,
     )
     # The certificate speaks of its policy, and not of sets that are answered without it.
     _, (other, *_) = watched(plain, 0.3)
@@ -182,7 +182,7 @@ def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
     assert compared > 0.1 * len(served * 3)
     assert bool(status.doubts) == (asked == "hard")
     if status.doubts:
-        assert "differs between labelled results and the others" in status.doubts[0].sentence()
+        assert "differs between labelled results and the others" in status.doubts[0].sentence
     # Doubts about labels are no alarm.
     assert not set(status.alarms) & set(status.doubts)
 
