@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from langchain_cfc_openai import ChatCompletions, generator, judge, p_true
+from langchain_cfc_openai import ChatCompletions, make_generator, make_judge, make_p_true
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
@@ -101,13 +101,13 @@ class Hosted:
 
     def generator(self, model: str = MODEL, **settings: Any) -> ChatCompletions:
         """The generator that was calibrated, unless told otherwise."""
-        return generator(model, **{**DRAWN, **self.reached, **settings})
+        return make_generator(model, **{**DRAWN, **self.reached, **settings})
 
     def verifier(self, name: str, **settings: Any) -> Any:
         """One of `VERIFIERS`."""
         if name == "sequence":
             return SequenceProbability()
-        make: Any = {"p_true": p_true, "judge": judge}[name]
+        make: Any = {"p_true": make_p_true, "judge": make_judge}[name]
         return make(MODEL, **{**self.reached, **settings})
 
     def chain(self, saved: Saved, verifier: str = "sequence", **fields: Any) -> CFCRunnable:

@@ -26,7 +26,7 @@ input = "question"
 reference = "answers"
 
 [generator]
-factory = "langchain_cfc_openai:generator"
+factory = "langchain_cfc_openai:make_generator"
 sampling = "single_request"
 
 [generator.arguments]
@@ -40,11 +40,11 @@ max_retries = 0
 factory = "langchain_cfc.verifiers:SequenceProbability"
 
 [verifiers.p_true]
-factory = "langchain_cfc_openai:p_true"
+factory = "langchain_cfc_openai:make_p_true"
 arguments = { model = "recorded", max_retries = 0 }
 
 [verifiers.judge]
-factory = "langchain_cfc_openai:judge"
+factory = "langchain_cfc_openai:make_judge"
 arguments = { model = "recorded", max_retries = 0 }
 
 [labeler]

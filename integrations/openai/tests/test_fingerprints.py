@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from langchain_cfc_openai import generator, judge, p_true
+from langchain_cfc_openai import make_generator, make_judge, make_p_true
 from langchain_cfc_openai.chat import DRAWING_PARAMETERS
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableBinding
@@ -88,14 +88,14 @@ def test_chain_refuses_another_value_bound_to_calls(hosted: Hosted, saved: Saved
 
 def test_generator_refuses_a_bound_response_format(hosted: Hosted, saved: Saved) -> None:
     for held in ({"type": "json_object"}, City):
-        with pytest.raises(InputError, match=r"give the format to generator\(response_format=\.\.\.\)"):
+        with pytest.raises(InputError, match=r"give the format to make_generator\(response_format=\.\.\.\)"):
             hosted.generator().bind(response_format=held)
         by_hand = RunnableBinding(bound=hosted.generator(), kwargs={"response_format": held})
         with pytest.raises(FingerprintError, match=r"tools_digest is .*, in calibration it was None"):
             hosted.chain(saved, generator=by_hand)
 
 
-@pytest.mark.parametrize("name", sorted(set(inspect.signature(generator).parameters) & set(OTHERS)))
+@pytest.mark.parametrize("name", sorted(set(inspect.signature(make_generator).parameters) & set(OTHERS)))
 def test_chain_refuses_another_setting_of_the_generator(hosted: Hosted, saved: Saved, name: str) -> None:
     with pytest.raises(FingerprintError, match=f"{'extra_body' if name == 'response_format' else name} is "):
         hosted.chain(saved, generator=hosted.generator(**{name: OTHERS[name]}))
@@ -201,7 +201,7 @@ def test_chain_refuses_other_verifier_settings(
 @pytest.mark.parametrize("verifier", ["p_true", "judge"])
 def test_chain_refuses_another_judging_model(hosted: Hosted, saved: Saved, verifier: str) -> None:
     assert hosted.chain(saved, verifier).guarantee.binding == "matched"
-    make: Any = {"p_true": p_true, "judge": judge}[verifier]
+    make: Any = {"p_true": make_p_true, "judge": make_judge}[verifier]
     with pytest.raises(
         FingerprintError, match=r"model\.model is 'another', in calibration it was 'recorded'"
     ):

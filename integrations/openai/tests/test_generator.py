@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from langchain_cfc_openai import EndpointError, generator
+from langchain_cfc_openai import EndpointError, make_generator
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableBinding, RunnableLambda
 from langchain_openai import ChatOpenAI
@@ -301,14 +301,14 @@ def test_response_format_as_argument_raises_for_cut_off_answers(hosted: Hosted) 
 )
 def test_generator_refuses_invalid_settings(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        generator("recorded", **settings)
+        make_generator("recorded", **settings)
 
 
 def test_generator_errors_and_repr_hide_the_key() -> None:
     with pytest.raises(InputError) as refused:
-        generator("recorded", api_key="sk-secret", max_tokens="many")  # type: ignore[arg-type]
+        make_generator("recorded", api_key="sk-secret", max_tokens="many")  # type: ignore[arg-type]
     assert "sk-secret" not in str(refused.value)
-    assert "sk-secret" not in repr(generator("recorded", api_key="sk-secret"))
+    assert "sk-secret" not in repr(make_generator("recorded", api_key="sk-secret"))
 
 
 def test_generator_with_a_seed_is_refused(hosted: Hosted) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_cfc_openai import generator, judge, p_true
+from langchain_cfc_openai import make_generator, make_judge, make_p_true
 
 from integrations.openai.tests.parts import continents
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
@@ -52,11 +52,11 @@ def test_collect_calibrate_and_serve_with_a_real_model(url: str, verifier: str, 
     example = local_model()
     reached: Any = {"base_url": url, "api_key": "none"}
     drawn: Any = {"temperature": 0.7, "max_tokens": 8, "stop": ["\n", "."]}
-    draws = generator(example.MODEL_NAME, **drawn, **reached)
+    draws = make_generator(example.MODEL_NAME, **drawn, **reached)
     using: Any = {
         "sequence": SequenceProbability,
-        "p_true": lambda: p_true(example.MODEL_NAME, **reached),
-        "judge": lambda: judge(example.MODEL_NAME, **reached),
+        "p_true": lambda: make_p_true(example.MODEL_NAME, **reached),
+        "judge": lambda: make_judge(example.MODEL_NAME, **reached),
     }[verifier]
     *asked, new = [
         Example(id=fact.id, input=[*SHOTS, ["human", fact.input]], reference=fact.reference)
@@ -86,13 +86,13 @@ def test_collect_calibrate_and_serve_with_a_real_model(url: str, verifier: str, 
         assert len(result.candidates) == N
         assert result.models == (example.MODEL_NAME,)
         assert all(0.0 <= one.score <= 1.0 for one in result.candidates)
-    warm = generator(example.MODEL_NAME, **{**drawn, "temperature": 0.8}, **reached)
+    warm = make_generator(example.MODEL_NAME, **{**drawn, "temperature": 0.8}, **reached)
     with pytest.raises(FingerprintError, match=r"temperature is 0\.8, in calibration it was 0\.7"):
         chain.model_copy(update={"generator": warm})
 
 
 def test_refusal_of_a_real_server_names_the_remedy(url: str) -> None:
     named = local_model().MODEL_NAME
-    model = generator(named, base_url=url, api_key="none", extra_body={"grammar": "root ="})
+    model = make_generator(named, base_url=url, api_key="none", extra_body={"grammar": "root ="})
     with pytest.raises(DrawError, match=r"status 400 .*: remove parameters that the endpoint does not know"):
         Sampler(model, "single_request").draw("Who are you?", 2)

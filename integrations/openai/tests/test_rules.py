@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from langchain_cfc_openai import EndpointError, generator
+from langchain_cfc_openai import EndpointError, make_generator
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_generator_uses_the_proxy_of_the_environment(proxied: list[bytes], way: str) -> None:
-    model = generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
+    model = make_generator("any", base_url="http://model.invalid/v1", api_key="none", max_retries=0)
     with pytest.raises(EndpointError, match="502"):
         model.invoke("?") if way == "sync" else asyncio.run(model.ainvoke("?"))
     assert [line.split()[1] for line in proxied] == [b"http://model.invalid/v1/chat/completions"]

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from langchain_cfc_openai import EndpointError, judge, p_true
+from langchain_cfc_openai import EndpointError, make_judge, make_p_true
 
 from integrations.openai.tests.parts import Hosted, N, Saved, Serve, both_ways, continents, get_question
 from langchain_cfc.errors import InputError, VerifierError
@@ -176,21 +176,21 @@ def test_judge_can_use_function_calling(hosted: Hosted) -> None:
         with pytest.raises(
             VerifierError, match=r"unknown field response_format.*structured_output"
         ) as failed:
-            judge("recorded", **reached).invoke(given)
+            make_judge("recorded", **reached).invoke(given)
         assert isinstance(failed.value.__cause__, EndpointError)
-        called = judge("recorded", structured_output="function_calling", **reached)
+        called = make_judge("recorded", structured_output="function_calling", **reached)
         assert called.invoke(given) == [pytest.approx(0.1)]
 
 
 @pytest.mark.parametrize(
     ("make", "settings"),
     [
-        (p_true, {"wording": "signs"}),
-        (p_true, {"top_logprobs": 1}),
-        (judge, {"mode": "sums"}),
-        (judge, {"structured_output": "json_mode"}),
-        (judge, {"temperature": "hot"}),
-        (judge, {"n": 3}),
+        (make_p_true, {"wording": "signs"}),
+        (make_p_true, {"top_logprobs": 1}),
+        (make_judge, {"mode": "sums"}),
+        (make_judge, {"structured_output": "json_mode"}),
+        (make_judge, {"temperature": "hot"}),
+        (make_judge, {"n": 3}),
     ],
 )
 def test_verifiers_refuse_invalid_settings(make: Any, settings: dict[str, Any]) -> None:

@@ -48,7 +48,7 @@ DRAWING_PARAMETERS = (
 
 _PARSING_REFUSED = (
     "parsing during the draw fails for truncated candidates, which are then drawn again until none is "
-    "truncated: give the format to generator(response_format=...), as JSON"
+    "truncated: give the format to make_generator(response_format=...), as JSON"
 )
 
 

@@ -1,4 +1,4 @@
-"""`generator`, `p_true` and `judge`: models configured for collections and for `CFCRunnable`."""
+"""`make_generator`, `make_p_true`, `make_judge`: models configured for collections and for `CFCRunnable`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Endpoint(TypedDict, total=False):
     extra_body: Mapping[str, Any]
 
 
-def generator(
+def make_generator(
     model: str,
     *,
     temperature: float | None = 1.0,
@@ -109,7 +109,7 @@ def generator(
     )
 
 
-def p_true(
+def make_p_true(
     model: str,
     *,
     ideas: bool = False,
@@ -140,7 +140,7 @@ def p_true(
     return PTrue(judging, ideas=ideas, wording=wording, question=question, top_logprobs=top_logprobs)
 
 
-def judge(
+def make_judge(
     model: str,
     *,
     criterion: str = CRITERION,
