@@ -10,7 +10,7 @@ from typing import Any
 
 import langchain.embeddings
 import pytest
-from langchain_cfc_openevals import labeler, verifier
+from langchain_cfc_openevals import make_labeler, make_verifier
 from openevals.code.mypy import create_mypy_evaluator
 from openevals.exact import exact_match, exact_match_async
 from openevals.json import create_json_match_evaluator
@@ -38,8 +38,8 @@ ALIASES = labelled_input("where?", ["Lima", "Ciudad de los Reyes"], "Lima", "Ciu
 @both_ways
 @pytest.mark.parametrize("evaluator", ["exact_match", exact_match, exact_match_async])
 def test_labeler_exact_match_accepts_any_reference(ask: Ask, evaluator: Any) -> None:
-    assert ask(labeler(evaluator), CITIES) == [True, False, False, True]
-    assert ask(labeler(evaluator), ALIASES) == [True, True, False]
+    assert ask(make_labeler(evaluator), CITIES) == [True, False, False, True]
+    assert ask(make_labeler(evaluator), ALIASES) == [True, True, False]
 
 
 def test_exact_match_of_openevals_rejects_lists_of_references() -> None:
@@ -49,16 +49,16 @@ def test_exact_match_of_openevals_rejects_lists_of_references() -> None:
 @both_ways
 def test_labeler_levenshtein_distance_with_at_least(ask: Ask) -> None:
     # "Lime" differs in one letter of four.
-    assert ask(labeler("levenshtein_distance", at_least=0.75), CITIES) == [True, True, False, True]
-    assert ask(labeler("levenshtein_distance", at_least=0.76), CITIES) == [True, False, False, True]
-    assert ask(labeler("levenshtein_distance", at_least=0.9), ALIASES) == [True, True, False]
+    assert ask(make_labeler("levenshtein_distance", at_least=0.75), CITIES) == [True, True, False, True]
+    assert ask(make_labeler("levenshtein_distance", at_least=0.76), CITIES) == [True, False, False, True]
+    assert ask(make_labeler("levenshtein_distance", at_least=0.9), ALIASES) == [True, True, False]
 
 
 @both_ways
 @pytest.mark.parametrize("reference", [None, [], 72, ["72", 72], {"city": "Lima"}])
 def test_labeler_exact_match_refuses_references_that_are_not_text(ask: Ask, reference: Any) -> None:
     with pytest.raises(LabelerError, match="the reference"):
-        ask(labeler("exact_match"), labelled_input("where?", reference, "72"))
+        ask(make_labeler("exact_match"), labelled_input("where?", reference, "72"))
 
 
 @both_ways
@@ -68,12 +68,12 @@ def test_labeler_embedding_similarity_over_http(ask: Ask, monkeypatch: pytest.Mo
     monkeypatch.setattr(embedding_similarity, "init_embeddings", untold)
     monkeypatch.setattr(langchain.embeddings, "init_embeddings", untold)
     script = Script({})
-    near = labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=0.5)
+    near = make_labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=0.5)
     asked = labelled_input("where?", "in lima", "in lima", "it is in lima", "quito")
     with hosted(script):
         assert ask(near, asked) == [True, True, False]
         # The negative control: a cosine of 1 is for what is the same.
-        same = labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=1)
+        same = make_labeler("embedding_similarity", {"model": "openai:embedding"}, at_least=1)
         assert ask(same, asked) == [True, False, False]
         script.faults = [Fault("status 401")]
         with pytest.raises(LabelerError, match="AuthenticationError"):
@@ -96,27 +96,27 @@ WRITTEN = {
 
 @both_ways
 def test_labeler_json_match_compares_objects(ask: Ask) -> None:
-    assert ask(labeler("json_match", at_least=1), labelled_input("?", REFERENCE, *WRITTEN)) == list(
+    assert ask(make_labeler("json_match", at_least=1), labelled_input("?", REFERENCE, *WRITTEN)) == list(
         WRITTEN.values()
     )
     listed = labelled_input(
         "?", [REFERENCE, {"city": "Quito"}], '[{"city": "Quito"}, {"city": "Lima", "rank": 1}]'
     )
-    assert ask(labeler("json_match", at_least=1), listed) == [True]
-    shares = labeler("json_match", {"aggregator": "average"}, at_least=0.5)
+    assert ask(make_labeler("json_match", at_least=1), listed) == [True]
+    shares = make_labeler("json_match", {"aggregator": "average"}, at_least=0.5)
     assert ask(shares, labelled_input("?", REFERENCE, *WRITTEN))[:3] == [True, True, True]
 
 
 @both_ways
 def test_labeler_json_match_key_chooses_one_field(ask: Ask) -> None:
-    city = labeler("json_match", {"aggregator": None}, key="json_match:city", at_least=1)
+    city = make_labeler("json_match", {"aggregator": None}, key="json_match:city", at_least=1)
     assert ask(city, labelled_input("?", REFERENCE, '{"city": "Lima"}', '{"city": "Quito", "rank": 1}')) == [
         True,
         False,
     ]
     with pytest.raises(LabelerError, match=r"with the keys .*: pass key= to choose one"):
         ask(
-            labeler("json_match", {"aggregator": None}, at_least=1),
+            make_labeler("json_match", {"aggregator": None}, at_least=1),
             labelled_input("?", REFERENCE, '{"city": 1}'),
         )
 
@@ -125,7 +125,7 @@ def test_labeler_json_match_key_chooses_one_field(ask: Ask) -> None:
 @pytest.mark.parametrize("reference", [None, {}, [], [1], "Lima", 3])
 def test_labeler_json_match_refuses_references_that_are_no_objects(ask: Ask, reference: Any) -> None:
     with pytest.raises(LabelerError, match="neither a JSON object with fields"):
-        ask(labeler("json_match", at_least=1), labelled_input("?", reference, "{}"))
+        ask(make_labeler("json_match", at_least=1), labelled_input("?", reference, "{}"))
 
 
 def test_labeler_json_match_refuses_a_rubric() -> None:
@@ -152,7 +152,7 @@ def test_labeler_json_match_refuses_a_rubric() -> None:
     )
     assert wrong[0]["score"] == 1
     with pytest.raises(InputError, match="json_match: the setting judge, model, rubric asks a model"):
-        labeler("json_match", told, at_least=1)
+        make_labeler("json_match", told, at_least=1)
 
 
 # --- mypy
@@ -177,13 +177,13 @@ CODE = ("number: int = 1\n", 'number: int = "text"\n', "Here is the code.")
 @mostly_long("ask", [run_invoke, run_ainvoke], quick=1)
 @pytest.mark.usefixtures("programs")
 def test_mypy_evaluator_scores_and_labels_code(ask: Ask) -> None:
-    assert ask(verifier("mypy"), verifier_input("?", CODE[1])) == [1.0]
+    assert ask(make_verifier("mypy"), verifier_input("?", CODE[1])) == [1.0]
     # By default, mypy keeps no cache here and parses the standard library again for each text.
     keeping = {"mypy_cli_args": ["--incremental"]}
-    assert ask(verifier("mypy", keeping), verifier_input("?", *CODE)) == [0.0, 1.0, 1.0]
-    assert ask(labeler("mypy", keeping), labelled_input("?", None, *CODE)) == [True, False, False]
+    assert ask(make_verifier("mypy", keeping), verifier_input("?", *CODE)) == [0.0, 1.0, 1.0]
+    assert ask(make_labeler("mypy", keeping), labelled_input("?", None, *CODE)) == [True, False, False]
     fenced = tuple(f"So:\n```python\n{text}```\n" for text in CODE[:2])
-    blocks = verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks", **keeping})
+    blocks = make_verifier("mypy", {"code_extraction_strategy": "markdown_code_blocks", **keeping})
     assert ask(blocks, verifier_input("?", *fenced, "none")) == [0.0, 1.0, 1.0]
     assert str(blocks.fingerprint["evaluator.program"]).startswith("mypy ")
 
@@ -195,13 +195,13 @@ def test_mypy_evaluator_refuses_arguments_that_find_no_error() -> None:
     found: Any = create_mypy_evaluator(mypy_cli_args=arguments)(outputs=CODE[1])
     assert found["score"] is True
     with pytest.raises(InputError, match="finds no error in"):
-        verifier("mypy", {"mypy_cli_args": arguments})
+        make_verifier("mypy", {"mypy_cli_args": arguments})
 
 
 def test_mypy_evaluator_requires_mypy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(InputError, match="mypy cannot be run"):
-        verifier("mypy")
+        make_verifier("mypy")
 
 
 # --- functions
@@ -215,26 +215,26 @@ def test_function_evaluators_score_and_label(ask: Ask) -> None:
     def short(*, inputs: str, outputs: str) -> dict[str, Any]:
         return {"key": "short", "score": len(outputs) / 10 if inputs == "where?" else None}
 
-    assert ask(labeler(right, id="mine"), CITIES) == [True, False, False, True]
-    assert ask(verifier(short, higher_is_better=False), verifier_input("where?", "lima")) == [0.4]
-    assert ask(labeler(short, at_most=0.4), CITIES) == [True, True, False, True]
+    assert ask(make_labeler(right, id="mine"), CITIES) == [True, False, False, True]
+    assert ask(make_verifier(short, higher_is_better=False), verifier_input("where?", "lima")) == [0.4]
+    assert ask(make_labeler(short, at_most=0.4), CITIES) == [True, True, False, True]
     with pytest.raises(VerifierError, match=r"TypeError: .*reference_outputs"):
-        ask(verifier(right), verifier_input("where?", "lima"))
+        ask(make_verifier(right), verifier_input("where?", "lima"))
     with pytest.raises(LabelerError, match="neither True nor False"):
-        ask(labeler(short), CITIES)
+        ask(make_labeler(short), CITIES)
     with pytest.raises(LabelerError, match="returned None"):
-        ask(labeler(short, at_most=0.4), labelled_input("?", None, "lima"))
-    assert labeler(right, id="mine").fingerprint["judge.function.id"] == "mine"
-    assert "id" not in labeler(right).fingerprint
+        ask(make_labeler(short, at_most=0.4), labelled_input("?", None, "lima"))
+    assert make_labeler(right, id="mine").fingerprint["judge.function.id"] == "mine"
+    assert "id" not in make_labeler(right).fingerprint
 
 
 def test_async_function_evaluator_works_only_under_ainvoke() -> None:
     async def right(*, outputs: str, reference_outputs: str) -> bool:
         return outputs == reference_outputs
 
-    assert run_ainvoke(labeler(right), CITIES) == [True, False, False, True]
+    assert run_ainvoke(make_labeler(right), CITIES) == [True, False, False, True]
     with pytest.raises(LabelerError, match="async: use ainvoke"):
-        run_invoke(labeler(right), CITIES)
+        run_invoke(make_labeler(right), CITIES)
 
 
 @both_ways
@@ -245,13 +245,13 @@ def test_function_evaluator_cannot_change_the_prompt(ask: Ask) -> None:
         inputs["question"] = outputs
         return True
 
-    assert ask(verifier(writing), verifier_input(prompt, "lima")) == [0.0]
+    assert ask(make_verifier(writing), verifier_input(prompt, "lima")) == [0.0]
     assert prompt == {"question": "where?"}
 
 
 @both_ways
 def test_verifier_can_read_the_reference_from_the_prompt(ask: Ask) -> None:
-    near = verifier("levenshtein_distance", arguments={"reference_outputs": "draft"})
+    near = make_verifier("levenshtein_distance", arguments={"reference_outputs": "draft"})
     assert ask(near, verifier_input({"draft": "lima"}, "lima", "lime")) == [0.0, 0.25]
     assert ask(near, verifier_input({"draft": ["lima", "quito"]}, "lima", "quito")) == [0.0, 0.0]
     with pytest.raises(VerifierError, match="the reference 3 holds a int"):
@@ -277,7 +277,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("evaluator", "settings", "message"), REFUSED)
 def test_labeler_refuses_invalid_evaluators_and_settings(evaluator: Any, settings: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        labeler(evaluator, **settings)
+        make_labeler(evaluator, **settings)
 
 
 @pytest.mark.parametrize(
@@ -285,14 +285,14 @@ def test_labeler_refuses_invalid_evaluators_and_settings(evaluator: Any, setting
 )
 def test_verifier_refuses_evaluators_that_need_a_reference(name: str) -> None:
     with pytest.raises(InputError, match="compares with a reference, but there is none when serving"):
-        verifier(name)
+        make_verifier(name)
 
 
 def test_labeler_fingerprint_states_its_rule() -> None:
-    cut = labeler("levenshtein_distance", at_least=0.7)
+    cut = make_labeler("levenshtein_distance", at_least=0.7)
     assert cut.fingerprint["correct"] == "at least 0.7"
     assert cut.fingerprint["judge.evaluator"] == "levenshtein_distance"
     assert repr(cut) == "EvaluatorLabeler(correct: at least 0.7)"
-    assert compute_fingerprint(cut) == compute_fingerprint(labeler("levenshtein_distance", at_least=0.7))
-    others = [labeler("levenshtein_distance", at_least=0.71), labeler("exact_match", at_least=0.7)]
+    assert compute_fingerprint(cut) == compute_fingerprint(make_labeler("levenshtein_distance", at_least=0.7))
+    others = [make_labeler("levenshtein_distance", at_least=0.71), make_labeler("exact_match", at_least=0.7)]
     assert all(compute_fingerprint(other) != compute_fingerprint(cut) for other in others)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
-from langchain_cfc_openevals import judge_labeler, judge_verifier
+from langchain_cfc_openevals import make_judge_labeler, make_judge_verifier
 from langchain_core._api import LangChainBetaWarning
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.prompts import ChatPromptTemplate
@@ -61,24 +61,24 @@ def model(script: Script, monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatOpenA
 
 @both_ways
 def test_judge_scores_and_labels_true_and_false(ask: Ask, model: ChatOpenAI, script: Script) -> None:
-    assert ask(judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
+    assert ask(make_judge_verifier(model, PROMPT), ASKED) == [0.0, 1.0, 0.0]
     # Texts drawn twice are judged once.
     assert len(script.requests) == 2
-    assert ask(judge_labeler(model, PROMPT), LABELLED) == [True, False, True]
+    assert ask(make_judge_labeler(model, PROMPT), LABELLED) == [True, False, True]
     # A prompt that asks for a fault is read the other way round.
-    assert ask(judge_verifier(model, PROMPT, higher_is_better=False), ASKED) == [1.0, 0.0, 1.0]
-    assert ask(judge_labeler(model, PROMPT, at_most=0.0), LABELLED) == [False, True, False]
+    assert ask(make_judge_verifier(model, PROMPT, higher_is_better=False), ASKED) == [1.0, 0.0, 1.0]
+    assert ask(make_judge_labeler(model, PROMPT, at_most=0.0), LABELLED) == [False, True, False]
 
 
 @both_ways
 def test_judge_with_continuous_scale_and_at_least(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(PROMPT, {"lima": 0.7, "quito": 0.69}, inputs="where?")
-    assert ask(judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
-    labeler = judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
+    assert ask(make_judge_verifier(model, PROMPT, continuous=True), ASKED) == pytest.approx([0.3, 0.31, 0.3])
+    labeler = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.7)
     assert ask(labeler, LABELLED) == [True, False, True]
     assert labeler.fingerprint["correct"] == "at least 0.7"
     # The negative control: another cut, other labels, another labeler.
-    lower = judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
+    lower = make_judge_labeler(model, PROMPT, continuous=True, at_least=0.6)
     assert ask(lower, LABELLED) == [True, True, True]
     assert compute_fingerprint(lower) != compute_fingerprint(labeler)
 
@@ -87,8 +87,8 @@ def test_judge_with_continuous_scale_and_at_least(ask: Ask, model: ChatOpenAI, s
 def test_judge_scales_choices_to_the_unit_interval(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(PROMPT, {"lima": 4, "quito": 1}, inputs="where?")
     grades = (1, 2, 3, 4, 5)
-    assert ask(judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
-    assert ask(judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [True, False, True]
+    assert ask(make_judge_verifier(model, PROMPT, choices=grades), ASKED) == [0.25, 1.0, 0.25]
+    assert ask(make_judge_labeler(model, PROMPT, choices=grades, at_least=4), LABELLED) == [True, False, True]
     schema = script.requests[0]["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["score"]["enum"] == list(grades)
 
@@ -112,8 +112,8 @@ def test_judge_refuses_scores_outside_its_scale(
     settings, score, message = case
     script.answers = make_judgements(PROMPT, {"lima": score, "quito": score}, inputs="where?")
     with pytest.raises(VerifierError, match=message):
-        ask(judge_verifier(model, PROMPT, **settings), ASKED)
-    labeler = judge_labeler(model, PROMPT, **settings, at_least=0.5 if settings else None)
+        ask(make_judge_verifier(model, PROMPT, **settings), ASKED)
+    labeler = make_judge_labeler(model, PROMPT, **settings, at_least=0.5 if settings else None)
     with pytest.raises(LabelerError, match=message):
         ask(labeler, LABELLED)
 
@@ -129,9 +129,9 @@ def test_judge_of_openevals_accepts_scores_outside_its_scale(model: ChatOpenAI, 
 def test_failing_judge_raises_typed_errors(ask: Ask, fault: str, model: ChatOpenAI, script: Script) -> None:
     script.faults = [Fault(fault)]
     with pytest.raises(VerifierError, match="the evaluator failed with"):
-        ask(judge_verifier(model, PROMPT), ASKED)
+        ask(make_judge_verifier(model, PROMPT), ASKED)
     with pytest.raises(LabelerError, match="the evaluator failed with"):
-        ask(judge_labeler(model, PROMPT), LABELLED)
+        ask(make_judge_labeler(model, PROMPT), LABELLED)
 
 
 @both_ways
@@ -141,9 +141,9 @@ def test_incomplete_reply_of_a_judge_raises_typed_errors(
 ) -> None:
     script.answers = {PROMPT.format(inputs="where?", outputs=text): reply(**fields) for text in RIGHT}
     with pytest.raises(VerifierError, match="the evaluator failed with KeyError"):
-        ask(judge_verifier(model, PROMPT), ASKED)
+        ask(make_judge_verifier(model, PROMPT), ASKED)
     with pytest.raises(LabelerError, match="the evaluator failed with KeyError"):
-        ask(judge_labeler(model, PROMPT), LABELLED)
+        ask(make_judge_labeler(model, PROMPT), LABELLED)
 
 
 @both_ways
@@ -157,10 +157,10 @@ def test_judge_passes_few_shot_examples_and_system_prompt(
         for text, score in RIGHT.items()
     }
     told: Any = {"few_shot_examples": examples, "system": "Be strict.", "use_reasoning": False}
-    verifier = judge_verifier(model, PROMPT, **told)
+    verifier = make_judge_verifier(model, PROMPT, **told)
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["messages"][0] == {"role": "system", "content": "Be strict."}
-    plain = judge_verifier(model, PROMPT)
+    plain = make_judge_verifier(model, PROMPT)
     for name in ("few_shot_examples", "system", "reasoning"):
         assert verifier.fingerprint[f"evaluator.{name}"] != plain.fingerprint.get(f"evaluator.{name}")
 
@@ -190,26 +190,30 @@ def test_judge_key_chooses_one_field_of_the_output_schema(
         PROMPT.format(inputs="where?", outputs=text): reply(right=right, short=0.75)
         for text, right in RIGHT.items()
     }
-    assert ask(judge_verifier(model, PROMPT, output_schema=schema, key="right"), ASKED) == [0.0, 1.0, 0.0]
-    assert ask(judge_verifier(model, PROMPT, output_schema=schema, key="short"), ASKED) == [0.25] * 3
-    assert ask(judge_labeler(model, PROMPT, output_schema=schema, key="right"), LABELLED) == [
+    assert ask(make_judge_verifier(model, PROMPT, output_schema=schema, key="right"), ASKED) == [
+        0.0,
+        1.0,
+        0.0,
+    ]
+    assert ask(make_judge_verifier(model, PROMPT, output_schema=schema, key="short"), ASKED) == [0.25] * 3
+    assert ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="right"), LABELLED) == [
         True,
         False,
         True,
     ]
     with pytest.raises(LabelerError, match="holds no 'long'"):
-        ask(judge_labeler(model, PROMPT, output_schema=schema, key="long"), LABELLED)
+        ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="long"), LABELLED)
     with pytest.raises(LabelerError, match="neither True nor False"):
-        ask(judge_labeler(model, PROMPT, output_schema=schema, key="short"), LABELLED)
+        ask(make_judge_labeler(model, PROMPT, output_schema=schema, key="short"), LABELLED)
 
 
 @both_ways
 def test_judge_takes_templates_of_langchain(ask: Ask, model: ChatOpenAI) -> None:
     template = ChatPromptTemplate.from_messages([("system", "Be strict."), ("user", PROMPT)])
-    assert ask(judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
+    assert ask(make_judge_verifier(model, template), ASKED) == [0.0, 1.0, 0.0]
     other = ChatPromptTemplate.from_messages([("system", "Be kind."), ("user", PROMPT)])
-    assert compute_fingerprint(judge_verifier(model, template)) != compute_fingerprint(
-        judge_verifier(model, other)
+    assert compute_fingerprint(make_judge_verifier(model, template)) != compute_fingerprint(
+        make_judge_verifier(model, other)
     )
 
 
@@ -225,9 +229,11 @@ def test_judge_takes_a_structured_prompt(ask: Ask, model: ChatOpenAI, script: Sc
             StructuredPrompt([("user", PROMPT)], {**SCHEMA, "description": text})
             for text in ("marks", "grades")
         )
-    verifier = judge_verifier(model, template, key="right")
+    verifier = make_judge_verifier(model, template, key="right")
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
-    assert compute_fingerprint(verifier) != compute_fingerprint(judge_verifier(model, other, key="right"))
+    assert compute_fingerprint(verifier) != compute_fingerprint(
+        make_judge_verifier(model, other, key="right")
+    )
 
 
 # --- what a prompt shows
@@ -236,18 +242,18 @@ def test_judge_takes_a_structured_prompt(ask: Ask, model: ChatOpenAI, script: Sc
 @both_ways
 def test_correctness_prompt_labels_with_the_reference(ask: Ask, model: ChatOpenAI, script: Script) -> None:
     script.answers = make_judgements(CORRECTNESS_PROMPT, RIGHT, inputs="where?", reference_outputs="lima")
-    assert ask(judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
+    assert ask(make_judge_labeler(model, "CORRECTNESS_PROMPT"), LABELLED) == [True, False, True]
     with pytest.raises(LabelerError, match="shows a reference, but there is none"):
-        ask(judge_labeler(model, "CORRECTNESS_PROMPT"), labelled_input("where?", None, "lima"))
+        ask(make_judge_labeler(model, "CORRECTNESS_PROMPT"), labelled_input("where?", None, "lima"))
 
 
 def test_judge_verifier_refuses_prompts_with_a_reference(model: ChatOpenAI) -> None:
     with pytest.raises(
         InputError, match=r"shows reference_outputs, which has no value: there is no reference"
     ):
-        judge_verifier(model, "CORRECTNESS_PROMPT")
+        make_judge_verifier(model, "CORRECTNESS_PROMPT")
     # A draft that stands in the prompt is something else.
-    judge_verifier(model, "CORRECTNESS_PROMPT", arguments={"reference_outputs": "draft"})
+    make_judge_verifier(model, "CORRECTNESS_PROMPT", arguments={"reference_outputs": "draft"})
 
 
 PASSAGES = {"question": "where?", "documents": "Llamas live in Peru."}
@@ -272,10 +278,10 @@ def test_judge_arguments_may_be_fields_or_a_function(
         **make_judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **told),
     }
     asked = verifier_input(PASSAGES, "lima", "quito")
-    grounded = judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+    grounded = make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
     assert ask(grounded, asked) == [0.0, 1.0]
-    assert ask(judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
-    labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+    assert ask(make_judge_verifier(model, "RAG_HELPFULNESS_PROMPT", arguments=arguments), asked) == [1.0, 0.0]
+    labeler = make_judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
     assert ask(labeler, labelled_input(PASSAGES, None, "lima", "quito")) == [True, False]
 
 
@@ -288,7 +294,11 @@ def test_judge_arguments_are_computed_once_per_prompt(ask: Ask, model: ChatOpenA
         retrieved.append(prompt)
         return {"context": "passages"}
 
-    assert ask(judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=retrieve), ASKED) == [0.0, 1.0, 0.0]
+    assert ask(make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=retrieve), ASKED) == [
+        0.0,
+        1.0,
+        0.0,
+    ]
     assert retrieved == ["where?"]
 
 
@@ -300,11 +310,11 @@ def test_judge_candidate_may_be_the_context(ask: Ask, model: ChatOpenAI, script:
         )
         for text, relevant in RIGHT.items()
     }
-    verifier = judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", candidate="context")
+    verifier = make_judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", candidate="context")
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
     # An answer it does not look at, so that all of them would get one score.
     with pytest.raises(InputError, match=r"shows {context}, {inputs}, but not the candidate, {outputs}"):
-        judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", arguments=CONTEXT)
+        make_judge_verifier(model, "RAG_RETRIEVAL_RELEVANCE_PROMPT", arguments=CONTEXT)
 
 
 @both_ways
@@ -313,7 +323,7 @@ def test_failing_judge_arguments_raise_typed_errors(ask: Ask, model: ChatOpenAI)
         return {"where?": 3, "there?": {"outputs": "lima"}}[prompt]
 
     def verifier(arguments: Any) -> Any:
-        return judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
+        return make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)
 
     with pytest.raises(VerifierError, match="holds no 'documents'; it is 'question'"):
         ask(verifier({"context": "documents"}), verifier_input({"question": "where?"}, "lima"))
@@ -323,7 +333,7 @@ def test_failing_judge_arguments_raise_typed_errors(ask: Ask, model: ChatOpenAI)
         ask(verifier(failing), ASKED)
     with pytest.raises(VerifierError, match="returned 'outputs', which is reserved for the candidate"):
         ask(verifier(failing), verifier_input("there?", "lima"))
-    labeler = judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
+    labeler = make_judge_labeler(model, "RAG_GROUNDEDNESS_PROMPT", arguments=failing)
     with pytest.raises(LabelerError, match="arguments function failed with KeyError"):
         ask(labeler, labelled_input("nowhere?", None, "lima"))
 
@@ -349,7 +359,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
 def test_judge_refuses_invalid_prompts_and_settings(
     prompt: Any, settings: Any, message: str, model: ChatOpenAI, script: Script
 ) -> None:
-    for made in (judge_verifier, judge_labeler):
+    for made in (make_judge_verifier, make_judge_labeler):
         with pytest.raises(InputError, match=message):
             made(model, prompt, **settings)
     assert script.requests == []
@@ -358,38 +368,38 @@ def test_judge_refuses_invalid_prompts_and_settings(
 def test_judge_labeler_of_numbers_requires_a_bound(model: ChatOpenAI) -> None:
     for settings in ({"continuous": True}, {"choices": [0, 0.5, 1]}):
         with pytest.raises(InputError, match="pass at_least= or at_most= to say which mean correct"):
-            judge_labeler(model, PROMPT, **settings)
+            make_judge_labeler(model, PROMPT, **settings)
     # Two choices are yes and no.
-    judge_labeler(model, PROMPT, choices=[0, 1])
+    make_judge_labeler(model, PROMPT, choices=[0, 1])
 
 
 def test_judge_refuses_wrapped_models(model: ChatOpenAI) -> None:
     for wrapped in (model.with_retry(), model.bind(stop=["x"])):
         with pytest.raises(InputError, match="openevals takes a chat model itself"):
-            judge_verifier(wrapped, PROMPT)  # type: ignore[arg-type]
+            make_judge_verifier(wrapped, PROMPT)  # type: ignore[arg-type]
 
 
 # --- who it is
 
 
 def test_judge_fingerprint_differs_for_other_judges(model: ChatOpenAI) -> None:
-    verifier = judge_verifier(model, PROMPT)
+    verifier = make_judge_verifier(model, PROMPT)
     said = dict(verifier.fingerprint)
     assert said["evaluator.id"] == "openevals-judge"
     assert (said["evaluator.model.model"], said["evaluator.model.temperature"]) == ("judging", 0.0)
     assert said["evaluator.openevals"] == version("openevals")
     assert said["evaluator.scale"] == "true or false"
     assert (
-        compare_fingerprints("verifier", said, compute_fingerprint(judge_verifier(model, PROMPT)))
+        compare_fingerprints("verifier", said, compute_fingerprint(make_judge_verifier(model, PROMPT)))
         == "matched"
     )
     others = [
-        judge_verifier(model, PROMPT + " Say."),
-        judge_verifier(model.model_copy(update={"model_name": "other"}), PROMPT),
-        judge_verifier(model.model_copy(update={"temperature": 1.0}), PROMPT),
-        judge_verifier(model, PROMPT, continuous=True),
-        judge_verifier(model, PROMPT, higher_is_better=False),
-        judge_verifier(model, PROMPT, arguments={"inputs": "question"}),
+        make_judge_verifier(model, PROMPT + " Say."),
+        make_judge_verifier(model.model_copy(update={"model_name": "other"}), PROMPT),
+        make_judge_verifier(model.model_copy(update={"temperature": 1.0}), PROMPT),
+        make_judge_verifier(model, PROMPT, continuous=True),
+        make_judge_verifier(model, PROMPT, higher_is_better=False),
+        make_judge_verifier(model, PROMPT, arguments={"inputs": "question"}),
     ]
     for other in others:
         with pytest.raises(FingerprintError, match="not the one that the artifact was calibrated for"):
@@ -397,7 +407,7 @@ def test_judge_fingerprint_differs_for_other_judges(model: ChatOpenAI) -> None:
 
 
 def test_judge_with_an_unnamed_function_is_unverified(model: ChatOpenAI) -> None:
-    unknown = judge_verifier(model, PROMPT, arguments=lambda _: {})
+    unknown = make_judge_verifier(model, PROMPT, arguments=lambda _: {})
     assert "id" not in unknown.fingerprint
     assert compare_fingerprints("verifier", unknown.fingerprint, unknown.fingerprint) == "unverified"
 
@@ -412,7 +422,7 @@ async def collect_streamed_tokens(verifier: Any) -> list[str]:
 
 def test_streaming_judge_shows_no_tokens(model: ChatOpenAI) -> None:
     streaming = model.model_copy(update={"streaming": True})
-    assert asyncio.run(collect_streamed_tokens(judge_verifier(streaming, PROMPT))) == []
+    assert asyncio.run(collect_streamed_tokens(make_judge_verifier(streaming, PROMPT))) == []
     # The negative control: the same evaluator without this package's care.
     loud = from_evaluator(create_llm_as_judge(prompt=PROMPT, judge=streaming))
     assert any(asyncio.run(collect_streamed_tokens(loud)))
@@ -420,7 +430,9 @@ def test_streaming_judge_shows_no_tokens(model: ChatOpenAI) -> None:
 
 def test_judge_runs_are_below_the_run_of_the_verifier(model: ChatOpenAI) -> None:
     async def named() -> list[tuple[str, int]]:
-        events = judge_verifier(model, PROMPT).astream_events(verifier_input("where?", "lima"), version="v2")
+        events = make_judge_verifier(model, PROMPT).astream_events(
+            verifier_input("where?", "lima"), version="v2"
+        )
         return [
             (event["name"], len(event["parent_ids"])) async for event in events if "start" in event["event"]
         ]
@@ -434,12 +446,12 @@ def test_judge_takes_a_model_by_name(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", str(model.openai_api_base))
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    assert run_ainvoke(judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
+    assert run_ainvoke(make_judge_verifier("openai:judging", PROMPT), ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["model"] == "judging"
     with pytest.raises(InputError, match="cannot make a chat model"):
-        judge_verifier("unknown:judging", PROMPT)
+        make_judge_verifier("unknown:judging", PROMPT)
 
 
 def test_judge_without_structured_output_raises_verifier_error() -> None:
     with pytest.raises(VerifierError, match="failed with NotImplementedError"):
-        run_invoke(judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)
+        run_invoke(make_judge_verifier(FakeListChatModel(responses=["yes"]), PROMPT), ASKED)

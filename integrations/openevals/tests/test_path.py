@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from langchain_cfc_openevals import judge_verifier
+from langchain_cfc_openevals import make_judge_verifier
 from langchain_openai import ChatOpenAI
 from openevals.prompts import ANSWER_RELEVANCE_PROMPT, CORRECTNESS_PROMPT
 
@@ -33,13 +33,13 @@ model = "openai:drawing"
 arguments = { temperature = 0.7, max_retries = 0 }
 
 [verifier]
-factory = "langchain_cfc_openevals:judge_verifier"
+factory = "langchain_cfc_openevals:make_judge_verifier"
 model = "openai:small-judge"
 model_arguments = { temperature = 0, max_retries = 0 }
 arguments = { prompt = "ANSWER_RELEVANCE_PROMPT", choices = [0, 0.25, 0.5, 0.75, 1] }
 
 [labeler]
-factory = "langchain_cfc_openevals:judge_labeler"
+factory = "langchain_cfc_openevals:make_judge_labeler"
 model = "openai:large-judge"
 model_arguments = { temperature = 0, max_retries = 0 }
 arguments = { prompt = "CORRECTNESS_PROMPT", continuous = true, at_least = 0.7 }
@@ -84,7 +84,7 @@ def small_judge() -> ChatOpenAI:
 
 
 def chain(artifact: CalibrationArtifact, prompt: str = "ANSWER_RELEVANCE_PROMPT") -> CFCRunnable:
-    verifier = judge_verifier(small_judge(), prompt, choices=[0, 0.25, 0.5, 0.75, 1])
+    verifier = make_judge_verifier(small_judge(), prompt, choices=[0, 0.25, 0.5, 0.75, 1])
     generator = ChatOpenAI(model="drawing", temperature=0.7, max_retries=0)
     return CFCRunnable(generator=generator, verifier=verifier, artifact=artifact)
 

@@ -24,7 +24,7 @@ class EvaluatorLabeler(BaseLabeler):
     """A labeler that calls an evaluator for each distinct text and applies a rule to its score.
 
     Undecidable results raise a `LabelerError`: a result without a score, a score outside the scale, or a
-    score between False and True without a limit. Made by `labeler` and `judge_labeler`.
+    score between False and True without a limit. Made by `make_labeler` and `make_judge_labeler`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class EvaluatorLabeler(BaseLabeler):
         return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
 
-def judge_labeler(
+def make_judge_labeler(
     model: BaseChatModel | str,
     prompt: Prompt,
     *,
@@ -74,14 +74,14 @@ def judge_labeler(
 
     Args:
         model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.
-        prompt: As in `judge_verifier`. `{reference_outputs}` is the record's reference.
+        prompt: As in `make_judge_verifier`. `{reference_outputs}` is the record's reference.
         at_least: Smallest score that means correct, in the judge's scale. A judge that returns True or False
             needs no limit.
         at_most: Largest score that means correct, for a prompt that asks for a fault.
-        arguments: As in `judge_verifier`.
-        candidate: As in `judge_verifier`.
-        key: As in `judge_verifier`.
-        range: As in `judge_verifier`.
+        arguments: As in `make_judge_verifier`.
+        candidate: As in `make_judge_verifier`.
+        key: As in `make_judge_verifier`.
+        range: As in `make_judge_verifier`.
         **settings: Settings of the judge, see `JudgeSettings`.
 
     Raises:
@@ -91,7 +91,7 @@ def judge_labeler(
     return EvaluatorLabeler(evaluator, key, at_least, at_most, to_range(range))
 
 
-def labeler(
+def make_labeler(
     evaluator: str | Callable[..., Any],
     settings: Mapping[str, Any] | None = None,
     *,
@@ -112,7 +112,7 @@ def labeler(
         settings: Arguments of openevals's factory, such as `{"model": "openai:text-embedding-3-small"}`.
         at_least: Smallest score that means correct; required if scores are numbers.
         at_most: Largest score that means correct, for an evaluator that measures a fault.
-        arguments: As in `judge_verifier`.
+        arguments: As in `make_judge_verifier`.
         key: Which of several results to read.
         range: Smallest and largest score, if they differ from those that openevals states.
         id: Id of your function in the fingerprint, if it states none itself.

@@ -25,7 +25,7 @@ Prompt: TypeAlias = str | BasePromptTemplate[Any]
 class EvaluatorVerifier(BaseVerifier):
     """A verifier that calls an evaluator for each distinct text of a prompt's candidates, concurrently.
 
-    The score lies in [0, 1], and smaller is better. Made by `verifier` and `judge_verifier`.
+    The score lies in [0, 1], and smaller is better. Made by `make_verifier` and `make_judge_verifier`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EvaluatorVerifier(BaseVerifier):
         return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
 
 
-def judge_verifier(
+def make_judge_verifier(
     model: BaseChatModel | str,
     prompt: Prompt,
     *,
@@ -85,7 +85,7 @@ def judge_verifier(
     return EvaluatorVerifier(evaluator, key, higher_is_better, to_range(range))
 
 
-def verifier(
+def make_verifier(
     evaluator: str | Callable[..., Any],
     settings: Mapping[str, Any] | None = None,
     *,
@@ -101,7 +101,7 @@ def verifier(
         evaluator: `mypy`, or a function of yours with the keyword `outputs`, plain or async. An evaluator
             that compares with a reference needs `arguments` that return `reference_outputs`.
         settings: Arguments of openevals's factory, such as `code_extraction_strategy`.
-        arguments: As in `judge_verifier`.
+        arguments: As in `make_judge_verifier`.
         key: Which of several results to read.
         higher_is_better: False for an evaluator that measures a fault.
         range: Smallest and largest value, if they differ from those that openevals states.
