@@ -42,7 +42,7 @@ from langchain_cfc.certificates.coverage import compute_outcomes  # noqa: E402 -
 from langchain_cfc.demo import load_recording  # noqa: E402 - the path comes first
 from langchain_cfc.errors import UnattainableTargetError  # noqa: E402 - the path comes first
 from langchain_cfc.records import tabulate  # noqa: E402 - the path comes first
-from langchain_cfc.records.splits import split_plan  # noqa: E402 - the path comes first
+from langchain_cfc.records.splits import make_split_plan  # noqa: E402 - the path comes first
 
 RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
 DELTA = "0.1"
@@ -140,7 +140,7 @@ def measure_split(
     table: LabelledBatch, rates: Sequence[str], seed: int
 ) -> dict[tuple[str, str], tuple[int, Counts]]:
     """Certify on one half of the prompts, and count answers on the other, by rate and method."""
-    rows = split_plan(f"half {seed}", fit=0.0, test=0.5).rows(table)
+    rows = make_split_plan(f"half {seed}", fit=0.0, test=0.5).list_rows(table)
     known, test = table.take(rows["calibration"]), table.take(rows["test"])
     return {
         (rate, name): (len(test), method(known, test, rate, seed))

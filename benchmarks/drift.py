@@ -123,7 +123,7 @@ def _measure_shift(name: str, shift: Shift, streams: int) -> Detection:
     for seed in range(streams):
         rng = np.random.default_rng(seed)
         artifact = calibrate_split(source, seed)
-        part = artifact.calibration.split.rows(source)
+        part = artifact.calibration.split.list_rows(source)
         rows = rng.permutation(part["test"])
         before, after = source.take(rows[:RESULTS_BEFORE]), shift(source.take(rows[RESULTS_BEFORE:]), rng)
         after = after.take(rng.permutation(len(after)))
@@ -211,7 +211,7 @@ def make_observations(
 
 
 def _compute_means(part: LabelledBatch) -> FloatArray:
-    return parse_statistic("mean_score").values(part.draws)
+    return parse_statistic("mean_score").compute_values(part.draws)
 
 
 def _compute_median(delays: Sequence[float]) -> float | None:

@@ -184,7 +184,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
     monitor = CFCMonitor(chain.artifact, outputs / "monitor.db")
     with (outputs / "results.jsonl").open("w", encoding="utf-8") as file, monitor:
         for record in records:
-            if split.part(record.id, record.cluster) == "test":
+            if split.find_part(record.id, record.cluster) == "test":
                 result = chain.invoke(record.input)
                 monitor.record(result, record.id)
                 file.write(json.dumps(_drop_volatile(result.model_dump(mode="json")), sort_keys=True) + "\n")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.experiments import published_cells
+from langchain_cfc.experiments import list_published_cells
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"
@@ -303,7 +303,7 @@ def efficiency(paths: Sequence[Path], folder: Path) -> Iterator[str]:
     fitted = next(check for check in found["checks"] if check["world"] == "fitted")
     printed = {
         cell.method: cell.mean
-        for cell in published_cells("synthetic")
+        for cell in list_published_cells("synthetic")
         if (cell.alpha, cell.metric) == (fitted["alpha"], "APSS")
     }
     yield (

@@ -67,7 +67,7 @@ class CandidateBatch:
         )
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         scores: FloatArray | Sequence[Sequence[float]],
         answers: Sequence[Sequence[str]] | None = None,
@@ -191,7 +191,7 @@ class LabelledBatch:
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
         unit: `answers`, or `claims` if the slots of `draws` hold the claims of one answer per prompt and
-            `correct` says which of them are supported; see `of_claims`.
+            `correct` says which of them are supported; see `from_claims`.
     """
 
     draws: CandidateBatch
@@ -215,7 +215,7 @@ class LabelledBatch:
             raise InputError(msg)
 
     @classmethod
-    def of(
+    def from_arrays(
         cls,
         ids: Sequence[str],
         scores: FloatArray | Sequence[Sequence[float]],
@@ -249,7 +249,7 @@ class LabelledBatch:
         Raises:
             InputError: If lengths differ or a value is out of range.
         """
-        draws = CandidateBatch.of(scores, answers, metadata)
+        draws = CandidateBatch.from_arrays(scores, answers, metadata)
         labels = np.asarray(correct)
         if labels.dtype != np.bool_:
             msg = f"correct must hold True and False only, got an array of type {labels.dtype}"
@@ -273,7 +273,7 @@ class LabelledBatch:
         return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
 
     @classmethod
-    def of_claims(
+    def from_claims(
         cls,
         ids: Sequence[str],
         scores: Sequence[Sequence[float]],
@@ -308,7 +308,7 @@ class LabelledBatch:
             msg = "every answer needs at least one claim, and a score, a label and all raw outputs of each"
             raise InputError(msg)
         n = int(counts.max(initial=1))
-        batch = cls.of(
+        batch = cls.from_arrays(
             ids,
             [[*row, *[1.0] * (n - len(row))] for row in scores],
             np.array([[*row, *[False] * (n - len(row))] for row in supported]).reshape(-1, n),

@@ -75,7 +75,7 @@ class AnswerSets:
         return cls(draws, inside, flagged)
 
     @classmethod
-    def of_best_candidates(cls, draws: CandidateBatch, levels: FloatArray) -> Self:
+    def from_best_candidates(cls, draws: CandidateBatch, levels: FloatArray) -> Self:
         """Build sets of the lowest-scoring candidate alone, without flags; empty if all answers are blank."""
         ranked = np.where(np.isfinite(levels), draws.scores, np.inf)
         alone = np.zeros(levels.shape, dtype=np.bool_)
@@ -132,10 +132,10 @@ class Decisions(AnswerSets):
         if self.policy.min_agreement > 1:
             answered &= self.agreement >= self.policy.min_agreement
         if self.policy.max_mean_score is not None:
-            answered &= MEAN_SCORE.values(self.draws) <= self.policy.max_mean_score
+            answered &= MEAN_SCORE.compute_values(self.draws) <= self.policy.max_mean_score
         return answered
 
-    def reason(self, row: int) -> Reason:
+    def find_reason(self, row: int) -> Reason:
         """Return the reason why prompt `row` was answered or abstained on."""
         if self.not_certifiable[row]:
             return "not_certifiable"
@@ -152,7 +152,7 @@ class Decisions(AnswerSets):
         disagree = self.policy.min_agreement > 1 and self.agreement[row] < self.policy.min_agreement
         return "too_little_agreement" if disagree else "mean_score_too_high"
 
-    def best_first(self, row: int) -> IntArray:
+    def list_best_first(self, row: int) -> IntArray:
         """Return the slots in the answer set of prompt `row`, sorted by score and then by draw order."""
         slots = np.flatnonzero(self.accepted[row])
         return slots[np.argsort(self.draws.scores[row, slots], kind="stable")]
@@ -191,12 +191,12 @@ def decide(
     artifact.check_draws(draws)
     features = artifact.feature_map.transform(draws, allow_unknown=True)
     thresholds = artifact.solve(
-        features, alpha, weights=artifact.weights(draws), uniforms=uniforms, marginal=marginal
+        features, alpha, weights=artifact.compute_weights(draws), uniforms=uniforms, marginal=marginal
     )
     rule = artifact.parsed_set_rule
-    levels = rule.levels(draws)
+    levels = rule.compute_levels(draws)
     if policy.ignores_sets:
-        sets = AnswerSets.of_best_candidates(draws, levels)
+        sets = AnswerSets.from_best_candidates(draws, levels)
     else:
         sets = AnswerSets.from_levels(
             draws, levels, thresholds, never_empty=artifact.never_empty, unit=rule.unit
@@ -210,7 +210,7 @@ def decide(
         refused=thresholds.outside & sets.not_certifiable,
         levels=levels,
         stated_alphas=(
-            np.full(len(draws), float(artifact.level(alpha)))
+            np.full(len(draws), float(artifact.select_level(alpha)))
             if marginal
             else artifact.read_alphas(features, alpha)
         ),

@@ -32,7 +32,7 @@ from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
+from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
 
 
 class ReportData(BaseModel):
@@ -286,7 +286,7 @@ def is_contradicted(
         (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
-    rank = conformal_rank(size, compute_tau(alpha)) - randomised
+    rank = compute_conformal_rank(size, compute_tau(alpha)) - randomised
     if not 0 < rank <= size or trials == 0:
         # Nothing can be certified in such a group, so all its prompts are flagged, which keeps the promise. A
         # soft weighting with so little weight is not checked, since thresholds of other prompts affect it.
@@ -338,15 +338,15 @@ def evaluate(
         FingerprintWarning: If the records come from another generator or verifier than in calibration.
     """
     provenance = find_provenance(records, provenance)
-    for part in artifact.differing_parts(provenance):
+    for part in artifact.list_differing_parts(provenance):
         msg = (
             f"these records come from another {part} than the calibration records; the artifact promises "
             "nothing about them"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=2)
     labelled, which = tabulate_held_out(artifact, records, "test")
-    level = artifact.level(alpha)
-    success = artifact.parsed_set_rule.success_scores(labelled, artifact.cap)
+    level = artifact.select_level(alpha)
+    success = artifact.parsed_set_rule.compute_success_scores(labelled, artifact.cap)
     outcomes = compute_outcomes(artifact, labelled, level)
     own = _report_method(artifact, labelled, outcomes)
     methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
@@ -357,21 +357,21 @@ def evaluate(
     answers = [_report_answers(artifact, labelled, one) for one in certificates]
     return EvaluationReport(
         alpha=float(level),
-        target_coverage=artifact.guarantee(level).target_coverage,
+        target_coverage=artifact.make_guarantee(level).target_coverage,
         n_calibration=artifact.calibration.size,
         n_test=len(labelled),
         n_candidates=artifact.n,
         attainable_coverage=float(np.mean(success < artifact.cap)),
         test_prompts=which,
         artifact_digest=artifact.digest,
-        guarantee=artifact.guarantee(level).kind,
+        guarantee=artifact.make_guarantee(level).kind,
         contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
         answers=answers[0] if answers else None,
         other_answers=tuple(answers[1:]),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         certified_by_people=tuple(
-            one.sentence() for one in artifact.people_certificates if one.alpha == level or one.policy
+            one.sentence for one in artifact.people_certificates if one.alpha == level or one.policy
         ),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(outcomes.decisions.features).sum()),
     )
@@ -416,7 +416,7 @@ def _report_method(
         abstention_ci=_compute_interval(empty),
         mean_set_size=float(sizes.mean()),
         mean_distinct_answers=float(decisions.distinct_answers.mean()),
-        groups=_report_groups(artifact.feature_map.guaranteed_weights()[1:], labelled, outcomes),
+        groups=_report_groups(artifact.feature_map.list_guaranteed_weights()[1:], labelled, outcomes),
         stated_levels=_report_stated_levels(labelled, outcomes) if np.ptp(outcomes.stated) > 0.0 else [],
         claims=_report_claims(labelled, decisions.accepted, np.ones(len(labelled))),
     )
@@ -467,7 +467,7 @@ def _find_contradicted(
     """Return the names of guaranteed weightings on which the promise was kept too rarely for chance."""
     if artifact.shift is not None:
         return []  # these prompts may not be distributed like those served
-    guarantee = artifact.guarantee(level)
+    guarantee = artifact.make_guarantee(level)
     target = guarantee.target_coverage - 1e-12  # up to round-off of a mean
     promised = {weighting.name for weighting in guarantee.weightings}
     calibrated = {group.name: group.size for group in artifact.calibration.groups}
@@ -503,7 +503,7 @@ def _report_groups(
     weights: Sequence[GuaranteedWeight], labelled: LabelledBatch, outcomes: Outcomes
 ) -> list[GroupReport]:
     """Report the weightings that hold test prompts; their intervals hold simultaneously (Bonferroni)."""
-    values = [np.maximum(weight.values(outcomes.decisions.features), 0.0) for weight in weights]
+    values = [np.maximum(weight.compute_values(outcomes.decisions.features), 0.0) for weight in weights]
     represented = [(weight, shares) for weight, shares in zip(weights, values, strict=True) if shares.any()]
     sizes = outcomes.decisions.accepted.sum(axis=1).astype(np.float64)
     groups = []

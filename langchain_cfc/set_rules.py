@@ -55,7 +55,7 @@ class SetRule(ABC):
     unit: Unit = "answers"
     needs_answers: bool = False
 
-    def levels(self, draws: CandidateBatch) -> FloatArray:
+    def compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute the entry levels of all candidates.
 
         Args:
@@ -68,16 +68,16 @@ class SetRule(ABC):
         if draws.drawn is not None:
             levels = np.full(draws.scores.shape, np.inf)
             for rows, part in draws.parts():
-                levels[rows, : part.n] = self.levels(part)
+                levels[rows, : part.n] = self.compute_levels(part)
             return levels
         blank = draws.blank
         if blank is None or not blank.any():
-            return self._levels(draws)
+            return self._compute_levels(draws)
         last = replace(draws, scores=np.where(blank, np.inf, draws.scores))
-        return np.where(blank, np.inf, self._levels(last))
+        return np.where(blank, np.inf, self._compute_levels(last))
 
     @abstractmethod
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute (N, n) entry levels from scores, `inf` for candidates whose answers are blank."""
 
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
@@ -90,7 +90,7 @@ class SetRule(ABC):
     def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
         """Reject labels that are inconsistent under this rule, with an InputError."""
 
-    def success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+    def compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
 
         The value for a prompt without a correct candidate must lie above every level: with 1 the event
@@ -113,10 +113,10 @@ class SetRule(ABC):
             )
             raise InputError(msg)
         self.check_labels(labelled)
-        return self._success_scores(labelled, cap)
+        return self._compute_success_scores(labelled, cap)
 
-    def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
-        levels = np.where(labelled.correct, self.levels(labelled.draws), np.inf)
+    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+        levels = np.where(labelled.correct, self.compute_levels(labelled.draws), np.inf)
         return np.asarray(np.minimum(levels.min(axis=1), cap), dtype=np.float64)
 
     def __repr__(self) -> str:
@@ -142,7 +142,7 @@ class AcceptAll(SetRule):
 
     text = "all"
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         return draws.scores.copy()
 
 
@@ -155,7 +155,7 @@ class BestPrefix(SetRule):
 
     text = "best_prefix"
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         best = draws.scores.argmin(axis=1)  # the earliest in case of ties
         return np.where(np.arange(draws.n) <= best[:, np.newaxis], draws.scores, np.inf)
 
@@ -165,7 +165,7 @@ class Rank(SetRule):
 
     text = "rank"
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         order = np.argsort(draws.scores, axis=1, kind="stable")
         ranks = np.empty(order.shape, dtype=np.float64)
         np.put_along_axis(ranks, order, np.arange(1.0, draws.n + 1.0)[np.newaxis, :], axis=1)
@@ -185,8 +185,8 @@ class Unique(SetRule):
         self._base = base
         self.text = f"unique({base.text})"
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
-        levels = self._base.levels(draws)
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
+        levels = self._base.compute_levels(draws)
         codes = _require_answer_codes(draws)
         rows = np.arange(len(draws))
         best: IntArray = np.full(levels.shape, -1, dtype=np.int64)
@@ -242,8 +242,8 @@ class AtLeastOne(SetRule):
         self._base = base
         self.text = f"at_least_one({base.text})"
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
-        levels = self._base.levels(draws)
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
+        levels = self._base.compute_levels(draws)
         levels[np.arange(len(levels)), levels.argmin(axis=1)] = 0.0
         return levels
 
@@ -273,21 +273,21 @@ class Claims(SetRule):
         self.at_most = at_most
         self.text = f"claims({at_most})"
 
-    def levels(self, draws: CandidateBatch) -> FloatArray:
+    def compute_levels(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, n) confidences of claims; `inf` for a slot without a claim."""
-        return np.where(draws.is_drawn, self._levels(draws), np.inf)
+        return np.where(draws.is_drawn, self._compute_levels(draws), np.inf)
 
-    def _levels(self, draws: CandidateBatch) -> FloatArray:
+    def _compute_levels(self, draws: CandidateBatch) -> FloatArray:
         return np.asarray(1.0 - draws.scores, dtype=np.float64)
 
     def covers(self, correct: BoolArray, accepted: BoolArray) -> BoolArray:
         """Return (N,) whether at most k unsupported claims are kept."""
         return np.asarray((accepted & ~correct).sum(axis=1) <= self.at_most, dtype=np.bool_)
 
-    def _success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+    def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         del cap  # never needed, because dropping all claims always keeps the promise
         unsupported = labelled.draws.is_drawn & ~labelled.correct
-        confidences = np.where(unsupported, self._levels(labelled.draws), 0.0)
+        confidences = np.where(unsupported, self._compute_levels(labelled.draws), 0.0)
         if confidences.shape[1] <= self.at_most:
             return np.zeros(len(confidences))
         place = confidences.shape[1] - 1 - self.at_most

@@ -94,7 +94,9 @@ def change_candidates(
 
 def fit_topics(*topics: str) -> FeatureMap:
     """`group(topic)`, fitted on prompts of these topics."""
-    draws = CandidateBatch.of([[0.5] * N] * len(topics), metadata=[{"topic": topic} for topic in topics])
+    draws = CandidateBatch.from_arrays(
+        [[0.5] * N] * len(topics), metadata=[{"topic": topic} for topic in topics]
+    )
     return FeatureMap.parse("group(topic)").fit(draws)
 
 

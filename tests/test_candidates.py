@@ -17,7 +17,7 @@ ANSWERS = [["a", "bb", "a"], ["", "", "c"]]
 
 
 def test_candidate_batch_holds_scores_answers_and_lengths_as_arrays() -> None:
-    draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {}])
+    draws = CandidateBatch.from_arrays(SCORES, ANSWERS, [{"topic": "x"}, {}])
     assert (len(draws), draws.n) == (2, 3)
     np.testing.assert_array_equal(draws.scores, SCORES)
     assert draws.scores.dtype == np.float64
@@ -28,14 +28,14 @@ def test_candidate_batch_holds_scores_answers_and_lengths_as_arrays() -> None:
 
 
 def test_candidate_batch_without_answers_has_no_codes_and_lengths() -> None:
-    draws = CandidateBatch.of(SCORES)
+    draws = CandidateBatch.from_arrays(SCORES)
     assert draws.answer_codes is None
     assert draws.lengths is None
     assert draws.metadata == ({}, {})
 
 
 def test_candidate_batch_may_be_empty() -> None:
-    draws = CandidateBatch.of(np.empty((0, 3)), [], [])
+    draws = CandidateBatch.from_arrays(np.empty((0, 3)), [], [])
     assert (len(draws), draws.n) == (0, 3)
     assert draws.answer_codes is not None
     assert draws.answer_codes.shape == (0, 3)
@@ -43,7 +43,7 @@ def test_candidate_batch_may_be_empty() -> None:
 
 def test_candidate_batch_copies_the_scores() -> None:
     scores = np.array(SCORES)
-    draws = CandidateBatch.of(scores)
+    draws = CandidateBatch.from_arrays(scores)
     scores[0, 0] = 0.9
     assert draws.scores[0, 0] == 0.0
 
@@ -53,30 +53,30 @@ def test_candidate_batch_copies_the_scores() -> None:
 )
 def test_candidate_batch_names_the_place_of_an_invalid_score(score: float) -> None:
     with pytest.raises(InputError, match=r"score of candidate 2 of prompt 1 is .*; expected one in \[0, 1\]"):
-        CandidateBatch.of([[0.1, 0.2, 0.3], [0.1, 0.2, score]])
+        CandidateBatch.from_arrays([[0.1, 0.2, 0.3], [0.1, 0.2, score]])
 
 
 @pytest.mark.parametrize("scores", [[], [[]], [[], []], 0.5, [0.5], [[[0.5]]]])
 def test_candidate_batch_refuses_scores_of_another_shape(scores: Any) -> None:
     with pytest.raises(InputError, match=r"must be an \(N, n\) array"):
-        CandidateBatch.of(scores)
+        CandidateBatch.from_arrays(scores)
 
 
 @pytest.mark.parametrize("answers", [[], [["a", "b", "c"]], [["a", "b", "c"], ["a"]], [["a"] * 4] * 2])
 def test_candidate_batch_refuses_answers_of_another_shape(answers: list[list[str]]) -> None:
     with pytest.raises(InputError, match="2 lists of 3 texts"):
-        CandidateBatch.of(SCORES, answers)
+        CandidateBatch.from_arrays(SCORES, answers)
 
 
 def test_candidate_batch_refuses_metadata_of_another_length() -> None:
     with pytest.raises(InputError, match="2 mappings, got 1"):
-        CandidateBatch.of(SCORES, metadata=[{}])
+        CandidateBatch.from_arrays(SCORES, metadata=[{}])
 
 
 @settings(derandomize=True)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=4, max_size=4), min_size=1, max_size=5))
 def test_answer_codes_are_equal_exactly_for_equal_answers(answers: list[list[str]]) -> None:
-    codes = CandidateBatch.of(np.full((len(answers), 4), 0.5), answers).answer_codes
+    codes = CandidateBatch.from_arrays(np.full((len(answers), 4), 0.5), answers).answer_codes
     assert codes is not None
     for row, own in zip(answers, codes, strict=True):
         assert all((row[i] == row[j]) == (own[i] == own[j]) for i in range(4) for j in range(4))
@@ -84,7 +84,7 @@ def test_answer_codes_are_equal_exactly_for_equal_answers(answers: list[list[str
 
 
 def make_labelled() -> LabelledBatch:
-    draws = CandidateBatch.of(SCORES, ANSWERS, [{"topic": "x"}, {"topic": "y"}])
+    draws = CandidateBatch.from_arrays(SCORES, ANSWERS, [{"topic": "x"}, {"topic": "y"}])
     correct = np.array([[True, False, True], [False, False, True]])
     return LabelledBatch(draws, correct, ("p", "q"), ("c", None))
 
@@ -100,7 +100,7 @@ def test_take_selects_prompts_with_all_their_data() -> None:
     np.testing.assert_array_equal(taken.draws.lengths, [[0, 0, 1], [1, 2, 1], [0, 0, 1]])
     assert taken.draws.metadata == ({"topic": "y"}, {"topic": "x"}, {"topic": "y"})
     assert len(make_labelled().take(np.array([], dtype=np.int64))) == 0
-    assert CandidateBatch.of(SCORES).take(np.array([0])).answer_codes is None
+    assert CandidateBatch.from_arrays(SCORES).take(np.array([0])).answer_codes is None
 
 
 def test_tabulate_warns_of_sorted_candidates_if_only_the_first_are_used() -> None:
@@ -111,7 +111,7 @@ def test_tabulate_warns_of_sorted_candidates_if_only_the_first_are_used() -> Non
 
     def label(correct: Any) -> LabelledBatch:
         ids, answers = [str(row) for row in range(len(correct))], [["a"] * correct.shape[1]] * len(correct)
-        return LabelledBatch.of(ids, np.full(correct.shape, 0.5), correct, answers)
+        return LabelledBatch.from_arrays(ids, np.full(correct.shape, 0.5), correct, answers)
 
     def records_of(table: LabelledBatch) -> list[PromptRecord]:
         return [
@@ -144,8 +144,8 @@ def test_tabulate_warns_of_sorted_candidates_if_only_the_first_are_used() -> Non
 
 def test_labelled_batch_keeps_and_checks_weights() -> None:
     given: dict[str, Any] = {"scores": SCORES, "correct": make_labelled().correct, "answers": ANSWERS}
-    weighted = LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], **given)
-    other = LabelledBatch.of(["r", "s"], **given)
+    weighted = LabelledBatch.from_arrays(["p", "q"], weights=[0.5, 1.0], **given)
+    other = LabelledBatch.from_arrays(["r", "s"], **given)
     assert other.weights is None
     assert LabelledBatch.concatenate([other, other.take(np.array([], dtype=np.int64))]).weights is None
     for one, expected in (
@@ -165,9 +165,9 @@ def test_labelled_batch_keeps_and_checks_weights() -> None:
     ]
     for wrong, said in refused:
         with pytest.raises(InputError, match=said):
-            LabelledBatch.of(["p", "q"], weights=wrong, **given)
+            LabelledBatch.from_arrays(["p", "q"], weights=wrong, **given)
     with pytest.raises(InputError, match="prompts in clusters cannot have weights"):
-        LabelledBatch.of(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
+        LabelledBatch.from_arrays(["p", "q"], weights=[0.5, 1.0], clusters=["c", None], **given)
 
 
 @pytest.mark.parametrize("part", ["correct", "ids", "clusters"])

@@ -78,7 +78,7 @@ def test_decide_gives_a_prompt_alone_the_same_bits_as_among_others(
             assert alone.levels[0].tobytes() == together.levels[row].tobytes()
             assert (alone.accepted[0] == together.accepted[row]).all()
             assert alone.not_certifiable[0] == together.not_certifiable[row]
-            assert alone.reason(0) == together.reason(row)
+            assert alone.find_reason(0) == together.find_reason(row)
 
 
 def test_decide_does_not_depend_on_the_order_of_prompts() -> None:
@@ -97,7 +97,7 @@ def test_decide_gives_every_prompt_one_of_three_reasons() -> None:
     artifact = calibrate(known, alpha="0.4", features="group(topic)", never_empty=False)
     asked = tabulate(make_records(2, 200, n=2)).draws
     decisions = decide(artifact, asked)
-    reasons = [decisions.reason(row) for row in range(200)]
+    reasons = [decisions.find_reason(row) for row in range(200)]
     assert set(reasons) == {"answered", "no_candidate_accepted", "not_certifiable"}
     for row, reason in enumerate(reasons):
         assert decisions.accepted[row].any() == (reason == "answered")
@@ -125,8 +125,8 @@ def test_never_empty_only_adds_the_best_candidate_to_empty_sets(set_rule: str, m
         assert np.flatnonzero(added[row]).tolist() == ([best] if empty else [])
         assert not (plain.accepted & ~found.accepted)[row].any()
         if empty:
-            assert (plain.reason(row), found.reason(row)) == ("no_candidate_accepted", "answered")
-            assert (found.best[row], found.best_first(row).tolist()) == (best, [best])
+            assert (plain.find_reason(row), found.find_reason(row)) == ("no_candidate_accepted", "answered")
+            assert (found.best[row], found.list_best_first(row).tolist()) == (best, [best])
     assert marginal or plain.not_certifiable.any()
     assert added.any()
 
@@ -167,7 +167,7 @@ def test_decide_accepts_a_score_equal_to_the_threshold() -> None:
     known = make_correct_records([row / 10 for row in range(1, 10)])
     artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal", never_empty=False)
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
-    decisions = decide(artifact, CandidateBatch.of([[0.6], [above], [below]]))
+    decisions = decide(artifact, CandidateBatch.from_arrays([[0.6], [above], [below]]))
     assert decisions.thresholds.tolist() == [0.6] * 3  # the sixth of nine
     assert decisions.accepted.ravel().tolist() == [True, False, True]
 
@@ -176,11 +176,11 @@ def test_decide_accepts_scores_within_round_off_of_the_threshold() -> None:
     # The success score is the feature itself, so that every prompt lies on the fit: with exact arithmetic all
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
-    features = FeatureMap.parse("hat(min_score, 5)").fit(CandidateBatch.of(rng.random((50, 1))))
+    features = FeatureMap.parse("hat(min_score, 5)").fit(CandidateBatch.from_arrays(rng.random((50, 1))))
     artifact = calibrate(
         make_correct_records(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False
     )
-    decisions = decide(artifact, CandidateBatch.of(rng.random((300, 1))))
+    decisions = decide(artifact, CandidateBatch.from_arrays(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]
     assert (~plain).sum() > 10
     assert decisions.accepted.all()
@@ -198,12 +198,14 @@ def test_decide_accepts_none_below_and_all_above_every_score() -> None:
         )
         for row, t in enumerate(np.linspace(0.35, 0.65, 60))
     ]
-    line = FeatureMap.parse("meta(t)").fit(CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}]))
+    line = FeatureMap.parse("meta(t)").fit(
+        CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}])
+    )
     artifact = calibrate(known, alpha="0.5", features=line, never_empty=False)
-    asked = CandidateBatch.of([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
+    asked = CandidateBatch.from_arrays([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
     decisions = decide(artifact, asked)
     assert decisions.thresholds[:2] == pytest.approx([-0.4, 1.4])
-    assert [decisions.reason(row) for row in range(3)] == [
+    assert [decisions.find_reason(row) for row in range(3)] == [
         "no_candidate_accepted",
         "answered",
         "not_certifiable",
@@ -218,15 +220,17 @@ def test_best_first_orders_by_score_with_ties_in_draw_order() -> None:
     ]
     artifact = calibrate(known, alpha="0.2", features="1", never_empty=False)
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
-    decisions = decide(artifact, CandidateBatch.of(scores))
-    listed = [decisions.best_first(row).tolist() for row in range(3)]
+    decisions = decide(artifact, CandidateBatch.from_arrays(scores))
+    listed = [decisions.list_best_first(row).tolist() for row in range(3)]
     assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], []]
     # So many ties that a sort which need not keep their order does not.
     many = [
         one.model_copy(update={"candidates": one.candidates * 90}) for one in make_correct_records([0.8] * 9)
     ]
     ties = np.tile([[0.3, 0.1, 0.2]], 30)
-    slots = decide(calibrate(many, alpha="0.2", features="1"), CandidateBatch.of(ties)).best_first(0)
+    slots = decide(
+        calibrate(many, alpha="0.2", features="1"), CandidateBatch.from_arrays(ties)
+    ).list_best_first(0)
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
 
 
@@ -243,19 +247,19 @@ def test_reason_is_the_first_condition_of_the_policy_that_fails() -> None:
         # As much agreement as is asked for.
         ("mean_score_too_high", [0.1, 0.2, 0.9, 0.9], ["a", "b", "a", "d"]),
     ]
-    draws = CandidateBatch.of([scores for _, scores, _ in rows], [answers for *_, answers in rows])
+    draws = CandidateBatch.from_arrays([scores for _, scores, _ in rows], [answers for *_, answers in rows])
     policy = AnswerPolicy(max_answers=2, min_agreement=2, max_mean_score=0.4)
     decisions = decide(artifact, draws, policy=policy)
-    assert [decisions.reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
+    assert [decisions.find_reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
 
 
 def test_decide_refuses_another_number_of_candidates() -> None:
     with pytest.raises(InputError, match="calibrated with n = 5 candidates per prompt, got 2"):
-        decide(make_artifact(), CandidateBatch.of([[0.5, 0.5]]), "0.2")
+        decide(make_artifact(), CandidateBatch.from_arrays([[0.5, 0.5]]), "0.2")
 
 
 def test_decide_requires_a_calibrated_level() -> None:
-    draws = CandidateBatch.of([[0.5] * 5])
+    draws = CandidateBatch.from_arrays([[0.5] * 5])
     with pytest.raises(InputError, match="several levels"):
         decide(make_artifact(), draws)
     with pytest.raises(InputError, match="not calibrated at alpha"):
@@ -264,9 +268,9 @@ def test_decide_requires_a_calibrated_level() -> None:
 
 def test_decide_requires_the_metadata_and_answers_of_the_features() -> None:
     with pytest.raises(FeatureError, match="no metadata 'topic'"):
-        decide(make_artifact("group(topic)"), CandidateBatch.of([[0.5] * 5]), "0.2")
+        decide(make_artifact("group(topic)"), CandidateBatch.from_arrays([[0.5] * 5]), "0.2")
     with pytest.raises(FeatureError, match="need the candidates' answers"):
-        decide(make_artifact("entropy"), CandidateBatch.of([[0.5] * 5]), "0.2")
+        decide(make_artifact("entropy"), CandidateBatch.from_arrays([[0.5] * 5]), "0.2")
 
 
 def test_decide_with_marginal_gives_all_prompts_one_threshold() -> None:
@@ -293,11 +297,11 @@ def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:
     ]
     # The map was fitted on a range that the calibration prompts fill a small part of.
     line = FeatureMap.parse("meta(t)").fit(
-        CandidateBatch.of([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}])
+        CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}])
     )
-    asked = CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
+    asked = CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
     few = decide(calibrate(records, alpha="0.2", features=line, window=16), asked)
     everything = decide(calibrate(records, alpha="0.2", features=line, window=None), asked)
-    assert few.reason(0) == everything.reason(0) == "answered"
-    assert few.reason(1) == "not_certifiable"
-    assert everything.reason(1) != "not_certifiable"
+    assert few.find_reason(0) == everything.find_reason(0) == "answered"
+    assert few.find_reason(1) == "not_certifiable"
+    assert everything.find_reason(1) != "not_certifiable"

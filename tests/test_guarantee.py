@@ -123,10 +123,10 @@ def test_list_assumptions_ends_with_a_text_per_binding() -> None:
 
 
 def test_guarantee_binding_is_unbound_without_provenance() -> None:
-    assert make_artifact().guarantee().binding == "unbound"
+    assert make_artifact().make_guarantee().binding == "unbound"
     bound = make_artifact(provenance=Provenance(n=3, generator={"id": "g"}))
-    assert bound.guarantee().binding == "unchecked"
-    assert bound.guarantee(binding="matched").binding == "matched"
+    assert bound.make_guarantee().binding == "unchecked"
+    assert bound.make_guarantee(binding="matched").binding == "matched"
 
 
 @pytest.mark.parametrize(
@@ -134,14 +134,14 @@ def test_guarantee_binding_is_unbound_without_provenance() -> None:
 )
 def test_guarantee_weightings_are_those_of_the_feature_map(features: str) -> None:
     artifact = make_artifact(features)
-    found = artifact.guarantee()
+    found = artifact.make_guarantee()
     draws = tabulate(make_records()).draws
     x = artifact.feature_map.transform(draws)
     values = {one.name: x @ np.array(one.coefficients) for one in found.weightings}
     assert found.feature_names == artifact.feature_map.names
     assert all(len(one.coefficients) == len(found.feature_names) for one in found.weightings)
     assert [one.name for one in found.weightings] == [
-        weight.name for weight in artifact.feature_map.guaranteed_weights()
+        weight.name for weight in artifact.feature_map.list_guaranteed_weights()
     ]
     np.testing.assert_allclose(values["1"], 1.0)
     assert min(value.min() for value in values.values()) >= -1e-9
@@ -160,7 +160,7 @@ def test_guarantee_weightings_are_those_of_the_feature_map(features: str) -> Non
 
 def test_guarantee_holds_everything_that_it_depends_on() -> None:
     artifact = make_artifact(alpha=["0.1", "0.25"], set_rule="rank")
-    found = artifact.guarantee(0.25)
+    found = artifact.make_guarantee(0.25)
     assert (found.kind, found.alpha, found.target_coverage) == ("conditional", "0.25", 0.75)
     assert (found.threshold_rule, found.set_rule) == ("conditional", "rank")
     assert found.calibration_size == artifact.calibration.size
@@ -169,18 +169,18 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     assert (found.confident, found.heuristics, found.estimated_slack) == ((), (), {})
     assert (found.certificate, found.wrong_answers) == (None, None)
     assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
-    allowing = artifact.model_copy(update={"never_empty": False}).guarantee(0.25)
+    allowing = artifact.model_copy(update={"never_empty": False}).make_guarantee(0.25)
     assert allowing.not_promised == (*NOT_PROMISED, EMPTY_IS_A_MISS, ON_AVERAGE)
     assert allowing.sentence == found.sentence
     assert "covered or flagged" in found.not_certifiable
     assert "75 %" in found.sentence
-    assert "90 %" in artifact.guarantee("0.1").sentence
+    assert "90 %" in artifact.make_guarantee("0.1").sentence
     assert str(artifact.calibration.size) in found.sentence
 
 
 @pytest.mark.parametrize(("rule", "names"), [("conditional", 3), ("marginal", 1), ("learned", 0)])
 def test_guarantee_lists_only_weightings_that_the_rule_covers(rule: Any, names: int) -> None:
-    found = make_artifact(threshold_rule=rule).guarantee()
+    found = make_artifact(threshold_rule=rule).make_guarantee()
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
     assert ("topic" in found.sentence) == (rule == "conditional")
@@ -192,15 +192,17 @@ def test_guarantee_is_heuristic_if_prompts_share_a_cluster() -> None:
         artifact = calibrate(
             make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule, within_clusters="all"
         )
-        found = artifact.guarantee()
+        found = artifact.make_guarantee()
         assert (found.kind, found.weightings) == ("heuristic", ())
         assert "no theorem" in found.assumptions[0]
-        one = calibrate(make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule).guarantee()
+        one = calibrate(
+            make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule
+        ).make_guarantee()
         assert "one per cluster" in one.assumptions[0]
 
 
 def test_guarantee_is_frozen_plain_data() -> None:
-    found = make_artifact().guarantee()
+    found = make_artifact().make_guarantee()
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):
         found.kind = "marginal"
@@ -266,7 +268,7 @@ def test_state_guarantee_of_randomised_thresholds_names_an_upper_bound() -> None
 )
 def test_guarantee_names_an_upper_bound_only_where_it_holds(options: dict[str, Any], exact: bool) -> None:
     given = {"features": "mean_score", "randomised": True, "never_empty": False, **options}
-    sentence = make_artifact(**given).guarantee("0.2").sentence
+    sentence = make_artifact(**given).make_guarantee("0.2").sentence
     assert ("and no more than that if success scores are continuous" in sentence) == exact
 
 
@@ -327,7 +329,9 @@ def test_state_confidence_names_weightings() -> None:
 def test_confident_guarantee_of_order_statistics_covers_all_weightings(
     rule: Any, features: str, names: list[str]
 ) -> None:
-    found = make_artifact(features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1").guarantee()
+    found = make_artifact(
+        features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1"
+    ).make_guarantee()
     assert (found.failure_probability, list(found.confident)) == (0.1, names)
     assert [one.name for one in found.weightings] == names
     assert "With confidence 90 % it holds for this very artifact" in found.sentence
@@ -335,7 +339,7 @@ def test_confident_guarantee_of_order_statistics_covers_all_weightings(
     assert any("independent and identically distributed" in one for one in found.assumptions)
     # It holds for this very artifact under all that is listed, so that nothing is on average only.
     assert ON_AVERAGE not in found.not_promised
-    plain = make_artifact(features, alpha="0.4", threshold_rule="marginal").guarantee()
+    plain = make_artifact(features, alpha="0.4", threshold_rule="marginal").make_guarantee()
     assert (plain.failure_probability, plain.confident) == (None, ())
     assert ON_AVERAGE in plain.not_promised
     assert "With confidence" not in plain.sentence
@@ -343,7 +347,9 @@ def test_confident_guarantee_of_order_statistics_covers_all_weightings(
 
 
 def test_confident_conditional_guarantee_covers_only_all_prompts() -> None:
-    found = calibrate(make_records(400), alpha="0.4", features="group(topic)", confident=True).guarantee()
+    found = calibrate(
+        make_records(400), alpha="0.4", features="group(topic)", confident=True
+    ).make_guarantee()
     assert (found.kind, found.confident) == ("marginal", ("1",))
     assert [one.name for one in found.weightings] == ["1"]
     assert ON_AVERAGE not in found.not_promised
@@ -359,28 +365,28 @@ def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:
         threshold_rule="marginal",
         confident=True,
         within_clusters="all",
-    ).guarantee()
+    ).make_guarantee()
     assert (found.kind, found.failure_probability, found.confident) == ("heuristic", None, ())
     assert "confidence" not in found.sentence
 
 
 def test_guarantee_lists_stability_as_a_heuristic() -> None:
     stable = PaperStability.from_constant(0.1)
-    found = make_artifact(stability=stable).guarantee()
+    found = make_artifact(stability=stable).make_guarantee()
     assert found.heuristics == (stable.statement("0.2", found.calibration_size),)
     assert found.heuristics[0].startswith("CFC-PAC, a heuristic")
     assert found.failure_probability is None
-    assert make_artifact().guarantee().heuristics == ()
+    assert make_artifact().make_guarantee().heuristics == ()
 
 
 def test_guarantee_with_penalised_all_is_heuristic() -> None:
-    found = make_artifact("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).guarantee()
+    found = make_artifact("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).make_guarantee()
     assert (found.kind, found.weightings) == ("heuristic", ())
     assert found.sentence.startswith("No guarantee: ")
-    slopes = make_artifact("mean_score", ridge=0.1, fit_fraction=0.2).guarantee()
+    slopes = make_artifact("mean_score", ridge=0.1, fit_fraction=0.2).make_guarantee()
     assert (slopes.kind, [one.name for one in slopes.weightings]) == ("marginal", ["1"])
     assert set(slopes.estimated_slack) > {"1"}
-    assert make_artifact("mean_score").guarantee().estimated_slack == {}
+    assert make_artifact("mean_score").make_guarantee().estimated_slack == {}
 
 
 COVERED = CertifiedShare(
@@ -420,7 +426,7 @@ def make_wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRat
 
 
 def test_coverage_certificate_sentence() -> None:
-    sentence = CERTIFICATE.sentence()
+    sentence = CERTIFICATE.sentence
     assert "on 200 held-out prompts, with confidence 95 %" in sentence
     assert "flagged with probability at least 91.2 %" in sentence  # rounded down
     assert "holds a correct answer with probability at least 85.0 %" in sentence
@@ -429,8 +435,7 @@ def test_coverage_certificate_sentence() -> None:
 def test_coverage_certificate_rounds_the_mean_set_size_up() -> None:
     # The bound is an upper one: 1.8712 candidates are at most 1.88, not at most 1.87.
     assert (
-        "at most 1.88 candidates"
-        in CERTIFICATE.model_copy(update={"mean_set_size_at_most": 1.8712}).sentence()
+        "at most 1.88 candidates" in CERTIFICATE.model_copy(update={"mean_set_size_at_most": 1.8712}).sentence
     )
 
 
@@ -445,7 +450,7 @@ def test_wrong_rate_certificate_sentence() -> None:
     capitals = EVERYONE.model_copy(update={"name": "g", "words": "prompts about capitals"})
     rivers = EVERYONE.model_copy(update={"name": "h", "words": "prompts about rivers", "certified": False})
     policy = AnswerPolicy(max_answers=1, min_agreement=3)
-    sentence = make_wrong_rate(policy, capitals, rivers).sentence()
+    sentence = make_wrong_rate(policy, capitals, rivers).sentence
     assert "at most 5 % get a wrong best answer" in sentence
     assert "prompts about capitals" in sentence
     certified, _, missing = sentence.partition("The rate is not certified in: ")
@@ -459,7 +464,7 @@ def test_wrong_rate_certificate_sentence() -> None:
 
 
 def test_restrict_to_policy_states_what_is_excluded() -> None:
-    plain = make_artifact().guarantee()
+    plain = make_artifact().make_guarantee()
     policy = AnswerPolicy(max_answers=1)
     certificate = make_wrong_rate(policy)
     uncertified, certified = restrict_to_policy(plain, policy), restrict_to_policy(plain, policy, certificate)
@@ -477,19 +482,23 @@ def test_certified_guarantee_assumes_independent_prompts() -> None:
     # Exchangeability is enough on average; exact binomial bounds need more.
     artifact = calibrate(make_records(300), alpha="0.2", features="group(topic)")
     certified = certify(artifact, [one.model_copy(update={"id": f"x{one.id}"}) for one in make_records(100)])
-    assert certified.guarantee().certificate is not None
-    assert any("independent and identically distributed" in one for one in certified.guarantee().assumptions)
+    assert certified.make_guarantee().certificate is not None
+    assert any(
+        "independent and identically distributed" in one for one in certified.make_guarantee().assumptions
+    )
     assert not any(
-        "independent and identically distributed" in one for one in artifact.guarantee().assumptions
+        "independent and identically distributed" in one for one in artifact.make_guarantee().assumptions
     )
     bot = calibrate(make_records(400), features="group(topic)", max_wrong_rate="0.4")
-    assert any("independent and identically distributed" in one for one in bot.bot_guarantee().assumptions)
+    assert any(
+        "independent and identically distributed" in one for one in bot.make_bot_guarantee().assumptions
+    )
 
 
 def test_certificates_are_frozen_plain_data() -> None:
     found = (
         make_artifact()
-        .guarantee()
+        .make_guarantee()
         .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": make_wrong_rate(AnswerPolicy())})
     )
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
@@ -502,5 +511,5 @@ def test_certificates_are_frozen_plain_data() -> None:
 
 def test_guarantee_assumes_the_same_metadata_function() -> None:
     words = "The metadata of a prompt come from the same function as in calibration"
-    assert any(words in one for one in make_artifact("group(topic)").guarantee().assumptions)
-    assert not any(words in one for one in make_artifact("1").guarantee().assumptions)
+    assert any(words in one for one in make_artifact("group(topic)").make_guarantee().assumptions)
+    assert not any(words in one for one in make_artifact("1").make_guarantee().assumptions)

@@ -69,7 +69,7 @@ def test_calibration_states_the_kinds_of_its_prompts() -> None:
         "text",
     ]
     # Arrays hold no prompts.
-    arrays = LabelledBatch.of(
+    arrays = LabelledBatch.from_arrays(
         [str(row) for row in range(40)],
         np.linspace(0.1, 0.9, 40)[:, None],
         np.ones((40, 1), dtype=np.bool_),

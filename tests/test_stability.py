@@ -18,7 +18,7 @@ from scipy import stats
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.stability import DELTA, LARGEST_NUMBER, PaperStability
-from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
+from langchain_cfc.thresholds import ConditionalThreshold, compute_conformal_rank, compute_tau
 from tests.lengths import repetitions
 
 PAPER = PaperStability.from_constant()
@@ -380,7 +380,7 @@ def success_scores(rng: np.random.Generator, t: FloatArray) -> FloatArray:
 def mean_coverage(alpha: str, repetitions: int) -> float:
     """True coverage of thresholds by decile, averaged over calibration sets of 1000 prompts in each."""
     rng = np.random.default_rng(22)
-    rank = conformal_rank(MEMBERS, compute_tau(alpha))
+    rank = compute_conformal_rank(MEMBERS, compute_tau(alpha))
     deciles = np.arange(GROUPS)[:, np.newaxis] / GROUPS
     everyone = deciles + (np.arange(200) + 0.5) / (200 * GROUPS)
     means = []
@@ -397,7 +397,7 @@ def expected_coverage(alpha: str) -> tuple[float, float]:
     In each decile success scores are continuous below 1, so coverage is Beta(k, n + 1 - k), k the rank and
     n = 1000, but for the share a of prompts with a correct candidate, which no threshold exceeds.
     """
-    rank = conformal_rank(MEMBERS, compute_tau(alpha))
+    rank = compute_conformal_rank(MEMBERS, compute_tau(alpha))
     law, longer = (stats.beta(rank + more, MEMBERS + 1 - rank) for more in (0, 1))
     t = (np.arange(GROUPS)[:, np.newaxis] + (np.arange(200) + 0.5) / 200) / GROUPS
     attainable = coverage(t, np.ones_like(t)).mean(axis=1)

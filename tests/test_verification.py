@@ -80,7 +80,7 @@ def test_verify_confirms_a_ridge_and_contradicts_another_one(penalised: Any) -> 
     )
     [level] = verify(artifact, prompts=4)
     assert level.agrees
-    _ = artifact.rule()  # made with the true penalty
+    _ = artifact.get_rule()  # made with the true penalty
     name = artifact.levels[0].rule["penalty"]
     artifact.arrays[name] = PackedArray.pack(2.0 * artifact.arrays[name].unpack())
     [other] = verify(artifact, prompts=4)
@@ -106,7 +106,7 @@ def test_verify_confirms_infinite_thresholds() -> None:
 def test_verify_contradicts_thresholds_of_other_data() -> None:
     """The negative control: the artifact's rule was fitted on other scores than those it shows."""
     artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score")
-    _ = artifact.rule()  # made from the true scores
+    _ = artifact.get_rule()  # made from the true scores
     name = artifact.levels[0].rule["success_scores"]
     scores = artifact.arrays[name].unpack()
     artifact.arrays[name] = PackedArray.pack(np.where(scores < 1.0, 0.9 * scores, scores))
@@ -136,9 +136,9 @@ def test_verify_reports_progress_for_every_prompt() -> None:
 
 def test_artifact_rule_requires_one_of_several_levels() -> None:
     artifact: CalibrationArtifact = calibrate(make_recorded(100), alpha=["0.4", "0.5"], features="1")
-    assert artifact.rule("0.5").alpha == "0.5"
+    assert artifact.get_rule("0.5").alpha == "0.5"
     with pytest.raises(InputError, match="several levels"):
-        artifact.rule()
+        artifact.get_rule()
 
 
 def test_verify_raises_threshold_error_if_the_solver_fails(monkeypatch: pytest.MonkeyPatch) -> None:

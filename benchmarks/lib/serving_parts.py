@@ -219,7 +219,7 @@ class ArithmeticCase:
     def __init__(self, records: list[PromptRecord], features: str, count: int) -> None:
         self._features, self._artifact = features, calibrate_artifact(records, features)
         split = self._artifact.calibration.split
-        held_out = [one for one in records if split.part(one.id, one.cluster) == "test"]
+        held_out = [one for one in records if split.find_part(one.id, one.cluster) == "test"]
         self._records = held_out[: WARM_PROMPTS + count]
         self._metadata = {str(one.input): dict(one.metadata) for one in records}
 
@@ -245,7 +245,7 @@ class ArithmeticCase:
 
         def make_call(record: PromptRecord) -> Callable[[], object]:
             scores, metadata = [one.score for one in record.candidates], dict(record.metadata)
-            return lambda: decide(artifact, CandidateBatch.of([scores], [texts], [metadata]), ALPHA)
+            return lambda: decide(artifact, CandidateBatch.from_arrays([scores], [texts], [metadata]), ALPHA)
 
         calls = [make_call(record) for record in self._records]
         with pause_garbage_collection():
@@ -297,7 +297,7 @@ def _reload_artifact(artifact: CalibrationArtifact) -> CalibrationArtifact:
 
 def measure_claims(rounds: int) -> list[LongAnswer]:
     """Measure what the claims of a long answer add to drawing and scoring it."""
-    records = list(read_records(LONG_ANSWERS).claims())
+    records = list(read_records(LONG_ANSWERS).read_claims())
     artifact = calibrate(records, unit="claims", at_most=1, alpha=ALPHA, features=FEATURES)
     return [_measure_long_answer(_reload_artifact(artifact), size, rounds) for size in SENTENCE_COUNTS]
 

@@ -286,7 +286,7 @@ def measure_ours(
             sort.append(time_call(lambda: np.sort(problem.scores)))
             if sum(calibrate) > limit / 6:
                 break
-        state = rule.state_data()
+        state = rule.get_state_data()
         restore, first, alone = _time_first_answers(rule, state, problem.prompts[:queries], limit / 6)
         cold = _time_cold_answers(rule.restore(state), problem.mean, problem.prompts[: len(alone)])
         warm_rule = rule.restore(state)

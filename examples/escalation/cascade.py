@@ -17,7 +17,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 
 ALPHA_CHEAP, ALPHA_STRONG = "0.2", "0.25"
 BY_DIFFICULTY = "hat(mean_score, 5)"
@@ -40,7 +40,7 @@ class Split:
     @classmethod
     def of(cls, tier: Tier, seed: int) -> Split:
         """35 %, 35 % and 30 % of the questions, by the hash of their ids: the same for both models."""
-        rows = split_plan(seed, fit=0.0, test=0.3, certification=0.5).rows(tier.table)
+        rows = make_split_plan(seed, fit=0.0, test=0.3, certification=0.5).list_rows(tier.table)
         return cls(rows["calibration"], rows["certification"], rows["test"])
 
 

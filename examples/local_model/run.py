@@ -136,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         records = collect_records(chain, questions()[: options.questions], options.n, options.folder)
         made = calibrate_records(records, artifact)
         split = made.calibration.split
-        held_out = [one for one in questions()[: options.questions] if split.part(one.id, None) == "test"]
+        held_out = [
+            one for one in questions()[: options.questions] if split.find_part(one.id, None) == "test"
+        ]
         ask(chain, made, held_out[:5])
     print(f"\nrecords: {records}\nartifact: {artifact}")
 

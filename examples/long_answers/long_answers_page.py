@@ -40,7 +40,7 @@ def make_chain(at_most: int) -> tuple[CFCRunnable, MethodReport, dict[str, str]]
     # Results hold dropped claims; the page sends them to the browser only after a click.
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(records))
     split = artifact.calibration.split
-    held_out = [one for one in records.claims() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in records.read_claims() if split.find_part(one.id, one.cluster) == "test"]
     questions = {one.id.replace("-", " "): str(one.input) for one in held_out}
     return chain, evaluate(artifact, records).methods["conditional"], questions
 

@@ -161,7 +161,7 @@ def _split_questions(
     held_out: dict[str, str] = {}
     seen: dict[str, str] = {}
     for record in records:
-        tested = artifact.calibration.split.part(record.id, record.cluster) == "test"
+        tested = artifact.calibration.split.find_part(record.id, record.cluster) == "test"
         (held_out if tested else seen)[same_question(str(record.input))] = str(record.input)
     return held_out, seen
 

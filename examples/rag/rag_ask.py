@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     artifact = CalibrationArtifact.load(options.artifact)
     split = artifact.calibration.split
-    held_out = [str(one.input) for one in examples() if split.part(one.id, None) == "test"]
+    held_out = [str(one.input) for one in examples() if split.find_part(one.id, None) == "test"]
     one_each = {find_topic(question)["topic"]: question for question in held_out}
     chain = bot(artifact)
     asked: Iterable[str] = options.questions or one_each.values()
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(format_answer(question, chain.invoke(question)))
         except CFCError as error:
             print(f"Refused: {shorten(str(error), 150)}")
-    print(f"\n{artifact.guarantee().sentence}")
+    print(f"\n{artifact.make_guarantee().sentence}")
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def compare_thresholds(records: Iterable[PromptRecord], splits: int = 100) -> Co
 def measure_auroc(records: Iterable[PromptRecord], artifact: CalibrationArtifact) -> dict[str, float]:
     """Measure how well verifiers tell correct from wrong on the held-out questions: AUROC."""
     split = artifact.calibration.split
-    rows = [one.candidates for one in records if split.part(one.id, one.cluster) == "test"]
+    rows = [one.candidates for one in records if split.find_part(one.id, one.cluster) == "test"]
     correct = np.array([[one.correct for one in row] for row in rows])
     outputs = np.array([[[(one.scores or {})[name] for name in VERIFIERS] for one in row] for row in rows])
     scores = {name: outputs[:, :, place] for place, name in enumerate(VERIFIERS)}

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         records = collect_records(config, everything, options.folder)
         artifact = calibrate_records(records, options.folder / "artifact.json")
         split = artifact.calibration.split
-        held_out = [one for one in everything if split.part(one.id, None) == "test"]
+        held_out = [one for one in everything if split.find_part(one.id, None) == "test"]
         ask(make_chain(config.create_components(), artifact), held_out[:6])
     print(f"\nrecords: {records}, {records.stat().st_size // 1024} kB without images")
 

@@ -25,7 +25,12 @@ from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore,
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
-from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, confident_rank, conformal_rank
+from langchain_cfc.thresholds import (
+    ConditionalThreshold,
+    compute_confident_rank,
+    compute_conformal_rank,
+    compute_tau,
+)
 
 # Relative difference allowed between results of SciPy and NumPy, and between sums taken in another order.
 TOLERANCE = 1e-6
@@ -123,7 +128,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
         if artifact.policy.certificate.policy.min_agreement > artifact.n:
             yield f"min_agreement exceeds the number of candidates, {artifact.n}"
     yield from _check_people(artifact)
-    names = {one.name for one in artifact.feature_map.guaranteed_weights()}
+    names = {one.name for one in artifact.feature_map.list_guaranteed_weights()}
     if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
         yield "confidence is claimed for a weighting that the feature map does not have"
 
@@ -188,7 +193,7 @@ def _check_header(artifact: ArtifactContent) -> Iterator[str]:
 def _check_attainable(artifact: ArtifactContent) -> Iterator[str]:
     """Check the size and the attainable coverage of all prompts and of every weighting."""
     facts = artifact.calibration
-    weights = artifact.feature_map.guaranteed_weights()
+    weights = artifact.feature_map.list_guaranteed_weights()
     if [(one.name, one.words) for one in weights] != [(one.name, one.words) for one in facts.groups]:
         yield "groups do not match the weightings of the feature map"
         return
@@ -313,7 +318,7 @@ def _check_quantile(artifact: ArtifactContent, level: LevelState) -> Iterator[st
     if not _is_close(float(weights.sum()), facts.size):
         return  # these weights do not count merged prompts
     ordered = np.repeat(scores, np.rint(weights).astype(np.int64))
-    rank = conformal_rank(len(ordered), compute_tau(level.alpha))
+    rank = compute_conformal_rank(len(ordered), compute_tau(level.alpha))
     expected = [float(np.sort(ordered)[rank - 1])] if rank <= len(ordered) else [artifact.cap]
     stated = artifact.unpack_state(level.marginal)["quantile"].tolist() or [artifact.cap]
     if min(stated[0], artifact.cap) != expected[0]:
@@ -367,14 +372,17 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
     share = Fraction(confidence.delta) / among
     relaxed = min(share * Fraction(1.0 + TOLERANCE), (1 + share) / 2)
     marginal_quantiles = [
-        (conformal_rank(facts.size, compute_tau(one.alpha)), _read_quantiles(artifact, one.marginal)[0])
+        (
+            compute_conformal_rank(facts.size, compute_tau(one.alpha)),
+            _read_quantiles(artifact, one.marginal)[0],
+        )
         for one in artifact.levels
     ]
     for level in artifact.levels:
         served, tau = _read_quantiles(artifact, level.rule), compute_tau(level.alpha)
         for column, group in _list_groups(artifact) if grouped else [(0, facts.groups[0])]:
             size = min(round(group.size), facts.size)
-            rank = confident_rank(size, tau, relaxed)
+            rank = compute_confident_rank(size, tau, relaxed)
             least = artifact.cap if rank > round(size * group.attainable) else 0.0
             if not grouped:
                 least = max([least, *(score for other, score in marginal_quantiles if other <= rank)])
@@ -385,7 +393,7 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
 
 def _list_groups(artifact: ArtifactContent) -> list[tuple[int, AttainableGroup]]:
     """List the groups that a feature column indicates, each with the index of its column."""
-    weightings = artifact.feature_map.guaranteed_weights()
+    weightings = artifact.feature_map.list_guaranteed_weights()
     return [
         (one.coefficients.index(1.0), group)
         for one, group in zip(weightings, artifact.calibration.groups, strict=False)
@@ -402,7 +410,7 @@ def _read_quantiles(artifact: ArtifactContent, names: Mapping[str, str]) -> list
 def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
     """Check Clopper-Pearson bounds; delta is divided among levels and groups as in `certify`."""
     all_prompts, *groups = one.shares
-    named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
+    named = [(weight.name, weight.words) for weight in artifact.feature_map.list_guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or all_prompts.prompts != one.prompts:
         yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
@@ -474,7 +482,7 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
 def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertificate) -> Iterator[str]:
     """Check the exact binomial tests of one certificate."""
     all_prompts, *groups = certificate.groups
-    named = [(weight.name, weight.words) for weight in artifact.feature_map.guaranteed_weights()]
+    named = [(weight.name, weight.words) for weight in artifact.feature_map.list_guaranteed_weights()]
     stated = [(one.name, one.words) for one in certificate.groups]
     if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
         yield "the policy does not match the weightings of the feature map or the unit of the artifact"

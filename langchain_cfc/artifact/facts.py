@@ -62,7 +62,7 @@ class AttainableGroup(ArtifactData):
     attainable: float
     smallest_alpha: float
 
-    def allows(self, alpha: float | str) -> bool:
+    def is_attainable(self, alpha: float | str) -> bool:
         """Whether an error level is within reach under this weighting, up to round-off."""
         return float(alpha) >= self.smallest_alpha - 1e-12
 
@@ -334,7 +334,7 @@ class ReferenceHistogram(ArtifactData):
             raise ValueError(msg)
         return self
 
-    def bins(self, values: FloatArray) -> IntArray:
+    def find_bins(self, values: FloatArray) -> IntArray:
         """Return the (N,) bin of each value."""
         return np.asarray(np.searchsorted(np.array(self.edges), values, side="right"), dtype=np.int64)
 
@@ -347,7 +347,7 @@ def compute_monitored_values(
     If a draw rule `stops` drawing, the number of draws is included.
     """
     # Features need not depend on the scores, so these two statistics are always monitored.
-    statistics = {name: parse_statistic(name).values(draws) for name in ("mean_score", "min_score")}
+    statistics = {name: parse_statistic(name).compute_values(draws) for name in ("mean_score", "min_score")}
     if stops:
         statistics["draws"] = draws.counts.astype(np.float64)
     return {**statistics, **{name: features[:, column] for column, name in enumerate(feature_map.names)}}
@@ -430,7 +430,7 @@ def make_threshold_rule(
 
 def compute_likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
     """Return (N,) likelihood ratios of serving to calibration; a FeatureError if one is not above 0."""
-    ratios = shift.values(draws)
+    ratios = shift.compute_values(draws)
     bad = np.flatnonzero(~(ratios > 0.0))
     if len(bad):
         msg = (

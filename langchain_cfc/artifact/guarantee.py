@@ -24,7 +24,7 @@ from langchain_cfc.thresholds import compute_tau
 def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
-    """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.guarantee`."""
+    """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
     facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
@@ -38,7 +38,7 @@ def build_guarantee(
     delta = None
     if confidence is not None and kind != "heuristic":
         confident, delta = tuple(confidence.names), float(confidence.delta)
-    named = artifact.feature_map.guaranteed_weights()
+    named = artifact.feature_map.list_guaranteed_weights()
     if artifact.has_used_certification:
         named = tuple(one for one in named if one.name in confident)
         kind = "marginal" if len(named) == 1 else kind

@@ -89,7 +89,7 @@ def select_held_out(
     which = NEW_RECORDS
     if plan.has_overlap(facts.sketch, labelled.names):
         _check_held_out_part(artifact, labelled, part)
-        labelled = labelled.take(plan.rows(labelled)[part])
+        labelled = labelled.take(plan.list_rows(labelled)[part])
         which = HELD_OUT_PART
         if plan.has_overlap(facts.sketch, labelled.names):
             msg = (
@@ -97,7 +97,7 @@ def select_held_out(
                 "changed since calibration"
             )
             raise OverlapError(msg)
-    labelled = plan.draw_fair_sample(labelled.take(plan.one_per_cluster(labelled)))
+    labelled = plan.draw_fair_sample(labelled.take(plan.select_one_per_cluster(labelled)))
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)

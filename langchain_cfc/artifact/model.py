@@ -113,16 +113,16 @@ class CalibrationArtifact(ArtifactContent):
         ]
         return self.model_copy(update={"levels": levels})
 
-    def differing_parts(self, provenance: Provenance | None) -> list[str]:
+    def list_differing_parts(self, provenance: Provenance | None) -> list[str]:
         """Return which of generator, verifier, answer extractor and splitter differ from calibration."""
         if provenance is None or self.provenance is None:
             return []
         parts = ("generator", "verifier", "answer", "splitter")
         return [part for part in parts if getattr(provenance, part) != getattr(self.provenance, part)]
 
-    def uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
+    def draw_uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
         """Return (N,) reproducible random numbers for randomised thresholds; None for other thresholds."""
-        return self.calibration.split.uniforms("randomise", labelled.ids) if self.randomised else None
+        return self.calibration.split.draw_uniforms("randomise", labelled.ids) if self.randomised else None
 
     def check_draws(self, draws: CandidateBatch) -> None:
         """Refuse prompts with a number of candidates other than n, or than the draw rule would have drawn.
@@ -151,7 +151,7 @@ class CalibrationArtifact(ArtifactContent):
             )
             raise InputError(msg)
 
-    def weights(self, draws: CandidateBatch) -> FloatArray | None:
+    def compute_weights(self, draws: CandidateBatch) -> FloatArray | None:
         """Return (N,) likelihood ratios of serving to calibration, in any unit; None without a shift."""
         return None if self.parsed_shift is None else compute_likelihood_ratios(self.parsed_shift, draws)
 
@@ -179,7 +179,7 @@ class CalibrationArtifact(ArtifactContent):
             for level in self.levels
         }
 
-    def level(self, alpha: Level | None = None) -> str:
+    def select_level(self, alpha: Level | None = None) -> str:
         """Return the canonical text of a level that the artifact holds; None selects its only level."""
         if isinstance(alpha, str) and alpha in self.alphas:
             return alpha
@@ -198,9 +198,9 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
         return text
 
-    def rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
+    def get_rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
         """Return the fitted threshold rule of one level alone; `solve` takes the maximum over levels."""
-        return self._rules[self.level(alpha)]
+        return self._rules[self.select_level(alpha)]
 
     def solve(
         self,
@@ -220,7 +220,7 @@ class CalibrationArtifact(ArtifactContent):
         Args:
             features: (m, d) features from `feature_map`.
             alpha: Error level; may be omitted if there is only one.
-            weights: (m,) likelihood ratios from `weights`, if the artifact has a shift.
+            weights: (m,) likelihood ratios from `compute_weights`, if the artifact has a shift.
             uniforms: (m,) independent uniform random numbers in (0, 1), if thresholds are randomised.
             marginal: Whether to use the marginal rule instead of the artifact's own, for comparison.
 
@@ -231,7 +231,7 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact does not hold the level, the features do not fit, or weights or
                 uniforms are missing or not expected.
         """
-        text = self.level(alpha)
+        text = self.select_level(alpha)
         for name, given, wanted in (
             ("weights", weights, self.shift is not None),
             ("uniforms", uniforms, self.randomised),
@@ -277,7 +277,7 @@ class CalibrationArtifact(ArtifactContent):
         Raises:
             InputError: If the artifact does not hold the level.
         """
-        text, adaptive = self.level(alpha), self.feature_map.adaptive_alpha
+        text, adaptive = self.select_level(alpha), self.feature_map.adaptive_alpha
         if adaptive is None:
             return np.full(len(features), float(text))
         return adaptive.read_alphas(features, text)
@@ -303,7 +303,7 @@ class CalibrationArtifact(ArtifactContent):
             values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside
         return Thresholds(values, errors, outside)
 
-    def guarantee(
+    def make_guarantee(
         self,
         alpha: Level | None = None,
         binding: Binding | None = None,
@@ -326,9 +326,9 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact does not hold the level, or never states `stated_alpha` at it.
         """
         stated = None if stated_alpha is None else format_alpha(stated_alpha)
-        return build_guarantee(self, self.level(alpha), binding, stated)
+        return build_guarantee(self, self.select_level(alpha), binding, stated)
 
-    def bot_guarantee(
+    def make_bot_guarantee(
         self,
         binding: Binding | None = None,
         *,
@@ -338,8 +338,8 @@ class CalibrationArtifact(ArtifactContent):
         """Return the guarantee of bot mode, about its answers and the sets that they come from.
 
         Args:
-            binding: As in `guarantee`.
-            stated_alpha: As in `guarantee`.
+            binding: As in `make_guarantee`.
+            stated_alpha: As in `make_guarantee`.
             max_wrong_rate: The certified rate; may be omitted if there is only one.
 
         Returns:
@@ -350,7 +350,7 @@ class CalibrationArtifact(ArtifactContent):
                 is given.
         """
         certificate = self.certified_policy.find_certificate(max_wrong_rate)
-        about_sets = self.guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
+        about_sets = self.make_guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
         guarantee = restrict_to_policy(about_sets, certificate.policy, certificate)
         return add_people(
             guarantee,

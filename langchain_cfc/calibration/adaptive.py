@@ -80,7 +80,7 @@ def fit_adaptive_alpha(
         MissingExtraError: If SciPy is not installed.
     """
     require_fit_split(fit_split, "adaptive levels are fitted on")
-    success_scores = set_rule.success_scores(fit_split, float(config.cap))
+    success_scores = set_rule.compute_success_scores(fit_split, float(config.cap))
     with name_records_in_errors(fit_split.ids):
         prompts = FitPrompts(
             features=feature_map.transform(fit_split.draws),
@@ -100,7 +100,7 @@ def _compute_reach_thresholds(fit_split: LabelledBatch, set_rule: SetRule, cap: 
     """Return (M,) thresholds below which a prompt is answered; for claims, below which one can be kept."""
     if set_rule.unit == "answers":
         return np.full(len(fit_split), cap)
-    confidences = np.where(fit_split.draws.is_drawn, set_rule.levels(fit_split.draws), 0.0)
+    confidences = np.where(fit_split.draws.is_drawn, set_rule.compute_levels(fit_split.draws), 0.0)
     return np.asarray(confidences.max(axis=1), dtype=np.float64)
 
 

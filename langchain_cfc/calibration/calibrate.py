@@ -139,12 +139,12 @@ def _calibrate(
             labelled=labelled,
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
-            success_scores=rule.success_scores(labelled, config.cap),
+            success_scores=rule.compute_success_scores(labelled, config.cap),
             ratios=None if shift is None else compute_likelihood_ratios(shift, labelled.draws),
             units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
             cap=float(config.cap),
         )
-    check_orientation(prompts.one_per_cluster(labelled), prompts.combination)
+    check_orientation(prompts.select_one_per_cluster(labelled), prompts.combination)
     alphas = _select_alphas(config, data)
     adaptive = feature_map.adaptive_alpha
     check_attainable(
@@ -160,7 +160,7 @@ def _calibrate(
         allow_unattainable=config.allow_unattainable,
         unit=config.unit,
     )
-    steps = {alpha: config.level_steps(alpha) for alpha in alphas}
+    steps = {alpha: config.list_level_steps(alpha) for alpha in alphas}
     fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
     levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.flag_fair_sample(labelled))
     fair = plan.draw_fair_sample(everyone)
@@ -205,7 +205,7 @@ def _calibrate(
         fits = config.combine is not None or config.wrong_rate_groups
         return certify_mean_score(
             artifact,
-            prompts.one_per_cluster(fair if fits else prompts.get_fit_and_calibration_prompts()),
+            prompts.select_one_per_cluster(fair if fits else prompts.get_fit_and_calibration_prompts()),
             max_wrong_rates=config.wrong_rates,
             delta=config.failure_probability,
             by_group=config.wrong_rate_groups,

@@ -14,7 +14,7 @@ from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWa
 from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import Combination, compute_auroc
-from langchain_cfc.thresholds import Level, compute_tau, conformal_rank
+from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
 
 
 def compute_attainable_groups(
@@ -30,7 +30,7 @@ def compute_attainable_groups(
     """
     groups = []
     for weight in weightings:
-        values = weight.values(features) * (1.0 if weights is None else weights)
+        values = weight.compute_values(features) * (1.0 if weights is None else weights)
         size, reached = float(values.sum()), float(values[reachable].sum())
         groups.append(
             AttainableGroup(
@@ -73,7 +73,9 @@ def compute_smallest_size(alpha: Level, attainable: float | Fraction) -> int | N
     last = math.ceil((tau + 2) / (share - tau))
     first = max(1, math.floor(tau / (share - tau)) - 1)
     return next(
-        size for size in range(first, last + 1) if conformal_rank(size, tau) <= math.floor(share * size)
+        size
+        for size in range(first, last + 1)
+        if compute_conformal_rank(size, tau) <= math.floor(share * size)
     )
 
 
@@ -154,7 +156,7 @@ def check_attainable(
                 "allow_unattainable=True (on the command line --allow-unattainable) to drop all claims"
             )
         raise UnattainableTargetError(msg)
-    hopeless = [group for group in groups[1:] if promised and not group.allows(strictest)]
+    hopeless = [group for group in groups[1:] if promised and not group.is_attainable(strictest)]
     if hopeless:
         worst = sorted(hopeless, key=lambda group: -group.smallest_alpha)[:MAX_LISTED_GROUPS]
         listed = "; ".join(

@@ -19,7 +19,7 @@ from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records.splits import SplitPlan, split_plan
+from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import (
     WINDOW,
@@ -386,7 +386,7 @@ class CalibrationConfig:
             levels=levels,
         )
 
-    def level_steps(self, alpha: str) -> list[str]:
+    def list_level_steps(self, alpha: str) -> list[str]:
         """Return the levels to test in place of `alpha`, ascending; the last of them is `alpha` itself."""
         steps = [
             (Decimal(alpha) * step / TESTED_STEPS).quantize(LEVEL_UNIT, rounding=ROUND_FLOOR)
@@ -413,17 +413,17 @@ class CalibrationConfig:
             fit_fraction = DEFAULT_FIT_FRACTION if learns else 0.0
         if certification_fraction is None:
             certification_fraction = DEFAULT_CERTIFICATION_FRACTION if self.needs_certification else 0.0
-        return split_plan(
+        return make_split_plan(
             self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification_fraction
         )
 
-    def options(self) -> dict[str, Any]:
+    def to_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `calibrate`."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def only_in_python(self) -> tuple[str, ...]:
-        """Options that the command line cannot express, in words; empty if `command` expresses everything."""
+        """Options that `format_command` cannot express, in words; empty if it expresses everything."""
         stability = self.stability
         problems = {
             "the feature map was already fitted, but the command fits its text": not isinstance(
@@ -434,7 +434,7 @@ class CalibrationConfig:
         }
         return tuple(words for words, found in problems.items() if found)
 
-    def command(self, records: Sequence[str], out: str | None = None) -> str:
+    def format_command(self, records: Sequence[str], out: str | None = None) -> str:
         """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
         if out is not None:

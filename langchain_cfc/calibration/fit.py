@@ -100,7 +100,7 @@ class CalibrationData:
     @property
     def weightings(self) -> tuple[GuaranteedWeight, ...]:
         """The named weightings in the span of the feature map, the constant first."""
-        return self.feature_map.guaranteed_weights()
+        return self.feature_map.list_guaranteed_weights()
 
     @cached_property
     def groups(self) -> list[AttainableGroup]:
@@ -213,14 +213,14 @@ def _widen_window(
         wider = WINDOW_GROWTH * fitted.window
         window = wider if wider < len(data.features) else None
         fitted = _fit_rule(replace(fitted, window=window), data, stated)
-    kept = len(fitted.state_data()["success_scores"])
+    kept = len(fitted.get_state_data()["success_scores"])
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
 def _get_state(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, FloatArray]:
     """Return the state of a rule; for None, the state of a rule that flags every prompt."""
     if fitted is not None:
-        return fitted.state_data()
+        return fitted.get_state_data()
     return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
 
 
@@ -233,9 +233,9 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
     if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
         return {}
     slack = {
-        one.name: fitted.ridge_slack(np.array(one.coefficients), data.features, data.weights)
+        one.name: fitted.compute_ridge_slack(np.array(one.coefficients), data.features, data.weights)
         for one in data.weightings
-        if fitted.penalised == "all" or data.units_of is None or one.values(data.units_of).any()
+        if fitted.penalised == "all" or data.units_of is None or one.compute_values(data.units_of).any()
     }
     # If the penalty leaves the constant out, its slack is only round-off.
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
@@ -364,7 +364,7 @@ class CalibrationPrompts:
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         fair = self.plan.flag_fair_sample(self.labelled)
-        parts = self.plan.rows(self.labelled)
+        parts = self.plan.list_rows(self.labelled)
         used = {name: rows if self._keeps_weights(name) else rows[fair[rows]] for name, rows in parts.items()}
         return {name: rows[np.argsort(place[rows])] for name, rows in used.items()}
 
@@ -388,7 +388,7 @@ class CalibrationPrompts:
                 "test_fraction, or add more records"
             )
             raise CalibrationError(msg)
-        return self.one_per_cluster(part) if within_clusters == "one" else part
+        return self.select_one_per_cluster(part) if within_clusters == "one" else part
 
     def count_candidates(self, provenance: Provenance | None) -> int:
         """Return the number of candidates, or of answers with claims, drawn for each prompt."""
@@ -407,11 +407,11 @@ class CalibrationPrompts:
         if len(part) == 0:
             msg = "the split for certificates is empty: raise certification_fraction, or add more records"
             raise CalibrationError(msg)
-        return self.one_per_cluster(part)
+        return self.select_one_per_cluster(part)
 
-    def one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
+    def select_one_per_cluster(self, prompts: LabelledBatch) -> LabelledBatch:
         """Return one hash-chosen prompt of each cluster."""
-        rows = self.plan.one_per_cluster(prompts)
+        rows = self.plan.select_one_per_cluster(prompts)
         return prompts if len(rows) == len(prompts) else prompts.take(rows)
 
     def make_facts(

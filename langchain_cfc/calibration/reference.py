@@ -31,10 +31,10 @@ def make_reference_histograms(
     """
     if artifact.shift is not None:
         return []
-    fit, test = (prompts.one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
+    fit, test = (prompts.select_one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
     fit_values, fit_within = _measure_prompts(artifact, fit)
     # Prompts of one cluster are alike, so they are not exchangeable with new prompts.
-    values_by_name, within = _measure_prompts(artifact, prompts.one_per_cluster(calibration))
+    values_by_name, within = _measure_prompts(artifact, prompts.select_one_per_cluster(calibration))
     histograms = []
     for name, values in values_by_name.items():
         edges = _choose_edges(fit_values[name])
@@ -59,12 +59,15 @@ def _measure_prompts(
     """Return monitored values by name, and by weighting which prompts count (weight = probability)."""
     with name_records_in_errors(prompts.ids):
         features = artifact.feature_map.transform(prompts.draws, allow_unknown=True)
-    uniforms = artifact.calibration.split.uniforms("watch", prompts.ids)
+    uniforms = artifact.calibration.split.draw_uniforms("watch", prompts.ids)
     return (
         compute_monitored_values(
             artifact.feature_map, features, prompts.draws, stops=artifact.draws is not None
         ),
-        {one.name: uniforms < one.values(features) for one in artifact.feature_map.guaranteed_weights()},
+        {
+            one.name: uniforms < one.compute_values(features)
+            for one in artifact.feature_map.list_guaranteed_weights()
+        },
     )
 
 
@@ -76,11 +79,11 @@ def _make_decision_histograms(
     within: Mapping[str, BoolArray],
 ) -> list[ReferenceHistogram]:
     """Count the decisions and thresholds of a level."""
-    decisions = decide(artifact, test.draws, alpha, uniforms=artifact.uniforms(test))
+    decisions = decide(artifact, test.draws, alpha, uniforms=artifact.draw_uniforms(test))
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.accepted.any(axis=1))
     histograms = [_make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)]
     if len(fit):
-        thresholds = decide(artifact, fit.draws, alpha, uniforms=artifact.uniforms(fit)).thresholds
+        thresholds = decide(artifact, fit.draws, alpha, uniforms=artifact.draw_uniforms(fit)).thresholds
         edges = _choose_edges(thresholds[np.isfinite(thresholds)])
         if len(edges):
             histograms.append(_make_histogram("threshold", edges, decisions.thresholds, within, alpha))
@@ -109,7 +112,7 @@ def _make_histogram(
 ) -> ReferenceHistogram:
     """Count one quantity under every weighting."""
     histogram = ReferenceHistogram(name=name, edges=edges.tolist(), counts={}, alpha=alpha)
-    bins = histogram.bins(values)
+    bins = histogram.find_bins(values)
     counts = {
         group: np.bincount(bins[members], minlength=len(edges) + 1).tolist()
         for group, members in within.items()

@@ -65,7 +65,7 @@ def rehearse_calibration(
     if config.certifies_mean_score:
         fits = config.combine is not None or config.wrong_rate_groups
         certifying = calibration if fits else rehearsed.get_fit_and_calibration_prompts()
-        _check_wrong_rate(config, len(rehearsed.one_per_cluster(certifying)))
+        _check_wrong_rate(config, len(rehearsed.select_one_per_cluster(certifying)))
 
 
 def _make_placeholder_candidates(
@@ -78,9 +78,11 @@ def _make_placeholder_candidates(
     scores, labels = [[0.0] * n for _ in ids], [[True] * n for _ in ids]
     raw = dict.fromkeys(outputs, scores)
     if provenance.unit == "claims":
-        return LabelledBatch.of_claims(ids, scores, labels, clusters=clusters, metadata=metadata, raw=raw)
+        return LabelledBatch.from_claims(ids, scores, labels, clusters=clusters, metadata=metadata, raw=raw)
     answers = [[""] * n for _ in ids]
-    return LabelledBatch.of(ids, scores, labels, answers, clusters=clusters, metadata=metadata, raw=raw)
+    return LabelledBatch.from_arrays(
+        ids, scores, labels, answers, clusters=clusters, metadata=metadata, raw=raw
+    )
 
 
 def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
@@ -114,7 +116,7 @@ def _check_features(
     with name_records_in_errors(labelled.ids):
         for statistic in (*statistics, *([] if shift is None else [shift])):
             if statistic.key is None or metadata_known:
-                statistic.values(labelled.draws)
+                statistic.compute_values(labelled.draws)
     if not metadata_known:
         return
     # Terms of scores or answers cannot be fitted to made-up candidates.

@@ -50,11 +50,11 @@ def sample_groups(
     of its id. These are independent prompts from the distribution reweighted by f, so exact binomial bounds
     hold for soft weightings as they do for groups (rejection sampling, von Neumann 1951).
     """
-    everyone, *others = artifact.feature_map.guaranteed_weights()
+    everyone, *others = artifact.feature_map.list_guaranteed_weights()
     groups = [PromptGroup(everyone.name, everyone.words, np.ones(len(labelled), dtype=np.bool_))]
     for one in others:
-        uniforms = artifact.calibration.split.uniforms(f"claim {one.name}", labelled.ids)
-        members = np.asarray(uniforms < one.values(features), dtype=np.bool_)
+        uniforms = artifact.calibration.split.draw_uniforms(f"claim {one.name}", labelled.ids)
+        members = np.asarray(uniforms < one.compute_values(features), dtype=np.bool_)
         groups.append(PromptGroup(one.name, one.words, members))
     return groups
 
@@ -107,7 +107,7 @@ def compute_outcomes(
 ) -> Outcomes:
     """Decide on labelled prompts with the function used in serving, and compare with the labels."""
     with name_records_in_errors(labelled.ids):
-        uniforms = artifact.uniforms(labelled)
+        uniforms = artifact.draw_uniforms(labelled)
         decisions = decide(
             artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
         )
@@ -115,7 +115,7 @@ def compute_outcomes(
     shown = decisions.best
     if artifact.unit == "claims":
         shown = _draw_claims(
-            decisions.accepted, artifact.calibration.split.uniforms("shown claim", labelled.ids)
+            decisions.accepted, artifact.calibration.split.draw_uniforms("shown claim", labelled.ids)
         )
     correct = np.take_along_axis(labelled.correct, shown[:, np.newaxis], axis=1)[:, 0]
     return Outcomes(
@@ -191,7 +191,7 @@ def certify(
         MissingExtraError: If SciPy is not installed.
     """
     text = format_delta(delta)
-    levels = artifact.alphas if alpha is None else (artifact.level(alpha),)
+    levels = artifact.alphas if alpha is None else (artifact.select_level(alpha),)
     known = [one.alpha for one in artifact.certificates if one.alpha in levels]
     if known:
         msg = (
@@ -219,7 +219,7 @@ def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -
             "are the ones that the artifact was calibrated for: give records with a header, or provenance="
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=4)
-    different = artifact.differing_parts(provenance)
+    different = artifact.list_differing_parts(provenance)
     if different:
         msg = (
             f"these records come from another {' and '.join(different)} than the calibration records, so "

@@ -187,8 +187,8 @@ class _Ranking:
     def rank(cls, artifact: CalibrationArtifact, labelled: LabelledBatch, seen: Outcomes) -> _Ranking:
         """Rank the prompts; ties are broken by hash."""
         answered = np.flatnonzero(seen.decisions.answered)
-        scores = MEAN_SCORE.values(labelled.draws)[answered]
-        tickets = artifact.calibration.split.uniforms("tie", [labelled.ids[row] for row in answered])
+        scores = MEAN_SCORE.compute_values(labelled.draws)[answered]
+        tickets = artifact.calibration.split.draw_uniforms("tie", [labelled.ids[row] for row in answered])
         order = np.lexsort((tickets, scores))
         return cls._from_rows(answered[order], scores[order], seen.wrong)
 

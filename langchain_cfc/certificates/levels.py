@@ -42,7 +42,7 @@ def select_tested_levels(
     ]
     confidence = Confidence(
         delta=delta,
-        names=[artifact.feature_map.guaranteed_weights()[0].name],
+        names=[artifact.feature_map.list_guaranteed_weights()[0].name],
         prompts=len(certification),
         records_digest=compute_records_digest(certification),
         missed={level.alpha: missed for level, missed in selected},

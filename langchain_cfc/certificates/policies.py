@@ -174,7 +174,7 @@ def _list_policies(artifact: CalibrationArtifact, alpha: str, tuning: LabelledBa
     n = artifact.n
     agreements = sorted({1, *(-(-n * quarter // 4) for quarter in (1, 2, 3, 4))})
     sizes = (*(one for one in MOST_ANSWERS if one < n), None)
-    cuts = (None, *_choose_cuts(np.sort(MEAN_SCORE.values(tuning.draws))))
+    cuts = (None, *_choose_cuts(np.sort(MEAN_SCORE.compute_values(tuning.draws))))
     for most, agreement, cut in itertools.product(sizes, agreements, cuts):
         policy = AnswerPolicy(max_answers=most, min_agreement=agreement, max_mean_score=cut)
         counts = seen.count_answers(seen.answered_under(policy))

@@ -88,7 +88,7 @@ def verify(
     for level in artifact.levels:
         if level.effective_alpha == "0":
             continue  # every prompt is flagged, without a regression
-        rule = artifact.rule(level.alpha)
+        rule = artifact.get_rule(level.alpha)
         if not isinstance(rule, ConditionalThreshold):
             msg = f"only conditional thresholds can be verified; this artifact's rule is {rule.kind!r}"
             raise InputError(msg)
@@ -127,7 +127,7 @@ def _verify_level(
             contradicted += 1
         elif not reaches:
             differences.append(abs(ours - theirs))
-        certificate = rule.certificate(phi, alpha)
+        certificate = rule.make_certificate(phi, alpha)
         if certificate is not None:
             objective = solvers.compute_objective(tau * reduced)
             gaps.append(abs(certificate.primal - objective) / max(1.0, abs(objective)))
@@ -214,7 +214,7 @@ class _ReferenceSolvers:
         if self._penalised:  # in the units of a ridge no prompt has all features zero
             return 0.0
         try:
-            certificate = rule.certificate(np.zeros(rule.dimension))
+            certificate = rule.make_certificate(np.zeros(rule.dimension))
         except OutsideCertifiedRegionError:
             return 0.0
         if certificate is None:  # every feature is zero

@@ -132,13 +132,13 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
 def describe_artifact(artifact: CalibrationArtifact) -> dict[str, object]:
     """Return facts and guarantees of an artifact, without its numeric state, as plain data."""
     data = artifact.model_dump(mode="json", exclude={"arrays", "levels"})
-    promises = [artifact.guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
+    promises = [artifact.make_guarantee(alpha).model_dump(mode="json") for alpha in artifact.alphas]
     return {**data, "digest": artifact.digest, "alphas": list(artifact.alphas), "guarantees": promises}
 
 
 def make_groups_table(artifact: CalibrationArtifact) -> Table:
     """Make a table of attainable coverage by group; red where the strictest level is out of reach."""
-    group = "guaranteed group" if artifact.guarantee(artifact.alphas[0]).weightings[1:] else "group"
+    group = "guaranteed group" if artifact.make_guarantee(artifact.alphas[0]).weightings[1:] else "group"
     table = make_table(group, "prompts", "attainable", "smallest alpha", width=42)
     for one in artifact.calibration.groups:
         smallest = f"{one.smallest_alpha:.3f}"
@@ -146,7 +146,7 @@ def make_groups_table(artifact: CalibrationArtifact) -> Table:
             format_group(one.words, one.name),
             f"{one.size:.0f}",
             format_percent(one.attainable),
-            smallest if one.allows(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
+            smallest if one.is_attainable(artifact.alphas[0]) else f"[bold red]{smallest}[/]",
         )
     return table
 
@@ -179,7 +179,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.policy.certificates:
-        yield "Bot mode", certificate.sentence()
+        yield "Bot mode", certificate.sentence
     if artifact.policy.others:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.policy.refused.values():
@@ -189,14 +189,14 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    promise, facts = artifact.guarantee(artifact.alphas[0]), artifact.calibration
+    promise, facts = artifact.make_guarantee(artifact.alphas[0]), artifact.calibration
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
     bot = artifact.policy
     if bot is not None and bot.ignores_sets:
         yield from _list_bot_mode(artifact)
         levels = {} if promise.kind == "heuristic" else levels
     for alpha, level in levels.items():
-        yield "Promise", f"{level}{_format_promise(artifact, artifact.guarantee(alpha))}"
+        yield "Promise", f"{level}{_format_promise(artifact, artifact.make_guarantee(alpha))}"
     if promise.kind in {"conditional", "marginal", "given_drawn"}:
         if promise.failure_probability is None and not artifact.certificates:
             yield (
@@ -207,7 +207,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
                 ),
             )
         for one in artifact.certificates:
-            yield "Certified", f"{levels[one.alpha]}{one.sentence()}"
+            yield "Certified", f"{levels[one.alpha]}{one.sentence}"
     yield from _list_people(artifact, levels)
     if promise.kind != "heuristic":
         yield "Rests on", _format_assumptions(artifact)
@@ -236,7 +236,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 def _list_people(artifact: CalibrationArtifact, levels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for one in artifact.people_certificates:
-        yield "People", f"{levels.get(one.alpha, '')}{one.sentence()}"
+        yield "People", f"{levels.get(one.alpha, '')}{one.sentence}"
 
 
 def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
@@ -274,7 +274,7 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
     """Return the sentence of a promise, without listing every group."""
     if promise.kind in {"certified", "heuristic"}:
         # People's certificates have lines of their own; see `_list_people`.
-        return promise.sentence.removesuffix("".join(f" {one.sentence()}" for one in promise.people))
+        return promise.sentence.removesuffix("".join(f" {one.sentence}" for one in promise.people))
     brief = state_guarantee(
         promise.kind,
         promise.target_coverage,

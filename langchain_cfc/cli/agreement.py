@@ -51,7 +51,7 @@ def agreement(
                 msg = "the artifact determines the coverage: leave out --coverage"
                 raise InputError(msg)
             levels, n = _read_promise(CalibrationArtifact.load(artifact_path), source)
-        read = track_progress(source.iterate(), "reading records")
+        read = track_progress(source.read_all(), "reading records")
         report = create_review_report(read, sheet, coverage=levels, n=n)
     print_result(report, partial(_print_report, sheet=sheet.name), as_json=as_json)
 
@@ -61,7 +61,7 @@ def _read_promise(artifact: CalibrationArtifact, source: Records) -> tuple[list[
 
     n is None for claims, since all claims of a prompt are from one answer.
     """
-    promises = [artifact.guarantee(alpha) for alpha in artifact.alphas]
+    promises = [artifact.make_guarantee(alpha) for alpha in artifact.alphas]
     if promises[0].kind == "heuristic":
         msg = "this artifact promises no coverage; state one with --coverage instead of --artifact"
         raise InputError(msg)

@@ -149,7 +149,7 @@ def certify(
     else:
         console = get_console()
         for one in made:
-            console.print(f"[bold]alpha = {one.alpha}[/]: {escape(one.sentence())}\n")
+            console.print(f"[bold]alpha = {one.alpha}[/]: {escape(one.sentence)}\n")
             console.print(make_certificate_table(one), "")
         console.print(f"certified artifact written to [bold]{escape(str(target))}[/]", soft_wrap=True)
     short = min_kept is not None and any(one.shares[0].kept_at_least < min_kept for one in made)
@@ -167,7 +167,7 @@ def _print_people(
     if report.waiting:
         console.print(f"{report.waiting} more are labelled below a gap; they count once it is filled.")
     if report.is_certified:
-        console.print(f"[bold]{escape(certified.people_certificates[-1].sentence())}[/]")
+        console.print(f"[bold]{escape(certified.people_certificates[-1].sentence)}[/]")
         console.print(f"certified artifact written to [bold]{escape(target)}[/]", soft_wrap=True)
         return
     event = "The promise is kept" if report.about == "sets" else "An answer is right"

@@ -154,14 +154,14 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
 
 def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
     for alpha in artifact.alphas:
-        promise = artifact.guarantee(alpha)
+        promise = artifact.make_guarantee(alpha)
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.estimated_slack:
             slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
             print_list(console, slack, "Estimated loss of coverage by the ridge")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
-    promise = artifact.guarantee(artifact.alphas[0])
+    promise = artifact.make_guarantee(artifact.alphas[0])
     if promise.kind != "heuristic":
         print_list(console, promise.assumptions, "Assumptions")
         print_list(console, promise.not_promised, "Not promised")

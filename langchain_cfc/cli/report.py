@@ -67,7 +67,7 @@ def report(
         notes = [
             f"These records come from another {part} than the calibration records; the artifact promises "
             "nothing about them."
-            for part in artifact.differing_parts(dataset.provenance)
+            for part in artifact.list_differing_parts(dataset.provenance)
         ]
         if compare is not None:
             try:
@@ -114,6 +114,6 @@ def _get_texts(dataset: Dataset) -> Records:
 def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
     if isinstance(records, LabelledBatch):
         return ()
-    first = next(records.iterate())
+    first = next(records.read_all())
     slots = first.candidates if isinstance(first, PromptRecord) else first.claims
     return tuple(slots[0].scores or ())

@@ -143,7 +143,7 @@ def suggest(
             progress=make_tracker("trying options"),
             provenance=dataset.provenance,
             **shared,
-        ).for_records(records)
+        ).with_records(records)
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     print_result(found, _print_suggestion, as_json=as_json)
 

@@ -264,7 +264,7 @@ class _Plan:
             raise CollectionError(msg)
         with Store(path) as store:
             table, provenance = store.tabulate(self.config.combine or ()), store.read_provenance()
-        artifact = calibrate(table, provenance=provenance, **self.config.options())
+        artifact = calibrate(table, provenance=provenance, **self.config.to_arguments())
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
         if self.out is not None:
             artifact.save(self.out)

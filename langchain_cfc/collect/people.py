@@ -186,7 +186,7 @@ class PeopleSample:
         digest = compute_records_digest(labelled)
         judged = _sample_prompts(artifact, labelled, level, policy, share)
         needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())
-        every = source.iterate() if isinstance(source, Records) else source
+        every = source.read_all() if isinstance(source, Records) else source
         texts: dict[str, LabelledRecord | None] = {
             record.id: record if record.id in needed else None for record in every
         }
@@ -380,7 +380,7 @@ def _choose_target(
         if not 0.0 < until <= LARGEST_TARGET:
             msg = f"until is {until!r}; expected a share in (0, {LARGEST_TARGET}]{suggest_share(until)}"
             raise InputError(msg)
-        return float(until), artifact.level(alpha), None
+        return float(until), artifact.select_level(alpha), None
     policy = artifact.certified_policy
     rate = format_alpha(max_wrong_rate or 0, "max_wrong_rate")
     target = float(compute_tau(rate))
@@ -418,8 +418,8 @@ def _sample_prompts(
     split = artifact.calibration.split
     strata = assign_strata(kept, doubt, known)
     inclusion = np.where(known, 1.0, compute_inclusion(share, doubt))
-    sampled = split.uniforms("people label", labelled.ids) < inclusion
-    order = np.argsort(split.uniforms("people order", labelled.ids), kind="stable")
+    sampled = split.draw_uniforms("people label", labelled.ids) < inclusion
+    order = np.argsort(split.draw_uniforms("people order", labelled.ids), kind="stable")
     order = order[chosen[order]]
     return _JudgedSets(
         ids=tuple(labelled.ids[row] for row in order.tolist()),

@@ -159,7 +159,7 @@ def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifac
 def _list_held_out(source: Records, artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Return the test prompts of the artifact's split."""
     split = artifact.calibration.split
-    return [record for record in source if split.part(record.id, record.cluster) == "test"]
+    return [record for record in source if split.find_part(record.id, record.cluster) == "test"]
 
 
 def _serve(held_out: list[PromptRecord], chain: CFCRunnable, progress: Tracker) -> Served:

@@ -277,7 +277,7 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
     read_scores: Callable[..., Any]
     parts: dict[str, Any]
     if provenance is not None and provenance.unit == "claims":
-        records = claims = list(source.claims())
+        records = claims = list(source.read_claims())
         read_scores = partial(RecordedClaimScores, claims)
         splitter = RecordedClaims(claims, provenance)
         # The model replays candidates: here a single one per prompt, its answer.

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_delta
+from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_delta
 
 MAX_CUTS = 20
 
@@ -211,7 +211,7 @@ class BackOffRule:
     def compute_threshold(self, alpha: Level) -> float:
         """Return the score below which candidates are kept at level alpha; -inf keeps none, inf all."""
         # floor(alpha (N + 1)), from exact fractions.
-        rank = len(self.lowest) + 1 - conformal_rank(len(self.lowest), compute_tau(alpha))
+        rank = len(self.lowest) + 1 - compute_conformal_rank(len(self.lowest), compute_tau(alpha))
         return float(self.lowest[rank - 1]) if rank else -math.inf
 
     def make_sets(self, scores: FloatArray, alpha: Level) -> BoolArray:

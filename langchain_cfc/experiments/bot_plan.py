@@ -19,7 +19,7 @@ from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import AcceptAll
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
@@ -96,7 +96,7 @@ def plan_bot(
         >>> scores = np.arange(100)[:, np.newaxis] / 100
         >>> correct = scores < 0.7  # the 30 least certain answers are wrong
         >>> ids = tuple(map(str, range(100)))
-        >>> pilot = LabelledBatch(CandidateBatch.of(scores), correct, ids, (None,) * 100)
+        >>> pilot = LabelledBatch(CandidateBatch.from_arrays(scores), correct, ids, (None,) * 100)
         >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
         >>> plan.wrong_rate, round(plan.least_abstention, 3), plan.fewest_answered
         (0.3, 0.222, 23)
@@ -109,14 +109,14 @@ def plan_bot(
     check_unweighted(check_unit(labelled))
     rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
     failing = float(format_delta(delta))
-    held_out = split_plan(0, fit=0.0, test=test_fraction)
-    independent = labelled.take(held_out.one_per_cluster(labelled))
-    sets = AnswerSets.of_best_candidates(independent.draws, AcceptAll().levels(independent.draws))
+    held_out = make_split_plan(0, fit=0.0, test=test_fraction)
+    independent = labelled.take(held_out.select_one_per_cluster(labelled))
+    sets = AnswerSets.from_best_candidates(independent.draws, AcceptAll().compute_levels(independent.draws))
     answerable = np.flatnonzero(sets.accepted.any(axis=1))
     if not len(answerable):
         msg = "all answers of the pilot are blank, so a bot could answer nothing: check the generator"
         raise InputError(msg)
-    means = MEAN_SCORE.values(independent.draws)
+    means = MEAN_SCORE.compute_values(independent.draws)
     order = answerable[np.argsort(means[answerable], kind="stable")]
     wrong = np.concatenate([[0], np.cumsum(~independent.correct[order, sets.best[order]])]).astype(np.int64)
     size = len(order)

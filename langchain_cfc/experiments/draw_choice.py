@@ -24,7 +24,7 @@ from langchain_cfc.experiments.splits import Progress, measure_splits
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.thresholds import Level, format_alpha
 
 # Share of the selection prompts on which a rule is judged in an inner split.
@@ -137,9 +137,9 @@ def suggest_draws(
         raise InputError(msg)
     provenance = find_provenance(records, provenance)
     table = tabulate(records, provenance=provenance)
-    plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
-    part = table.take(plan.rows(table)["fit"])
-    part = part.take(plan.one_per_cluster(part))
+    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    part = table.take(plan.list_rows(table)["fit"])
+    part = part.take(plan.select_one_per_cluster(part))
     if len(part) == 0:
         msg = "there are no prompts to select on: raise fit_fraction, or add more records"
         raise CalibrationError(msg)
@@ -179,7 +179,7 @@ def suggest_draws(
     )
     most = next(one for one in judged if one.rule == draw_all)
     chosen = next(one.rule for one in judged if one.coverage >= most.coverage - MAX_COVERAGE_LOSS)
-    final = CalibrationConfig(**(config.options() | {"draws": None if chosen == draw_all else chosen}))
+    final = CalibrationConfig(**(config.to_arguments() | {"draws": None if chosen == draw_all else chosen}))
     return DrawSuggestion(
         alpha=config.alphas[0],
         n=n,
@@ -188,7 +188,7 @@ def suggest_draws(
         most_lost=MAX_COVERAGE_LOSS,
         prompts=len(part),
         splits=splits,
-        command=final.command(["RECORDS"]),
+        command=final.format_command(["RECORDS"]),
     )
 
 
@@ -200,7 +200,7 @@ def _measure_rules(
     split: int,
 ) -> list[list[float]]:
     """Calibrate with each rule in one inner split, and return its `_FIGURES` on the other prompts."""
-    options = config.options() | {
+    options = config.to_arguments() | {
         "seed": f"{config.seed}/draws {split}",
         "test_fraction": _TEST_SHARE,
         "fit_fraction": None,

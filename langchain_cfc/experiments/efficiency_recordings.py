@@ -52,7 +52,7 @@ from langchain_cfc.experiments.splits import Progress
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
 RESAMPLES = 400
@@ -257,7 +257,7 @@ def analyse_recording(
         provenance=provenance,
     )
     # The same prompts as in `compare`: one from each cluster.
-    pool = Pool(table.take(split_plan(str(seed), fit=0.0, test=0.0).one_per_cluster(table)))
+    pool = Pool(table.take(make_split_plan(str(seed), fit=0.0, test=0.0).select_one_per_cluster(table)))
     with name_records_in_errors(pool.labelled.ids):
         grouped = make_groups(groups, pool.draws, pool.draws)
     distinct = pool.draws.answer_codes is not None

@@ -216,20 +216,20 @@ class FittedWorld(EfficiencyWorld):
     def get_chance(self, t: FloatArray, n: int) -> FloatArray:
         """See `EfficiencyWorld.get_chance`."""
         del n
-        return self.source.chance(t)
+        return self.source.compute_chance(t)
 
     def get_skill(self, t: FloatArray) -> FloatArray:
         """See `EfficiencyWorld.get_skill`."""
-        return 1.0 / self.source.exponent(t)
+        return 1.0 / self.source.compute_exponent(t)
 
     def stretch(self, w: FloatArray, t: FloatArray) -> FloatArray:
         """See `EfficiencyWorld.stretch`."""
-        score: FloatArray = w ** (1.0 / self.source.exponent(t))
+        score: FloatArray = w ** (1.0 / self.source.compute_exponent(t))
         return score
 
     def unstretch(self, score: FloatArray, t: FloatArray) -> FloatArray:
         """See `EfficiencyWorld.unstretch`."""
-        latent: FloatArray = np.clip(score, 0.0, 1.0) ** self.source.exponent(t)
+        latent: FloatArray = np.clip(score, 0.0, 1.0) ** self.source.compute_exponent(t)
         return latent
 
 

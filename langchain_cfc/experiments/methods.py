@@ -90,12 +90,12 @@ class Pool(Cache):
 
     def compute_levels(self, set_rule: str) -> FloatArray:
         """Return (N, n) entry levels under a set rule."""
-        return self.get_or_make((set_rule,), lambda: parse_set_rule(set_rule).levels(self.draws))
+        return self.get_or_make((set_rule,), lambda: parse_set_rule(set_rule).compute_levels(self.draws))
 
     def compute_success_scores(self, set_rule: str, cap: float) -> FloatArray:
         """Return (N,) success scores under a set rule, `cap` for prompts without a correct candidate."""
         rule = parse_set_rule(set_rule)
-        return self.get_or_make((set_rule, cap), lambda: rule.success_scores(self.labelled, cap))
+        return self.get_or_make((set_rule, cap), lambda: rule.compute_success_scores(self.labelled, cap))
 
     def combine(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
         """Return the prompts rescored by a combination of verifiers that is fitted on the given rows."""
@@ -216,7 +216,7 @@ class Method(ABC):
         return "1", "all"
 
     @abstractmethod
-    def make(self, split: Split, alpha: str) -> MethodOutput:
+    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
         """Return the answer sets of the split's test prompts at a level, given as decimal text."""
 
 
@@ -259,8 +259,8 @@ class ThresholdMethod(Method):
         alike = self.rule in {"marginal", "confident"}
         return "1" if alike else self.features or features, self.set_rule or set_rule
 
-    def make(self, split: Split, alpha: str) -> MethodOutput:
-        """See `Method.make`."""
+    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
+        """See `Method.make_sets`."""
         features, served = self.get_inputs(split.features_text, split.set_rule)
         thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
         unit = split.pool.labelled.unit
@@ -315,8 +315,8 @@ class TopK(Method):
     grid: tuple[int, ...] | None = None  # values of K to choose from; None for 1 ... n
     distinct: bool = False  # whether K counts distinct answers, each with its best score, or candidates
 
-    def make(self, split: Split, alpha: str) -> MethodOutput:
-        """See `Method.make`."""
+    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
+        """See `Method.make_sets`."""
         n, m = split.pool.draws.n, len(split.test)
         grid = sorted({k for k in self.grid or range(1, n + 1) if 1 <= k <= n})
         if not grid:
@@ -357,8 +357,8 @@ class Sampling(Method):
 
     distinguishes_answers: ClassVar[bool] = True
 
-    def make(self, split: Split, alpha: str) -> MethodOutput:
-        """See `Method.make`."""
+    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
+        """See `Method.make_sets`."""
         rule = split.get_or_make(("sampling",), lambda: self._learn_rule(split))
         draws = split.test_candidates
         found = rule.make_sets(draws.scores, draws.answer_codes, alpha)
@@ -377,8 +377,8 @@ class BackOff(Method):
 
     aims_at_coverage: ClassVar[bool] = False
 
-    def make(self, split: Split, alpha: str) -> MethodOutput:
-        """See `Method.make`."""
+    def make_sets(self, split: Split, alpha: str) -> MethodOutput:
+        """See `Method.make_sets`."""
         pool, rows, draws = split.pool, split.development, split.test_candidates
         rule = parse_set_rule(split.set_rule)
         right = pool.correct[rows] | ~pool.draws.is_drawn[rows]

@@ -109,7 +109,7 @@ def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> 
         )
         raise InputError(msg)
     fitted = parsed.fit(fitted_on)
-    weights = fitted.guaranteed_weights()[1:]
+    weights = fitted.list_guaranteed_weights()[1:]
     count = len(weights)
     words = tuple(weight.words for weight in weights)
     if kind == "bins":

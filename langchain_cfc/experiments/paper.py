@@ -178,21 +178,21 @@ class SyntheticWorld:
             msg = f"expected at least one prompt and one candidate, got {prompts} prompts and n = {n}"
             raise InputError(msg)
         difficulty = rng.random(prompts)
-        correct = rng.random((prompts, n)) < self.chance(difficulty)[:, None]
+        correct = rng.random((prompts, n)) < self.compute_chance(difficulty)[:, None]
         scores = rng.random((prompts, n))
         # Powers take most of the time, and only the one in six candidates that are correct needs them.
         rows, slots = np.nonzero(correct)
-        scores[rows, slots] **= (1.0 / self.exponent(difficulty))[rows]
+        scores[rows, slots] **= (1.0 / self.compute_exponent(difficulty))[rows]
         metadata = tuple({"difficulty": one} for one in difficulty.tolist())
         ids = tuple(map(str, range(prompts)))
         draws = CandidateBatch(scores, None, None, metadata, {"meta(difficulty)": difficulty})
         return LabelledBatch(draws, correct, ids, (None,) * prompts, n)
 
-    def chance(self, difficulty: FloatArray) -> FloatArray:
+    def compute_chance(self, difficulty: FloatArray) -> FloatArray:
         """Return p(T), the probability that a candidate is correct; T in [0, 1], any shape."""
         return self.rate + self.slope * (1.0 - difficulty)
 
-    def exponent(self, difficulty: FloatArray) -> FloatArray:
+    def compute_exponent(self, difficulty: FloatArray) -> FloatArray:
         """Return k(T), the exponent of the distribution of correct scores; T in [0, 1], any shape."""
         return self.shape + self.growth * difficulty
 
@@ -201,7 +201,7 @@ class PublishedCell(ReportData, strict=True):
     """One number of the paper's tables, as printed.
 
     Attributes:
-        table: Name of the table, see `published_tables`.
+        table: Name of the table, see `list_published_tables`.
         kind: `main` for a dataset's full sweep over alpha, `ablation`, or `excerpt` for a table of the main
             text that repeats cells of another.
         label: The table's label in the paper's source.
@@ -246,21 +246,21 @@ class PublishedCell(ReportData, strict=True):
         return float(Decimal(1).scaleb(-len(self.mean.partition(".")[2])))
 
 
-def published_tables() -> tuple[str, ...]:
+def list_published_tables() -> tuple[str, ...]:
     """Return the names of all tables of the paper.
 
     Examples:
-        >>> published_tables()[:4]
+        >>> list_published_tables()[:4]
         ('synthetic', 'synthetic_ablation', 'synthetic_excerpt', 'triviaqa')
     """
     return tuple(_load_tables())
 
 
-def published_cells(table: str) -> tuple[PublishedCell, ...]:
+def list_published_cells(table: str) -> tuple[PublishedCell, ...]:
     """Return the cells of one of the paper's tables, in the order of the table.
 
     Args:
-        table: A name returned by `published_tables`.
+        table: A name returned by `list_published_tables`.
 
     Returns:
         At least one cell.
@@ -269,7 +269,7 @@ def published_cells(table: str) -> tuple[PublishedCell, ...]:
         InputError: If there is no such table.
 
     Examples:
-        >>> cell = published_cells("synthetic")[0]
+        >>> cell = list_published_cells("synthetic")[0]
         >>> cell.method, cell.alpha, cell.metric, cell.mean, cell.sd
         ('TopK', '0.1', 'ECR', '90.6', '0.1')
     """
@@ -496,7 +496,7 @@ def reproduce_synthetic(
     check_seed(seed)
     world = world or SyntheticWorld()
     measured = measure_splits(partial(measure_seed, world, seed), seeds, jobs, progress)
-    tables = (published_cells("synthetic"), published_cells("synthetic_ablation"))
+    tables = (list_published_cells("synthetic"), list_published_cells("synthetic_ablation"))
     cells = [_compare_published(cell, measured) for table in tables for cell in table]
     in_band: dict[bool, list[bool]] = {True: [], False: []}
     for cell in cells:

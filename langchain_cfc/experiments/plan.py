@@ -23,8 +23,8 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records.splits import split_plan
-from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
+from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_alpha
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]
 ALL_PROMPTS = "all prompts"
@@ -165,7 +165,7 @@ def compute_chance_below(size: int, tau: Fraction, coverage: float) -> float:
         >>> round(compute_chance_below(100, Fraction(9, 10), 0.87), 4)
         0.1477
     """
-    rank = conformal_rank(size, tau)
+    rank = compute_conformal_rank(size, tau)
     if rank > size:
         return 0.0
     tail = require("scipy.special", "calibrate", "a plan").betainc
@@ -307,7 +307,7 @@ class _Inputs:
 
     def __post_init__(self) -> None:
         format_alpha(self.alpha)
-        split_plan(0, fit=self.fit, test=self.test)
+        make_split_plan(0, fit=self.fit, test=self.test)
         slack, delta = self.slack, self.delta
         in_range = _MIN_GAP <= slack < 1.0
         _check_argument(in_range, "slack", f"in [{_MIN_GAP}, 1){suggest_share(slack)}", slack)
@@ -384,7 +384,7 @@ def plan_from_pilot(
         >>> import numpy as np
         >>> from langchain_cfc.candidates import CandidateBatch
         >>> correct = np.arange(60)[:, np.newaxis] >= np.array([6, 30])  # 54 of 60 prompts have a correct one
-        >>> draws = CandidateBatch.of(np.full((60, 2), 0.5))
+        >>> draws = CandidateBatch.from_arrays(np.full((60, 2), 0.5))
         >>> pilot = LabelledBatch(draws, correct, tuple(map(str, range(60))), (None,) * 60)
         >>> plan = plan_from_pilot(pilot, alpha=0.2, cost_per_candidate=0.01, cost_per_prompt=0.5)
         >>> overall = plan.groups[0]
@@ -541,15 +541,15 @@ def _plan_group(inputs: _Inputs, known: _GroupFacts, settled: int) -> GroupPlan:
 
 def _group_labels(labelled: LabelledBatch, group: str | None) -> dict[str, BoolArray]:
     """Return the (N_g, m) labels of all prompts and of each group, by name, with one prompt per cluster."""
-    independent = labelled.take(split_plan(0, fit=0.0, test=0.0).one_per_cluster(labelled))
+    independent = labelled.take(make_split_plan(0, fit=0.0, test=0.0).select_one_per_cluster(labelled))
     parts = {ALL_PROMPTS: independent.correct}
     if group is not None:
         # Groups and their names come from the feature map that calibration will use.
         features = FeatureMap.parse(f"group({json.dumps(group, ensure_ascii=False)})").fit(independent.draws)
         values = features.transform(independent.draws)
         parts |= {
-            weight.name: independent.correct[weight.values(values) > 0.0]
-            for weight in features.guaranteed_weights()[1:]
+            weight.name: independent.correct[weight.compute_values(values) > 0.0]
+            for weight in features.list_guaranteed_weights()[1:]
         }
     return parts
 

@@ -34,7 +34,7 @@ from langchain_cfc.experiments.metrics import (
 )
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
-from langchain_cfc.records.splits import Part, SplitPlan, split_plan
+from langchain_cfc.records.splits import Part, SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 
 ResultT = TypeVar("ResultT")
@@ -73,7 +73,7 @@ def measure_methods(
 ) -> SplitResult:
     """Run every method at every level on a split; `groups` and `properties` group all prompts of the pool."""
     outcomes = Outcomes.from_outputs(
-        [one.make(split, alpha) for one in methods for alpha in alphas],
+        [one.make_sets(split, alpha) for one in methods for alpha in alphas],
         split.test_correct,
         parse_set_rule(split.set_rule),
     )
@@ -131,7 +131,7 @@ class Comparison:
 
         The prompts are sorted by id, so that rounding errors do not depend on the order of a file.
         """
-        chosen = split_plan(settings.seed, fit=0.0, test=0.0).one_per_cluster(labelled).tolist()
+        chosen = make_split_plan(settings.seed, fit=0.0, test=0.0).select_one_per_cluster(labelled).tolist()
         return cls(Pool(labelled.take(np.array(sorted(chosen, key=labelled.ids.__getitem__)))), settings)
 
     def check(self, provenance: Provenance | None = None) -> None:
@@ -181,11 +181,11 @@ class Comparison:
     def make_plan(self, number: int) -> SplitPlan:
         """Return the plan that assigns prompts to the parts of split `number`."""
         settings = self.settings
-        return split_plan(f"{settings.seed}/{number}", fit=settings.fit, test=settings.test)
+        return make_split_plan(f"{settings.seed}/{number}", fit=settings.fit, test=settings.test)
 
     def measure_split(self, number: int) -> SplitResult:
         """Return the figures of split `number`, counted from 0."""
-        rows = self.make_plan(number).rows(self.pool.labelled)
+        rows = self.make_plan(number).list_rows(self.pool.labelled)
         for part in self._required_parts:
             if len(rows[part]) == 0:
                 msg = (
@@ -211,7 +211,7 @@ class Comparison:
         slabs = None
         if self._slab_bins is not None:
             # A separate hash of the id assigns prompts to halves, independently of the split's parts.
-            half = self.make_plan(number).uniforms(
+            half = self.make_plan(number).draw_uniforms(
                 "slab", [self.pool.labelled.ids[row] for row in split.test]
             )
             slabs = Slabs(self._slab_bins[split.test], half < 0.5)  # noqa: PLR2004

@@ -29,7 +29,7 @@ from langchain_cfc.evaluation import ReportData
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import ComparisonReport, LevelComparison
 from langchain_cfc.experiments.methods import get_methods, list_paper_methods
-from langchain_cfc.experiments.paper import METRICS, PublishedCell, published_cells
+from langchain_cfc.experiments.paper import METRICS, PublishedCell, list_published_cells
 from langchain_cfc.experiments.splits import GroupedOn, Progress
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
@@ -249,8 +249,8 @@ def reproduce_study(
         setting=chosen_name,
         count=count,
         comparison=full,
-        published=list(published_cells(name)),
-        patterns=_find_patterns(published_cells(name), full.sweep, count),
+        published=list(list_published_cells(name)),
+        patterns=_find_patterns(list_published_cells(name), full.sweep, count),
         ablations=[
             Ablation(
                 name=one,

@@ -60,7 +60,7 @@ from langchain_cfc.experiments.trials import (
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.records.splits import digest_ids, split_plan
+from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 
@@ -188,9 +188,9 @@ class Suggestion(ReportData):
             "certification_fraction": self.certification_fraction or None,
         }
 
-    def for_records(self, paths: Sequence[str]) -> Suggestion:
+    def with_records(self, paths: Sequence[str]) -> Suggestion:
         """Return the suggestion with a command that names the given files."""
-        return self.model_copy(update={"command": CalibrationConfig(**self.settings).command(paths)})
+        return self.model_copy(update={"command": CalibrationConfig(**self.settings).format_command(paths)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -478,7 +478,7 @@ def suggest(
         MissingExtraError: If verifiers are to be combined and SciPy is not installed.
     """
     level = format_alpha(alpha)
-    plan = split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
+    plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
     if plan.fit == 0.0 or isinstance(splits, bool) or splits < 2:  # noqa: PLR2004 - an error takes two
         msg = (
             f"fit_fraction must be above 0 and splits at least 2, got fit_fraction={fit_fraction!r} and "
@@ -489,7 +489,7 @@ def suggest(
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     provenance = find_provenance(records, provenance)
     table, notes = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
-    rows = plan.rows(table)
+    rows = plan.list_rows(table)
     part = table.take(rows["fit"])
     if not len(part):
         msg = (
@@ -498,8 +498,8 @@ def suggest(
         )
         raise CalibrationError(msg)
     # Only ids and clusters are read from the other parts.
-    pool = Pool(part.take(plan.one_per_cluster(part)))
-    calibration = len(plan.one_per_cluster(table.take(rows["calibration"])))
+    pool = Pool(part.take(plan.select_one_per_cluster(part)))
+    calibration = len(plan.select_one_per_cluster(table.take(rows["calibration"])))
     redundant = find_redundant_verifiers(pool.labelled)
     # Each verifier alone, and all together; the recorded score is tried anyway.
     combined = [[name] for name in table.raw if name not in redundant]
@@ -560,7 +560,7 @@ def suggest(
         test_fraction=plan.test,
         certification_fraction=plan.certification,
         command="",
-    ).for_records(["RECORDS"])
+    ).with_records(["RECORDS"])
 
 
 def _make_choice_fields(judged: list[OptionResult], tau: float) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from langchain_cfc.records import (
     tabulate,
     tabulate_raw,
 )
-from langchain_cfc.records.splits import Part, split_plan
+from langchain_cfc.records.splits import Part, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 
 # Few and diverse options: the more there are, the more the best one owes to chance.
@@ -155,7 +155,9 @@ class Trials:
 
     def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
         """Return each option's results on inner split `number`, or the reason why it cannot be used."""
-        rows = split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST_SHARE).rows(self.pool.labelled)
+        rows = make_split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST_SHARE).list_rows(
+            self.pool.labelled
+        )
         required: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
         if not all(len(rows[part]) for part in required):
             msg = (
@@ -186,7 +188,7 @@ class Trials:
                 everything = np.arange(len(pool.labelled))  # feature maps are fitted on all prompts
                 splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
             split = splits[combine]
-            output = method.make(split, self.alpha)
+            output = method.make_sets(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
         outcomes = Outcomes.from_outputs([output], split.test_correct, parse_set_rule(split.set_rule))

@@ -43,7 +43,7 @@ class AdaptiveAlpha:
 
     Examples:
         >>> adaptive = AdaptiveAlpha((0.5, 0.7), ("0.1", "0.3", "0.6"), knots=("0.1", "0.6"), margin=0.0)
-        >>> columns = adaptive.transform(CandidateBatch.of([[0.2, 0.4], [0.5, 0.7], [0.8, 1.0]]))
+        >>> columns = adaptive.transform(CandidateBatch.from_arrays([[0.2, 0.4], [0.5, 0.7], [0.8, 1.0]]))
         >>> adaptive.read_alphas(columns, "0.1").tolist(), adaptive.read_alphas(columns, "0.5").tolist()
         ([0.1, 0.3, 0.6], [0.5, 0.5, 0.6])
     """
@@ -87,7 +87,7 @@ class AdaptiveAlpha:
     @staticmethod
     def read_mean_scores(draws: CandidateBatch) -> FloatArray:
         """Return the (N,) mean scores of prompts."""
-        return MEAN_SCORE.values(draws)
+        return MEAN_SCORE.compute_values(draws)
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, k) hat functions, or (N, 0) if all levels are equal."""

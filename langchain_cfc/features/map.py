@@ -33,7 +33,7 @@ class FeatureMap:
 
     Examples:
         >>> years = [{"year": 1}, {"year": 2}, {"year": 4}]
-        >>> draws = CandidateBatch.of([[0.0, 0.4], [0.2, 0.6], [0.9, 0.5]], metadata=years)
+        >>> draws = CandidateBatch.from_arrays([[0.0, 0.4], [0.2, 0.6], [0.9, 0.5]], metadata=years)
         >>> features = FeatureMap.parse("max_score^2 + bins(meta(year),2)").fit(draws)
         >>> features
         FeatureMap('max_score^2 + bins(meta(year), 2)', fitted=True)
@@ -41,7 +41,7 @@ class FeatureMap:
         ('max_score', 'max_score^2', 'bins(meta(year), 2)[0]', 'bins(meta(year), 2)[1]')
         >>> features.transform(draws).round(2).tolist()
         [[0.4, 0.16, 1.0, 0.0], [0.6, 0.36, 0.0, 1.0], [0.9, 0.81, 0.0, 1.0]]
-        >>> [weight.words for weight in features.guaranteed_weights()[-2:]]
+        >>> [weight.words for weight in features.list_guaranteed_weights()[-2:]]
         ['prompts whose year is below 2', 'prompts whose year is at least 2']
     """
 
@@ -125,7 +125,7 @@ class FeatureMap:
                 single value.
 
         Examples:
-            >>> FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]])).to_data()
+            >>> FeatureMap.parse("mean_score").fit(CandidateBatch.from_arrays([[0.25], [0.75]])).to_data()
             {'text': 'mean_score', 'terms': [{'range': [0.25, 0.75]}]}
         """
         if self.needs_fit and len(draws) == 0:
@@ -155,7 +155,7 @@ class FeatureMap:
         Args:
             draws: The candidates of N prompts.
             allow_unknown: Whether to put a prompt of an unknown category into no group of its term, so that
-                the caller must flag it (see `unknown_keys`), instead of raising an error.
+                the caller must flag it (see `find_unknown_keys`), instead of raising an error.
 
         Returns:
             (N, d) features, in C order.
@@ -165,8 +165,9 @@ class FeatureMap:
             FeatureError: If answers or metadata are missing, or a category is unknown.
 
         Examples:
-            >>> fitted = FeatureMap.parse("mean_score").fit(CandidateBatch.of([[0.25], [0.75]]))
-            >>> fitted.transform(CandidateBatch.of([[0.5], [1.0]])).tolist()  # clipped to the fitted range
+            >>> fitted = FeatureMap.parse("mean_score").fit(CandidateBatch.from_arrays([[0.25], [0.75]]))
+            >>> outside = CandidateBatch.from_arrays([[0.5], [1.0]])
+            >>> fitted.transform(outside).tolist()  # clipped to the fitted range
             [[1.0, 0.5], [1.0, 0.75]]
         """
         blocks = [
@@ -187,7 +188,7 @@ class FeatureMap:
             unknown |= ~features[:, columns].any(axis=1)
         return unknown
 
-    def unknown_keys(self, features: FloatArray) -> tuple[str, ...]:
+    def find_unknown_keys(self, features: FloatArray) -> tuple[str, ...]:
         """Return the metadata keys of the unknown categories of one prompt, from its (d,) features."""
         return tuple(key for key, columns in self._groups if not features[columns].any())
 
@@ -202,7 +203,7 @@ class FeatureMap:
             start = end
         return tuple(groups)
 
-    def guaranteed_weights(self) -> tuple[GuaranteedWeight, ...]:
+    def list_guaranteed_weights(self) -> tuple[GuaranteedWeight, ...]:
         """Return the named reweightings that the guarantee covers.
 
         Returns:

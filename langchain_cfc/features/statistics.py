@@ -109,7 +109,7 @@ class Statistic:
         """Whether it is computed from the answers."""
         return self.name in ANSWER_STATISTICS
 
-    def values(self, draws: CandidateBatch) -> FloatArray:
+    def compute_values(self, draws: CandidateBatch) -> FloatArray:
         """Compute the statistic of every prompt.
 
         Args:

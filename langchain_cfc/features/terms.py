@@ -220,7 +220,7 @@ class Polynomial(_StatisticTerm):
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """Find the range on the fit split; raise a FeatureError if powers are nearly dependent on it."""
-        values = self.statistic.values(draws)
+        values = self.statistic.compute_values(draws)
         lo, hi = float(values.min()), float(values.max())
         if lo == hi:
             self._raise_single_value(lo)
@@ -233,7 +233,7 @@ class Polynomial(_StatisticTerm):
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, k) powers."""
-        base = np.clip(self.statistic.values(draws), self.learned[0], self.learned[1])
+        base = np.clip(self.statistic.compute_values(draws), self.learned[0], self.learned[1])
         # Repeated products: unlike `np.power`, they give one prompt the same last bit as many.
         return np.multiply.accumulate(np.repeat(base[:, None], self.degree, axis=1), axis=1)
 
@@ -318,7 +318,7 @@ class Bins(_CountTerm):
         Run i begins at place floor(i N / count), and the value there is cut-off i. Integers avoid any
         rounding. Duplicates are dropped, as is a cut-off at the smallest value: nothing would lie below it.
         """
-        ordered = np.sort(self.statistic.values(draws))
+        ordered = np.sort(self.statistic.compute_values(draws))
         starts = [index * len(ordered) // self.count for index in range(1, self.count)]
         cuts = sorted({float(ordered[start]) for start in starts} - {float(ordered[0])})
         if not cuts:
@@ -337,7 +337,7 @@ class Bins(_CountTerm):
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, number of bins) indicators."""
-        which = np.searchsorted(np.array(self.learned), self.statistic.values(draws), side="right")
+        which = np.searchsorted(np.array(self.learned), self.statistic.compute_values(draws), side="right")
         return _build_indicators(which.astype(np.int64), len(self.learned) + 1)
 
     @property
@@ -372,7 +372,7 @@ class Hat(_CountTerm):
         They are the values of the fit split at `count` equally spaced probabilities from 0 (its smallest) to
         1 (its largest): the distinct values at places floor(i (N - 1) / (count - 1)) of its N sorted values.
         """
-        ordered = np.sort(self.statistic.values(draws))
+        ordered = np.sort(self.statistic.compute_values(draws))
         places = [index * (len(ordered) - 1) // (self.count - 1) for index in range(self.count)]
         knots = sorted({float(ordered[place]) for place in places})
         if len(knots) == 1:
@@ -387,7 +387,7 @@ class Hat(_CountTerm):
         """Compute the (N, number of knots) hat functions; at most two per row are positive."""
         knots = np.array(self.learned)
         # Not np.clip, which takes as long as everything else here for a single prompt.
-        values = np.minimum(np.maximum(self.statistic.values(draws), knots[0]), knots[-1])
+        values = np.minimum(np.maximum(self.statistic.compute_values(draws), knots[0]), knots[-1])
         right = np.minimum(np.maximum(np.searchsorted(knots, values, side="right"), 1), len(knots) - 1)
         share = (values - knots[right - 1]) / (knots[right] - knots[right - 1])
         columns = np.zeros((len(values), len(knots)))
@@ -447,7 +447,7 @@ class Hard(Term[float]):
 
     def learn(self, draws: CandidateBatch) -> tuple[float, ...]:
         """Compute the cut-offs; raise a FeatureError if ties leave no easy prompt."""
-        values = [part.values(draws) for part in self.parts]
+        values = [part.compute_values(draws) for part in self.parts]
         ordered = [np.sort(column) for column in values]
         ranks = [np.searchsorted(o, v, side="right") for o, v in zip(ordered, values, strict=True)]
         largest = np.sort(np.max(ranks, axis=0))
@@ -468,7 +468,9 @@ class Hard(Term[float]):
 
     def transform(self, draws: CandidateBatch) -> FloatArray:
         """Compute the (N, 2) indicators of easy and hard."""
-        reached = [part.values(draws) >= cut for part, cut in zip(self.parts, self.learned, strict=True)]
+        reached = [
+            part.compute_values(draws) >= cut for part, cut in zip(self.parts, self.learned, strict=True)
+        ]
         return _build_indicators(np.any(reached, axis=0).astype(np.int64), 2)
 
     @property

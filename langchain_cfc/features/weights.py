@@ -40,7 +40,7 @@ class GuaranteedWeight:
     of_constant: float = 0.0
     constant: tuple[float, ...] = ()
 
-    def values(self, features: FloatArray) -> FloatArray:
+    def compute_values(self, features: FloatArray) -> FloatArray:
         """Compute the weight of each prompt.
 
         Args:
@@ -55,7 +55,7 @@ class GuaranteedWeight:
         if features.shape != (len(features), len(self.coefficients)):
             msg = f"{self.name} takes (N, {len(self.coefficients)}) features, got shape {features.shape}"
             raise FeatureError(msg)
-        return WeightMatrix.from_weights([self]).values(features)[:, 0]
+        return WeightMatrix.from_weights([self]).compute_values(features)[:, 0]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class WeightMatrix:
             constant=np.array(constants[0] if constants else np.zeros(coefficients.shape[1])) != 0.0,
         )
 
-    def values(self, features: FloatArray) -> FloatArray:
+    def compute_values(self, features: FloatArray) -> FloatArray:
         """Compute the (N, g) weights of prompts from their (N, d) features."""
         values = np.asarray(features @ self.coefficients.T, dtype=np.float64)
         if self.constant.any():

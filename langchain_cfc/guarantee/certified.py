@@ -145,8 +145,9 @@ class CoverageCertificate(OmitsDefaults, Certificate):
             raise ValueError(msg)
         return self
 
+    @property
     def sentence(self) -> str:
-        """State what is certified over all prompts, in a sentence."""
+        """What is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
         given = " with a correct candidate, and only for such prompts" if self.given_drawn else ""
         kept = format_bound(everyone.kept_at_least)
@@ -268,8 +269,9 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             event = f"Of the claims that an answer shows, at most {rate} are unsupported on average"
         return f"{event}{also}, with confidence {format_share(1 - float(self.delta))}"
 
+    @property
     def brief(self) -> str:
-        """State the bound in one line, for a single answer."""
+        """The bound in one line, for a single answer."""
         return f"{self._state_bound('answered', '')}."
 
     def state_uncertified(self) -> str:
@@ -287,8 +289,9 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
             "there, and such prompts are still answered."
         )
 
+    @property
     def sentence(self) -> str:
-        """State the bound, its evidence, and where it is not certified, in sentences."""
+        """The bound, its evidence, and where it is not certified, in sentences."""
         everyone, *others = self.groups
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
@@ -350,8 +353,9 @@ class PeopleCertificate(Certificate):
         """Whether it is about the sets of a level, or about the answers of a policy on them."""
         return (self.alpha, self.policy) == (alpha, policy)
 
+    @property
     def sentence(self) -> str:
-        """State what is certified and by which labels, in a sentence."""
+        """What is certified and by which labels, in a sentence."""
         wrong = format_share(math.ceil(round(1000 * (1.0 - self.at_least), 6)) / 1000)
         if self.unsupported is not None:
             event = f"{format_unsupported(self.unsupported)} in an answer"

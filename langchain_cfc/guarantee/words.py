@@ -328,7 +328,7 @@ def reduce_to_certificate(
     return guarantee.model_copy(
         update={
             "kind": "certified",
-            "sentence": certificate.sentence(),
+            "sentence": certificate.sentence,
             "stated_coverage": certificate.shares[0].kept_at_least,
             "weightings": (),
             "assumptions": _add_independence(guarantee.assumptions),
@@ -355,7 +355,7 @@ def add_people(guarantee: Guarantee, certificates: Sequence[PeopleCertificate]) 
         excluded = (NOT_PROMISED[0], *excluded[1:])
     return guarantee.model_copy(
         update={
-            "sentence": " ".join([guarantee.sentence, *(one.sentence() for one in certificates)]),
+            "sentence": " ".join([guarantee.sentence, *(one.sentence for one in certificates)]),
             "assumptions": _add_independence(guarantee.assumptions),
             "not_promised": excluded,
             "people": (*guarantee.people, *certificates),
@@ -379,7 +379,7 @@ def restrict_to_policy(
         return guarantee.model_copy(
             update={
                 "kind": "certified",
-                "sentence": certificate.sentence(),
+                "sentence": certificate.sentence,
                 "stated_coverage": None,
                 "weightings": (),
                 "assumptions": _add_independence(guarantee.assumptions),

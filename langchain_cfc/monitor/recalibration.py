@@ -174,7 +174,7 @@ def recalibrate(
     # With a certification split, a bot mode that ignores sets would become one that answers from sets.
     share = None if config.certifies_mean_score else certification_fraction
     config = replace(config, test_fraction=test_fraction, certification_fraction=share)
-    new = calibrate(table, **config.options(), provenance=provenance)
+    new = calibrate(table, **config.to_arguments(), provenance=provenance)
     if not new.has_used_certification:
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
@@ -249,7 +249,7 @@ def _get_certified_rate(artifact: CalibrationArtifact, alpha: str) -> float:
     for certificate in [*artifact.certificates, *coverage]:
         if certificate.alpha == alpha:
             return certificate.shares[0].kept_at_least
-    promise = artifact.guarantee(alpha)
+    promise = artifact.make_guarantee(alpha)
     return 0.0 if promise.kind == "heuristic" else promise.target_coverage  # tested on certification prompts
 
 

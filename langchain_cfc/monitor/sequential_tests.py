@@ -110,7 +110,7 @@ class Layout:
         rows = [watched.counts[group] for watched, group in tests]
         width = max(map(len, rows), default=1)
         counts = np.array([[*row, *[0] * (width - len(row))] for row in rows], dtype=np.int64)
-        weights = artifact.feature_map.guaranteed_weights()
+        weights = artifact.feature_map.list_guaranteed_weights()
         groups = tuple(one.name for one in weights)
         place = {id(watched): number for number, watched in enumerate(artifact.reference)}
         return cls(
@@ -128,7 +128,7 @@ class Layout:
         computed = compute_monitored_values(
             self.artifact.feature_map,
             features,
-            CandidateBatch.of([one.scores]),
+            CandidateBatch.from_arrays([one.scores]),
             stops=self.artifact.draws is not None,
         )
         decided = {"threshold": one.threshold, "decision": float(one.outcome)}
@@ -138,10 +138,11 @@ class Layout:
             for watched in reference
         ]
         bins = [
-            int(watched.bins(np.array([value]))[0]) for watched, value in zip(reference, values, strict=True)
+            int(watched.find_bins(np.array([value]))[0])
+            for watched, value in zip(reference, values, strict=True)
         ]
         of_level = [watched.alpha in {None, one.alpha} for watched in reference]
-        within = one.draw_uniforms("group", 1) < self.weights.values(features)[0]
+        within = one.draw_uniforms("group", 1) < self.weights.compute_values(features)[0]
         return (
             np.array(bins, dtype=np.int64)[self.quantity],
             np.array(of_level)[self.quantity] & within[self.group],
@@ -276,8 +277,8 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
         found += [
             CertifiedRate("kept", one.name, one.words, alpha, target)
             for alpha in artifact.alphas
-            for target in [artifact.guarantee(alpha).target_coverage]
-            for one in artifact.feature_map.guaranteed_weights()
+            for target in [artifact.make_guarantee(alpha).target_coverage]
+            for one in artifact.feature_map.list_guaranteed_weights()
             if one.name in confidence.names
         ]
     # Two bounds may be about the same rate; the first one, from held-out prompts, is kept.
@@ -314,7 +315,7 @@ class CoverageTest(SequentialTest):
 
     @cached_property
     def _weights(self) -> tuple[list[str], WeightMatrix]:
-        weights = self.artifact.feature_map.guaranteed_weights()
+        weights = self.artifact.feature_map.list_guaranteed_weights()
         return [one.name for one in weights], WeightMatrix.from_weights(weights)
 
     def update(self, one: ObservedResult, label: Label, now: float, least: float) -> CoverageTest:
@@ -326,7 +327,7 @@ class CoverageTest(SequentialTest):
             kept_promise = None  # the guarantee covers only prompts for which a correct candidate was drawn
         outcomes = {"kept": kept_promise, "right": right}
         names, matrix = self._weights
-        weights = dict(zip(names, matrix.values(np.array(one.features)[np.newaxis])[0], strict=True))
+        weights = dict(zip(names, matrix.compute_values(np.array(one.features)[np.newaxis])[0], strict=True))
         uniform, sampled = one.draw_uniforms("kept", 1)[0], label.is_sampled(one, least)
         seen = np.array(
             [

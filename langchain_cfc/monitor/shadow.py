@@ -108,7 +108,7 @@ class ShadowComparison(Data):
         bot = None if other.policy is None else other.policy.certificate
         policy = EVERY_SET if bot is None or bot.alpha != alpha else bot.policy
         with name_records_in_errors(table.ids):
-            decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.uniforms(table))
+            decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.draw_uniforms(table))
         complete = [
             one.id in traffic.labels and traffic.labels[one.id].is_complete for one in traffic.results
         ]

@@ -314,7 +314,7 @@ def _list_tests_by_group(
 ) -> Iterator[Test]:
     """Yield a test for each quantity and group, in the order of `DriftTest.tests`."""
     drift = evidence.drift
-    words = {one.name: one.words for one in drift.artifact.feature_map.guaranteed_weights()}
+    words = {one.name: one.words for one in drift.artifact.feature_map.list_guaranteed_weights()}
     for place, (watched, group) in enumerate(drift.tests):
         shift = None
         if kind == "drift":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from langchain_cfc.records.arrays import tabulate, tabulate_raw, with_scores
 from langchain_cfc.records.files import Records, read_records, write_records
-from langchain_cfc.records.parquet import parquet_schema
+from langchain_cfc.records.parquet import make_parquet_schema
 from langchain_cfc.records.schema import (
     Candidate,
     Claim,
@@ -26,7 +26,7 @@ __all__ = [
     "PromptRecord",
     "Provenance",
     "Records",
-    "parquet_schema",
+    "make_parquet_schema",
     "read_records",
     "require_candidates",
     "require_claims",

@@ -151,8 +151,8 @@ def _read_batches(records: Iterable[LabelledRecord], provenance: Provenance | No
         return check_in_batches(records, provenance)
     if provenance is not None and provenance != records.provenance:
         # The checks of the files ensure that all other records have as many candidates.
-        next(check_records(records.iterate(), provenance))
-    return records.batches()
+        next(check_records(records.read_all(), provenance))
+    return records.read_batches()
 
 
 def _select_from_table(

@@ -93,18 +93,18 @@ class Records:
         return first
 
     def __iter__(self) -> Iterator[PromptRecord]:
-        """Read all files from the start; records of claims are refused, see `claims`."""
-        return map(require_candidates, self.iterate())
+        """Read all files from the start; records of claims are refused, see `read_claims`."""
+        return map(require_candidates, self.read_all())
 
-    def claims(self) -> Iterator[ClaimsRecord]:
+    def read_claims(self) -> Iterator[ClaimsRecord]:
         """Read all files from the start, which must hold claims.
 
         Raises:
             InputError: If a record holds candidates.
         """
-        return map(require_claims, self.iterate())
+        return map(require_claims, self.read_all())
 
-    def iterate(self) -> Iterator[LabelledRecord]:
+    def read_all(self) -> Iterator[LabelledRecord]:
         """Read all files from the start, with candidates or with claims."""
         checks = self._start_checks()
         for path in self.paths:
@@ -112,11 +112,11 @@ class Records:
                 self.on_read(1)
                 yield record
 
-    def batches(self) -> Iterator[Batch]:
+    def read_batches(self) -> Iterator[Batch]:
         """Read all files from the start in batches, which `tabulate` turns into arrays."""
         checks = self._start_checks()
         for path in self.paths:
-            for batch in self._make_reader(path).batches(checks):
+            for batch in self._make_reader(path).read_batches(checks):
                 self.on_read(len(batch.ids))
                 yield batch
 
@@ -164,7 +164,7 @@ def write_records(
     """
     check_records_target(path)
     provenance = find_provenance(records, provenance)
-    good = check_records(records.iterate() if isinstance(records, Records) else records, provenance)
+    good = check_records(records.read_all() if isinstance(records, Records) else records, provenance)
     if Path(path).suffix == ".parquet":
         with atomic_writer(path, private=True) as file:
             return write_parquet(file, good, provenance)

@@ -369,7 +369,7 @@ class JsonLinesFile:
         for line, content in self._read_record_lines():
             yield self._parse_line(line, content, checks)
 
-    def batches(self, checks: DatasetChecker) -> Iterator[Batch]:
+    def read_batches(self, checks: DatasetChecker) -> Iterator[Batch]:
         """Yield the same records in batches; an error may lose up to `BATCH_SIZE` good lines before it."""
         lines = self._read_record_lines()
         failure: RecordError | None = None

@@ -55,7 +55,7 @@ _MAX_COMPRESSION_RATIO = 2000
 _LARGE_COLUMN_BYTES = 64 * _MIB
 
 
-def parquet_schema(provenance: Provenance | None = None) -> Any:
+def make_parquet_schema(provenance: Provenance | None = None) -> Any:
     """Return the Arrow schema of a records file, for programs that write one with pyarrow.
 
     Args:
@@ -206,7 +206,7 @@ class ParquetFile:
             for start in range(0, len(rows), _PART_ROWS):
                 yield from self._parse_rows(row + start, rows.slice(start, _PART_ROWS), checks)
 
-    def batches(self, checks: DatasetChecker) -> Iterator[Batch]:
+    def read_batches(self, checks: DatasetChecker) -> Iterator[Batch]:
         """Yield the same records in batches."""
         for row, rows in self._read_rows():
             yield from self._decode_or_parse(row, rows, checks)
@@ -263,7 +263,7 @@ def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance:
     stream = iter(records)
     first = next(stream)
     column = "claims" if isinstance(first, ClaimsRecord) else "candidates"
-    schema = _make_schema(column).with_metadata(parquet_schema(provenance).metadata)
+    schema = _make_schema(column).with_metadata(make_parquet_schema(provenance).metadata)
     written = 0
     with parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
         for rows in _group_rows(map(encode_record, chain([first], stream)), column):
@@ -273,7 +273,7 @@ def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance:
 
 
 def encode_record(record: Example) -> dict[str, Any]:
-    """Return a record as a row of `parquet_schema()`, without the fields that have their default."""
+    """Return a record as a row of `make_parquet_schema()`, without the fields that have their default."""
     fields = record.model_dump(exclude_defaults=True)
     for name in JSON_COLUMNS:
         if name in fields:

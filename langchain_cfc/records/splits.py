@@ -47,7 +47,7 @@ class SplitPlan(OmitsDefaults):
             raise ValueError(msg)
         return value
 
-    def part(self, record_id: str, cluster: str | None) -> Part:
+    def find_part(self, record_id: str, cluster: str | None) -> Part:
         """Return the part of a prompt, by the hash of its cluster, or of its id if it has none.
 
         Each part hashes with its own key, so that changing the share for fitting does not change which
@@ -56,7 +56,7 @@ class SplitPlan(OmitsDefaults):
         (name,) = _list_hashed_names([record_id], [cluster])
         return next((part for part in _HELD_OUT_PARTS if self._is_in_part(part, [name])[0]), "calibration")
 
-    def rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
+    def list_rows(self, labelled: LabelledBatch) -> dict[Part, IntArray]:
         """Return the row numbers of each part, ascending."""
         names = _list_hashed_names(labelled.ids, labelled.clusters)
         free = np.ones(len(names), dtype=np.bool_)
@@ -74,7 +74,7 @@ class SplitPlan(OmitsDefaults):
             return np.zeros(len(names), dtype=np.bool_)
         return np.asarray(_hash_to_uniforms(self.seed, part, names) < share, dtype=np.bool_)
 
-    def one_per_cluster(self, labelled: LabelledBatch) -> IntArray:
+    def select_one_per_cluster(self, labelled: LabelledBatch) -> IntArray:
         """Return rows of one hash-chosen prompt per cluster and of prompts without a cluster, ascending."""
         members = [row for row, cluster in enumerate(labelled.clusters) if cluster is not None]
         tickets = _hash_to_uniforms(self.seed, "pick", [labelled.ids[row] for row in members]).tolist()
@@ -101,9 +101,9 @@ class SplitPlan(OmitsDefaults):
         """Return for each prompt whether it is in the fair sample."""
         if labelled.weights is None:
             return np.ones(len(labelled), dtype=np.bool_)
-        return np.asarray(self.uniforms("label", labelled.ids) < labelled.weights, dtype=np.bool_)
+        return np.asarray(self.draw_uniforms("label", labelled.ids) < labelled.weights, dtype=np.bool_)
 
-    def uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
+    def draw_uniforms(self, purpose: str, ids: Sequence[str]) -> FloatArray:
         """Return a reproducible number in (0, 1) for each id, uniform over ids and purposes."""
         return np.clip(_hash_to_uniforms(self.seed, purpose, ids), 2.0**-53, 1.0 - 2.0**-53)
 
@@ -121,7 +121,7 @@ class SplitPlan(OmitsDefaults):
         return any(one.hex()[:16] in known for one in _compute_hashes(names, self.seed, "sketch"))
 
 
-def split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
+def make_split_plan(seed: str | int, *, fit: float, test: float, certification: float = 0.0) -> SplitPlan:
     """Build a `SplitPlan`; an InputError if a share is out of range."""
     try:
         return SplitPlan(seed=str(seed), fit=float(fit), test=float(test), certification=float(certification))

@@ -118,7 +118,7 @@ def find_hardest_prompts(
         raise InputError(msg)
     tested, _ = select_held_out(artifact, labelled)
     with name_records_in_errors(tested.ids):
-        decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.uniforms(tested))
+        decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.draw_uniforms(tested))
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
     missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
@@ -150,7 +150,7 @@ def _order_rows(
 
 
 def _find_records(texts: Iterable[LabelledRecord], wanted: set[str]) -> Mapping[str, LabelledRecord]:
-    source = texts.iterate() if isinstance(texts, Records) else texts
+    source = texts.read_all() if isinstance(texts, Records) else texts
     found = {record.id: record for record in source if record.id in wanted}
     missing = sorted(wanted - set(found))
     if missing:

@@ -312,7 +312,7 @@ def _describe_artifact(
     if evaluation.artifact_digest != artifact.digest:
         msg = "the evaluation is of another artifact: its digest differs"
         raise InputError(msg)
-    alpha = artifact.level(str(evaluation.alpha))
+    alpha = artifact.select_level(str(evaluation.alpha))
     compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
     prompts = () if hardest is None else hardest.prompts
     tabulate = tables.tabulate_answers if artifact.unit == "answers" else tables.tabulate_claims
@@ -322,7 +322,7 @@ def _describe_artifact(
             f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
             f"{pluralize(evaluation.n_test, 'test prompt')}"
         ),
-        "promise": describe_promise(artifact, artifact.guarantee(alpha)),
+        "promise": describe_promise(artifact, artifact.make_guarantee(alpha)),
         "verdict": describe_verdict(artifact, evaluation),
         "tiles": make_tiles(artifact, evaluation),
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
@@ -413,11 +413,11 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     policy = artifact.policy
     if policy is None or not evaluation.all_answers:
         return
-    known = set(artifact.guarantee(policy.certificate.alpha).not_promised)
-    promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    known = set(artifact.make_guarantee(policy.certificate.alpha).not_promised)
+    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
     silent = [one for one in promise.not_promised if one not in known]
     # A certificate that ignores sets is already at the top of the page.
-    certified = () if policy.ignores_sets else (policy.certificate.sentence(),)
+    certified = () if policy.ignores_sets else (policy.certificate.sentence,)
     words = (
         "Wrong answers against prompts answered, policy by policy",
         "On the certification prompts. Answering more costs more wrong answers.",

@@ -114,9 +114,9 @@ class Situation:
         cls, artifact: CalibrationArtifact, evaluation: EvaluationReport, sources: Sources | None = None
     ) -> Situation:
         """Build the situation of an artifact from its evaluation at one of its levels."""
-        alpha = artifact.level(str(evaluation.alpha))
+        alpha = artifact.select_level(str(evaluation.alpha))
         own = evaluation.methods[artifact.threshold_rule]
-        facts, guarantee = artifact.calibration, artifact.guarantee(alpha)
+        facts, guarantee = artifact.calibration, artifact.make_guarantee(alpha)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
         alone = is_bot_alone(artifact)
         has_sets = not alone and own.claims is None
@@ -139,7 +139,7 @@ class Situation:
             flagged_ci=own.not_certifiable_ci,
             attainable=evaluation.attainable_coverage,
             attainable_ci=clopper_pearson(round(evaluation.attainable_coverage * size), size),
-            out_of_reach=tuple(one for one in facts.groups if has_sets and not one.allows(alpha)),
+            out_of_reach=tuple(one for one in facts.groups if has_sets and not one.is_attainable(alpha)),
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
             distinct=own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
             unique=not has_sets or artifact.parsed_set_rule.needs_answers,
@@ -386,7 +386,7 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
             at_most=comparison.at_most,
             set_rule=comparison.set_rule if comparison.unit == "answers" else "all",
             test_fraction=TEST_FRACTION,
-        ).command(["new-records.jsonl"], sources.artifact),
+        ).format_command(["new-records.jsonl"], sources.artifact),
     )
 
 
@@ -426,7 +426,7 @@ def _recommend_recalibration(
             f"{join_names(config.only_in_python, MOST_GROUPS_NAMED)}."
         )
     old = PurePath(seen.sources.artifact)
-    return Recommendation(title, why, config.command(records, str(old.with_name(f"new-{old.name}"))))
+    return Recommendation(title, why, config.format_command(records, str(old.with_name(f"new-{old.name}"))))
 
 
 def _drop_tested_levels(config: CalibrationConfig) -> dict[str, Any]:

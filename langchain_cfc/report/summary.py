@@ -78,7 +78,7 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         )
         claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}{given}."
         scope = list(_describe_scope(artifact, guarantee))
-    by_people = [one.sentence() for one in guarantee.people] if promised else []
+    by_people = [one.sentence for one in guarantee.people] if promised else []
     return Promise(
         heading="The promise",
         claim=claim,
@@ -109,7 +109,7 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     """Return the promise of a bot: its certified rates of wrong answers."""
     policy = artifact.certified_policy
     rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
-    promise = artifact.bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
     others: tuple[str, ...] = ()
     if policy.others:
         also = f"At most {join_names(rates[1:])} is certified as well."
@@ -123,11 +123,11 @@ def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
         scope=(
             *others,
             "The bot abstains on the other questions. Nothing is promised about answer sets.",
-            *(one.sentence() for one in promise.people),
+            *(one.sentence for one in promise.people),
         ),
         not_promised=promise.not_promised,
         assumptions=promise.assumptions,
-        full=" ".join(one.sentence() for one in policy.certificates),
+        full=" ".join(one.sentence for one in policy.certificates),
     )
 
 
@@ -195,7 +195,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
         return _describe_answers(evaluation)
     own = evaluation.methods[artifact.threshold_rule]
     interval = format_interval(own.kept_promise_ci, 1)
-    certificate = artifact.guarantee(str(evaluation.alpha)).certificate
+    certificate = artifact.make_guarantee(str(evaluation.alpha)).certificate
     target = f"the target is {format_share(evaluation.target_coverage)}"
     if own.stated_levels:
         target = f"the mean stated coverage is {to_percent(own.stated_coverage, 1)}"

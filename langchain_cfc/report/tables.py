@@ -177,7 +177,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
             cells += _make_claims_cells(group.claims, group.n, confidence, compared)
         return make_group_row(group, tuple(cells))
 
-    promised = {one.name for one in artifact.guarantee(str(report.alpha)).weightings}
+    promised = {one.name for one in artifact.make_guarantee(str(report.alpha)).weightings}
     head = ["Group", "Prompts", "Promise kept"]
     if other is not None:
         head.append("Kept by one threshold for all")

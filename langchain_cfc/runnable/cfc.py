@@ -239,7 +239,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact
         if self.alpha is not None:
-            artifact.level(self.alpha)
+            artifact.select_level(self.alpha)
         keys = artifact.metadata_keys
         if keys and self.metadata is None:
             msg = (
@@ -325,11 +325,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         for alpha in (self._resolve_level(None),) if self.bot else artifact.alphas:
             for stated in (None, *artifact.list_stated_levels(alpha)):
                 if self.bot:
-                    guarantee = artifact.bot_guarantee(
+                    guarantee = artifact.make_bot_guarantee(
                         binding, stated_alpha=stated, max_wrong_rate=self.max_wrong_rate
                     )
                 else:
-                    guarantee = artifact.guarantee(alpha, binding, stated_alpha=stated)
+                    guarantee = artifact.make_guarantee(alpha, binding, stated_alpha=stated)
                     if policy != AnswerPolicy():
                         guarantee = restrict_to_policy(guarantee, policy)
                 found[alpha, None if stated is None else float(stated)] = guarantee
@@ -455,9 +455,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
 
     def _resolve_level(self, alpha: Level | None) -> str:
         if not self.bot:
-            return self.artifact.level(self.alpha if alpha is None else alpha)
+            return self.artifact.select_level(self.alpha if alpha is None else alpha)
         certified = self.artifact.certified_policy.find_certificate(self.max_wrong_rate).alpha
-        if alpha is not None and self.artifact.level(alpha) != certified:
+        if alpha is not None and self.artifact.select_level(alpha) != certified:
             msg = f"bot mode answers from the sets at alpha = {certified}, at which its policy was certified"
             raise InputError(msg)
         return certified

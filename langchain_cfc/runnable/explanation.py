@@ -167,7 +167,7 @@ def _describe_promise(result: CFCResult) -> str:
     if guarantee.wrong_answers is not None:
         if _ignores_sets(result):
             return _describe_certificate(guarantee.wrong_answers)
-        wrong = f" {guarantee.wrong_answers.brief()} {guarantee.wrong_answers.state_uncertified()}".rstrip()
+        wrong = f" {guarantee.wrong_answers.brief} {guarantee.wrong_answers.state_uncertified()}".rstrip()
     if guarantee.kind in {"heuristic", "certified"}:
         return f"{guarantee.sentence}{wrong}"
     groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)

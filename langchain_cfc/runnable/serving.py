@@ -166,18 +166,18 @@ class ServingPipeline:
     ) -> CFCResult:
         decisions = decide(
             self.artifact,
-            CandidateBatch.of(np.array([scored.scores]), [texts], [common["metadata"]]),
+            CandidateBatch.from_arrays(np.array([scored.scores]), [texts], [common["metadata"]]),
             level,
             policy=self.policy,
             uniforms=self._draw_uniforms(),
         )
-        distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.best_first(0))))
+        distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.list_best_first(0))))
         answers = distinct if decisions.answered[0] else ()
         # Validating all candidates at once, as plain data, is faster than building them one by one.
         return CFCResult.model_validate(
             {
                 "abstained": not answers,
-                "reason": decisions.reason(0),
+                "reason": decisions.find_reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
                 "candidates": self._list_candidates(draws, texts, scored, decisions),
@@ -195,7 +195,7 @@ class ServingPipeline:
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
             "unknown_categories": (
-                feature_map.unknown_keys(decisions.features[0]) if flags_categories else ()
+                feature_map.find_unknown_keys(decisions.features[0]) if flags_categories else ()
             ),
             "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
         }
@@ -220,7 +220,7 @@ class ServingPipeline:
                 hidden=not self.show_rejected,
             )
         draws = replace(
-            CandidateBatch.of(np.array([scored.scores]), None, [common["metadata"]]),
+            CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
             drawn=np.array([len(spans)]),
         )
         decisions = decide(self.artifact, draws, level, policy=self.policy, uniforms=self._draw_uniforms())

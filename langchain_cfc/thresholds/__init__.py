@@ -6,9 +6,9 @@ from langchain_cfc.thresholds.base import (
     Level,
     ThresholdRule,
     Thresholds,
+    compute_confident_rank,
+    compute_conformal_rank,
     compute_tau,
-    confident_rank,
-    conformal_rank,
     format_alpha,
     format_delta,
 )
@@ -27,9 +27,9 @@ __all__ = [
     "MarginalThreshold",
     "ThresholdRule",
     "Thresholds",
+    "compute_confident_rank",
+    "compute_conformal_rank",
     "compute_tau",
-    "confident_rank",
-    "conformal_rank",
     "format_alpha",
     "format_delta",
 ]

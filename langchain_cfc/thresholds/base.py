@@ -4,8 +4,8 @@ A level is decimal: 0.1 means one tenth, not the binary number next to it. Ranks
 jump by one when (N + 1) tau is an integer, and binary floats miss that (10 * (1 - 0.7) is
 3.0000000000000004), so they are computed in fractions made from the decimal string.
 
-There are two ranks. `conformal_rank` keeps the guarantee on average over calibration sets; `confident_rank`
-keeps it for the given calibration set, with confidence 1 - delta.
+There are two ranks. `compute_conformal_rank` keeps the guarantee on average over calibration sets;
+`compute_confident_rank` keeps it for the given calibration set, with confidence 1 - delta.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def compute_tau(alpha: Level) -> Fraction:
     return 1 - Fraction(format_alpha(alpha))
 
 
-def conformal_rank(size: int, tau: Fraction) -> int:
+def compute_conformal_rank(size: int, tau: Fraction) -> int:
     """Compute the rank ceil((N + 1) tau) of split conformal prediction; N + 1 means "no score suffices".
 
     Args:
@@ -114,18 +114,18 @@ def conformal_rank(size: int, tau: Fraction) -> int:
         The rank, 1 ... N + 1.
 
     Examples:
-        >>> conformal_rank(9, compute_tau(0.1)), conformal_rank(9, compute_tau(0.3))
+        >>> compute_conformal_rank(9, compute_tau(0.1)), compute_conformal_rank(9, compute_tau(0.3))
         (9, 7)
     """
     return math.ceil((size + 1) * tau)
 
 
-def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
+def compute_confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
     """Compute the rank with coverage tau, given the calibration set, with confidence 1 - delta.
 
     For N independent continuous scores the coverage of the order statistic of rank k, given the calibration
     set, is Beta(k, N + 1 - k) for every distribution of the scores. The rank is the smallest k with
-    P(Beta(k, N + 1 - k) < tau) = P(Bin(N, tau) >= k) <= delta, but never below `conformal_rank`: the
+    P(Beta(k, N + 1 - k) < tau) = P(Bin(N, tau) >= k) <= delta, but never below `compute_conformal_rank`: the
     guarantee on average holds as well. Only a delta above 1 / e makes a difference there, since a
     log-concave law such as Beta's lies at or below its mean with probability at least 1 / e (Grunbaum 1960).
 
@@ -148,7 +148,7 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
         InputError: If delta is not a number strictly between 0 and 1.
 
     Examples:
-        >>> [confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
+        >>> [compute_confident_rank(size, compute_tau(0.1), 0.1) for size in (21, 22, 200, 1000, 9000)]
         [22, 22, 186, 913, 8137]
     """
     allowed = delta if isinstance(delta, Fraction) else Fraction(format_delta(delta))
@@ -157,7 +157,7 @@ def confident_rank(size: int, tau: Fraction, delta: Level | Fraction) -> int:
         raise InputError(msg)
     first, tails = _binomial_tails(size, tau, allowed)
     above = tails * (1.0 + TAIL_ROUND_OFF * len(tails)) > float(allowed)
-    return max(conformal_rank(size, tau), first + int(np.count_nonzero(above)))
+    return max(compute_conformal_rank(size, tau), first + int(np.count_nonzero(above)))
 
 
 def _binomial_tails(size: int, tau: Fraction, delta: Fraction) -> tuple[int, FloatArray]:
@@ -339,12 +339,12 @@ class ThresholdRule(ABC, Generic[State]):
         """The number of features d that the fitted rule expects."""
 
     @abstractmethod
-    def state_data(self) -> dict[str, FloatArray]:
+    def get_state_data(self) -> dict[str, FloatArray]:
         """Return the fitted state as named float arrays, from which `restore` makes a bit-identical rule."""
 
     @abstractmethod
     def restore(self, data: Mapping[str, FloatArray]) -> Self:
-        """Return a fitted copy of this rule from `state_data`.
+        """Return a fitted copy of this rule from `get_state_data`.
 
         Raises:
             InputError: If an array is missing or has an impossible shape or value.

@@ -59,8 +59,8 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         ridge: lambda >= 0, the strength of a penalty (N + 1) lambda / 2 times the squared coefficients. It
             smooths thresholds where features are many and prompts few. Coverage over all prompts stays exact,
             except that prompts outside the span of the calibration features get threshold `inf`. Coverage
-            under other weightings moves by about lambda gamma' beta / E f (`ridge_slack`). A lambda of up to
-            1e-3 costs nothing visible.
+            under other weightings moves by about lambda gamma' beta / E f (`compute_ridge_slack`). A lambda
+            of up to 1e-3 costs nothing visible.
         penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
             span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
             coverage over all prompts too.
@@ -244,7 +244,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             factors = targets if factors is None else factors * targets
         return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
 
-    def ridge_slack(
+    def compute_ridge_slack(
         self, coefficients: npt.ArrayLike, features: npt.ArrayLike, weights: npt.ArrayLike | None = None
     ) -> float:
         """Estimate how far the coverage under a weighting falls below tau because of the ridge.
@@ -277,7 +277,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         own = np.ones(len(x)) if weights is None else _check_positive(weights, "weights", len(x))
         return state.compute_slack(gamma, Rows.with_weights(x, np.zeros(len(x)), own)) if len(x) else 0.0
 
-    def certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
+    def make_certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
 
         Args:
@@ -301,7 +301,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         target = self._get_target(self.alpha if alpha is None else alpha)
         return self.fitted.windows.certify(target * reduced, reduced)
 
-    def state_data(self) -> dict[str, FloatArray]:
+    def get_state_data(self) -> dict[str, FloatArray]:
         """Return the fitted state as named arrays.
 
         `features` (K, r), `success_scores` (K,) and `weights` (K,): the prompts kept, equal ones merged, in
@@ -317,7 +317,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         return {name: array.copy() for name, array in arrays.items()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> ConditionalThreshold:
-        """Return a fitted copy from `state_data`."""
+        """Return a fitted copy from `get_state_data`."""
         state = ConditionalState.from_arrays(
             data, self.unit, self.cap, ridge=self.ridge > 0.0, has_levels=self.has_levels
         )

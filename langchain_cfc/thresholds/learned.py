@@ -39,12 +39,12 @@ class LearnedThreshold(ThresholdRule[_LearnedState]):
         """The number of features d of the calibration data."""
         return len(self.fitted.columns.scale)
 
-    def state_data(self) -> dict[str, FloatArray]:
+    def get_state_data(self) -> dict[str, FloatArray]:
         """Return `beta` (r,), `kept` (r,), `scale` (d,) and `mixture` (r, d - r)."""
         return {"beta": self.fitted.beta, **self.fitted.columns.to_arrays()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> LearnedThreshold:
-        """Return a fitted copy from `state_data`."""
+        """Return a fitted copy from `get_state_data`."""
         check_state(data, {"beta": 1, "kept": 1, "scale": 1, "mixture": 2})
         columns = Columns.from_arrays(data)
         if len(data["beta"]) != len(columns.kept):

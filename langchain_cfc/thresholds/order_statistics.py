@@ -16,9 +16,9 @@ from langchain_cfc.thresholds.base import (
     ThresholdRule,
     Thresholds,
     check_state,
+    compute_confident_rank,
+    compute_conformal_rank,
     compute_tau,
-    confident_rank,
-    conformal_rank,
     format_delta,
 )
 
@@ -39,9 +39,9 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
     for hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
 
     The average is over calibration sets too: given one of them, the coverage is below 1 - alpha about half of
-    the time. With `delta` the rank is that of `confident_rank`: for i.i.d. prompts the coverage given the
-    calibration set is at least 1 - alpha with confidence 1 - delta, for every distribution of success scores
-    (see `GroupedThreshold`; this is the case of one group).
+    the time. With `delta` the rank is that of `compute_confident_rank`: for i.i.d. prompts the coverage given
+    the calibration set is at least 1 - alpha with confidence 1 - delta, for every distribution of success
+    scores (see `GroupedThreshold`; this is the case of one group).
 
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
@@ -71,7 +71,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         """The number of features d of the calibration data; their values are not used."""
         return self.fitted.dimension
 
-    def state_data(self) -> dict[str, FloatArray]:
+    def get_state_data(self) -> dict[str, FloatArray]:
         """Return `quantile`, (1,) or (0,) if there is none, and `dimension`, (1,)."""
         value, dimension = self.fitted.value, self.fitted.dimension
         return {
@@ -80,7 +80,7 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
         }
 
     def restore(self, data: Mapping[str, FloatArray]) -> MarginalThreshold:
-        """Return a fitted copy from `state_data`."""
+        """Return a fitted copy from `get_state_data`."""
         check_state(data, {"quantile": 1, "dimension": 1})
         quantile, dimension = data["quantile"], data["dimension"]
         if len(quantile) > 1 or (quantile > self.cap).any():
@@ -94,7 +94,11 @@ class MarginalThreshold(ThresholdRule[_MarginalState]):
 
     def _learn(self, features: FloatArray, success_scores: FloatArray) -> _MarginalState:
         size, tau = len(success_scores), compute_tau(self.alpha)
-        rank = conformal_rank(size, tau) if self.delta is None else confident_rank(size, tau, self.delta)
+        rank = (
+            compute_conformal_rank(size, tau)
+            if self.delta is None
+            else compute_confident_rank(size, tau, self.delta)
+        )
         return _MarginalState(_select_order_statistic(success_scores, rank, np.inf), features.shape[1])
 
     def _compute(self, state: _MarginalState, features: FloatArray) -> Thresholds:
@@ -120,9 +124,9 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
     with distribution function F, as if made from uniform U by S = F^-1(U). The order statistic of rank k then
     covers with probability F(S_(k)) = F(F^-1(U_(k))) >= U_(k), and U_(k) is Beta(k, N_g + 1 - k) for every F.
     For continuous scores the two are equal; ties and atoms only raise F(S_(k)), and so does the cap, where
-    the threshold becomes infinite and every prompt of the group is flagged. `confident_rank` takes the
-    smallest k with P(U_(k) < tau) <= delta / d, and d failures of that size add up to delta at most. A group
-    too small for any rank has threshold `inf`.
+    the threshold becomes infinite and every prompt of the group is flagged. `compute_confident_rank` takes
+    the smallest k with P(U_(k) < tau) <= delta / d, and d failures of that size add up to delta at most. A
+    group too small for any rank has threshold `inf`.
 
     Prompts have to be i.i.d.; exchangeability, which is enough on average, is not enough here. Of N + 1
     prompts drawn without replacement from N + 1, the first N decide whether the last is covered, and it fails
@@ -158,12 +162,12 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         """The number of groups d."""
         return len(self.fitted.values)
 
-    def state_data(self) -> dict[str, FloatArray]:
+    def get_state_data(self) -> dict[str, FloatArray]:
         """Return `quantiles`, (d,) order statistics, the cap for a group without one."""
         return {"quantiles": self.fitted.values.copy()}
 
     def restore(self, data: Mapping[str, FloatArray]) -> GroupedThreshold:
-        """Return a fitted copy from `state_data`."""
+        """Return a fitted copy from `get_state_data`."""
         check_state(data, {"quantiles": 1})
         quantiles = data["quantiles"]
         if len(quantiles) == 0 or (quantiles > self.cap).any():
@@ -183,7 +187,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         share = Fraction(str(self.delta)) / features.shape[1]
         members = [success_scores[column == 1.0] for column in features.T]
         tau = compute_tau(self.alpha)
-        ranks = [confident_rank(len(scores), tau, share) for scores in members]
+        ranks = [compute_confident_rank(len(scores), tau, share) for scores in members]
         quantiles = map(_select_order_statistic, members, ranks, [self.cap] * len(members))
         return _GroupedState(np.array(list(quantiles)))
 

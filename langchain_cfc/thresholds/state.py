@@ -114,7 +114,9 @@ class ConditionalState:
         return _build_windows(self.near, self.tau, self.units, negative=True)
 
     def compute_slack(self, coefficients: FloatArray, prompts: Rows) -> float:
-        """Compute how much a ridge lowers the coverage under f = features' coefficients (see `ridge_slack`).
+        """Compute how much a ridge lowers the coverage under f = features' coefficients.
+
+        See `ConditionalThreshold.compute_ridge_slack`.
 
         The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i is gamma' D
         beta, with D = (N + 1) lambda up to the powers of two in the units of gamma and beta.
@@ -131,7 +133,7 @@ class ConditionalState:
         return pull / (float(prompts.weights @ np.maximum(f, 0.0)) / total)
 
     def to_arrays(self, *, has_levels: bool) -> dict[str, FloatArray]:
-        """Return the state as named arrays; see `ConditionalThreshold.state_data`."""
+        """Return the state as named arrays; see `ConditionalThreshold.get_state_data`."""
         rows, rest = self.near.rows, self.near.rest
         return {
             "features": rows.features,

@@ -365,7 +365,7 @@ class IncrementalScorer:
         if rule.needs_answers:
             answers = [(yield from self.description.extract_answers(draws, self.config, self.answers))]
         scores = (yield from self.score(draws)).scores if rule.needs_scores else [0.0] * len(draws)
-        return int(rule.choose_next_wave(CandidateBatch.of(np.array([scores]), answers))[0])
+        return int(rule.choose_next_wave(CandidateBatch.from_arrays(np.array([scores]), answers))[0])
 
     def score(self, draws: list[DrawnCandidate]) -> Steps[VerifierScores]:
         """Return the scores of all candidates so far.

@@ -147,7 +147,7 @@ def decide_on_prompts(name: str, artifact: CalibrationArtifact) -> dict[str, Any
     table = tabulate_draws(artifact, list_prompts(name))
     found = {}
     for alpha in artifact.alphas:
-        decisions = decide(artifact, table.draws, alpha, uniforms=artifact.uniforms(table))
+        decisions = decide(artifact, table.draws, alpha, uniforms=artifact.draw_uniforms(table))
         found[alpha] = {
             "thresholds": [float(one).hex() for one in decisions.thresholds],
             "accepted": ["".join("01"[int(one)] for one in row) for row in decisions.accepted],

@@ -41,7 +41,7 @@ def test_golden_file_loads_and_saves_to_the_same_bytes(path: Path) -> None:
     assert artifact.library_version == path.parent.name
     assert all(one.agrees for one in recompute_certificates(artifact))
     for alpha in artifact.alphas:
-        assert artifact.guarantee(alpha).sentence
+        assert artifact.make_guarantee(alpha).sentence
 
 
 @EACH_GOLDEN_FILE

@@ -42,16 +42,16 @@ def test_accepted_sets_are_nested_across_levels_though_thresholds_cross(seed: in
 
 def test_level_may_be_omitted_only_if_the_artifact_has_one() -> None:
     one = calibrate(make_records(0, 60), alpha=0.2, features="1")
-    assert one.level() == one.level("0.20") == one.level(0.2) == "0.2"
+    assert one.select_level() == one.select_level("0.20") == one.select_level(0.2) == "0.2"
     several = calibrate(make_records(0, 60), alpha=[0.3, "0.10"], features="1", allow_unattainable=True)
     assert several.alphas == ("0.1", "0.3")
-    assert several.level(0.1) == "0.1"
+    assert several.select_level(0.1) == "0.1"
     with pytest.raises(
         InputError, match=r"several levels \(0\.1, 0\.3\): before drawing candidates, choose one"
     ):
-        several.level()
+        several.select_level()
     with pytest.raises(InputError, match="several levels"):
-        several.guarantee()
+        several.make_guarantee()
 
 
 @pytest.mark.parametrize("alpha", [0.15, "0.25", "0.2000001"])

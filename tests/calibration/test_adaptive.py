@@ -48,7 +48,7 @@ def draw_world(seed: int, size: int) -> LabelledBatch:
     scores = np.clip(difficulty[:, np.newaxis] + 0.1 * rng.standard_normal((size, 3)), 0.0, 1.0)
     correct = rng.random((size, 3)) < 1.0 - 0.8 * difficulty[:, np.newaxis]
     ids = tuple(f"{seed}-{row}" for row in range(size))
-    return LabelledBatch(CandidateBatch.of(scores), correct, ids, (None,) * size)
+    return LabelledBatch(CandidateBatch.from_arrays(scores), correct, ids, (None,) * size)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def artifact() -> CalibrationArtifact:
     st.sampled_from(["0.05", "0.1", "0.3", "0.4", "0.9"]),
 )
 def test_adaptive_alpha_reads_levels_back_from_its_columns(means: list[float], alpha: str) -> None:
-    draws = CandidateBatch.of([[mean] for mean in means])
+    draws = CandidateBatch.from_arrays([[mean] for mean in means])
     expected = [max(float(alpha), 0.1 if one < 0.4 else 0.3 if one < 0.6 else 0.5) for one in means]
     assert ADAPTIVE_LEVELS.read_alphas(ADAPTIVE_LEVELS.transform(draws), alpha).tolist() == expected
     assert set(expected) <= {float(level) for level in ADAPTIVE_LEVELS.list_levels(alpha)}
@@ -75,7 +75,7 @@ def test_adaptive_alpha_states_less_coverage_for_hard_prompts(artifact: Calibrat
     assert levels == sorted(levels)
     assert levels[0] == 0.1
     assert levels[-1] > 0.4
-    decisions = decide(artifact, CandidateBatch.of([[0.0] * 3, [1.0] * 3]))
+    decisions = decide(artifact, CandidateBatch.from_arrays([[0.0] * 3, [1.0] * 3]))
     assert decisions.stated_alphas.tolist() == [levels[0], levels[-1]]
 
 
@@ -121,7 +121,7 @@ def test_adaptive_alpha_with_equal_levels_equals_the_fixed_level() -> None:
 
 def test_adaptive_alpha_is_fitted_on_the_fit_split_alone(artifact: CalibrationArtifact) -> None:
     world = draw_world(1, 600)
-    rows = artifact.calibration.split.rows(world)
+    rows = artifact.calibration.split.list_rows(world)
 
     def fit_with_flipped_labels(part: Part) -> AdaptiveAlpha | None:
         correct = world.correct.copy()
@@ -147,15 +147,15 @@ def test_config_from_artifact_reproduces_adaptive_alpha(
 ) -> None:
     config = CalibrationConfig.from_artifact(artifact)
     assert config.adaptive_alpha
-    assert "--adaptive-alpha" in config.command(["r.jsonl"])
+    assert "--adaptive-alpha" in config.format_command(["r.jsonl"])
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     world = draw_world(1, 300)
     first = calibrate(world, alpha="0.1", adaptive_alpha=True)
-    assert calibrate(world, **config.options()).digest == first.digest
+    assert calibrate(world, **config.to_arguments()).digest == first.digest
     # A map that was fitted before keeps its levels.
     given = calibrate(world, alpha="0.1", adaptive_alpha=True, features=artifact.feature_map)
     assert given.calibration.fit_size == 0
-    options = CalibrationConfig.from_artifact(given).options()
+    options = CalibrationConfig.from_artifact(given).to_arguments()
     assert calibrate(world, **options).digest == given.digest
 
 
@@ -221,20 +221,20 @@ def test_guarantee_states_the_coverage_of_a_prompt_under_adaptive_alpha(
     stated = set(artifact.list_adaptive_coverages("0.1"))
     assert len(stated) > 2
     for alpha in artifact.list_stated_levels("0.1"):
-        guarantee = artifact.guarantee("0.1", stated_alpha=alpha)
+        guarantee = artifact.make_guarantee("0.1", stated_alpha=alpha)
         assert guarantee.stated_coverage == pytest.approx(1.0 - float(alpha))
         percent = f"{100 * (1 - float(alpha)):g} %"
         assert f"at least as often as is stated ({percent} for this prompt): on average" in guarantee.sentence
         assert "with probability at least" not in guarantee.sentence
         assert guarantee.sentence.endswith("not promised for the prompts of one stated level alone.")
         assert NOT_BY_LEVEL in guarantee.not_promised
-    assert "as is stated (from " in artifact.guarantee().sentence
-    fixed = calibrate(draw_world(1, 100), alpha="0.9", features="1").guarantee()
+    assert "as is stated (from " in artifact.make_guarantee().sentence
+    fixed = calibrate(draw_world(1, 100), alpha="0.9", features="1").make_guarantee()
     assert NOT_BY_LEVEL not in fixed.not_promised
     assert "stated" not in fixed.sentence
-    assert artifact.guarantee().stated_coverage is None
+    assert artifact.make_guarantee().stated_coverage is None
     with pytest.raises(InputError, match="states the levels"):
-        artifact.guarantee(stated_alpha="0.99")
+        artifact.make_guarantee(stated_alpha="0.99")
 
 
 def test_chain_results_and_messages_state_the_coverage_of_the_prompt(invoke: Invoke) -> None:
@@ -261,7 +261,7 @@ def make_map_of_steps() -> FeatureMap:
 
 def read_draws(result: Any) -> CandidateBatch:
     """The candidates of a result, with their scores alone."""
-    return CandidateBatch.of([[one.score for one in result.candidates]])
+    return CandidateBatch.from_arrays([[one.score for one in result.candidates]])
 
 
 def test_certify_reports_stated_coverage_of_adaptive_levels(artifact: CalibrationArtifact) -> None:
@@ -269,7 +269,7 @@ def test_certify_reports_stated_coverage_of_adaptive_levels(artifact: Calibratio
     share = certified.certificates[0].shares[0]
     assert share.stated is not None
     assert 0.5 < share.stated < 0.9
-    assert "is stated on average" in certified.certificates[0].sentence()
+    assert "is stated on average" in certified.certificates[0].sentence
     assert share.kept / share.prompts > share.stated - 0.1
     assert {one.name for one in certified.certificates[0].shares} >= {"stated_coverage[0.9]"}
     assert reload_artifact(certified).digest == certified.digest
@@ -292,7 +292,7 @@ def test_verify_contradicts_adaptive_thresholds_of_other_levels(
         state = unpack(self, names)
         return state | {"targets": np.full_like(state["targets"], state["targets"].max())}
 
-    assert artifact.rule() is not None  # built before the change
+    assert artifact.get_rule() is not None  # built before the change
     monkeypatch.setattr(CalibrationArtifact, "unpack_state", unpack_other_levels)
     (found,) = verify(artifact, prompts=3)
     assert found.contradicted > 0 or found.largest_difference > 1e-3

@@ -36,7 +36,7 @@ def draw_world(rng: np.random.Generator, size: int, *, decimals: int = 17) -> La
         {"topic": TOPICS[rng.integers(3)], "ratio": float(0.5 + difficulty[row])} for row in range(size)
     ]
     ids = tuple(f"{rng.integers(2**63):x}" for _ in range(size))
-    return LabelledBatch(CandidateBatch.of(scores, metadata=metadata), correct, ids, (None,) * size)
+    return LabelledBatch(CandidateBatch.from_arrays(scores, metadata=metadata), correct, ids, (None,) * size)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Compared:
             shift="meta(ratio)" if kind == "shift" else None,
             allow_unattainable=True,
         )
-        known = world.take(artifact.calibration.split.rows(world)["calibration"])
+        known = world.take(artifact.calibration.split.list_rows(world)["calibration"])
         ones = np.ones(len(known)) if known.weights is None else known.weights
         if kind == "shift":
             return cls(artifact, known, asked, read_ratios(known.draws), read_ratios(asked))
@@ -135,7 +135,7 @@ def draw_coins(seed: int, size: int) -> LabelledBatch:
     """Draw prompts of one candidate each, correct with probability 0.7 whatever its score is."""
     rng = np.random.default_rng(seed)
     scores, ids = rng.random((size, 1)), tuple(f"{seed}-{row}" for row in range(size))
-    return LabelledBatch(CandidateBatch.of(scores), rng.random((size, 1)) < 0.7, ids, (None,) * size)
+    return LabelledBatch(CandidateBatch.from_arrays(scores), rng.random((size, 1)) < 0.7, ids, (None,) * size)
 
 
 def make_map_of_neighbours(known: LabelledBatch) -> FeatureMap:
@@ -180,7 +180,9 @@ def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
     rng = np.random.default_rng(41)
     scores = rng.random((6000, 1))
     ids = tuple(map(str, range(6000)))
-    everyone = LabelledBatch(CandidateBatch.of(scores), np.ones((6000, 1), dtype=bool), ids, (None,) * 6000)
+    everyone = LabelledBatch(
+        CandidateBatch.from_arrays(scores), np.ones((6000, 1), dtype=bool), ids, (None,) * 6000
+    )
     known, fresh = everyone.take(np.arange(1000)), everyone.take(np.arange(1000, 6000))
     artifact = calibrate(known, alpha=("0.1", "0.2"), features="1", never_empty=False)
 

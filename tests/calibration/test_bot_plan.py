@@ -69,7 +69,7 @@ def test_plan_bot_keeps_prompts_with_equal_scores_together() -> None:
     scores = np.select([rows < 30, rows < 80], [0.0, 0.4], 0.9)[::-1]
     correct = (scores < 0.9) & (rows % 11 > 0)
     pilot = LabelledBatch(
-        CandidateBatch.of(scores[:, np.newaxis]),
+        CandidateBatch.from_arrays(scores[:, np.newaxis]),
         correct[:, np.newaxis],
         tuple(map(str, rows)),
         (None,) * 100,
@@ -137,7 +137,7 @@ def test_plan_bot_never_answers_with_blank_answers() -> None:
 
 
 def test_plan_bot_refuses_an_empty_pilot_and_an_invalid_rate() -> None:
-    empty = LabelledBatch(CandidateBatch.of(np.zeros((0, 1))), np.zeros((0, 1), dtype=bool), (), ())
+    empty = LabelledBatch(CandidateBatch.from_arrays(np.zeros((0, 1))), np.zeros((0, 1), dtype=bool), (), ())
     with pytest.raises(InputError, match="the pilot is empty"):
         plan_bot(empty, max_wrong_rate="0.1")
     with pytest.raises(InputError, match="max_wrong_rate must be a decimal number"):

@@ -49,7 +49,7 @@ def test_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str, siz
 def test_group_threshold_is_the_order_statistic_of_the_group() -> None:
     records = make_prompts(0, 120)
     artifact = calibrate(records, alpha="0.2", features="group(topic)")
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
     asked = tabulate(make_prompts(1, 20))
     thresholds = decide(artifact, asked.draws).thresholds
     for topic in ("capital", "river"):
@@ -113,7 +113,7 @@ def test_evaluate_counts_refused_prompts_apart_from_not_certifiable_ones() -> No
     near = fitted.fitted.near
     few = Neighbourhood(near.rows, near.rest, near.centre, 1e-12)
     narrow = replace(fitted, _state=replace(fitted.fitted, near=few))
-    arrays = {key: PackedArray.pack(array) for key, array in narrow.state_data().items()}
+    arrays = {key: PackedArray.pack(array) for key, array in narrow.get_state_data().items()}
     level = artifact.levels[0].model_copy(update={"rule": {key: one.name for key, one in arrays.items()}})
     marginal = {name: artifact.arrays[name] for name in level.marginal.values()}
     refusing = artifact.model_copy(
@@ -138,8 +138,8 @@ def test_calibrate_n_uses_the_first_slots() -> None:
         direct.features,
     )
     # Scores made by comparing all candidates would differ for fewer: the promise says what it assumes.
-    assert any("scores each candidate separately" in one for one in artifact.guarantee().assumptions)
-    assert not any("scores each candidate separately" in one for one in direct.guarantee().assumptions)
+    assert any("scores each candidate separately" in one for one in artifact.make_guarantee().assumptions)
+    assert not any("scores each candidate separately" in one for one in direct.make_guarantee().assumptions)
     assert artifact.arrays != calibrate(last_two, alpha="0.2", features="mean_score").arrays
     for n in (0, 7):
         with pytest.raises(InputError, match=f"n is {n}; expected at least 1 and at most 6"):
@@ -202,7 +202,7 @@ def test_success_scores_are_those_of_the_set_rule() -> None:
             records, alpha="0.4", features="1", set_rule=text.replace("(", " ( "), allow_unattainable=True
         )
         assert artifact.set_rule == text
-        expected = artifact.parsed_set_rule.success_scores(tabulate(records), 2.0)
+        expected = artifact.parsed_set_rule.compute_success_scores(tabulate(records), 2.0)
         np.testing.assert_array_equal(np.sort(read_success_scores(artifact)), np.sort(expected))
 
 
@@ -215,7 +215,7 @@ def test_calibrate_takes_provenance_from_records_or_argument(tmp_path: Path) -> 
 
     def provenance(source: Any, given: Provenance | None = None) -> Provenance | None:
         artifact = calibrate(source, alpha="0.2", features="1", provenance=given)
-        assert (artifact.guarantee().binding == "unbound") == (artifact.provenance is None)
+        assert (artifact.make_guarantee().binding == "unbound") == (artifact.provenance is None)
         return artifact.provenance
 
     assert provenance(read_records(tmp_path / "with.jsonl")) == header
@@ -260,6 +260,6 @@ def test_calibrate_reads_a_computed_alpha_as_its_decimal(monkeypatch: pytest.Mon
     records = make_prompts(0, 39)
     computed = calibrate(records, alpha=1 - 0.8, features="1", allow_unattainable=True)
     assert computed.digest == calibrate(records, alpha="0.2", features="1", allow_unattainable=True).digest
-    assert computed.rule(1 - 0.8) is computed.rule("0.2")
+    assert computed.get_rule(1 - 0.8) is computed.get_rule("0.2")
     with pytest.raises(InputError, match="at most 12 decimals"):
         calibrate(records, alpha="0.19999999999999996", features="1")

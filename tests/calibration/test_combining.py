@@ -44,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 def make_prompts(correct: BoolArray, clusters: Sequence[str | None] | None = None) -> LabelledBatch:
     size = len(correct)
-    draws = CandidateBatch.of(np.full(correct.shape, 0.5))
+    draws = CandidateBatch.from_arrays(np.full(correct.shape, 0.5))
     return LabelledBatch(draws, correct, tuple(map(str, range(size))), tuple(clusters or [None] * size))
 
 
@@ -240,7 +240,7 @@ def test_calibrate_combine_equals_calibration_on_combined_scores() -> None:
 def test_combination_is_fitted_on_the_fit_split_alone() -> None:
     records = make_records(1, 200)
     artifact = calibrate_combined(records)
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
 
     def spoiled(which: str) -> Combination:
         """Every candidate of one part called correct, whatever the verifiers say."""
@@ -292,12 +292,12 @@ def test_calibrate_combine_with_n_uses_the_first_slots() -> None:
 
 def test_guarantee_states_that_the_score_is_a_combination() -> None:
     records = make_records(6, 200)
-    rests_on = calibrate_combined(records).guarantee().assumptions
+    rests_on = calibrate_combined(records).make_guarantee().assumptions
     assert any(
         "combines judge, p_true, length. The combination was fitted on a split" in sentence
         for sentence in rests_on
     )
-    plain = calibrate(records, alpha="0.2", features="1").guarantee().assumptions
+    plain = calibrate(records, alpha="0.2", features="1").make_guarantee().assumptions
     assert not any("combines" in sentence for sentence in plain)
     assert rests_on[-1] == plain[-1]
 
@@ -352,7 +352,7 @@ def test_evaluate_scores_test_records_with_the_combination() -> None:
 def test_evaluate_scores_the_held_out_part_with_the_combination() -> None:
     records = make_records(14, 400)
     artifact = calibrate_combined(records, test_fraction=0.3)
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
     held = [record for record in records if part(record.id, None) == "test"]
     assert evaluate(artifact, records).methods == evaluate(artifact, held).methods
 
@@ -381,7 +381,7 @@ def compute_held_out_auroc(facts: list[PromptRecord], combine: Sequence[str] | N
             facts, alpha="0.2", features="1", combine=combine, test_fraction=0.5, allow_unattainable=True
         )
     split = artifact.calibration.split
-    tests = [record for record in facts if split.part(record.id, record.cluster) == "test"]
+    tests = [record for record in facts if split.find_part(record.id, record.cluster) == "test"]
     labelled = tabulate(tests, combination=artifact.combination)
     found = compute_auroc(labelled.draws.scores, labelled.correct)
     assert found is not None

@@ -53,7 +53,7 @@ def test_calibration_config_documents_every_option() -> None:
 
 def test_config_command_states_options_that_differ_from_defaults() -> None:
     config = CalibrationConfig(alpha=["0.1", 0.2], window=None, never_empty=False)
-    assert config.command(["r.jsonl"], "a.json") == (
+    assert config.format_command(["r.jsonl"], "a.json") == (
         "langchain-cfc calibrate r.jsonl --out a.json --alpha 0.1 --alpha 0.2 "
         "--features 'hat(mean_score, 5)' --set-rule all --allow-empty --window 0 --seed 0"
     )
@@ -125,7 +125,7 @@ def test_config_from_artifact_reproduces_the_artifact(
         found = getattr(config, name)
         if name not in {"n", "features"}:
             assert (list(found) if isinstance(value, list) else found) == value
-    again = calibrate(records, provenance=provenance, **config.options())
+    again = calibrate(records, provenance=provenance, **config.to_arguments())
     assert again.frozen_digest == made.frozen_digest
 
 
@@ -208,7 +208,7 @@ def test_config_alpha_may_be_omitted_only_for_a_policy() -> None:
 
 @pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
 def test_level_steps_are_valid_levels_up_to_the_level_in_equal_parts(alpha: str) -> None:
-    steps = make_config().level_steps(alpha)
+    steps = make_config().list_level_steps(alpha)
     numbers = [Decimal(step) for step in steps]
     assert steps[-1] == alpha
     assert numbers == sorted(set(numbers))
@@ -278,13 +278,13 @@ def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> No
         served = decide(loaded, draws, level.alpha).thresholds
         assert served.tobytes() == decide(direct, draws).thresholds.tobytes()
         assert served.tobytes() != decide(plain, draws).thresholds.tobytes()
-        promise = loaded.guarantee(level.alpha)
+        promise = loaded.make_guarantee(level.alpha)
         # The promise that does hold is that of the level asked for; the paper's claim stands beside it.
         assert (promise.kind, promise.alpha, promise.confident) == ("conditional", level.alpha, ())
         assert promise.failure_probability is None
         assert promise.heuristics == (stability.statement(level.alpha, size),)
         assert promise.heuristics[0].startswith("CFC-PAC, a heuristic.")
-        assert plain.guarantee().heuristics == ()
+        assert plain.make_guarantee().heuristics == ()
 
 
 def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
@@ -299,8 +299,8 @@ def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
     flagged = decide(loaded, draws, "0.2")
     assert flagged.not_certifiable.all()
     assert not flagged.accepted.any()
-    assert flagged.reason(0) == "not_certifiable"
-    assert "the claim is vacuous, and every prompt is flagged" in loaded.guarantee("0.2").heuristics[0]
+    assert flagged.find_reason(0) == "not_certifiable"
+    assert "the claim is vacuous, and every prompt is flagged" in loaded.make_guarantee("0.2").heuristics[0]
     # The other level is served as usual, and so is the marginal rule beside the first.
     assert decide(loaded, draws, "0.9").accepted.any()
     assert decide(loaded, draws, "0.2", marginal=True).accepted.any()
@@ -315,20 +315,20 @@ def test_ridge_weakens_the_guarantee_and_states_estimated_slack(
     artifact = calibrate(
         make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
     )
-    promise = artifact.guarantee()
+    promise = artifact.make_guarantee()
     assert promise.kind == kind
     assert [one.name for one in promise.weightings] == names
-    every = [one.name for one in artifact.feature_map.guaranteed_weights()]
+    every = [one.name for one in artifact.feature_map.list_guaranteed_weights()]
     assert list(promise.estimated_slack) == every
     # The constant pays nothing unless it is penalised as well.
     assert (promise.estimated_slack["1"] == pytest.approx(0.0, abs=1e-12)) == (penalised == "slopes")
     assert any(abs(value) > 1e-3 for value in promise.estimated_slack.values())
     assert artifact.calibration.split.fit == 0.2  # its units are fitted on a split of their own
     loaded = reload_artifact(artifact)
-    assert loaded.guarantee() == promise
-    assert calibrate(make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)").guarantee().kind == (
-        "conditional"
-    )
+    assert loaded.make_guarantee() == promise
+    assert calibrate(
+        make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)"
+    ).make_guarantee().kind == ("conditional")
 
 
 def test_ridge_takes_its_units_from_the_fit_split() -> None:
@@ -336,11 +336,11 @@ def test_ridge_takes_its_units_from_the_fit_split() -> None:
     artifact = calibrate(records, alpha="0.3", features="mean_score", ridge=0.1, fit_fraction=0.25)
     split = artifact.calibration.split
     fitting, calibrating = (
-        tabulate([one for one in records if split.part(one.id, None) == part])
+        tabulate([one for one in records if split.find_part(one.id, None) == part])
         for part in ("fit", "calibration")
     )
     transform = artifact.feature_map.transform
-    scores = artifact.parsed_set_rule.success_scores(calibrating, artifact.cap)
+    scores = artifact.parsed_set_rule.compute_success_scores(calibrating, artifact.cap)
     asked = transform(tabulate(make_prompts(1, 20)).draws)
     rule = ConditionalThreshold("0.3", artifact.cap, ridge=0.1)
     found = decide(artifact, tabulate(make_prompts(1, 20)).draws).thresholds
@@ -361,15 +361,17 @@ def test_estimated_slack_of_a_ridge_uses_the_weights_of_the_shift() -> None:
         records, alpha="0.3", features="mean_score", ridge=0.1, shift="meta(ratio)", fit_fraction=0.25
     )
     split = artifact.calibration.split
-    labelled = tabulate([one for one in records if split.part(one.id, None) == "calibration"])
-    x, w = artifact.feature_map.transform(labelled.draws), artifact.weights(labelled.draws)
-    rule = artifact.rule()
+    labelled = tabulate([one for one in records if split.find_part(one.id, None) == "calibration"])
+    x, w = artifact.feature_map.transform(labelled.draws), artifact.compute_weights(labelled.draws)
+    rule = artifact.get_rule()
     assert isinstance(rule, ConditionalThreshold)
-    last = artifact.feature_map.guaranteed_weights()[-1]
+    last = artifact.feature_map.list_guaranteed_weights()[-1]
     coefficients = np.array(last.coefficients)
-    found = artifact.guarantee().estimated_slack[last.name]
-    assert rule.ridge_slack(coefficients, x) != pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-6)
-    assert found == pytest.approx(rule.ridge_slack(coefficients, x, w), rel=1e-9)
+    found = artifact.make_guarantee().estimated_slack[last.name]
+    assert rule.compute_ridge_slack(coefficients, x) != pytest.approx(
+        rule.compute_ridge_slack(coefficients, x, w), rel=1e-6
+    )
+    assert found == pytest.approx(rule.compute_ridge_slack(coefficients, x, w), rel=1e-9)
 
 
 def test_guarantee_names_the_weightings_with_confidence() -> None:
@@ -380,7 +382,7 @@ def test_guarantee_names_the_weightings_with_confidence() -> None:
         artifact = calibrate(
             records, alpha="0.3", features="group(topic)", threshold_rule=rule, confident=True
         )
-        promise = artifact.guarantee()
+        promise = artifact.make_guarantee()
         assert artifact.confidence is not None
         assert (promise.failure_probability, list(promise.confident)) == (0.05, artifact.confidence.names)
         names[rule] = promise.confident
@@ -418,10 +420,10 @@ def test_decide_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
     assert artifact.metadata_keys == ("ratio",)
     good, bad = {"ratio": 1.5}, {"ratio": ratio}
     with pytest.raises(FeatureError):
-        decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, bad]))
+        decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, bad]))
     with pytest.raises(FeatureError, match="no metadata 'ratio'"):
-        decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, {}]))
-    found = decide(artifact, CandidateBatch.of([[0.5] * 4] * 2, metadata=[good, good]))
+        decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, {}]))
+    found = decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, good]))
     assert found.accepted.shape == (2, 4)
 
 
@@ -436,11 +438,13 @@ def test_shift_threshold_is_the_weighted_order_statistic() -> None:
     for ratio in (0.5, 1.0, 30.0, 1000.0):
         reached = np.cumsum(weights[order]) >= 0.7 * (weights.sum() + ratio)
         expected = success[order][reached.argmax()] if reached.any() else np.inf
-        found = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": ratio}])).thresholds
+        found = decide(
+            artifact, CandidateBatch.from_arrays([[0.5] * 4], metadata=[{"ratio": ratio}])
+        ).thresholds
         assert found[0] == pytest.approx(expected)
     # Control: without the weights the threshold is another.
-    plain = decide(calibrate(records, alpha="0.3", features="1"), CandidateBatch.of([[0.5] * 4]))
-    shifted = decide(artifact, CandidateBatch.of([[0.5] * 4], metadata=[{"ratio": 30.0}]))
+    plain = decide(calibrate(records, alpha="0.3", features="1"), CandidateBatch.from_arrays([[0.5] * 4]))
+    shifted = decide(artifact, CandidateBatch.from_arrays([[0.5] * 4], metadata=[{"ratio": 30.0}]))
     assert shifted.thresholds[0] != plain.thresholds[0]
 
 
@@ -465,26 +469,26 @@ def test_decide_takes_uniforms_only_for_randomised_thresholds() -> None:
     thresholds = decide(drawn, draws, uniforms=u).thresholds
     assert thresholds.tolist() == sorted(thresholds.tolist())
     assert thresholds[0] < thresholds[-1]
-    assert drawn.uniforms(tabulate(make_prompts(1, 3))) is not None
-    assert plain.uniforms(tabulate(make_prompts(1, 3))) is None
+    assert drawn.draw_uniforms(tabulate(make_prompts(1, 3))) is not None
+    assert plain.draw_uniforms(tabulate(make_prompts(1, 3))) is None
 
 
 def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
     # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
     topics = ("capital", "lake", "river")
     groups = FeatureMap.parse("group(topic)").fit(
-        CandidateBatch.of([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
+        CandidateBatch.from_arrays([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
     )
     artifact = calibrate(
         make_prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False
     )
-    asked = CandidateBatch.of(
+    asked = CandidateBatch.from_arrays(
         [[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}]
     )
     found = decide(artifact, asked, uniforms=np.array([0.29, 0.31, 0.5]))
     assert found.thresholds[:2].tolist() == [-np.inf, np.inf]
     assert found.not_certifiable.tolist() == [False, True, False]
-    reasons = [found.reason(row) for row in range(2)]
+    reasons = [found.find_reason(row) for row in range(2)]
     assert reasons == ["no_candidate_accepted", "not_certifiable"]
     assert not found.accepted[:2].any()
 

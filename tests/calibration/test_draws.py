@@ -230,10 +230,10 @@ def test_config_from_artifact_reproduces_the_draw_rule() -> None:
     artifact = calibrate_with(RULES[2], adaptive_alpha=True, features="hat(mean_score, 3)")
     config = CalibrationConfig.from_artifact(artifact)
     assert (config.draws, config.n) == (RULES[2], None)
-    again = calibrate(make_records(), **config.options(), provenance=SEPARATE)
+    again = calibrate(make_records(), **config.to_arguments(), provenance=SEPARATE)
     assert again.levels == artifact.levels
-    assert "--draws 'agree(0.8, rounds=2+2+4)'" in config.command(["r.jsonl"])
-    assumed = artifact.guarantee().assumptions
+    assert "--draws 'agree(0.8, rounds=2+2+4)'" in config.format_command(["r.jsonl"])
+    assumed = artifact.make_guarantee().assumptions
     assert any("fixed before the records were seen: agree(0.8" in one for one in assumed)
 
 

@@ -30,15 +30,15 @@ def artifact() -> CalibrationArtifact:
 
 def test_given_drawn_calibrates_on_prompts_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
     world = draw_world(1, 600)
-    calibration = world.take(artifact.calibration.split.rows(world)["calibration"])
+    calibration = world.take(artifact.calibration.split.list_rows(world)["calibration"])
     drawn = calibration.correct.any(axis=1)
     assert 0 < drawn.sum() < drawn.size
     facts = artifact.calibration
     assert (facts.size, facts.drawn_among) == (drawn.sum(), drawn.size)
     # It is the rule that the drawn prompts alone give.
-    fitted = artifact.rule().fit(
+    fitted = artifact.get_rule().fit(
         artifact.feature_map.transform(calibration.draws)[drawn],
-        artifact.parsed_set_rule.success_scores(calibration, 2.0)[drawn],
+        artifact.parsed_set_rule.compute_success_scores(calibration, 2.0)[drawn],
     )
     test = draw_world(2, 100).draws
     expected = fitted.solve(artifact.feature_map.transform(test)).values
@@ -73,7 +73,7 @@ def test_certify_given_drawn_counts_prompts_with_a_correct_candidate(artifact: C
     records = draw_world(5, 500)
     certificate = certify(artifact, records).certificates[0]
     assert certificate.prompts == records.correct.any(axis=1).sum()
-    assert "with a correct candidate, and only for such prompts" in certificate.sentence()
+    assert "with a correct candidate, and only for such prompts" in certificate.sentence
     certified = certify(artifact, records)
     assert reload_artifact(certified).digest == certified.digest
     with pytest.raises(CalibrationError, match="none of 40 prompts has a correct candidate"):
@@ -81,12 +81,12 @@ def test_certify_given_drawn_counts_prompts_with_a_correct_candidate(artifact: C
 
 
 def test_guarantee_of_given_drawn_states_its_condition(artifact: CalibrationArtifact) -> None:
-    guarantee = artifact.guarantee()
+    guarantee = artifact.make_guarantee()
     assert guarantee.kind == "given_drawn"
     assert guarantee.sentence.startswith("If a correct answer is among the candidates drawn")
     assert any("no correct candidate is drawn" in one for one in guarantee.not_promised)
     assert guarantee.stated_coverage == pytest.approx(0.9)
-    assert reload_artifact(artifact).guarantee() == guarantee
+    assert reload_artifact(artifact).make_guarantee() == guarantee
 
 
 def test_explain_of_given_drawn_states_its_condition(invoke: Invoke) -> None:
@@ -105,9 +105,9 @@ def test_config_from_artifact_reproduces_given_drawn(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     config = CalibrationConfig.from_artifact(artifact)
-    assert "--given-drawn" in config.command(["r.jsonl"])
+    assert "--given-drawn" in config.format_command(["r.jsonl"])
     first = calibrate(draw_world(1, 600), alpha="0.1", given_drawn=True)
-    assert calibrate(draw_world(1, 600), **config.options()).digest == first.digest
+    assert calibrate(draw_world(1, 600), **config.to_arguments()).digest == first.digest
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_orientation_warning_names_a_combination_reversed_between_splits() -> No
         return {"scores": {"sequence_logprob": -(one.scores or {})["sequence_logprob"]}}
 
     torn = [
-        change_candidates(record, reverse) if split.part(record.id, record.cluster) == "fit" else record
+        change_candidates(record, reverse) if split.find_part(record.id, record.cluster) == "fit" else record
         for record in records
     ]
     [warned] = catch_orientation_warnings(torn, combine=["sequence_logprob"])

@@ -25,8 +25,8 @@ from langchain_cfc.experiments.plan import (
     find_settled_size,
 )
 from langchain_cfc.records import read_records, tabulate
-from langchain_cfc.records.splits import split_plan
-from langchain_cfc.thresholds import MarginalThreshold, compute_tau, conformal_rank
+from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.thresholds import MarginalThreshold, compute_conformal_rank, compute_tau
 from tests.lengths import mostly_long, repetitions
 
 
@@ -34,7 +34,7 @@ def make_pilot(
     correct: BoolArray, topics: list[str] | None = None, clusters: list[str | None] | None = None
 ) -> LabelledBatch:
     size = len(correct)
-    draws = CandidateBatch.of(
+    draws = CandidateBatch.from_arrays(
         np.full(correct.shape, 0.5), metadata=None if topics is None else [{"topic": t} for t in topics]
     )
     return LabelledBatch(
@@ -100,7 +100,7 @@ def test_find_fewest_candidates_must_exceed_the_target() -> None:
 def test_conformal_ranks_reach_nine_tenths_with_the_published_chance(size: int, rank: int) -> None:
     """The smallest rank whose coverage is at least 0.9 with probability 0.9 (Vovk 2012)."""
     sure, unsure = Fraction(rank, size + 1), Fraction(rank - 1, size + 1)
-    assert (conformal_rank(size, sure), conformal_rank(size, unsure)) == (rank, rank - 1)
+    assert (compute_conformal_rank(size, sure), compute_conformal_rank(size, unsure)) == (rank, rank - 1)
     assert compute_chance_below(size, sure, 0.9) <= 0.1 < compute_chance_below(size, unsure, 0.9)
 
 
@@ -108,7 +108,7 @@ def test_conformal_ranks_reach_nine_tenths_with_the_published_chance(size: int, 
 def test_compute_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
     tau = compute_tau(alpha)
     for size in (1, 2, 9, 10, 57, 400):
-        rank = conformal_rank(size, tau)
+        rank = compute_conformal_rank(size, tau)
         for coverage in (0.3, 0.72, 0.9, 0.97, 1.0):
             chance = compute_chance_below(size, tau, coverage)
             assert chance == pytest.approx(binom.sf(rank - 1, size, coverage), abs=1e-12)
@@ -137,7 +137,7 @@ def test_find_settled_size_is_one_above_the_last_size_that_fails(
 ) -> None:
     tau, share = compute_tau(alpha), float(coverage)
     sizes = np.arange(1, 30_000)
-    ranks = np.array([conformal_rank(int(size), tau) for size in sizes])
+    ranks = np.array([compute_conformal_rank(int(size), tau) for size in sizes])
     below = binom.sf(ranks - 1, sizes, share)
     fails: BoolArray = np.asarray((below if share < tau else 1.0 - below) > delta)
     settled = find_settled_size(tau, Fraction(coverage), delta)
@@ -220,8 +220,8 @@ def test_plan_gives_a_group_its_calibration_prompts() -> None:
     plan = plan_from_assumptions(alpha=0.2, n=5, attainable=0.95, groups={"rare": (0.125, 0.9)})
     rare = plan.groups[1]
     assert plan.labelled_prompts == rare.prompts_needed == math.ceil(295 / (0.125 * 0.64)) == 3688
-    split = split_plan(7, fit=0.2, test=0.2)
-    parts = [split.part(f"q{i}", None) for i in range(0, 3688, 8)]
+    split = make_split_plan(7, fit=0.2, test=0.2)
+    parts = [split.find_part(f"q{i}", None) for i in range(0, 3688, 8)]
     assert abs(parts.count("calibration") - 295) <= 5 * math.sqrt(461 * 0.64 * 0.36)
 
 
@@ -519,7 +519,7 @@ def test_plan_from_pilot_names_a_missing_metadata_key() -> None:
 
 def test_plan_from_pilot_accepts_any_key_and_a_single_category() -> None:
     correct = np.ones((3, 1), dtype=np.bool_)
-    draws = CandidateBatch.of(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
+    draws = CandidateBatch.from_arrays(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
     plan = plan_from_pilot(
         LabelledBatch(draws, correct, ("a", "b", "c"), (None,) * 3), alpha=0.2, group='the "topic"'
     )

@@ -28,10 +28,10 @@ def get_reference_by_name(artifact: CalibrationArtifact) -> dict[tuple[str, str 
 def test_reference_counts_calibration_prompts_in_bins_of_the_fit_split() -> None:
     records = make_prompts(1, 300)
     artifact = calibrate(records, **OPTIONS)
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
     watched = get_reference_by_name(artifact)["mean_score", None]
     labelled = tabulate([one for one in records if part(one.id, None) == "calibration"])
-    mean_score = parse_statistic("mean_score").values
+    mean_score = parse_statistic("mean_score").compute_values
     means = mean_score(labelled.draws)
     expected = np.histogram(means, bins=[-np.inf, *watched.edges, np.inf])[0]
     assert watched.counts["1"] == expected.tolist()
@@ -59,7 +59,7 @@ def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
     artifact = calibrate(make_prompts(1, 400), **OPTIONS)
     watched = get_reference_by_name(artifact)["min_score", None]
     sizes = {one.name: one.size for one in artifact.calibration.groups}
-    assert set(watched.counts) == {one.name for one in artifact.feature_map.guaranteed_weights()}
+    assert set(watched.counts) == {one.name for one in artifact.feature_map.list_guaranteed_weights()}
     for name, counts in watched.counts.items():
         if name.startswith("bins") or name == "1":
             assert sum(counts) == round(sizes[name])
@@ -77,12 +77,12 @@ def test_reference_counts_groups_in_full_and_soft_weightings_by_share() -> None:
 def test_reference_counts_decisions_on_held_out_prompts() -> None:
     records = make_prompts(1, 300, right=0.4)
     artifact = calibrate(records, never_empty=False, allow_unattainable=True, **OPTIONS)
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
     tested = tabulate([one for one in records if part(one.id, None) == "test"])
     for alpha in ("0.2", "0.4"):
         decided = get_reference_by_name(artifact)["decision", alpha]
         decisions = decide(artifact, tested.draws, alpha)
-        reasons: list[str] = [decisions.reason(row) for row in range(len(tested))]
+        reasons: list[str] = [decisions.find_reason(row) for row in range(len(tested))]
         names = ("not_certifiable", "no_candidate_accepted", "answered")
         assert decided.counts["1"] == [reasons.count(name) for name in names]
         assert sum(decided.counts["1"]) == artifact.calibration.held_out_size > 50
@@ -95,7 +95,7 @@ def test_reference_counts_decisions_on_held_out_prompts() -> None:
     drawn = calibrate(records, randomised=True, allow_unattainable=True, **OPTIONS)
     counted = get_reference_by_name(drawn)["threshold", "0.2"]
     fitting = tabulate([one for one in records if part(one.id, None) == "fit"])
-    found = decide(drawn, fitting.draws, "0.2", uniforms=drawn.uniforms(fitting)).thresholds
+    found = decide(drawn, fitting.draws, "0.2", uniforms=drawn.draw_uniforms(fitting)).thresholds
     assert set(counted.edges) <= set(found[np.isfinite(found)].tolist())
     without = calibrate(records, allow_unattainable=True, **{**OPTIONS, "test_fraction": 0.0})
     assert {one.alpha for one in without.reference} == {None}

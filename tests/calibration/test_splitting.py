@@ -36,7 +36,7 @@ def list_parts(artifact: CalibrationArtifact, records: list[PromptRecord]) -> di
     """The records of each part, as anyone can find out from the plan in the artifact."""
     parts: dict[str, list[PromptRecord]] = {"fit": [], "calibration": [], "test": []}
     for record in records:
-        parts.setdefault(artifact.calibration.split.part(record.id, record.cluster), []).append(record)
+        parts.setdefault(artifact.calibration.split.find_part(record.id, record.cluster), []).append(record)
     return parts
 
 
@@ -113,7 +113,7 @@ def test_calibrate_uses_one_prompt_of_each_cluster_chosen_by_hash() -> None:
     artifact = calibrate(records, alpha="0.2", features="1")
     assert artifact.calibration.size == 50 + 40
     assert artifact.calibration.exchangeable
-    assert artifact.guarantee().kind == "conditional"
+    assert artifact.make_guarantee().kind == "conditional"
     used = set(read_success_scores(artifact).tolist())
     chosen = {record.id for record in records if compute_success_score(record) in used}
     by_cluster = [[row for row in range(4 * c, 4 * c + 4) if f"p{row}" in chosen] for c in range(50)]
@@ -130,7 +130,7 @@ def test_calibrate_uses_one_prompt_of_each_cluster_chosen_by_hash() -> None:
 def test_within_clusters_all_gives_no_guarantee() -> None:
     records = make_prompts(0, 120, clusters=[f"c{row // 2}" for row in range(120)])
     artifact = calibrate(records, alpha="0.2", features="mean_score", within_clusters="all", fit_fraction=0.3)
-    facts, promise = artifact.calibration, artifact.guarantee()
+    facts, promise = artifact.calibration, artifact.make_guarantee()
     assert facts.size + facts.fit_size == 120
     assert (facts.within_clusters, facts.exchangeable) == ("all", False)
     assert promise.kind == "heuristic"
@@ -143,7 +143,7 @@ def test_within_clusters_all_keeps_the_guarantee_without_shared_clusters() -> No
     records = make_prompts(0, 60, clusters=[f"c{row}" for row in range(60)])
     artifact = calibrate(records, alpha="0.2", features="1", within_clusters="all")
     assert artifact.calibration.exchangeable
-    assert artifact.guarantee().kind == "conditional"
+    assert artifact.make_guarantee().kind == "conditional"
 
 
 def test_feature_map_is_fitted_on_the_fit_split_alone() -> None:
@@ -156,7 +156,7 @@ def test_feature_map_is_fitted_on_the_fit_split_alone() -> None:
         "allow_unattainable": True,
     }
     first = calibrate(records, **options)
-    part = first.calibration.split.part
+    part = first.calibration.split.find_part
 
     def changing(which: str) -> CalibrationArtifact:
         changed = [change_candidates(r, score=0.999) if part(r.id, None) == which else r for r in records]
@@ -241,7 +241,7 @@ def test_category_seen_only_in_held_out_prompts_is_unknown_and_flagged(part: str
     # Alone, or among prompts of known categories, as in any batch.
     for row in range(2):
         alone = decide(changed, draws.take(np.array([row])))
-        assert alone.reason(0) == "not_certifiable"
+        assert alone.find_reason(0) == "not_certifiable"
         assert alone.thresholds.tolist() == [np.inf]
     mixed = tabulate(change_topic(records, some)).draws
     strangers = np.array([one in some for one in records])

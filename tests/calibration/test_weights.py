@@ -20,7 +20,7 @@ from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import compare, plan_from_pilot, suggest
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.report import write_report
 from tests.cli.running import run
 from tests.lengths import mostly_long
@@ -53,9 +53,9 @@ def test_weights_of_one_change_nothing_in_the_artifact(table: LabelledBatch) -> 
 
 def test_artifact_and_guarantee_state_the_labelling_weights(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, **OPTIONS)
-    facts, promise = artifact.calibration, artifact.guarantee(ALPHA)
+    facts, promise = artifact.calibration, artifact.make_guarantee(ALPHA)
     plan = facts.split
-    ids = {weighted.ids[row] for row in plan.rows(weighted)["calibration"].tolist()}
+    ids = {weighted.ids[row] for row in plan.list_rows(weighted)["calibration"].tolist()}
     assert weighted.weights is not None
     known = dict(zip(weighted.ids, weighted.weights.tolist(), strict=True))
     assert facts.size == len(ids)
@@ -65,7 +65,7 @@ def test_artifact_and_guarantee_state_the_labelling_weights(weighted: LabelledBa
         f"exchangeable with the prompts from which the {facts.size} calibration prompts" in promise.sentence
     )
     assert "The probability with which each was chosen is as stated" in promise.assumptions[0]
-    alike = calibrate(replace(weighted, weights=None), **OPTIONS).guarantee(ALPHA)
+    alike = calibrate(replace(weighted, weights=None), **OPTIONS).make_guarantee(ALPHA)
     assert "chosen" not in alike.sentence + alike.assumptions[0]
 
 
@@ -110,15 +110,15 @@ def test_options_without_weights_calibrate_on_a_fair_sample(
     everyone = calibrate(replace(weighted, weights=None), **OPTIONS | options).calibration
     for mine, all_of_them in ((facts.size, everyone.size), (facts.fit_size, everyone.fit_size)):
         assert abs(mine - 0.625 * all_of_them) <= 5 * np.sqrt(all_of_them) / 2
-    assert "exchangeable with those of which" not in artifact.guarantee(ALPHA).sentence
+    assert "exchangeable with those of which" not in artifact.make_guarantee(ALPHA).sentence
 
 
 def test_splits_and_certificates_use_a_fair_sample_of_weighted_prompts(weighted: LabelledBatch) -> None:
     artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS)
     facts = artifact.calibration
     assert weighted.weights is not None
-    stays = facts.split.uniforms("label", weighted.ids) < weighted.weights
-    rows = facts.split.rows(weighted)
+    stays = facts.split.draw_uniforms("label", weighted.ids) < weighted.weights
+    rows = facts.split.list_rows(weighted)
     stayed = {name: int(stays[members].sum()) for name, members in rows.items()}
     sizes = {"fit": facts.fit_size, "certification": facts.certification_size, "test": facts.held_out_size}
     assert sizes == {name: size for name, size in stayed.items() if name != "calibration"}
@@ -153,7 +153,7 @@ def test_functions_without_weights_refuse_weighted_tables(weighted: LabelledBatc
     with refused:
         tabulate(weighted)
     # A fair sample of them is accepted.
-    assert tabulate(split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
+    assert tabulate(make_split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
 
 
 def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:

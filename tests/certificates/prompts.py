@@ -49,7 +49,7 @@ def prompts(
 def take_part(artifact: CalibrationArtifact, records: Sequence[PromptRecord], part: str) -> LabelledBatch:
     """The records that a split puts into a part, one by one."""
     split = artifact.calibration.split
-    return tabulate([one for one in records if split.part(one.id, one.cluster) == part])
+    return tabulate([one for one in records if split.find_part(one.id, one.cluster) == part])
 
 
 def make_replay_chain(

@@ -62,7 +62,7 @@ def count_outcomes(artifact: CalibrationArtifact, records: list[PromptRecord], a
     found: dict[str, Any] = {"topic": [], "size": [], "covered": [], "kept": []}
     for record in records:
         scores = [one.score for one in record.candidates]
-        draws = CandidateBatch.of([scores], metadata=[record.metadata])
+        draws = CandidateBatch.from_arrays([scores], metadata=[record.metadata])
         solved = artifact.solve(artifact.feature_map.transform(draws), alpha)
         threshold, error = float(solved.values[0]), float(solved.errors[0])
         inside = [one for one in record.candidates if one.score <= threshold + error and threshold < math.inf]
@@ -137,7 +137,7 @@ def make_soft_world() -> tuple[CalibrationArtifact, LabelledBatch]:
     rng = np.random.default_rng(0)
     size = 20_000
     scores = rng.random((size, 4)) * rng.random((size, 1))
-    labelled = LabelledBatch.of(
+    labelled = LabelledBatch.from_arrays(
         [f"x{row}" for row in range(size)],
         scores,
         rng.random((size, 4)) < 0.5,
@@ -151,7 +151,7 @@ def test_sample_groups_draws_as_many_prompts_as_a_weighting_weighs() -> None:
     artifact, labelled = make_soft_world()
     x = artifact.feature_map.transform(labelled.draws)
     everyone, *others = sample_groups(artifact, labelled, x)
-    weights = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
+    weights = {one.name: one.compute_values(x) for one in artifact.feature_map.list_guaranteed_weights()}
     assert everyone.members.all()
     assert [one.name for one in others] == list(weights)[1:]
     # A sum of independent coins of bias f: by Bernstein's inequality it is off by more than this with
@@ -180,9 +180,11 @@ def test_sample_groups_follows_the_distribution_of_the_weighting() -> None:
     hardest = labelled.draws.scores.max(axis=1)
     noticed = 0
     for one, weight in zip(
-        sample_groups(artifact, labelled, x)[1:], artifact.feature_map.guaranteed_weights()[1:], strict=True
+        sample_groups(artifact, labelled, x)[1:],
+        artifact.feature_map.list_guaranteed_weights()[1:],
+        strict=True,
     ):
-        f = weight.values(x)
+        f = weight.compute_values(x)
         expected = float(f @ hardest / f.sum())
         # Sum of (member - f) (hardest - expected) has mean 0 and terms below 1 in size: Bernstein as above.
         deviations = hardest - expected
@@ -212,7 +214,7 @@ def test_sample_groups_draws_independently_for_each_weighting() -> None:
     artifact, labelled = make_soft_world()
     x = artifact.feature_map.transform(labelled.draws)
     members = {one.name: one.members for one in sample_groups(artifact, labelled, x)}
-    f = {one.name: one.values(x) for one in artifact.feature_map.guaranteed_weights()}
+    f = {one.name: one.compute_values(x) for one in artifact.feature_map.list_guaranteed_weights()}
     names = [name for name in f if name.startswith("hat(")]
     # With one random number for all, a prompt in the lighter sample is in the heavier as well.
     lots = labelled.draws.scores[:, 0]
@@ -305,7 +307,7 @@ def test_certify_refuses_prompts_that_chose_a_level() -> None:
 def test_certify_refuses_prompts_that_chose_a_level_in_their_own_file(options: dict[str, Any]) -> None:
     artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", **options)
     split = artifact.calibration.split
-    spent = [one for one in KNOWN if split.part(one.id, one.cluster) == "certification"]
+    spent = [one for one in KNOWN if split.find_part(one.id, one.cluster) == "certification"]
     with pytest.raises(OverlapError, match="certify on other records"):
         certify(artifact, spent)
 
@@ -368,7 +370,7 @@ def test_served_result_contains_the_certificate_of_its_level(tmp_path: Path) -> 
     served = chain.invoke(FRESH[0].input, alpha="0.2").guarantee
     assert served.certificate == artifact.certificates[0]
     assert served.certificate is not None
-    assert f"on {served.certificate.prompts} held-out prompts" in served.certificate.sentence()
+    assert f"on {served.certificate.prompts} held-out prompts" in served.certificate.sentence
     # The other level has none, and says nothing.
     assert chain.invoke(FRESH[0].input, alpha="0.3").guarantee.certificate is None
 
@@ -378,7 +380,7 @@ def test_certificate_sentence_rounds_a_bound_down(at_least: float, text: str) ->
     found = certify_and_get(calibrate_known("1"))
     (share,) = found.shares
     changed = found.model_copy(update={"shares": (share.model_copy(update={"kept_at_least": at_least}),)})
-    assert f"flagged with probability at least {text}" in changed.sentence()
+    assert f"flagged with probability at least {text}" in changed.sentence
 
 
 def test_certify_refuses_invalid_level_delta_and_records() -> None:
@@ -415,7 +417,7 @@ def test_certify_leaves_out_more_candidates_than_calibrated() -> None:
 def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
     topics = ("art", "law", "sea", "sky")
     groups = FeatureMap.parse("group(topic)").fit(
-        CandidateBatch.of([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
+        CandidateBatch.from_arrays([[0.5] * 4] * 4, metadata=[{"topic": topic} for topic in topics])
     )
     artifact = calibrate(KNOWN, alpha="0.2", features=groups)
     last = certify_and_get(artifact).shares[-1]
@@ -430,7 +432,7 @@ def test_certify_states_zero_for_a_weighting_without_prompts() -> None:
 def test_certify_randomised_thresholds_is_reproducible() -> None:
     artifact = calibrate_known(randomised=True)
     assert certify_and_get(artifact) == certify_and_get(artifact)
-    uniforms = artifact.uniforms(tabulate(FRESH))
+    uniforms = artifact.draw_uniforms(tabulate(FRESH))
     assert uniforms is not None
     seen = compute_outcomes(artifact, tabulate(FRESH), "0.2")
     plain = compute_outcomes(calibrate_known(), tabulate(FRESH), "0.2")

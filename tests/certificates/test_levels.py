@@ -91,7 +91,7 @@ def test_confidence_states_delta_and_its_test_prompts() -> None:
     assert (confidence.delta, confidence.names, confidence.prompts) == ("0.1", ["1"], len(tests))
     assert confidence.records_digest == compute_records_digest(tests)
     assert artifact.calibration.certification_size == len(tests)
-    promise = artifact.guarantee()
+    promise = artifact.make_guarantee()
     assert (promise.failure_probability, promise.confident) == (0.1, ("1",))
     assert promise.alpha == "0.2"
     assert promise.target_coverage == 0.8
@@ -129,7 +129,7 @@ def test_effective_alpha_is_saved_and_served() -> None:
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     (level,) = loaded.levels
     assert level.effective_alpha is not None
-    assert loaded.rule().alpha == level.effective_alpha
+    assert loaded.get_rule().alpha == level.effective_alpha
     same = decide(loaded, DRAWS)
     direct = decide(calibrate_at(level.effective_alpha), DRAWS)
     assert same.thresholds.tobytes() == direct.thresholds.tobytes()
@@ -162,7 +162,7 @@ def make_prompts_by_threshold(kept: int, lost: int) -> LabelledBatch:
     size = kept + lost
     scores = [[0.25, 1.0, 1.0, 1.0]] * kept + [[0.75, 1.0, 1.0, 1.0]] * lost
     correct = [[True, False, False, False]] * size
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         [f"x{row}" for row in range(size)], scores, correct, [["a", "b", "c", "d"]] * size
     )
 
@@ -248,7 +248,9 @@ def test_level_test_counts_one_prompt_of_each_cluster() -> None:
     artifact = calibrate(prompts(0, 500, clusters=clusters), alpha="0.3", features="1", confident=True)
     assert artifact.confidence is not None
     names = {
-        cluster for cluster in clusters if artifact.calibration.split.part("", cluster) == "certification"
+        cluster
+        for cluster in clusters
+        if artifact.calibration.split.find_part("", cluster) == "certification"
     }
     assert artifact.confidence.prompts == len(names)
     assert artifact.calibration.certification_size == 2 * len(names)

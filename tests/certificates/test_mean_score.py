@@ -155,7 +155,7 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     certificate = worse.certified_policy.certificate
     (missing,) = (one for one in certificate.groups if not one.certified)
     said = f"not certified in: prompts whose topic is 'sea' ({missing.wrong} of {missing.answered} wrong)"
-    guarantee = worse.bot_guarantee()
+    guarantee = worse.make_bot_guarantee()
     assert sum(said in one for one in guarantee.not_promised) == 1
     console = Console(width=10_000, file=StringIO())
     console.print(make_promise_table(worse))
@@ -167,7 +167,7 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     assert all(said in one for one in [html.unescape(page), printed, guarantee.sentence, *explained])
     # Control: where every group is certified nothing is said of groups that are not.
     assert made.certified_policy.certificate.state_uncertified() == ""
-    assert not any("not certified in" in one for one in made.bot_guarantee().not_promised)
+    assert not any("not certified in" in one for one in made.make_bot_guarantee().not_promised)
 
 
 def test_mean_score_policy_prefers_more_certified_groups(
@@ -253,7 +253,7 @@ def test_mean_score_cuts_between_ties_equal_an_independent_computation(
             draws=replace(some.draws, scores=np.repeat(means[:, np.newaxis], 4, 1), precomputed={}),
         )
         # Labels must not depend on the order of ties, which is one by hash.
-        ranked = np.lexsort((bot.calibration.split.uniforms("tie", list(some.ids)), means))
+        ranked = np.lexsort((bot.calibration.split.draw_uniforms("tie", list(some.ids)), means))
         expected = find_last_size(means.tolist(), wrong[ranked].tolist(), float(rate), float(DELTA))
         found.add(expected)
         if expected == 0:
@@ -281,7 +281,7 @@ def test_mean_score_policy_answers_unanimous_prompts_together(
     # 60 of 100 prompts have the same mean score, and 3 of these are wrong, the first in the random order of
     # ties among them. If it is 0, a rate of 0.2 is certified for all of them at once.
     few = table.take(np.arange(100))
-    ranked = np.argsort(bot.calibration.split.uniforms("tie", list(few.ids))[:60])
+    ranked = np.argsort(bot.calibration.split.draw_uniforms("tie", list(few.ids))[:60])
     correct = np.zeros_like(few.correct)
     correct[ranked[3:]] = True
 
@@ -422,7 +422,7 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
     expected = decide(bot, tabulate(asked).draws, certificate.alpha, policy=certificate.policy)
     chain = make_replay_chain(bot, asked, bot=True)
     results = [chain.invoke(one.input) for one in asked]
-    assert [one.reason for one in results] == [expected.reason(row) for row in range(len(asked))]
+    assert [one.reason for one in results] == [expected.find_reason(row) for row in range(len(asked))]
     assert {one.reason for one in results} == {"answered", "mean_score_too_high"}
     for one in results:
         assert len(one.answers) == (not one.abstained)
@@ -431,9 +431,9 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
         assert f"{everyone.answered} were answered, {everyone.wrong} of these wrongly" in one.explain()
         assert "reliable" in one.explain_reason()
     # Without bot mode nothing is promised: the labels have been spent.
-    assert bot.guarantee(bot.alphas[0]).kind == "heuristic"
+    assert bot.make_guarantee(bot.alphas[0]).kind == "heuristic"
     # Control: an artifact that was made without bot mode promises its sets.
-    assert calibrate(KNOWN, alpha="0.3", features="group(topic)").guarantee("0.3").kind == "conditional"
+    assert calibrate(KNOWN, alpha="0.3", features="group(topic)").make_guarantee("0.3").kind == "conditional"
 
 
 def test_answer_policy_dumps_only_fields_that_are_used() -> None:

@@ -191,11 +191,11 @@ def test_policy_decides_each_prompt_alone_as_in_a_batch(set_rule: str, tests: La
     artifact = calibrate(KNOWN, alpha="0.15", features="mean_score + group(topic)", set_rule=set_rule)
     policy = AnswerPolicy(max_answers=2, min_agreement=2)
     together = decide(artifact, tests.draws, policy=policy)
-    reasons = [together.reason(row) for row in range(len(tests))]
+    reasons = [together.find_reason(row) for row in range(len(tests))]
     assert {"answered", "too_little_agreement"} <= set(reasons)
     for row in range(0, len(tests), 1 if LONG else 4):
         alone = decide(artifact, tests.draws.take(np.array([row])), policy=policy)
-        assert alone.reason(0) == reasons[row]
+        assert alone.find_reason(0) == reasons[row]
         assert alone.answered[0] == together.answered[row] == (reasons[row] == "answered")
         assert alone.best[0] == together.best[row]
         assert alone.agreement[0] == together.agreement[row]
@@ -207,7 +207,7 @@ def test_policy_decides_each_prompt_alone_as_in_a_batch(set_rule: str, tests: La
 
 
 def test_policy_on_agreement_needs_answers(frozen: CalibrationArtifact) -> None:
-    draws = CandidateBatch.of([[0.1] * 4], metadata=[{"topic": "art"}])
+    draws = CandidateBatch.from_arrays([[0.1] * 4], metadata=[{"topic": "art"}])
     with pytest.raises(InputError, match="agreement needs the candidates' answers"):
         _ = decide(frozen, draws, "0.2", policy=AnswerPolicy(min_agreement=2)).answered
     # The number of accepted candidates bounds the number of distinct answers.
@@ -414,7 +414,7 @@ def make_two_policies(
             for (kind, topic), (right, wrong) in counts.items()
             for row in range(right + wrong)
         ]
-        return LabelledBatch.of(
+        return LabelledBatch.from_arrays(
             [f"{name}{row}" for row in range(len(rows))],
             [[0.5, 0.5]] * len(rows),
             [[good, good] for _, _, good in rows],
@@ -553,12 +553,12 @@ def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact)
     artifact = reload_artifact(bot)
     certificate = get_certificate(artifact)
     split = artifact.calibration.split
-    asked = [one for one in KNOWN if split.part(one.id, None) == "certification"]
+    asked = [one for one in KNOWN if split.find_part(one.id, None) == "certification"]
     chain = make_replay_chain(artifact, asked, bot=True)
     results = [chain.invoke(one.input) for one in asked]
     seen = compute_outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
     assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
-    assert [one.reason for one in results] == [seen.decisions.reason(row) for row in range(len(asked))]
+    assert [one.reason for one in results] == [seen.decisions.find_reason(row) for row in range(len(asked))]
     wrong = [one.best is not None and one.best != "right" for one in results]
     assert wrong == (seen.wrong & seen.decisions.answered).tolist()
     everyone = certificate.groups[0]
@@ -584,7 +584,7 @@ def test_bot_chain_on_the_recording_answers_the_counted_prompts() -> None:
     )
     certificate = get_certificate(artifact)
     split = artifact.calibration.split
-    asked = [one for one in records if split.part(one.id, one.cluster) == "certification"]
+    asked = [one for one in records if split.find_part(one.id, one.cluster) == "certification"]
     chain = CFCRunnable(artifact=artifact, bot=True, **make_replay_parts(source))
     answered = wrong = 0
     for record in asked:

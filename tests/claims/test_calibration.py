@@ -16,7 +16,7 @@ from langchain_cfc.errors import FeatureError, InputError, UnattainableTargetErr
 from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
 from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
-from langchain_cfc.thresholds import compute_tau, conformal_rank
+from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.claims.worlds import count_unsupported, make_answers, make_answers_with_outputs
 from tests.cli.running import run
 from tests.factories import make_artifact, make_records
@@ -39,7 +39,7 @@ def test_claims_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
         for record in records
     )
     new = tabulate(make_answers(np.random.default_rng(3), 1), claims=True)
-    expected = scores[conformal_rank(40, compute_tau("0.2")) - 1]
+    expected = scores[compute_conformal_rank(40, compute_tau("0.2")) - 1]
     assert decide(artifact, new.draws).thresholds.tolist() == [expected]
 
 
@@ -76,7 +76,7 @@ def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, 
     assert one.claims.at_most == 1
     assert one.claims.mean < one.claims.mean_at_most < 1.0
     assert one.mean_set_size is None
-    assert "at most 1 unsupported claim is left in an answer with probability" in one.sentence()
+    assert "at most 1 unsupported claim is left in an answer with probability" in one.sentence
     path = tmp_path / "artifact.json"
     certified.save(path)
     assert CalibrationArtifact.load(path).digest == certified.digest
@@ -91,7 +91,7 @@ def test_certify_claims_states_and_checks_claims(artifact: CalibrationArtifact, 
 
 
 def test_guarantee_of_claims_states_unsupported_claims(artifact: CalibrationArtifact) -> None:
-    guarantee = artifact.guarantee()
+    guarantee = artifact.make_guarantee()
     assert "at most 1 unsupported claim is left in the answer, with probability at least 80 %" in (
         guarantee.sentence
     )
@@ -104,8 +104,8 @@ def test_guarantee_of_claims_states_unsupported_claims(artifact: CalibrationArti
 def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArtifact) -> None:
     config = CalibrationConfig.from_artifact(artifact)
     assert (config.unit, config.at_most, config.set_rule) == ("claims", 1, "all")
-    assert "--unit claims --at-most 1" in config.command(["records.jsonl"])
-    again = calibrate(make_answers(np.random.default_rng(1), 600), **config.options())
+    assert "--unit claims --at-most 1" in config.format_command(["records.jsonl"])
+    again = calibrate(make_answers(np.random.default_rng(1), 600), **config.to_arguments())
     assert again.levels == artifact.levels
 
 
@@ -123,7 +123,7 @@ def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArt
 def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> None:
     records = make_answers(np.random.default_rng(6), 500)
     made = calibrate(records, **{"unit": "claims", "alpha": 0.2, "features": FEATURES, **options})
-    assert "no unsupported claim is left in the answer" in made.guarantee().sentence
+    assert "no unsupported claim is left in the answer" in made.make_guarantee().sentence
     new = make_answers(np.random.default_rng(7), 200)
     if "shift" not in options:
         claims = evaluate(made, new).methods[made.threshold_rule].claims

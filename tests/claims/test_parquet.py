@@ -20,8 +20,8 @@ from langchain_cfc.records import (
     ClaimsRecord,
     Provenance,
     columns,
+    make_parquet_schema,
     parquet,
-    parquet_schema,
     read_records,
     tabulate,
     write_records,
@@ -56,12 +56,12 @@ def change_second(**changes: Any) -> dict[str, Any]:
 
 
 def write_table(path: Path, rows: list[dict[str, Any]], schema: Any = None) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema(HEADER)), path)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema or make_parquet_schema(HEADER)), path)
     return path
 
 
 def read_strictly(path: Path) -> Iterator[ClaimsRecord]:
-    yield from read_records(path).claims()
+    yield from read_records(path).read_claims()
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
@@ -109,7 +109,7 @@ def test_claims_round_trip_between_parquet_and_json_lines(
         assert write_records(rows, read_records(lines)) == len(written)
         found = read_records(rows)
         assert found.provenance == header
-        assert list(found.claims()) == written
+        assert list(found.read_claims()) == written
         write_records(again, found)
         assert again.read_bytes() == lines.read_bytes()
         names = sorted({name for one in written for known in one.claims for name in known.scores or {}})
@@ -251,7 +251,7 @@ def test_write_records_writes_claims_in_row_groups(path: Path, monkeypatch: pyte
     ]
     write_records(path, written)
     assert pq.ParquetFile(path).num_row_groups == 3  # 1 + 2 + 3 + 4, 5 + 6 and 7 + 8 claims
-    assert list(read_records(path).claims()) == written
+    assert list(read_records(path).read_claims()) == written
 
 
 def test_claims_and_candidates_cannot_share_a_file(path: Path, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_claims_and_candidates_cannot_share_a_file(path: Path, tmp_path: Path) -
     write_records(path, claims)
     write_records(tmp_path / "more.parquet", [candidates_record("q1")])
     both = read_records(path, tmp_path / "more.parquet")
-    for read in (lambda: list(both.iterate()), lambda: tabulate(both, claims=True)):
+    for read in (lambda: list(both.read_all()), lambda: tabulate(both, claims=True)):
         with pytest.raises(
             RecordError, match=r"more\.parquet, line 1: candidates: found candidates; expected"
         ):

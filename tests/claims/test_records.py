@@ -147,7 +147,7 @@ def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
     assert write_records(path, records, HEADER) == 70
     found = read_records(path)
     assert found.provenance == HEADER
-    assert list(found.claims()) == records
+    assert list(found.read_claims()) == records
     with pytest.raises(InputError, match="holds claims of one answer"):
         next(iter(found))
     first = path.read_bytes()

@@ -22,7 +22,7 @@ ANSWERS = st.lists(
 
 
 def make_batch(answers: list[list[tuple[float, bool]]]) -> LabelledBatch:
-    return LabelledBatch.of_claims(
+    return LabelledBatch.from_claims(
         [str(row) for row in range(len(answers))],
         [[score for score, _ in answer] for answer in answers],
         [[supported for _, supported in answer] for answer in answers],
@@ -33,7 +33,7 @@ def keep_claims(labelled: LabelledBatch, rule: Claims, threshold: float) -> list
     size = len(labelled)
     thresholds = Thresholds(np.full(size, threshold), np.zeros(size), np.zeros(size, dtype=np.bool_))
     sets = AnswerSets.from_levels(
-        labelled.draws, rule.levels(labelled.draws), thresholds, never_empty=False, unit=rule.unit
+        labelled.draws, rule.compute_levels(labelled.draws), thresholds, never_empty=False, unit=rule.unit
     )
     counts = labelled.draws.counts.tolist()
     assert not sets.accepted[~labelled.draws.is_drawn].any()
@@ -43,7 +43,7 @@ def keep_claims(labelled: LabelledBatch, rule: Claims, threshold: float) -> list
 def test_claims_success_scores_equal_a_calculation_by_hand() -> None:
     # Confidences .9 (wrong), .75 (right), .5 (wrong) and .25 (wrong): with k = 0 all claims up to .9 go.
     labelled = make_batch([[(0.1, False), (0.25, True), (0.5, False), (0.75, False)], [(0.25, True)]])
-    found = [Claims(k).success_scores(labelled, 2.0).tolist() for k in (0, 1, 2, 3, 9)]
+    found = [Claims(k).compute_success_scores(labelled, 2.0).tolist() for k in (0, 1, 2, 3, 9)]
     assert found == [[0.9, 0.0], [0.5, 0.0], [0.25, 0.0], [0.0, 0.0], [0.0, 0.0]]
     assert keep_claims(labelled, Claims(1), 0.5) == [[True, True, False, False], [True]]
 
@@ -53,7 +53,7 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
     answers: list[list[tuple[float, bool]]], k: int, threshold: float
 ) -> None:
     labelled, rule = make_batch(answers), Claims(k)
-    scores = rule.success_scores(labelled, 2.0)
+    scores = rule.compute_success_scores(labelled, 2.0)
     kept = keep_claims(labelled, rule, threshold)
     left = [
         sum(flag and not supported for flag, (_, supported) in zip(row, answer, strict=True))
@@ -74,18 +74,18 @@ def test_claims_success_score_is_the_smallest_sufficient_threshold(
 def test_claims_threshold_drops_within_its_error_bound() -> None:
     labelled = make_batch([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))
-    levels = Claims(0).levels(labelled.draws)
+    levels = Claims(0).compute_levels(labelled.draws)
     sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, never_empty=False, unit="claims")
     assert not sets.accepted.any()
 
 
 def test_set_rules_refuse_records_of_the_other_unit() -> None:
     claims = make_batch([[(0.5, True)]])
-    answers = LabelledBatch.of(["a"], [[0.5]], [[True]], [["x"]])
+    answers = LabelledBatch.from_arrays(["a"], [[0.5]], [[True]], [["x"]])
     with pytest.raises(InputError, match="unit='claims'"):
-        parse_set_rule("all").success_scores(claims, 2.0)
+        parse_set_rule("all").compute_success_scores(claims, 2.0)
     with pytest.raises(InputError, match="unit='answers'"):
-        parse_set_rule("claims(0)").success_scores(answers, 2.0)
+        parse_set_rule("claims(0)").compute_success_scores(answers, 2.0)
 
 
 @pytest.mark.parametrize("text", ["claims", "claims()", "claims(-1)", "claims(01)", "unique(claims(0))"])
@@ -103,7 +103,7 @@ def test_parse_set_rule_reads_claims_rules() -> None:
 def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
     rows = [[(0.5, True)], [(0.25, False), (0.5, True), (0.75, False)]]
     parts = [
-        LabelledBatch.of_claims([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
+        LabelledBatch.from_claims([str(row)], [[s for s, _ in one]], [[c for _, c in one]])
         for row, one in enumerate(rows)
     ]
     whole, joined = make_batch(rows), LabelledBatch.concatenate(parts)
@@ -115,4 +115,4 @@ def test_claims_batches_of_unequal_width_are_padded_alike() -> None:
 
 def test_of_claims_refuses_an_answer_without_claims() -> None:
     with pytest.raises(InputError, match="at least one claim"):
-        LabelledBatch.of_claims(["a", "b"], [[0.5], []], [[True], []])
+        LabelledBatch.from_claims(["a", "b"], [[0.5], []], [[True], []])

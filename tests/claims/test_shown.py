@@ -43,11 +43,11 @@ def test_shown_claims_counts_equal_an_independent_computation(certified: Calibra
     records = [
         one
         for one in make_answers(np.random.default_rng(1), 1000)
-        if certified.calibration.split.part(one.id, None) == "certification"
+        if certified.calibration.split.find_part(one.id, None) == "certification"
     ]
     labelled = tabulate(records, claims=True)
     kept = decide(certified, labelled.draws).accepted.tolist()
-    tickets = certified.calibration.split.uniforms("shown claim", labelled.ids).tolist()
+    tickets = certified.calibration.split.draw_uniforms("shown claim", labelled.ids).tolist()
     answered = wrong = 0
     for record, row, ticket in zip(records, kept, tickets, strict=True):
         shown = [claim for claim, inside in zip(record.claims, row, strict=False) if inside]
@@ -118,7 +118,9 @@ def test_claims_of_one_answer_taken_as_independent_break_certificates() -> None:
         inside = labelled.draws.is_drawn
         scores, supported = labelled.draws.scores[inside], labelled.correct[inside]
         ids = [f"{labelled.ids[row]}-{slot}" for row, slot in zip(*np.nonzero(inside), strict=True)]
-        return LabelledBatch.of_claims(ids, scores[:, np.newaxis].tolist(), supported[:, np.newaxis].tolist())
+        return LabelledBatch.from_claims(
+            ids, scores[:, np.newaxis].tolist(), supported[:, np.newaxis].tolist()
+        )
 
     certified, _ = certify_often(take_one_by_one)
     assert certified > MOST_FALSE
@@ -131,8 +133,8 @@ def test_served_claims_state_both_promises() -> None:
     assert result.text == LEFT
     wrong = result.guarantee.wrong_answers
     assert wrong is not None
-    assert wrong.brief() in result.explain()
-    assert "at most 40 % are unsupported on average, with confidence 95 %" in wrong.brief()
+    assert wrong.brief in result.explain()
+    assert "at most 40 % are unsupported on average, with confidence 95 %" in wrong.brief
     assert "no unsupported claim is left" in result.guarantee.sentence
 
 

@@ -116,7 +116,7 @@ def test_agreement_reads_promised_coverage_from_an_artifact(
     ran = run("agreement", records, sheet, "--artifact", path, "--json")
     assert ran.code == 0
     held = CalibrationArtifact.load(path)
-    expected = [held.guarantee(alpha).target_coverage for alpha in held.alphas]
+    expected = [held.make_guarantee(alpha).target_coverage for alpha in held.alphas]
     assert [one["coverage"] for one in ran.data["promises"]] == expected == [0.8, 0.7]
     assert ran.data["n"] == 4
     run("agreement", records, sheet, "--artifact", path, "--coverage", "0.8").assert_refused(

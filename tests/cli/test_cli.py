@@ -137,7 +137,7 @@ def test_demo_reports_the_figures_of_its_bot_artifact(demo: tuple[Ran, Path]) ->
     found = evaluate(artifact, records, provenance=load_recording().provenance)
     assert [one.model_dump(mode="json") for one in found.all_answers] == list(by_rate.values())
     split = artifact.calibration.split
-    held_out = [one for one in records if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in records if split.find_part(one.id, one.cluster) == "test"]
     assert len(held_out) == report["n_test"]
     wrong = sum(not one.candidates[0].correct for one in held_out)
     assert report["plain"] == {"wrong": wrong, "wrong_rate": wrong / len(held_out)}

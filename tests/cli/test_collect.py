@@ -425,7 +425,7 @@ def test_collect_of_claims_prints_a_next_command_that_works(
     command = find_next_command(ran.out)
     assert command.startswith("calibrate c.jsonl --unit claims --at-most 1")
     assert run(*command.split()).code == 0
-    claims = [claim for record in read_records("c.jsonl").claims() for claim in record.claims]
+    claims = [claim for record in read_records("c.jsonl").read_claims() for claim in record.claims]
     status = run("status", "claims.db", "--json").data
     assert (status["claims"], status["finished"]) == (len(claims), MANY)
     assert status["supported"] == sum(one.supported for one in claims) / len(claims)

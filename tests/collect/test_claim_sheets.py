@@ -256,7 +256,7 @@ def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
     fill(sheet, lambda name, text: "yes" if name < "p5" else "no")  # noqa: ARG005 - by the prompt alone
     assert run("store", "export", store, out, "--labels", sheet, "--json").data["records"] == 6
     read = read_records(out)
-    assert {(one.id < "p5", claim.supported) for one in read.claims() for claim in one.claims} == {
+    assert {(one.id < "p5", claim.supported) for one in read.read_claims() for claim in one.claims} == {
         (True, True),
         (False, False),
     }

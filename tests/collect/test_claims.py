@@ -102,7 +102,7 @@ def test_claims_calibrate_alike_from_store_and_file(path: Path, tmp_path: Path) 
             next(store.read_records())
     read = read_records(file)
     assert read.provenance == header
-    expected = tabulate(read.claims(), claims=True)
+    expected = tabulate(read.read_claims(), claims=True)
     assert table.ids == expected.ids
     assert (table.draws.scores == expected.draws.scores).all()
     options: dict[str, Any] = {"unit": "claims", "at_most": 1, "alpha": 0.2, "features": "1"}

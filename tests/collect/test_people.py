@@ -125,15 +125,15 @@ def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
     assert (again.frozen_digest, again.digest) == (artifact.frozen_digest, certified.digest)
     assert certified.digest != artifact.digest
     assert "people_certificates" not in artifact.model_dump(mode="json")
-    sentence = certified.people_certificates[0].sentence()
+    sentence = certified.people_certificates[0].sentence
     assert sentence.startswith(
         "Certified by people, with confidence 95 % for this very artifact: a set holds"
     )
-    guarantee = certified.guarantee("0.2")
-    assert guarantee.sentence == f"{artifact.guarantee('0.2').sentence} {sentence}"
+    guarantee = certified.make_guarantee("0.2")
+    assert guarantee.sentence == f"{artifact.make_guarantee('0.2').sentence} {sentence}"
     assert guarantee.people == tuple(certified.people_certificates)
-    assert certified.guarantee("0.3").people == ()
-    assert "people" not in artifact.guarantee("0.2").model_dump()
+    assert certified.make_guarantee("0.3").people == ()
+    assert "people" not in artifact.make_guarantee("0.2").model_dump()
     report = evaluate(certified, prompts(5, 200), alpha="0.2")
     assert report.certified_by_people == (sentence,)
     assert evaluate(certified, prompts(5, 200), alpha="0.3").certified_by_people == ()
@@ -352,10 +352,10 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     certified, report = sample.certify(sheet)
     assert (report.about, report.target) == ("answers", 0.75)
     assert report.is_certified
-    guarantee = reload_artifact(certified).bot_guarantee()
+    guarantee = reload_artifact(certified).make_bot_guarantee()
     assert guarantee.people == tuple(certified.people_certificates)
     assert "of the prompts that are answered, at most" in guarantee.sentence
-    assert certified.guarantee("0.2").people == ()
+    assert certified.make_guarantee("0.2").people == ()
     truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), policy.alpha, policy.policy)
     answered, wrong = truth.count_answers(truth.decisions.answered)
     assert report.at_least < 1.0 - wrong / answered
@@ -396,8 +396,8 @@ def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
     certified, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.is_certified
-    assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence()
-    assert reload_artifact(certified).guarantee().people
+    assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence
+    assert reload_artifact(certified).make_guarantee().people
     # One unsupported claim settles an answer, although others are open.
     settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
     _, report = sample.certify(write_rows(sheet, [header, *settled]))
@@ -415,8 +415,8 @@ def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> No
     filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
     certified, report = sample.certify(write_rows(sheet, [header, *filled]))
     assert report.is_certified
-    (made,) = reload_artifact(certified).bot_guarantee().people
-    assert "of the claims that an answer shows, at most" in made.sentence()
+    (made,) = reload_artifact(certified).make_bot_guarantee().people
+    assert "of the claims that an answer shows, at most" in made.sentence
 
 
 def test_certify_command_writes_a_sheet_waits_and_certifies(

@@ -48,7 +48,7 @@ def make_split(set_rule: str = "claims(0)") -> Split:
 def list_kept(split: Split, name: str, alpha: str) -> list[list[float]]:
     """The confidences below 1 that a method keeps of each new answer."""
     (method,) = get_methods([name], "claims")
-    made = method.make(split, alpha)
+    made = method.make_sets(split, alpha)
     scores = split.test_candidates.scores
     return [
         [round(1.0 - float(score), 2) for score in scores[row, 1:][made.sets.accepted[row, 1:]]]
@@ -91,7 +91,7 @@ def test_marginal_claims_method_equals_calibrate_and_evaluate() -> None:
     split = Split(Pool(table), rows[:0], rows[:200], rows[200:], "1", "claims(2)")
     artifact = calibrate(records[:200], unit="claims", at_most=2, alpha=0.2, features="1")
     served = evaluate(artifact, records[200:]).methods["marginal"]
-    made = [one.make(split, "0.2") for one in get_methods(["back-off", "marginal"], "claims")]
+    made = [one.make_sets(split, "0.2") for one in get_methods(["back-off", "marginal"], "claims")]
     assert made[0].sets.accepted.tolist() == made[1].sets.accepted.tolist()
     seen = Outcomes.from_outputs(made, split.test_correct, Claims(2))
     figures = compute_claims_figures(seen)
@@ -108,7 +108,7 @@ def test_claims_methods_never_keep_padding() -> None:
     methods: tuple[Method, ...] = get_methods(unit="claims")
     assert [one.name for one in methods[-2:]] == ["back-off", "conditional-back-off"]
     for method in methods:
-        accepted = method.make(split, "0.3").sets.accepted
+        accepted = method.make_sets(split, "0.3").sets.accepted
         assert accepted.any()
         assert not (accepted & ~split.test_candidates.is_drawn).any()
 

@@ -169,7 +169,7 @@ def test_comparison_plan_parts_are_disjoint_and_complete() -> None:
     comparison = Comparison.from_labelled(draw_world(4, 300), make_protocol(["marginal"], test=0.3, fit=0.4))
     tested = np.zeros(300)
     for number in range(40):
-        rows = comparison.make_plan(number).rows(comparison.pool.labelled)
+        rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)
         together = np.concatenate([rows[part] for part in ("fit", "calibration", "test")])
         assert sorted(together.tolist()) == list(range(300))
         tested[rows["test"]] += 1

@@ -19,7 +19,7 @@ from .worlds import draw_world, make_protocol
 
 def make_described_prompts(metadata: list[dict[str, Scalar]]) -> CandidateBatch:
     """Prompts that differ in metadata alone."""
-    return precompute_statistics(CandidateBatch.of([[0.5, 0.25]] * len(metadata), None, metadata))
+    return precompute_statistics(CandidateBatch.from_arrays([[0.5, 0.25]] * len(metadata), None, metadata))
 
 
 def test_groups_compute_means_by_hand() -> None:
@@ -88,7 +88,7 @@ def test_hard_groups_are_cut_on_development_prompts_and_bins_on_all() -> None:
         comparison = Comparison.from_labelled(labelled, make_protocol(["marginal"], groups=text))
         draws, told_apart = comparison.pool.draws, 0
         for number in range(6):
-            rows = comparison.make_plan(number).rows(comparison.pool.labelled)
+            rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)
             development = np.sort(np.concatenate([rows["fit"], rows["calibration"]]))
             by_part = {
                 name: make_groups(text, fitted_on, draws).take(rows["test"]).sizes.tolist()

@@ -122,7 +122,7 @@ def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, 
     split, other = make_split(comparison, 0), make_split(comparison, 1)
     for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
         for alpha in alphas:
-            made = get_method(name).make(split, alpha)
+            made = get_method(name).make_sets(split, alpha)
             assert is_same(made, decide_by_artifact(labelled, name, alpha, split, 0))
         # The controls: another split, and another level.
         assert not is_same(made, decide_by_artifact(labelled, name, alpha, other, 1))
@@ -151,7 +151,7 @@ def test_our_methods_on_random_prompts_equal_calibrate_and_decide() -> None:
         )
         split = make_split(comparison, number)
         for name in OUR_DEFAULT_METHODS:
-            made = get_method(name).make(split, alpha)
+            made = get_method(name).make_sets(split, alpha)
             assert is_same(made, decide_by_artifact(labelled, name, alpha, split, number))
             flagged += int(made.sets.not_certifiable.sum())
             answered += int(made.sets.accepted.any(axis=1).sum())
@@ -243,7 +243,7 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
             "CFC-PAC": (compute_thresholds_by_bin(split, left) if left else np.ones(20), True),
         }
         for name, (thresholds, cut) in expected.items():
-            made = get_method(name).make(split, alpha)
+            made = get_method(name).make_sets(split, alpha)
             assert made.thresholds is not None
             assert made.thresholds.tolist() == thresholds.tolist(), name
             assert made.sets.accepted.tolist() == make_sets_at(split, thresholds, cut=cut).tolist(), name
@@ -254,7 +254,7 @@ def test_paper_methods_equal_a_calculation_by_hand(decimals: int) -> None:
                 cut and not np.array_equal(made.sets.accepted, make_sets_at(split, thresholds, cut=False))
             )
         # The control: our convention gives other thresholds.
-        mine = get_method("conditional").make(split, alpha)
+        mine = get_method("conditional").make_sets(split, alpha)
         ours_differs += not np.array_equal(
             mine.sets.accepted, make_sets_at(split, expected["CFC-FULL"][0], cut=False)
         )
@@ -269,7 +269,7 @@ def test_learnt_cp_is_the_quantile_of_development_prompts() -> None:
     for number in range(20):
         labelled = draw_world(number, 33 + 10, 2, hopeless=(0.3, 0.4, 0.5))
         split = make_split_by_hand(labelled, range(10), range(10, 33), range(33, 43))
-        made = get_method("Learnt CP").make(split, "0.3")
+        made = get_method("Learnt CP").make_sets(split, "0.3")
         success = [
             compute_success_score(labelled.draws.scores[row], labelled.correct[row]) for row in range(33)
         ]
@@ -291,12 +291,12 @@ def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
         ("CFC-PAC-FULL", "0.3", False),
         ("CFC-FULL", "0.3", False),
     ):
-        made = get_method(name).make(split, alpha)
+        made = get_method(name).make_sets(split, alpha)
         assert bool(made.sets.accepted.all()) == all_accepted
     # With our convention every prompt is flagged.
     plain = get_method("conditional")
     assert isinstance(plain, ThresholdMethod)
-    made = replace(plain, stability=PaperStability.from_constant()).make(split, "0.05")
+    made = replace(plain, stability=PaperStability.from_constant()).make_sets(split, "0.05")
     assert made.sets.not_certifiable.all()
     assert not made.sets.accepted.any()
 
@@ -306,9 +306,9 @@ def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
     split = make_split(comparison, 0)
     for whole, short in (("CFC-FULL", "CFC"), ("CFC-PAC-FULL", "CFC-PAC")):
         for alpha in ("0.2", "0.4"):
-            full = get_method(whole).make(split, alpha)
+            full = get_method(whole).make_sets(split, alpha)
             before = len(split.cache)
-            cut = get_method(short).make(split, alpha)
+            cut = get_method(short).make_sets(split, alpha)
             assert len(split.cache) <= before + 1  # the levels of best_prefix, once
             assert cut.thresholds is full.thresholds
             assert (cut.sets.accepted <= full.sets.accepted).all()
@@ -318,7 +318,7 @@ def test_truncated_paper_methods_change_sets_and_no_threshold() -> None:
             assert np.array_equal(cut.sets.accepted.any(axis=1), full.sets.accepted.any(axis=1))
     # Ours calibrates on what it serves, so that its thresholds differ.
     plain, ours_cut = (
-        get_method(name).make(split, "0.4") for name in ("conditional", "conditional:best_prefix")
+        get_method(name).make_sets(split, "0.4") for name in ("conditional", "conditional:best_prefix")
     )
     assert not np.array_equal(plain.thresholds, ours_cut.thresholds)  # type: ignore[arg-type]
 
@@ -365,12 +365,12 @@ def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
         tau = 1 - Fraction(Decimal(alpha))
         if not usable:
             with pytest.raises(InputError, match=f"the records hold {n} candidates a prompt"):
-                method.make(split, alpha)
+                method.make_sets(split, alpha)
             continue
         k = choose_k(split, usable, tau, reaching=reaching)
         unreachable += split.pool.attainable[split.development].mean() < tau
         seen.add(k)
-        made = method.make(split, alpha)
+        made = method.make_sets(split, alpha)
         assert made.thresholds is None
         assert not made.sets.not_certifiable.any()
         for place, row in enumerate(split.test):
@@ -383,7 +383,7 @@ def test_top_k_equals_a_calculation_by_hand(reaching: bool) -> None:
 def make_ranked(places: list[int], n: int) -> LabelledBatch:
     """Prompts whose only correct candidate is the one of this rank; 0 for none."""
     size = len(places)
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         [f"p{number:03}" for number in range(size)],
         np.tile(np.arange(n) / n, (size, 1)),
         [[slot + 1 == place for slot in range(n)] for place in places],
@@ -395,7 +395,7 @@ def compute_top_k_size(
     places: list[int], alpha: str, *, reaching: bool, grid: tuple[int, ...] | None = None
 ) -> int:
     split = make_split_by_hand(make_ranked([*places, 1], 4), range(1), range(1, len(places)), [len(places)])
-    made = TopK("top", "", "", "paper", reaching, grid).make(split, alpha)
+    made = TopK("top", "", "", "paper", reaching, grid).make_sets(split, alpha)
     return int(made.sets.accepted.sum())
 
 
@@ -441,7 +441,7 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
     flipped = replace(labelled, correct=correct)
     for features in ("hat(mean_score, 4)", "group(topic)"):
         before, after = (
-            get_method(name).make(make_split_by_hand(one, *rows, features=features), "0.2")
+            get_method(name).make_sets(make_split_by_hand(one, *rows, features=features), "0.2")
             for one in (labelled, flipped)
         )
         assert np.array_equal(before.sets.accepted, after.sets.accepted)
@@ -450,7 +450,7 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
     # The control: labels of calibration prompts do.
     correct = labelled.correct.copy()
     correct[:160] = ~correct[:160]
-    changed = get_method(name).make(
+    changed = get_method(name).make_sets(
         make_split_by_hand(replace(labelled, correct=correct), *rows, features=features), "0.2"
     )
     moved = changed.sets.accepted != before.sets.accepted
@@ -461,11 +461,11 @@ def test_methods_ignore_labels_of_test_prompts(name: str) -> None:
 def test_methods_decide_each_test_prompt_as_if_alone(name: str) -> None:
     labelled = draw_world(9, 200, 4)
     features = "hat(mean_score, 4) + group(topic)"
-    together = get_method(name).make(
+    together = get_method(name).make_sets(
         make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200), features=features), "0.25"
     )
     for row in (150, 163, 199):
-        alone = get_method(name).make(
+        alone = get_method(name).make_sets(
             make_split_by_hand(labelled, range(40), range(40, 150), [row], features=features), "0.25"
         )
         assert alone.sets.accepted[0].tolist() == together.sets.accepted[row - 150].tolist()
@@ -481,7 +481,7 @@ def test_our_methods_ignore_fit_labels_and_paper_methods_use_them() -> None:
     rows = range(40), range(40, 150), range(150, 200)
     for name, looks in (("conditional", False), ("marginal", False), ("CFC-FULL", True), ("ICP", True)):
         before, after = (
-            get_method(name).make(make_split_by_hand(one, *rows, features="mean_score"), "0.25")
+            get_method(name).make_sets(make_split_by_hand(one, *rows, features="mean_score"), "0.25")
             for one in (labelled, flipped)
         )
         assert np.array_equal(before.thresholds, after.thresholds) != looks  # type: ignore[arg-type]
@@ -495,7 +495,7 @@ def test_back_off_method_uses_all_development_prompts() -> None:
     split = make_split_by_hand(labelled, range(40), range(40, 150), range(150, 200))
     rule = BackOffRule.learn(labelled.draws.scores[:150], labelled.correct[:150])
     for alpha in ("0.2", "0.5"):
-        made = get_method("back-off").make(split, alpha)
+        made = get_method("back-off").make_sets(split, alpha)
         assert np.array_equal(made.sets.accepted, rule.make_sets(labelled.draws.scores[150:], alpha))
         assert not made.sets.not_certifiable.any()
         assert made.thresholds is None
@@ -515,7 +515,7 @@ def test_sampling_method_divides_prompts_independently_of_order() -> None:
     for order in list_orders(labelled):
         pool = labelled.take(order)
         split = make_split_by_hand(pool, range(60), range(60, 300), range(300, 400))
-        made = get_method("sampling").make(split, "0.25")
+        made = get_method("sampling").make_sets(split, "0.25")
         rule = split.cache["sampling",]
         assert rule.tested == 150
         assert np.array_equal(
@@ -584,5 +584,5 @@ def test_methods_accept_draws_without_answers() -> None:
         split = make_split_by_hand(
             scores_only, range(40), range(40, 150), range(150, 200), features="hat(mean_score, 3)"
         )
-        made = get_method(name).make(split, "0.25")
+        made = get_method(name).make_sets(split, "0.25")
         assert made.sets.distinct_answers.tolist() == made.sets.accepted.sum(axis=1).tolist()

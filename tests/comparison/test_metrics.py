@@ -156,7 +156,7 @@ def test_compute_figures_equals_plain_loops_for_every_figure(answers: bool) -> N
 
 
 def test_compute_figures_equals_a_calculation_by_hand() -> None:
-    draws = CandidateBatch.of(
+    draws = CandidateBatch.from_arrays(
         [[0.2, 0.1, 0.3], [0.5, 0.5, 0.9], [0.1, 0.2, 0.3], [0.4, 0.4, 0.4]],
         [["x", "y", "x"], ["x", "y", "z"], ["x", "x", "x"], ["x", "y", "y"]],
     )

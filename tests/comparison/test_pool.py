@@ -34,15 +34,15 @@ def test_pool_equals_direct_features_levels_and_success_scores(decimals: int) ->
         rule = parse_set_rule(text)
         for pool in (measured, plain):
             for _ in range(2):  # made, and looked up
-                assert np.array_equal(pool.compute_levels(text), rule.levels(labelled.draws))
+                assert np.array_equal(pool.compute_levels(text), rule.compute_levels(labelled.draws))
                 for cap in (1.0, 2.0):
                     assert np.array_equal(
-                        pool.compute_success_scores(text, cap), rule.success_scores(labelled, cap)
+                        pool.compute_success_scores(text, cap), rule.compute_success_scores(labelled, cap)
                     )
 
 
 def test_pool_success_scores_equal_a_calculation_by_hand() -> None:
-    labelled = LabelledBatch.of(
+    labelled = LabelledBatch.from_arrays(
         ["a", "b", "c"],
         [[0.5, 0.25, 0.75], [0.1, 0.2, 0.3], [0.25, 0.25, 0.0]],
         [[True, False, True], [False, False, False], [True, True, False]],
@@ -62,7 +62,7 @@ def test_pool_fits_a_map_on_the_given_rows_only() -> None:
     some = np.arange(0, 200, 2)
     changed = np.array(labelled.draws.scores)
     changed[1::2] = changed[1::2] / 2
-    other = LabelledBatch.of(
+    other = LabelledBatch.from_arrays(
         labelled.ids, changed, labelled.correct, [["x"] * 4] * 200, metadata=labelled.draws.metadata
     )
     for text in ("bins(mean_score, 4)", "hat(max_score, 5)", "hard(max_score, 0.9)"):

@@ -82,7 +82,7 @@ def draw_pool(rng: np.random.Generator, size: int = 100) -> LabelledBatch:
     scores = rng.random((size, 2))
     topics = [{"topic": "ab"[one]} for one in rng.integers(0, 2, size).tolist()]
     ids = [f"{one:x}" for one in rng.integers(2**63, size=size).tolist()]
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         ids, scores, correct, np.where(correct, "right", "wrong").tolist(), metadata=topics
     )
 

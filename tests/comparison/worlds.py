@@ -68,7 +68,9 @@ def draw_world(
         {"topic": TOPICS[one], "even": one % 2 == 0} for one in topic.tolist()
     ]
     ids = [f"{one:x}" for one in rng.integers(2**63, size=size).tolist()]
-    return LabelledBatch.of(ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters)
+    return LabelledBatch.from_arrays(
+        ids, scores, correct, answers.tolist(), metadata=metadata, clusters=clusters
+    )
 
 
 def make_records(labelled: LabelledBatch) -> list[PromptRecord]:
@@ -117,7 +119,7 @@ def make_protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
 
 def make_split(comparison: Comparison, number: int) -> Split:
     """A split of a comparison whose scores are the recorded ones."""
-    rows = comparison.make_plan(number).rows(comparison.pool.labelled)
+    rows = comparison.make_plan(number).list_rows(comparison.pool.labelled)
     settings = comparison.settings
     return Split(
         comparison.pool,

@@ -36,7 +36,7 @@ Prompt = Sequence[tuple[str, float]]
 
 
 def make_batch(prompts: Sequence[Prompt]) -> CandidateBatch:
-    return CandidateBatch.of(
+    return CandidateBatch.from_arrays(
         [[score for _, score in prompt] for prompt in prompts],
         [[answer for answer, _ in prompt] for prompt in prompts],
     )
@@ -102,7 +102,7 @@ def test_draw_rule_that_reads_later_draws_is_noticed() -> None:
 
 def test_lead_rule_draws_in_waves_without_a_draw_too_many() -> None:
     rule = parse_draw_rule("lead(3, at_most=10)")
-    prefixes = [CandidateBatch.of([[0.5] * len(one)], [list(one)]) for one in ("aab", "aabaa")]
+    prefixes = [CandidateBatch.from_arrays([[0.5] * len(one)], [list(one)]) for one in ("aab", "aabaa")]
     sizes = [rule.first_wave, *(int(rule.choose_next_wave(prefix)[0]) for prefix in prefixes)]
     assert sizes == [3, 2, 0]
 

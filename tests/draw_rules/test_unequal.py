@@ -23,7 +23,7 @@ SET_RULES = ["all", "best_prefix", "rank", "unique(rank)", "unique(at_least_one(
 def make_batch(seed: int, size: int = 30) -> LabelledBatch:
     rng = np.random.default_rng(seed)
     answers = rng.choice(["a", "bb", "", "ccc"], (size, N))
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         [f"{row}" for row in range(size)],
         rng.random((size, N)).round(1),
         answers == "a",
@@ -40,13 +40,13 @@ def make_short_batch(seed: int) -> LabelledBatch:
 @given(seed=st.integers(0, 10_000))
 def test_set_rules_of_unequal_draws_equal_each_prompt_alone(rule: str, seed: int) -> None:
     labelled, set_rule = make_short_batch(seed), parse_set_rule(rule)
-    levels, counts = set_rule.levels(labelled.draws), labelled.draws.counts
-    success = set_rule.success_scores(labelled, 2.0)
+    levels, counts = set_rule.compute_levels(labelled.draws), labelled.draws.counts
+    success = set_rule.compute_success_scores(labelled, 2.0)
     for row, count in enumerate(counts.tolist()):
         alone = make_batch(seed).take(np.array([row])).keep_first_candidates(count)
-        np.testing.assert_array_equal(levels[row, :count], set_rule.levels(alone.draws)[0])
+        np.testing.assert_array_equal(levels[row, :count], set_rule.compute_levels(alone.draws)[0])
         assert np.isinf(levels[row, count:]).all()
-        assert success[row] == set_rule.success_scores(alone, 2.0)[0]
+        assert success[row] == set_rule.compute_success_scores(alone, 2.0)[0]
 
 
 @given(seed=st.integers(0, 10_000))
@@ -80,7 +80,7 @@ def test_padding_is_never_read(seed: int) -> None:
     np.testing.assert_array_equal(features.transform(other.draws), features.transform(draws))
     for rule in SET_RULES:
         parsed = parse_set_rule(rule)
-        np.testing.assert_array_equal(parsed.levels(other.draws), parsed.levels(draws))
+        np.testing.assert_array_equal(parsed.compute_levels(other.draws), parsed.compute_levels(draws))
 
 
 def test_keep_drawn_overwrites_later_draws() -> None:

@@ -10,7 +10,7 @@ from scipy import stats
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
-from langchain_cfc.thresholds import compute_tau, conformal_rank
+from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.evaluation.prompts import make_prompts
 from tests.lengths import repetitions
 
@@ -25,7 +25,7 @@ def test_is_contradicted_alarms_as_often_as_the_false_alarm_rate_allows(
     # Covered test prompts are BetaBinomial(m, k, N + 1 - k): the counts that alarm are the lowest ones, their
     # probability is below the rate, and one more count would reach it. At 56 of 100, round-off must not add
     # one.
-    rank = conformal_rank(size, compute_tau(alpha))
+    rank = compute_conformal_rank(size, compute_tau(alpha))
     law = stats.betabinom(tested, rank, size + 1 - rank)
     alarms = [is_contradicted(alpha, size, tested, count / tested, tests) for count in range(tested + 1)]
     lowest = sum(alarms)

@@ -23,7 +23,7 @@ def test_evaluate_refuses_calibration_records_without_a_test_part() -> None:
     with pytest.raises(OverlapError, match=r"none were held out for tests: .* test_fraction"):
         evaluate(artifact, records)
     # Those that fitted the feature map are no better, nor is any other order.
-    fit = [one for one in records if artifact.calibration.split.part(one.id, None) == "fit"]
+    fit = [one for one in records if artifact.calibration.split.find_part(one.id, None) == "fit"]
     with pytest.raises(OverlapError):
         evaluate(artifact, fit[::-1])
 
@@ -31,7 +31,7 @@ def test_evaluate_refuses_calibration_records_without_a_test_part() -> None:
 def test_evaluate_uses_only_the_held_out_part_of_calibration_records() -> None:
     records = make_prompts(0, MANY)
     artifact = calibrate(records, alpha="0.2", features="mean_score", test_fraction=0.25)
-    held = [one for one in records if artifact.calibration.split.part(one.id, None) == "test"]
+    held = [one for one in records if artifact.calibration.split.find_part(one.id, None) == "test"]
     report = evaluate(artifact, records)
     assert report.n_test == len(held) == artifact.calibration.held_out_size
     assert report.test_prompts == "the part of the calibration file that was held out"
@@ -59,7 +59,7 @@ def test_evaluate_recognises_calibration_records_among_new_ones() -> None:
             evaluate(whole, new + old[start::10])
     parted = calibrate(old, alpha="0.2", features="1", test_fraction=0.5)
     tested, _ = select_held_out(parted, tabulate(new + old[::10]))
-    part = parted.calibration.split.part
+    part = parted.calibration.split.find_part
     assert set(tested.ids) == {one.id for one in new + old[::10] if part(one.id, None) == "test"}
 
 
@@ -76,7 +76,7 @@ def test_evaluate_recognises_new_prompts_of_a_calibration_cluster() -> None:
 def test_evaluate_refuses_calibration_records_with_changed_clusters() -> None:
     records = make_prompts(0, 100)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.3)
-    part = artifact.calibration.split.part
+    part = artifact.calibration.split.find_part
     cluster = next(name for name in map(str, range(100)) if part("", name) == "test")
     moved = [one.model_copy(update={"cluster": cluster}) for one in records]
     with pytest.raises(OverlapError, match="clusters have changed since calibration"):
@@ -97,7 +97,7 @@ def test_evaluate_uses_one_prompt_of_each_cluster() -> None:
 def test_evaluate_refuses_if_no_prompt_is_left_to_test_on() -> None:
     records = make_prompts(0, 40)
     artifact = calibrate(records, alpha="0.2", features="1", test_fraction=0.2)
-    used = [one for one in records if artifact.calibration.split.part(one.id, None) == "calibration"]
+    used = [one for one in records if artifact.calibration.split.find_part(one.id, None) == "calibration"]
     with pytest.raises(CalibrationError, match="no prompts are left to test on"):
         evaluate(artifact, used)
 

@@ -32,7 +32,7 @@ def artifact() -> CalibrationArtifact:
     hopeless); 0.6 for all (the third of five).
     """
     topics = FeatureMap.parse("group(topic)").fit(
-        CandidateBatch.of([[0.5]] * 3, metadata=[{"topic": topic} for topic in "abc"])
+        CandidateBatch.from_arrays([[0.5]] * 3, metadata=[{"topic": topic} for topic in "abc"])
     )
     success = [("a", 0.2), ("a", 0.4), ("a", 0.6), ("b", 0.8), ("c", None)]
     records = [
@@ -143,7 +143,7 @@ def test_evaluate_weighs_prompts_of_soft_groups() -> None:
         )
 
     hats = FeatureMap.parse("hat(meta(t), 2)").fit(
-        CandidateBatch.of([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}])
+        CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}])
     )
     artifact = calibrate([at(f"q{row}", row % 5 / 4, 0.5) for row in range(60)], alpha="0.5", features=hats)
     # Covered, missed, covered; t = 1.5 lies beyond the last knot and counts as 1.

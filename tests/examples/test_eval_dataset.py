@@ -122,7 +122,7 @@ def test_tutorial_certificate_is_above_the_target(tutorial_run: TutorialRun) -> 
 @pytest.mark.long
 def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, served: CFCRunnable) -> None:
     records = {record.input: record for record in read_records(tutorial_run.folder / "records.jsonl")}
-    part = served.artifact.calibration.split.part
+    part = served.artifact.calibration.split.find_part
     for question in (
         "What is the capital of Indonesia?",
         "What is the capital of Solomon Islands?",
@@ -130,7 +130,7 @@ def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, 
     ):
         assert part(records[question].id, None) == "test"
     assert not any(one.correct for one in records["516 * 869"].candidates)
-    assert served.artifact.guarantee().certificate is not None
+    assert served.artifact.make_guarantee().certificate is not None
     kip = served.invoke("What is the currency of Laos?")
     assert "Laos Kip" in kip.answers
     right = {compute_normal_form(answer) for answer in records["What is the currency of Laos?"].reference}
@@ -141,7 +141,9 @@ def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, 
 @pytest.mark.long
 def test_tutorial_split_sizes_equal_its_table(tutorial_run: TutorialRun, served: CFCRunnable) -> None:
     split = served.artifact.calibration.split
-    parts = [split.part(record.id, None) for record in read_records(tutorial_run.folder / "records.jsonl")]
+    parts = [
+        split.find_part(record.id, None) for record in read_records(tutorial_run.folder / "records.jsonl")
+    ]
     rows = dict(re.findall(r"^\| (fit|calibration|certification|test) \| (\d+) \|", TUTORIAL, re.MULTILINE))
     assert {name: str(parts.count(name)) for name in set(parts)} == rows
 

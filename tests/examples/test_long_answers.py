@@ -33,7 +33,7 @@ def recording() -> Records:
 
 @pytest.fixture(scope="module")
 def answers(recording: Records) -> list[ClaimsRecord]:
-    return list(recording.claims())
+    return list(recording.read_claims())
 
 
 def test_long_answers_recording_has_the_stated_size(answers: list[ClaimsRecord]) -> None:
@@ -70,7 +70,7 @@ def test_long_answers_served_figures_equal_evaluation(
     artifact = calibrate(recording, unit="claims", at_most=1, alpha=0.2, features=FEATURES, test_fraction=0.4)
     chain = CFCRunnable(artifact=artifact, **make_replay_parts(recording))
     split = artifact.calibration.split
-    held_out = [one for one in answers if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in answers if split.find_part(one.id, one.cluster) == "test"]
     held_out = held_out[: repetitions(len(held_out), share=0.4)]
     kept, wrong, total = 0, 0, 0
     for record in held_out:
@@ -179,7 +179,7 @@ def test_long_answers_page_sends_dropped_claims_only_after_a_click(site: str, re
     artifact = calibrate(recording, unit="claims", alpha="0.2", features=FEATURES, test_fraction=0.4)
     chain = CFCRunnable(artifact=artifact, show_rejected=True, **make_replay_parts(recording))
     split = artifact.calibration.split
-    first = next(one for one in recording.claims() if split.part(one.id, one.cluster) == "test")
+    first = next(one for one in recording.read_claims() if split.find_part(one.id, one.cluster) == "test")
     result = chain.invoke(first.input)
     assert isinstance(result, ClaimsResult)
     dropped = [str(one.text) for one in result.claims if not one.kept]

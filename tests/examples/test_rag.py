@@ -56,7 +56,7 @@ def report(shipped: Records) -> ComparisonReport:
 
 def held_out(artifact: CalibrationArtifact, records: Records) -> list[PromptRecord]:
     split = artifact.calibration.split
-    return [record for record in records if split.part(record.id, record.cluster) == "test"]
+    return [record for record in records if split.find_part(record.id, record.cluster) == "test"]
 
 
 @pytest.fixture(scope="module")
@@ -357,7 +357,7 @@ def test_rag_bot_refuses_questions_that_were_not_recorded(
     known, unknown, promise = run_script(EXAMPLE / "rag_ask.py", *arguments).strip().split("\n\n")
     assert known.startswith(f"{question}\n1808 [2]\n  [2] Barium, discovery: ")
     assert unknown.startswith("How tall is neon?\nRefused: ")
-    assert promise == artifact.guarantee().sentence
+    assert promise == artifact.make_guarantee().sentence
 
 
 def test_rag_question_of_an_unknown_topic_is_an_unknown_category(artifact: CalibrationArtifact) -> None:

@@ -95,7 +95,7 @@ def test_vision_readme_commands_collect_calibrate_and_ask(ran: tuple[Path, str])
     assert "served and calibrated parts: matched" in printed
     artifact = CalibrationArtifact.load(folder / "artifact.json")
     assert artifact.n == 8
-    assert artifact.guarantee("0.2").kind == "conditional"
+    assert artifact.make_guarantee("0.2").kind == "conditional"
 
 
 @pytest.mark.long

@@ -27,4 +27,4 @@ def make_draws(seed: int, size: int = 40, n: int = 6) -> CandidateBatch:
         }
         for row in range(size)
     ]
-    return CandidateBatch.of(scores, answers, metadata)
+    return CandidateBatch.from_arrays(scores, answers, metadata)

@@ -32,11 +32,13 @@ Y = Statistic("meta", "y")
 
 
 def make_draws_of_x(values: Sequence[Scalar]) -> CandidateBatch:
-    return CandidateBatch.of([[0.0]] * len(values), metadata=[{"x": value} for value in values])
+    return CandidateBatch.from_arrays([[0.0]] * len(values), metadata=[{"x": value} for value in values])
 
 
 def make_draws_of_xy(x: Sequence[float], y: Sequence[float]) -> CandidateBatch:
-    return CandidateBatch.of([[0.0]] * len(x), metadata=[{"x": a, "y": b} for a, b in zip(x, y, strict=True)])
+    return CandidateBatch.from_arrays(
+        [[0.0]] * len(x), metadata=[{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+    )
 
 
 def test_polynomial_columns_are_powers_clipped_to_the_fitted_range() -> None:
@@ -203,7 +205,7 @@ def test_group_refuses_unknown_missing_and_invalid_categories() -> None:
     with pytest.raises(FeatureError, match="x of prompt 0 is true"):
         term.transform(make_draws_of_x([True]))
     with pytest.raises(FeatureError, match="prompt 0 has no metadata 'x'"):
-        term.transform(CandidateBatch.of([[0.0]]))
+        term.transform(CandidateBatch.from_arrays([[0.0]]))
     with pytest.raises(FeatureError, match=r"'x' of prompt 0 is 0.5.* bins\(meta\(x\), 5\)"):
         term.transform(make_draws_of_x([0.5]))
 
@@ -218,7 +220,10 @@ def compute_hard_directly(fit: CandidateBatch, new: CandidateBatch, fraction: fl
     """The paper's construction, with ranks divided by N and NumPy's quantile: (N,) True where hard."""
 
     def largest_rank(draws: CandidateBatch) -> FloatArray:
-        ranks = [(part.values(fit)[None, :] <= part.values(draws)[:, None]).mean(axis=1) for part in (X, Y)]
+        ranks = [
+            (part.compute_values(fit)[None, :] <= part.compute_values(draws)[:, None]).mean(axis=1)
+            for part in (X, Y)
+        ]
         return np.asarray(np.max(ranks, axis=0))
 
     cut = np.quantile(largest_rank(fit), fraction)

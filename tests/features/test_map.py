@@ -58,8 +58,8 @@ def test_feature_map_has_an_intercept_unless_a_term_sums_to_one(text: str, names
 
 def test_feature_map_of_degree_two_is_that_of_the_paper() -> None:
     # [1, T, T^2], with T clipped to [0.25, 0.75].
-    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25, 0.25], [0.5, 1.0]]))
-    columns = features.transform(CandidateBatch.of([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
+    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.from_arrays([[0.25, 0.25], [0.5, 1.0]]))
+    columns = features.transform(CandidateBatch.from_arrays([[0.25, 0.75], [0.0, 0.25], [1.0, 1.0]]))
     assert columns.tolist() == [[1.0, 0.5, 0.25], [1.0, 0.25, 0.0625], [1.0, 0.75, 0.5625]]
 
 
@@ -79,7 +79,7 @@ def test_feature_map_survives_json_to_the_last_bit(text: str, seed: int) -> None
     assert again == features
     assert again.text == features.text
     assert again.names == features.names
-    assert again.guaranteed_weights() == features.guaranteed_weights()
+    assert again.list_guaranteed_weights() == features.list_guaranteed_weights()
     fresh = make_draws(seed + 1, 100)
     assert again.transform(fresh).tobytes() == features.transform(fresh).tobytes()
 
@@ -123,8 +123,8 @@ def test_constant_feature_map_needs_no_fit() -> None:
     features = FeatureMap.parse("1")
     assert features.fitted
     assert not features.needs_fit
-    assert features.fit(CandidateBatch.of(np.zeros((0, 3)))) == features
-    assert features.transform(CandidateBatch.of([[0.5, 0.5]])).tolist() == [[1.0]]
+    assert features.fit(CandidateBatch.from_arrays(np.zeros((0, 3)))) == features
+    assert features.transform(CandidateBatch.from_arrays([[0.5, 0.5]])).tolist() == [[1.0]]
     assert features.to_data() == {"text": "1", "terms": [{}]}
     assert FeatureMap.from_data(features.to_data()) == features
 
@@ -136,7 +136,7 @@ def test_unfitted_feature_map_is_refused() -> None:
         lambda: features.transform(make_draws(6)),
         lambda: features.names,
         lambda: features.dimension,
-        features.guaranteed_weights,
+        features.list_guaranteed_weights,
         features.to_data,
     ]
     for use in uses:
@@ -191,24 +191,24 @@ def test_feature_map_from_data_accepts_whole_numbers() -> None:
     # Other writers of JSON shorten 1.0 to 1.
     features = FeatureMap.from_data({"text": "mean_score", "terms": [{"range": [0, 1]}]})
     assert features.to_data() == {"text": "mean_score", "terms": [{"range": [0.0, 1.0]}]}
-    assert features.transform(CandidateBatch.of([[0.5]])).tolist() == [[1.0, 0.5]]
+    assert features.transform(CandidateBatch.from_arrays([[0.5]])).tolist() == [[1.0, 0.5]]
 
 
 def test_feature_map_gives_unknown_categories_zero_columns() -> None:
-    known = CandidateBatch.of([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
+    known = CandidateBatch.from_arrays([[0.1], [0.9]], metadata=[{"a": "x", "b": 1}, {"a": "y", "b": 2}])
     fitted = FeatureMap.parse("group(a) + mean_score + group(b)").fit(known)
-    asked = CandidateBatch.of(
+    asked = CandidateBatch.from_arrays(
         [[0.5]] * 4, metadata=[{"a": a, "b": b} for a, b in (("x", 1), ("z", 1), ("y", 3), ("z", 3))]
     )
     with pytest.raises(FeatureError, match="a of prompt 1 is 'z'"):
         fitted.transform(asked)
     features = fitted.transform(asked, allow_unknown=True)
     assert fitted.has_unknown_category(features).tolist() == [False, True, True, True]
-    assert [fitted.unknown_keys(row) for row in features] == [(), ("a",), ("b",), ("a", "b")]
+    assert [fitted.find_unknown_keys(row) for row in features] == [(), ("a",), ("b",), ("a", "b")]
     # The constant is the sum of the first group's columns, and holds for prompts of unknown categories too.
-    weights = {one.name: one.values(features) for one in fitted.guaranteed_weights()}
+    weights = {one.name: one.compute_values(features) for one in fitted.list_guaranteed_weights()}
     assert weights["1"].tolist() == [1.0] * 4
-    together = WeightMatrix.from_weights(fitted.guaranteed_weights()).values(features)
+    together = WeightMatrix.from_weights(fitted.list_guaranteed_weights()).compute_values(features)
     assert np.allclose(together, np.stack(list(weights.values()), axis=1), rtol=0.0, atol=1e-12)
     assert weights["group(a)=x"].tolist() == [1.0, 0.0, 0.0, 0.0]
     assert np.allclose(weights["bernstein(mean_score, 1)[0]"] + weights["bernstein(mean_score, 1)[1]"], 1.0)

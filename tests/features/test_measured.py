@@ -50,18 +50,18 @@ def test_precomputed_statistics_give_the_same_features_to_the_bit(text: str, n: 
 
 def test_precompute_statistics_measures_every_possible_statistic() -> None:
     scores = [[0.5, 0.25], [0.0, 1.0]]
-    assert set(precompute_statistics(CandidateBatch.of(scores, [["a", "b"], ["c", "c"]])).precomputed) == set(
-        STATISTICS
-    )
-    without = precompute_statistics(CandidateBatch.of(scores))
+    assert set(
+        precompute_statistics(CandidateBatch.from_arrays(scores, [["a", "b"], ["c", "c"]])).precomputed
+    ) == set(STATISTICS)
+    without = precompute_statistics(CandidateBatch.from_arrays(scores))
     assert set(without.precomputed) == set(SCORE_STATISTICS)
     with pytest.raises(FeatureError, match="need the candidates' answers"):
-        Statistic("entropy").values(without)
-    assert Statistic("mean_score").values(without).tolist() == [0.375, 0.5]
+        Statistic("entropy").compute_values(without)
+    assert Statistic("mean_score").compute_values(without).tolist() == [0.375, 0.5]
     # The value is looked up and not computed: a wrong one is returned as it is.
     wrong = replace(without, precomputed={"mean_score": np.array([7.0, 8.0])})
-    assert Statistic("mean_score").values(wrong).tolist() == [7.0, 8.0]
-    assert Statistic("min_score").values(wrong).tolist() == [0.25, 0.0]
+    assert Statistic("mean_score").compute_values(wrong).tolist() == [7.0, 8.0]
+    assert Statistic("min_score").compute_values(wrong).tolist() == [0.25, 0.0]
 
 
 def test_metadata_named_like_a_statistic_is_not_that_statistic() -> None:
@@ -69,15 +69,17 @@ def test_metadata_named_like_a_statistic_is_not_that_statistic() -> None:
     described = precompute_statistics(
         replace(draws, metadata=tuple({"mean_score": float(row)} for row in range(10)))
     )
-    assert Statistic("meta", "mean_score").values(described).tolist() == list(range(10))
-    assert np.array_equal(Statistic("mean_score").values(described), Statistic("mean_score").values(draws))
+    assert Statistic("meta", "mean_score").compute_values(described).tolist() == list(range(10))
+    assert np.array_equal(
+        Statistic("mean_score").compute_values(described), Statistic("mean_score").compute_values(draws)
+    )
 
 
 def test_precomputed_statistics_are_read_only() -> None:
     known = precompute_statistics(make_draws(2, 10, 3))
     for name in STATISTICS:
         with pytest.raises(ValueError, match="read-only"):
-            Statistic(name).values(known)[0] = 2.0
+            Statistic(name).compute_values(known)[0] = 2.0
 
 
 @pytest.mark.parametrize("rows", [[], [3], [5, 0, 5], list(range(9, -1, -1))])
@@ -89,7 +91,7 @@ def test_take_keeps_the_precomputed_statistics_of_its_rows(rows: list[int]) -> N
         assert values.tolist() == known.precomputed[name][rows].tolist()
         if rows:
             alone = replace(taken, precomputed={})
-            assert values.tolist() == Statistic(name).values(alone).tolist()
+            assert values.tolist() == Statistic(name).compute_values(alone).tolist()
 
 
 def label_all_correct(draws: CandidateBatch) -> LabelledBatch:
@@ -105,7 +107,7 @@ def test_precomputed_statistics_are_dropped_for_other_candidates() -> None:
     assert not CandidateBatch.concatenate([known, known]).precomputed
     fewer = label_all_correct(known).keep_first_candidates(2).draws
     assert not fewer.precomputed
-    assert np.array_equal(Statistic("max_score").values(fewer), known.scores[:, :2].max(axis=1))
+    assert np.array_equal(Statistic("max_score").compute_values(fewer), known.scores[:, :2].max(axis=1))
     taken = label_all_correct(known).take(np.array([1, 2]))
     assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
 
@@ -113,8 +115,8 @@ def test_precomputed_statistics_are_dropped_for_other_candidates() -> None:
 def test_precomputed_statistics_are_dropped_for_other_scores() -> None:
     known = precompute_statistics(make_draws(5, 10, 4))
     other = with_scores(label_all_correct(known), known.scores / 2).draws
-    assert np.array_equal(Statistic("max_score").values(other), (known.scores / 2).max(axis=1))
-    assert np.array_equal(Statistic("entropy").values(other), known.precomputed["entropy"])
+    assert np.array_equal(Statistic("max_score").compute_values(other), (known.scores / 2).max(axis=1))
+    assert np.array_equal(Statistic("entropy").compute_values(other), known.precomputed["entropy"])
 
 
 def test_precompute_statistics_measures_again_after_a_change() -> None:
@@ -124,7 +126,7 @@ def test_precompute_statistics_measures_again_after_a_change() -> None:
 
 
 def test_precompute_statistics_works_without_lengths() -> None:
-    draws = CandidateBatch.of([[0.5, 0.25]], [["a", "b"]])
+    draws = CandidateBatch.from_arrays([[0.5, 0.25]], [["a", "b"]])
     known = precompute_statistics(replace(draws, lengths=None)).precomputed
     assert known["entropy"].tolist() == precompute_statistics(draws).precomputed["entropy"].tolist()
     assert "mean_length" not in known

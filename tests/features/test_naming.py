@@ -12,7 +12,7 @@ from tests.recordings import list_facts
 
 def list_group_names(text: str) -> list[str]:
     fitted = FeatureMap.parse(text).fit(tabulate(list_facts()).draws)
-    return [name_group(one.words, one.name) for one in fitted.guaranteed_weights()]
+    return [name_group(one.words, one.name) for one in fitted.list_guaranteed_weights()]
 
 
 @pytest.mark.parametrize("text", ["hat(mean_score, 5)", "bins(mean_score, 5)", "mean_score^4"])

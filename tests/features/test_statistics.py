@@ -23,7 +23,7 @@ from langchain_cfc.features.statistics import (
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 
-EXAMPLE = CandidateBatch.of(
+EXAMPLE = CandidateBatch.from_arrays(
     [[0.5, 0.25, 1.0, 0.25], [0.0, 0.0, 0.0, 0.0]],
     [["a", "bbb", "a", "cc"], ["xx", "xx", "xx", "xx"]],
 )
@@ -51,7 +51,7 @@ EXAMPLE = CandidateBatch.of(
     ],
 )
 def test_statistics_equal_a_calculation_by_hand(name: str, expected: list[float]) -> None:
-    values = Statistic(name).values(EXAMPLE)
+    values = Statistic(name).compute_values(EXAMPLE)
     assert values.dtype == np.float64
     np.testing.assert_allclose(values, expected, rtol=0, atol=1e-15)
     # 0.0 stands for -0.0 too; a sign would travel into artifacts.
@@ -64,13 +64,15 @@ def test_every_statistic_has_a_calculation_by_hand() -> None:
 
 
 def test_score_gap_is_between_the_two_smallest() -> None:
-    gaps = Statistic("score_gap").values(CandidateBatch.of([[0.75, 0.25, 0.5], [1.0, 1.0, 0.0]]))
+    gaps = Statistic("score_gap").compute_values(
+        CandidateBatch.from_arrays([[0.75, 0.25, 0.5], [1.0, 1.0, 0.0]])
+    )
     assert gaps.tolist() == [0.25, 1.0]
 
 
 def test_statistics_of_a_single_candidate() -> None:
-    draws = CandidateBatch.of([[0.3]], [["four"]])
-    values = {name: Statistic(name).values(draws)[0] for name in STATISTICS}
+    draws = CandidateBatch.from_arrays([[0.3]], [["four"]])
+    values = {name: Statistic(name).compute_values(draws)[0] for name in STATISTICS}
     assert values == {
         "mean_score": 0.3,
         "min_score": 0.3,
@@ -91,9 +93,9 @@ def test_statistics_of_a_single_candidate() -> None:
 @pytest.mark.parametrize("n", [3, 7, 10, 49])
 def test_equal_scores_have_their_exact_mean_and_no_deviation(n: int) -> None:
     # 0.1 + 0.1 + 0.1 is not 0.3: without care, such prompts would differ in the last bit.
-    draws = CandidateBatch.of([[0.1] * n, [0.7] * n])
-    assert Statistic("mean_score").values(draws).tolist() == [0.1, 0.7]
-    assert Statistic("std_score").values(draws).tolist() == [0.0, 0.0]
+    draws = CandidateBatch.from_arrays([[0.1] * n, [0.7] * n])
+    assert Statistic("mean_score").compute_values(draws).tolist() == [0.1, 0.7]
+    assert Statistic("std_score").compute_values(draws).tolist() == [0.0, 0.0]
 
 
 @settings(derandomize=True, max_examples=repetitions(25, share=0.3))
@@ -120,11 +122,11 @@ def test_statistics_are_the_same_to_the_bit_alone_and_in_a_batch(seed: int, n: i
     )
     rows = np.random.default_rng(seed).integers(0, size, 20)
     for name in STATISTICS:
-        values = Statistic(name).values(batch)
-        alone = [Statistic(name).values(batch.take(np.array([row])))[0] for row in rows]
+        values = Statistic(name).compute_values(batch)
+        alone = [Statistic(name).compute_values(batch.take(np.array([row])))[0] for row in rows]
         assert values[rows].tolist() == alone, name
-        assert values.tolist() == Statistic(name).values(fortran).tolist(), name
-        assert values.tolist() == Statistic(name).values(strided).tolist(), name
+        assert values.tolist() == Statistic(name).compute_values(fortran).tolist(), name
+        assert values.tolist() == Statistic(name).compute_values(strided).tolist(), name
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -141,9 +143,11 @@ def test_statistics_do_not_depend_on_the_order_of_candidates(seed: int, n: int) 
     scores = rng.random(n).tolist()
     answers = ["abc"[k] * int(k) for k in rng.integers(0, 3, n)]
     order = rng.permutation(n)
-    draws = CandidateBatch.of([scores, [scores[k] for k in order]], [answers, [answers[k] for k in order]])
+    draws = CandidateBatch.from_arrays(
+        [scores, [scores[k] for k in order]], [answers, [answers[k] for k in order]]
+    )
     for name in STATISTICS:
-        first, second = Statistic(name).values(draws)
+        first, second = Statistic(name).compute_values(draws)
         assert first == second, name
 
 
@@ -152,7 +156,7 @@ def test_statistics_do_not_depend_on_the_order_of_candidates(seed: int, n: int) 
 def test_statistics_agree_with_numpy_and_stay_in_range(seed: int, n: int) -> None:
     draws = make_draws(seed, 30, n)
     assert draws.lengths is not None
-    values = {name: Statistic(name).values(draws) for name in STATISTICS}
+    values = {name: Statistic(name).compute_values(draws) for name in STATISTICS}
     np.testing.assert_allclose(values["mean_score"], draws.scores.mean(axis=1), rtol=1e-13)
     np.testing.assert_allclose(values["std_score"], draws.scores.std(axis=1), rtol=1e-12, atol=1e-15)
     np.testing.assert_allclose(values["mean_length"], draws.lengths.mean(axis=1), rtol=1e-13)
@@ -171,25 +175,25 @@ def test_statistics_agree_with_numpy_and_stay_in_range(seed: int, n: int) -> Non
 
 
 def test_meta_statistic_reads_metadata_numbers() -> None:
-    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1999}, {"year": 0.5}])
-    assert Statistic("meta", "year").values(draws).tolist() == [1999.0, 0.5]
+    draws = CandidateBatch.from_arrays([[0.0], [0.0]], metadata=[{"year": 1999}, {"year": 0.5}])
+    assert Statistic("meta", "year").compute_values(draws).tolist() == [1999.0, 0.5]
 
 
 @pytest.mark.parametrize(
     "value", [True, "7", math.nan, math.inf, -math.inf, 10**400, 1e101], ids=lambda value: str(value)[:8]
 )
 def test_meta_statistic_refuses_values_that_are_not_finite_numbers(value: Scalar) -> None:
-    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"year": value}])
+    draws = CandidateBatch.from_arrays([[0.0], [0.0]], metadata=[{"year": 1}, {"year": value}])
     with pytest.raises(FeatureError, match=r"'year' of prompt 1 .* finite number.* group\(year\)"):
-        Statistic("meta", "year").values(draws)
+        Statistic("meta", "year").compute_values(draws)
 
 
 def test_meta_statistic_refuses_missing_metadata() -> None:
-    draws = CandidateBatch.of([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
+    draws = CandidateBatch.from_arrays([[0.0], [0.0]], metadata=[{"year": 1}, {"month": 2, "day": 3}])
     with pytest.raises(FeatureError, match=r"prompt 1 has no metadata 'year'.* month, day"):
-        Statistic("meta", "year").values(draws)
+        Statistic("meta", "year").compute_values(draws)
     with pytest.raises(FeatureError, match=r"prompt 0 has no metadata 'year'.* none"):
-        Statistic("meta", "year").values(CandidateBatch.of([[0.0]]))
+        Statistic("meta", "year").compute_values(CandidateBatch.from_arrays([[0.0]]))
 
 
 @pytest.mark.parametrize("name", sorted(ANSWER_STATISTICS))
@@ -197,7 +201,7 @@ def test_answer_statistics_refuse_missing_answers(name: str) -> None:
     statistic = Statistic(name)
     assert statistic.needs_answers
     with pytest.raises(FeatureError, match=r"need the candidates' answers.*mean_score, min_score"):
-        statistic.values(CandidateBatch.of([[0.0, 1.0]]))
+        statistic.compute_values(CandidateBatch.from_arrays([[0.0, 1.0]]))
 
 
 def test_score_and_meta_statistics_need_no_answers() -> None:

@@ -39,7 +39,7 @@ def make_wide_draws(seed: int, size: int, spread: float) -> CandidateBatch:
         {"x": float(rng.normal() * spread), "y": float(rng.normal() * spread + 1), "topic": "ab"[row % 2]}
         for row in range(size)
     ]
-    return CandidateBatch.of(scores, metadata=metadata)
+    return CandidateBatch.from_arrays(scores, metadata=metadata)
 
 
 def compute_weight_independently(
@@ -73,7 +73,7 @@ def compute_weight_independently(
 
 def compute_statistic(statistic: str, draws: CandidateBatch) -> FloatArray:
     named = Statistic("meta", statistic[5]) if statistic.startswith("meta") else Statistic(statistic)
-    return named.values(draws)
+    return named.compute_values(draws)
 
 
 @settings(derandomize=True)
@@ -84,8 +84,8 @@ def test_guaranteed_weights_are_their_stated_functions_and_not_negative(
     features = FeatureMap.parse(text).fit(make_wide_draws(seed, 60, 1.0))
     draws = make_wide_draws(seed + 1, 80, spread)
     columns = features.transform(draws)
-    for weight in features.guaranteed_weights():
-        values = weight.values(columns)
+    for weight in features.list_guaranteed_weights():
+        values = weight.compute_values(columns)
         assert values.shape == (80,)
         assert (values >= -ROUNDING).all(), weight.name
         np.testing.assert_allclose(
@@ -99,31 +99,31 @@ def test_guaranteed_weights_are_positive_for_some_fitted_prompt(text: str, seed:
     # A function that is zero everywhere would make an empty promise.
     fit = make_wide_draws(seed, 60, 1.0)
     features = FeatureMap.parse(text).fit(fit)
-    for weight in features.guaranteed_weights():
-        assert weight.values(features.transform(fit)).max() > 0.1, weight.name
+    for weight in features.list_guaranteed_weights():
+        assert weight.compute_values(features.transform(fit)).max() > 0.1, weight.name
 
 
 def test_bernstein_polynomial_without_clipping_turns_negative() -> None:
     # The reason for clipping: on [0.25, 0.75], 2 u (1 - u) at T = 1 is 2 * 1.5 * (-0.5).
-    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.of([[0.25], [0.75]]))
-    middle = features.guaranteed_weights()[2]
-    assert middle.values(np.array([[1.0, 1.0, 1.0]])).tolist() == pytest.approx([-1.5])
-    assert middle.values(features.transform(CandidateBatch.of([[1.0]]))).tolist() == pytest.approx(
-        [0.0], abs=1e-12
-    )
+    features = FeatureMap.parse("mean_score^2").fit(CandidateBatch.from_arrays([[0.25], [0.75]]))
+    middle = features.list_guaranteed_weights()[2]
+    assert middle.compute_values(np.array([[1.0, 1.0, 1.0]])).tolist() == pytest.approx([-1.5])
+    assert middle.compute_values(
+        features.transform(CandidateBatch.from_arrays([[1.0]]))
+    ).tolist() == pytest.approx([0.0], abs=1e-12)
 
 
 def test_constant_weight_comes_first_and_once() -> None:
     for text in ("1", "1 + group(topic)", "mean_score", "hat(mean_score, 3) + mean_score"):
-        weights = FeatureMap.parse(text).fit(make_draws(1)).guaranteed_weights()
+        weights = FeatureMap.parse(text).fit(make_draws(1)).list_guaranteed_weights()
         assert (weights[0].name, weights[0].kind, weights[0].words) == ("1", "constant", "all prompts")
         assert [weight.kind for weight in weights].count("constant") == 1
 
 
 def test_guaranteed_weight_coefficients_equal_a_calculation_by_hand() -> None:
-    fit = CandidateBatch.of([[0.2], [0.4], [0.6], [0.8]])
+    fit = CandidateBatch.from_arrays([[0.2], [0.4], [0.6], [0.8]])
     features = FeatureMap.parse("mean_score + bins(mean_score, 2)").fit(fit)
-    assert [weight.coefficients for weight in features.guaranteed_weights()] == [
+    assert [weight.coefficients for weight in features.list_guaranteed_weights()] == [
         (0.0, 1.0, 1.0),
         # (0.8 - T) / 0.6 and (T - 0.2) / 0.6, their constants through the sum of the bins
         pytest.approx((-1 / 0.6, 0.8 / 0.6, 0.8 / 0.6)),
@@ -134,7 +134,7 @@ def test_guaranteed_weight_coefficients_equal_a_calculation_by_hand() -> None:
 
 
 def test_guaranteed_weight_names_and_words() -> None:
-    draws = CandidateBatch.of(
+    draws = CandidateBatch.from_arrays(
         [[0.1, 0.3], [0.2, 0.6], [0.5, 0.9]],
         [["a", "b"], ["a", "a"], ["ab", "c"]],
         [
@@ -147,7 +147,7 @@ def test_guaranteed_weight_names_and_words() -> None:
         'mean_score^2 + hat(max_score, 3) + bins(meta("my year"), 3) + group(topic)'
         " + hard(entropy, min_score, 0.75)"
     )
-    described = {weight.name: weight.words for weight in features.fit(draws).guaranteed_weights()}
+    described = {weight.name: weight.words for weight in features.fit(draws).list_guaranteed_weights()}
     assert described == {
         "1": "all prompts",
         "bernstein(mean_score, 2)[0]": "prompts weighted smoothly by how near their mean score is to 0.2 "
@@ -179,4 +179,4 @@ def test_guaranteed_weight_names_and_words() -> None:
 def test_guaranteed_weight_refuses_features_of_another_map(shape: tuple[int, ...]) -> None:
     weight = GuaranteedWeight("w", "indicator", "prompts", (0.0, 1.0, 0.0))
     with pytest.raises(FeatureError, match=r"w takes \(N, 3\) features"):
-        weight.values(np.zeros(shape))
+        weight.compute_values(np.zeros(shape))

@@ -188,7 +188,9 @@ def label_prompts(
     metadata: list[dict[str, Scalar]] = [
         {"difficulty": float(GRID[one]), "tier": str(TIERS[one]), "ratio": float(RATIO[one])} for one in place
     ]
-    return LabelledBatch.of(draw_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata)
+    return LabelledBatch.from_arrays(
+        draw_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata
+    )
 
 
 def draw_ids(rng: np.random.Generator, size: int) -> tuple[str, ...]:
@@ -321,7 +323,9 @@ def has_broken_bound(
     bound: Callable[[float, int, int], float] = lambda stated, _successes, _size: stated,
 ) -> bool:
     """Whether any lower bound, as stated or recomputed from the counts, is above the truth."""
-    weights = [one.values(seen.decisions.features) for one in artifact.feature_map.guaranteed_weights()]
+    weights = [
+        one.compute_values(seen.decisions.features) for one in artifact.feature_map.list_guaranteed_weights()
+    ]
     return any(
         bound(share.kept_at_least, share.kept, share.prompts) > seen.mean(seen.kept, one) + ROUND_OFF
         or bound(share.coverage_at_least, share.covered, share.prompts)
@@ -372,7 +376,7 @@ def serve_prompts(artifact: CalibrationArtifact, table: LabelledBatch, **options
 def is_same_as_served(decisions: Decisions, results: Sequence[CFCResult]) -> bool:
     """Whether what was served is, prompt by prompt, what was decided: then its laws are the same."""
     return all(
-        (result.reason, result.threshold) == (decisions.reason(row), decisions.thresholds[row])
+        (result.reason, result.threshold) == (decisions.find_reason(row), decisions.thresholds[row])
         and [one.accepted for one in result.candidates] == decisions.accepted[row].tolist()
         for row, result in enumerate(results)
     )

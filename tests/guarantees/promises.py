@@ -97,14 +97,14 @@ def measure_promise_gaps(
     decisions = decide(artifact, labelled.draws, alpha, marginal=marginal)
     inside = decisions.accepted
     if set_rule is not None:
-        levels = parse_set_rule(set_rule).levels(labelled.draws)
+        levels = parse_set_rule(set_rule).compute_levels(labelled.draws)
         thresholds = artifact.solve(decisions.features, alpha, marginal=marginal)
         inside = select_candidates(levels, thresholds) & ~decisions.not_certifiable[:, None]
     kept = np.any(inside & labelled.correct, axis=1) | decisions.not_certifiable
     gaps = kept - (1.0 - decisions.stated_alphas if stated is None else stated)
     return {
-        weight.name: float(np.mean(weight.values(decisions.features) * gaps))
-        for weight in artifact.feature_map.guaranteed_weights()
+        weight.name: float(np.mean(weight.compute_values(decisions.features) * gaps))
+        for weight in artifact.feature_map.list_guaranteed_weights()
     }
 
 

@@ -20,7 +20,7 @@ from langchain_cfc import FeatureMap, PromptRecord, read_records
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 
 SHIPPED = str(files("langchain_cfc") / "demo" / "facts.jsonl.gz")
 # Paths are separated as in PATH.
@@ -65,7 +65,7 @@ def load_recording(path: str) -> Recording:
     table = tabulate(records, provenance=source.provenance)
     attainable = Fraction(int(table.correct.any(axis=1).sum()), len(table))
     tenths = next(tenth for tenth in range(2, 10) if 1 - Fraction(tenth, 10) <= attainable)
-    rows = split_plan("a fixed map", fit=0.2, test=0.0).rows(table)
+    rows = make_split_plan("a fixed map", fit=0.2, test=0.0).list_rows(table)
     return Recording(
         shipped=path == SHIPPED,
         records=records,
@@ -80,6 +80,6 @@ def load_recording(path: str) -> Recording:
 
 def take_parts(artifact: CalibrationArtifact, pool: LabelledBatch, *names: str) -> LabelledBatch:
     """The prompts of some parts of an artifact's split, in the pool's order."""
-    rows = artifact.calibration.split.rows(pool)
+    rows = artifact.calibration.split.list_rows(pool)
     chosen: Sequence[np.ndarray] = [found for name, found in rows.items() if name in names]
     return pool.take(np.sort(np.concatenate(chosen)))

@@ -31,7 +31,7 @@ def draw_prompts(rng: np.random.Generator, hard: BoolArray) -> LabelledBatch:
     scores = np.where(sure, 0.1, 0.9)[:, np.newaxis].repeat(N, axis=1)
     correct = np.repeat(~hard[:, np.newaxis], N, axis=1)
     texts = np.where(correct, "right", "wrong").tolist()
-    return LabelledBatch.of(draw_ids(rng, hard.size), scores, correct, texts)
+    return LabelledBatch.from_arrays(draw_ids(rng, hard.size), scores, correct, texts)
 
 
 def calibrate_table(table: LabelledBatch) -> CalibrationArtifact:

@@ -45,8 +45,8 @@ def sum_gaps(
         )
         kept = count_unsupported(record, decisions.accepted[0].tolist()) <= k
         gap = kept - (1.0 - float(decisions.stated_alphas[0]))
-        for weight in artifact.feature_map.guaranteed_weights():
-            value = float(weight.values(decisions.features)[0])
+        for weight in artifact.feature_map.list_guaranteed_weights():
+            value = float(weight.compute_values(decisions.features)[0])
             totals[weight.name] = totals.get(weight.name, 0.0) + value * gap
     return totals
 
@@ -80,7 +80,7 @@ def test_claims_promise_holds_at_adaptive_stated_levels() -> None:
     assert min(sum_gaps(bag, fitted, 0, alpha="0.1", adaptive_alpha=True).values()) >= -ROUND_OFF
 
 
-_success_scores = Claims._success_scores
+_success_scores = Claims._compute_success_scores
 Change = Callable[[Claims, LabelledBatch, float], FloatArray]
 
 
@@ -111,7 +111,7 @@ def test_claims_promise_breaks_under_other_success_scores(
     change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bags = [make_answers(np.random.default_rng(seed), SIZE) for seed in (1, 2)]
-    monkeypatch.setattr(Claims, "_success_scores", change)
+    monkeypatch.setattr(Claims, "_compute_success_scores", change)
     assert max(sum_gaps(bag, fit_map("1", 99), 0)["1"] for bag in bags) < -SIZE / 20
 
 

@@ -19,7 +19,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate, tabulate_raw
-from langchain_cfc.thresholds import compute_tau, conformal_rank
+from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.factories import reload_artifact
 
 from .laws import calibrate, calibrate_and_reload
@@ -62,7 +62,7 @@ def covered(artifact: CalibrationArtifact, records: list[PromptRecord]) -> int:
 
 def compute_law(size: int) -> FloatArray:
     """(TESTED + 1,) the probabilities of the number covered."""
-    rank = conformal_rank(size, compute_tau(ALPHA))
+    rank = compute_conformal_rank(size, compute_tau(ALPHA))
     found: FloatArray = stats.betabinom(TESTED, rank, size + 1 - rank).pmf(np.arange(TESTED + 1))
     return found
 

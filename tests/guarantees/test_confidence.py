@@ -23,7 +23,7 @@ from langchain_cfc.certificates import certify, levels
 from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import OverlapError, UnattainableTargetError
-from langchain_cfc.thresholds import compute_tau, confident_rank
+from langchain_cfc.thresholds import compute_confident_rank, compute_tau
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
@@ -78,7 +78,7 @@ SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
 @pytest.mark.long
 def test_confident_marginal_coverage_follows_its_beta_law() -> None:
     rng = np.random.default_rng(1)
-    rank = confident_rank(SIZE, compute_tau(ALPHA), DELTA)
+    rank = compute_confident_rank(SIZE, compute_tau(ALPHA), DELTA)
     law = stats.beta(rank, SIZE + 1 - rank)
     found: dict[bool, list[float]] = {True: [], False: []}
     covered = 0
@@ -121,7 +121,7 @@ def compute_joint_failure(calibration: LabelledBatch, delta: str) -> tuple[float
     """The probability that some group fails, given how many prompts each has; and the laws of coverage."""
     sizes = {name: sum(one["tier"] == name for one in calibration.draws.metadata) for name in GROUPS}
     share = (1 - compute_tau(delta)) / len(GROUPS)
-    ranks = {name: confident_rank(size, compute_tau(ALPHA), share) for name, size in sizes.items()}
+    ranks = {name: compute_confident_rank(size, compute_tau(ALPHA), share) for name, size in sizes.items()}
     laws = {name: stats.beta(ranks[name], sizes[name] + 1 - ranks[name]) for name in GROUPS}
     return 1.0 - math.prod(1.0 - float(law.cdf(TAU)) for law in laws.values()), laws
 
@@ -203,7 +203,9 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
                 allow_unattainable=True,
             )
             seen = world.truth(artifact)
-            weights = [one.values(seen.decisions.features) for one in features.guaranteed_weights()]
+            weights = [
+                one.compute_values(seen.decisions.features) for one in features.list_guaranteed_weights()
+            ]
             failures[confident] += min(seen.mean(seen.kept, one) for one in weights) < TAU - ROUND_OFF
     assert not is_too_often(failures[True], tried, float(DELTA))
     assert is_too_often(failures[False], tried, float(DELTA))
@@ -279,7 +281,7 @@ def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
             levels.select_tested_levels(reload_artifact(artifact), calibration, {ALPHA: STEPS}, RARE)
         )
         untested += bool(
-            EQUAL @ compute_coverage_at(artifact.rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
+            EQUAL @ compute_coverage_at(artifact.get_rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
         )
     assert is_too_often(chosen, controls, float(RARE))
     assert is_too_often(untested, controls, float(RARE))
@@ -322,7 +324,7 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
             certificate, seen, artifact, lambda _, successes, among: lower_bound(successes, among, 0.05)
         )
         failures["mean size"] += certificate.mean_set_size < size
-        used = records.take(made.calibration.split.rows(records)["calibration"])
+        used = records.take(made.calibration.split.list_rows(records)["calibration"])
         again = certify(made, replace(used, ids=draw_ids(rng, len(used)))).certificates[0]
         failures["in sample"] += has_broken_bound(again, seen, artifact)
         if number < 3:

@@ -126,7 +126,7 @@ def draw_certain_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     """All candidates are right, so that the success score is the feature `min_score`, and the threshold."""
     scores = rng.random((size, 3))
     answers = [["right"] * 3] * size
-    return LabelledBatch.of(draw_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
+    return LabelledBatch.from_arrays(draw_ids(rng, size), scores, np.ones((size, 3), dtype=np.bool_), answers)
 
 
 def draw_doubtful_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
@@ -225,7 +225,7 @@ def test_penalised_constant_breaks_the_marginal_promise() -> None:
                 fit_fraction=0.3,
             )
             rounds.append(measure_promise_gaps(artifact, test)["1"])
-            kinds[penalised] = artifact.guarantee().kind
+            kinds[penalised] = artifact.make_guarantee().kind
             assert number or is_same_as_served(decide(artifact, test.draws), serve_prompts(artifact, test))
     assert compute_log_wealth(found["slopes"], 1.0 - TAU) < ALARM
     assert compute_log_wealth(found["all"], 1.0 - TAU) > ALARM

@@ -41,7 +41,7 @@ class Scale:
         kinds = rng.integers(0, len(self.scores), size)
         right = rng.random(size) >= self.wrong[kinds]
         scores = self.scores[kinds][:, np.newaxis]
-        return LabelledBatch.of(draw_ids(rng, size), scores, right[:, np.newaxis], [["a"]] * size)
+        return LabelledBatch.from_arrays(draw_ids(rng, size), scores, right[:, np.newaxis], [["a"]] * size)
 
     def rate_below(self, cut: float) -> float:
         """The wrong-answer rate where the mean score is at most a cut."""

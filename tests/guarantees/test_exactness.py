@@ -54,14 +54,14 @@ def measure_gains(
     artifact: CalibrationArtifact, rng: np.random.Generator, shares: FloatArray = EQUAL
 ) -> dict[str, float]:
     """The mean of f (kept - tau) over 40 fresh prompts, by weighting; in [-tau, alpha], since f <= 1."""
-    tau = artifact.guarantee().target_coverage
+    tau = artifact.make_guarantee().target_coverage
     test = draw_prompts(rng, 40, shares=shares)
     drawn = rng.random(len(test)) if artifact.randomised else None
     decisions = decide(artifact, test.draws, uniforms=drawn)
     kept = find_kept(decisions, test)
     return {
-        one.name: float(np.mean(one.values(decisions.features) * (kept - tau)))
-        for one in artifact.feature_map.guaranteed_weights()
+        one.name: float(np.mean(one.compute_values(decisions.features) * (kept - tau)))
+        for one in artifact.feature_map.list_guaranteed_weights()
     }
 
 
@@ -138,8 +138,8 @@ def compute_true_gains(artifact: CalibrationArtifact, shares: FloatArray = EQUAL
     decisions = decide(artifact, PROBES)
     gap = compute_coverage_at(decisions.thresholds) - TAU
     return {
-        one.name: float(shares @ (one.values(decisions.features) * gap))
-        for one in artifact.feature_map.guaranteed_weights()
+        one.name: float(shares @ (one.compute_values(decisions.features) * gap))
+        for one in artifact.feature_map.list_guaranteed_weights()
     }
 
 
@@ -154,7 +154,9 @@ def compute_expected_maximum(values: FloatArray, size: int) -> float:
 def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
     rng = np.random.default_rng(3)
     features = fit_map(SOFT, rng)
-    on_grid = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
+    on_grid = {
+        one.name: one.compute_values(features.transform(PROBES)) for one in features.list_guaranteed_weights()
+    }
     slack = {
         name: features.dimension / (SIZE + 1) * compute_expected_maximum(values, SIZE + 1)
         for name, values in on_grid.items()
@@ -199,7 +201,9 @@ NEAR = 0.006
 def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
     rng = np.random.default_rng(4)
     features = fit_map(SOFT, rng)
-    weights = {one.name: one.values(features.transform(PROBES)) for one in features.guaranteed_weights()}
+    weights = {
+        one.name: one.compute_values(features.transform(PROBES)) for one in features.list_guaranteed_weights()
+    }
     gaps: dict[str, list[float]] = {name: [] for name in weights}
     stated: dict[str, list[float]] = {name: [] for name in weights}
     for number in range(repetitions(500)):
@@ -212,11 +216,11 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
             fit_fraction=0.3,
         )
         decisions = decide(artifact, PROBES, uniforms=rng.random(len(GRID)))
-        covered, slack = compute_coverage_at(decisions.thresholds), artifact.guarantee().estimated_slack
+        covered, slack = compute_coverage_at(decisions.thresholds), artifact.make_guarantee().estimated_slack
         for name, values in weights.items():
             gaps[name].append(float(EQUAL @ (values * (covered - TAU))))
             stated[name].append(slack[name] * float(EQUAL @ values))
-        assert number or artifact.guarantee().kind == "marginal"
+        assert number or artifact.make_guarantee().kind == "marginal"
     assert agrees_with_zero(gaps["1"], TAU, 1.0 - TAU, compute_log_wealth)
     assert np.abs(stated["1"]).max() < ROUND_OFF
 

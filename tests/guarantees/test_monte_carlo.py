@@ -22,7 +22,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
-from langchain_cfc.thresholds import ConditionalThreshold, compute_tau, conformal_rank
+from langchain_cfc.thresholds import ConditionalThreshold, compute_conformal_rank, compute_tau
 from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth, make_prompts, measure_promise_gaps
 from tests.lengths import repetitions
@@ -76,7 +76,7 @@ REPETITIONS, SIZE, TESTED = repetitions(400), 10, 40
 
 
 def make_coverage_law(size: int, alpha: str = ALPHA) -> Any:
-    rank = conformal_rank(size, compute_tau(alpha))
+    rank = compute_conformal_rank(size, compute_tau(alpha))
     return stats.betabinom(TESTED, rank, size + 1 - rank)
 
 
@@ -99,8 +99,8 @@ def test_marginal_coverage_follows_the_beta_binomial_law(threshold_rule: Any) ->
         counts.append(count_covered(reload_artifact(artifact), test))
         # The quantile of rank ceil(N tau), which forgets the test prompt.
         labelled, rule = tabulate(calibration), artifact.parsed_set_rule
-        quantile = np.sort(rule.success_scores(labelled, 2.0))[math.ceil(SIZE * TAU) - 1]
-        too_low.append(int((rule.success_scores(tabulate(test), 2.0) <= quantile).sum()))
+        quantile = np.sort(rule.compute_success_scores(labelled, 2.0))[math.ceil(SIZE * TAU) - 1]
+        too_low.append(int((rule.compute_success_scores(tabulate(test), 2.0) <= quantile).sum()))
     law = make_coverage_law(SIZE)
     assert agrees_with_law(np.array(counts), law, TESTED)
     assert not agrees_with_law(np.array(too_low), law, TESTED)
@@ -248,15 +248,18 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_the_promise() -> None:
         artifact = calibrate_and_reload(calibration, alpha=ALPHA, features=groups, allow_unattainable=True)
         own.append(measure_promise_gaps(artifact, test))
         known, asked = tabulate(calibration), tabulate(test)
-        scores = np.minimum(rule.success_scores(known, 2.0), 1.0)
+        scores = np.minimum(rule.compute_success_scores(known, 2.0), 1.0)
         wrong = ConditionalThreshold(ALPHA).fit(groups.transform(known.draws), scores)
         features = groups.transform(asked.draws)
         solved = wrong.solve(features)
-        kept = (select_candidates(rule.levels(asked.draws), solved) & asked.correct).any(axis=1) | np.isinf(
-            solved.values
-        )
+        kept = (select_candidates(rule.compute_levels(asked.draws), solved) & asked.correct).any(
+            axis=1
+        ) | np.isinf(solved.values)
         at_one.append(
-            {w.name: float(np.mean(w.values(features) * (kept - TAU))) for w in groups.guaranteed_weights()}
+            {
+                w.name: float(np.mean(w.compute_values(features) * (kept - TAU)))
+                for w in groups.list_guaranteed_weights()
+            }
         )
     assert find_largest_wealth(own) < compute_alarm(3)
     assert find_largest_wealth(at_one) > compute_alarm(3)

@@ -72,8 +72,8 @@ def compute_gains(seen: Outcome, feature_map: FeatureMap) -> dict[str, float]:
     """E f(X) (kept - tau) for every weighting f of the map, exactly."""
     kept = seen.kept - TAU
     return {
-        one.name: float(seen.chances @ (one.values(seen.decisions.features) * kept))
-        for one in feature_map.guaranteed_weights()
+        one.name: float(seen.chances @ (one.compute_values(seen.decisions.features) * kept))
+        for one in feature_map.list_guaranteed_weights()
     }
 
 
@@ -216,7 +216,7 @@ def test_never_empty_answers_every_easy_prompt_of_the_recording(seed: int) -> No
         provenance=source.provenance,
     )
     table = tabulate(
-        [one for one in records if artifact.calibration.split.part(one.id, one.cluster) == "test"]
+        [one for one in records if artifact.calibration.split.find_part(one.id, one.cluster) == "test"]
     )
     seen, before = decide(artifact, table.draws), decide(allow_empty_sets(artifact), table.draws)
     assert (seen.not_certifiable == before.not_certifiable).all()
@@ -241,6 +241,6 @@ def test_at_least_one_set_rule_flags_more_of_the_recording() -> None:
         artifact = calibrate(
             source, alpha="0.2", features=FEATURES, set_rule=set_rule, seed=0, test_fraction=0.3
         )
-        test = table.take(artifact.calibration.split.rows(table)["test"])
+        test = table.take(artifact.calibration.split.list_rows(table)["test"])
         flagged.append(round(float(decide(artifact, test.draws).not_certifiable.mean()), 3))
     assert flagged == [0.073, 0.237]

@@ -324,10 +324,12 @@ def has_too_many_wrong(artifact: CalibrationArtifact, pool: LabelledBatch) -> bo
     """Whether of the held-out prompts that are answered more than the certified share gets a wrong answer."""
     certificate = artifact.certified_policy.certificate
     seen = compute_outcomes(artifact, take_held_out(artifact, pool), certificate.alpha, certificate.policy)
-    named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
+    named = {one.name: one for one in artifact.feature_map.list_guaranteed_weights()}
     found = False
     for group in certificate.groups:
-        answered = seen.decisions.answered & (named[group.name].values(seen.decisions.features) == 1.0)
+        answered = seen.decisions.answered & (
+            named[group.name].compute_values(seen.decisions.features) == 1.0
+        )
         wrong = int((seen.wrong & answered).sum())
         found |= group.certified and wrong > Fraction(certificate.max_wrong_rate) * int(answered.sum())
     return found

@@ -27,7 +27,7 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import compute_tau, confident_rank, conformal_rank
+from langchain_cfc.thresholds import compute_confident_rank, compute_conformal_rank, compute_tau
 from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions
 
@@ -251,7 +251,7 @@ def count_split(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident
     groups = artifact.feature_map.transform(calibration.draws).T == 1.0
     tested = artifact.feature_map.transform(test.draws).T == 1.0
     known, scores = (
-        artifact.parsed_set_rule.success_scores(one, artifact.cap) for one in (calibration, test)
+        artifact.parsed_set_rule.compute_success_scores(one, artifact.cap) for one in (calibration, test)
     )
     kept = compute_outcomes(artifact, test, artifact.alphas[0]).kept
     marginal = find_kept(decide(artifact, test.draws, marginal=True), test)
@@ -260,10 +260,10 @@ def count_split(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident
     for members, seen in zip(groups, tested, strict=True):
         size = int(members.sum())
         if confident:
-            rank = confident_rank(size, tau, delta / len(groups))
-            weaker = confident_rank(size, tau, delta)
+            rank = compute_confident_rank(size, tau, delta / len(groups))
+            weaker = compute_confident_rank(size, tau, delta)
         else:
-            rank = conformal_rank(size, tau)
+            rank = compute_conformal_rank(size, tau)
             weaker = rank - 1
         below = np.append(np.sort(known[members]), np.inf)[weaker - 1]
         found.append(
@@ -343,7 +343,7 @@ def count_short_splits(rounds: list[list[Counts]], tau: Fraction) -> tuple[int, 
 def remove_ties(recording: Recording) -> LabelledBatch:
     """The pool's prompts with a success score that no other has, and below the cap."""
     pool = recording.pool
-    scores = parse_set_rule(SET_RULE).success_scores(pool, 2.0)
+    scores = parse_set_rule(SET_RULE).compute_success_scores(pool, 2.0)
     _, first, times = np.unique(scores, return_index=True, return_counts=True)
     rows: IntArray = first[(times == 1) & (scores[first] < 2.0)]
     return pool.take(np.sort(rows))

@@ -64,9 +64,10 @@ def compute_wrong_rate(seen: Outcome, weights: Any = None) -> float:
 def exceeds_rate(world: World, artifact: CalibrationArtifact, rate: str) -> bool:
     """Whether the true wrong-answer rate is above the certified one, overall or in any certified group."""
     seen = world.truth(artifact, *get_policy(artifact))
-    named = {one.name: one for one in artifact.feature_map.guaranteed_weights()}
+    named = {one.name: one for one in artifact.feature_map.list_guaranteed_weights()}
     return any(
-        compute_wrong_rate(seen, named[group.name].values(seen.decisions.features)) > float(rate) + ROUND_OFF
+        compute_wrong_rate(seen, named[group.name].compute_values(seen.decisions.features))
+        > float(rate) + ROUND_OFF
         for group in artifact.certified_policy.certificate.groups
         if group.certified
     )
@@ -150,7 +151,7 @@ def test_untested_and_in_sample_policies_exceed_the_wrong_rate(
         artifact = calibrate(
             records, alpha=LEVELS, features=features, certification_fraction=0.5, allow_unattainable=True
         )
-        rows = artifact.calibration.split.rows(records)
+        rows = artifact.calibration.split.list_rows(records)
         used, held_out = records.take(rows["calibration"]), records.take(rows["certification"])
         looking_good += best_looking_exceeds(world, artifact, held_out, float(rate))
         try:
@@ -223,13 +224,13 @@ def compare_plain_share(wrong: int, answered: int, rate: float) -> float:
 # certification prompts certify about the sets. With Z = coverage - tau
 # counted as 0 where no policy is found, 800 repetitions resolve x = 0.012.
 LEVEL, TAU = "0.3", 0.7
-ONE = CandidateBatch.of([[0.5, 0.5]], [["a", "b"]])
+ONE = CandidateBatch.from_arrays([[0.5, 0.5]], [["a", "b"]])
 
 
 def draw_telling_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     scores = rng.random((size, 2))
     correct = rng.random((size, 2)) < 1.0 - scores
-    return LabelledBatch.of(draw_ids(rng, size), scores, correct, [["a", "b"]] * size)
+    return LabelledBatch.from_arrays(draw_ids(rng, size), scores, correct, [["a", "b"]] * size)
 
 
 def compute_kept_share(artifact: CalibrationArtifact) -> float:

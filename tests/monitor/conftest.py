@@ -40,7 +40,7 @@ def artifact() -> CalibrationArtifact:
 def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Held-out prompts in random order."""
     split = artifact.calibration.split
-    held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
     order = np.random.default_rng(0).permutation(len(held_out))
     return [held_out[place] for place in order[: repetitions(len(order), share=0.3)]]
 

@@ -28,7 +28,7 @@ def stopping_artifact() -> CalibrationArtifact:
 
 def test_monitor_watches_the_number_of_draws(stopping_artifact: CalibrationArtifact, tmp_path: Path) -> None:
     split = stopping_artifact.calibration.split
-    served = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    served = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
     served = served[: repetitions(150, share=0.4)]
     chain: CFCRunnable = demo_chain(stopping_artifact)
     with CFCMonitor(stopping_artifact, tmp_path / "monitor.db") as monitor:
@@ -47,7 +47,7 @@ def test_monitor_reports_a_drift_to_more_draws_in_words(
 ) -> None:
     """Serve all held-out questions, as the control, or only those that take 6 draws or more."""
     split = stopping_artifact.calibration.split
-    held_out = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
     counts = tabulate_draws(stopping_artifact, held_out).draws.counts.tolist()
     asked = [one for one, count in zip(held_out, counts, strict=True) if count >= fewest][:100]
     saved, store, page = tmp_path / "artifact.json", tmp_path / "monitor.db", tmp_path / "page.html"
@@ -72,7 +72,7 @@ def test_monitor_reports_a_drift_to_more_draws_in_words(
 def test_reference_bins_of_draws_are_numbers_of_draws(stopping_artifact: CalibrationArtifact) -> None:
     (watched,) = [one for one in stopping_artifact.reference if one.name == "draws"]
     assert set(watched.edges) <= set(range(3, 11))
-    assert watched.bins(np.array([3.0]))[0] == 0
+    assert watched.find_bins(np.array([3.0]))[0] == 0
     assert sum(watched.counts["1"]) == stopping_artifact.calibration.size
     plain = calibrate(load_recording(), alpha="0.4", features="mean_score", test_fraction=0.4)
     assert "draws" not in {one.name for one in plain.reference}

@@ -65,7 +65,7 @@ def test_drift_test_of_whole_artifacts_keeps_its_false_alarm_rate() -> None:
     for seed in range(streams):
         artifact = calibrate_split(source, 1000 + seed)
         luck = np.random.default_rng(seed)
-        rows = luck.permutation(artifact.calibration.split.rows(source)["test"])[:150]
+        rows = luck.permutation(artifact.calibration.split.list_rows(source)["test"])[:150]
         for name, served in (("same", source.take(rows)), ("other", swapped(source.take(rows), luck))):
             drift = DriftTest.start(artifact, 0.0)
             for one, _ in make_observations(artifact, served, 0):

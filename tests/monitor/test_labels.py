@@ -120,7 +120,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     bot = CFCRunnable(artifact=made, bot=True, **make_replay_parts(load_recording()))
     plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
     split = made.calibration.split
-    asked = [one for one in served if split.part(one.id, one.cluster) == "test"]
+    asked = [one for one in served if split.find_part(one.id, one.cluster) == "test"]
 
     def watched(chain: CFCRunnable, wrong: float) -> Any:
         rng = np.random.default_rng(21)
@@ -272,7 +272,7 @@ def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path:
         test_fraction=0.4,
     )
     split, chain = made.calibration.split, demo_chain(made)
-    asked = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    asked = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
 
     def watched(broken: float) -> list[Any]:
         rng = np.random.default_rng(23)

@@ -103,7 +103,7 @@ def test_monitor_traffic_equals_the_recorded_prompts(
     assert np.array_equal(table.draws.scores, expected.draws.scores)
     assert np.array_equal(table.correct, expected.correct)
     answers = [[read_first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
-    packed = CandidateBatch.of(expected.draws.scores, answers)
+    packed = CandidateBatch.from_arrays(expected.draws.scores, answers)
     for name in ("answer_codes", "lengths"):
         assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
     # Of the metadata, only what the artifact reads is kept.
@@ -192,7 +192,7 @@ def test_recalibrate_weights_sampled_labels(
 def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
     """What the model that was calibrated answers to prompts that took no part in it, and the others."""
     chain, split = demo_chain(old), old.calibration.split
-    records = [one for one in list_facts() if split.part(one.id, one.cluster) == "test"]
+    records = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
     order = np.random.default_rng(1).permutation(len(records))
     records = [records[place] for place in order[: repetitions(len(order), share=0.45)]]
     return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
@@ -244,7 +244,7 @@ def test_recalibrate_and_shadow_commands_compare_both_artifacts(
         shown = run("monitor", "shadow", artifact, out, store, "--since", "2026-01-01", "--json")
     assert shown.code == 0, shown.err
     split = new.calibration.split
-    assert shown.data[0]["results"] == sum(split.part(one.id, None) == "test" for one in records)
+    assert shown.data[0]["results"] == sum(split.find_part(one.id, None) == "test" for one in records)
     run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5").assert_refused(
         "is the artifact being served"
     )
@@ -545,7 +545,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 def test_calibration_config_from_artifact_reproduces_the_artifact(name: str) -> None:
     records = list_facts()[: repetitions(1224, share=0.4)]
     made = calibrate(records, **RECIPES[name])
-    again = calibrate(records, **CalibrationConfig.from_artifact(made).options())
+    again = calibrate(records, **CalibrationConfig.from_artifact(made).to_arguments())
     assert without_times(again.model_dump(mode="json")) == without_times(made.model_dump(mode="json"))
 
 

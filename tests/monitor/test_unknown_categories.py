@@ -39,7 +39,7 @@ def draw_prompts(
 def make_batch(
     scores: FloatArray, correct: BoolArray, topics: list[str], name: str = "served"
 ) -> LabelledBatch:
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         [f"{name}-{row}" for row in range(len(topics))],
         scores,
         correct,

@@ -16,7 +16,7 @@ from langchain_cfc.experiments.paper import (
     PublishedCell,
     compare_cell,
     count_agreement,
-    published_cells,
+    list_published_cells,
 )
 
 FIELDS = [
@@ -35,7 +35,7 @@ FALSE_ALARM = 1e-6
 
 
 def make_cell(mean: str = "90.3", sd: str | None = "0.5", **more: object) -> PublishedCell:
-    return published_cells("synthetic")[0].model_copy(update={"mean": mean, "sd": sd, **more})
+    return list_published_cells("synthetic")[0].model_copy(update={"mean": mean, "sd": sd, **more})
 
 
 def make_figures_around(mean: float, sd: float, seeds: int = 200) -> list[float]:
@@ -109,7 +109,7 @@ def test_cell_band_is_the_printed_spread_and_rounding(reproduced: float, inside:
 def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
     """A table met exactly, but for the first cells, which are off by so many z at a spread of 1."""
     found = []
-    for place, cell in enumerate(published_cells(table)):
+    for place, cell in enumerate(list_published_cells(table)):
         scale = math.sqrt(0.205 + cell.unit**2 / 12)
         mean = cell.value + (off[place] * scale if place < len(off) else 0.0)
         found.append(compare_cell(cell, make_figures_around(mean, 1.0)))

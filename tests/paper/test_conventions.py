@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc import FeatureMap, read_records
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import STUDIES, compare, published_cells, reproduce_study
+from langchain_cfc.experiments import STUDIES, compare, list_published_cells, reproduce_study
 from langchain_cfc.experiments.methods import Pool, Split, TopK, list_paper_methods
 from langchain_cfc.experiments.studies import SETTINGS, _find_patterns
 from langchain_cfc.records import tabulate
@@ -33,8 +33,8 @@ def label_draws(draws: CandidateBatch, correct: list[list[bool]]) -> LabelledBat
 def test_settings_cover_every_published_feature_map() -> None:
     for name, study in STUDIES.items():
         words = {SETTINGS[one].words for one in (study.setting, *study.ablated)}
-        published = {cell.features for cell in published_cells(name)}
-        published |= {cell.features for cell in published_cells(f"{name}_ablation")}
+        published = {cell.features for cell in list_published_cells(name)}
+        published |= {cell.features for cell in list_published_cells(f"{name}_ablation")}
         assert words == published - {None}
 
 
@@ -47,12 +47,12 @@ def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
     """
     answers = [["a", "b", "c", "d", "e"], ["a", "a", "b", "c", "d"], *([["a"] * 5] * 18)]
     scores = [[0.01, 0.01, 0.01, 0.01, (i + 1) / 100] for i in range(20)]
-    draws = CandidateBatch.of(scores, answers=answers)
+    draws = CandidateBatch.from_arrays(scores, answers=answers)
     fitted = FeatureMap.parse(SETTINGS["hard-group"].features).fit(draws)
     hard = np.flatnonzero(fitted.transform(draws)[:, 1])
     assert hard.tolist() == [0, 19]
     # A new prompt is held against the same cut-offs: hard by either, or by none.
-    new = CandidateBatch.of(
+    new = CandidateBatch.from_arrays(
         [[0.01] * 5, [0.01, 0.01, 0.01, 0.01, 0.2], [0.19] * 5],
         answers=[["a", "b", "c", "d", "e"], ["a"] * 5, ["a", "a", "b", "c", "d"]],
     )
@@ -61,7 +61,7 @@ def test_hard_group_setting_equals_a_calculation_by_hand() -> None:
 
 def test_quadratic_settings_equal_a_calculation_by_hand() -> None:
     scores = [[0.1, 0.2, 0.3, 0.4, 0.5, 0.9, 0.9], [0.2, 0.4, 0.6, 0.8, 1.0, 0.0, 0.0]]
-    labelled = label_draws(CandidateBatch.of(scores), [[True] * 7] * 2)
+    labelled = label_draws(CandidateBatch.from_arrays(scores), [[True] * 7] * 2)
     means = {
         "mean-loss-quadratic-first-5": (0.3, 0.6),
         "mean-loss-quadratic-first-2": (0.15, 0.3),
@@ -77,7 +77,7 @@ def test_quadratic_settings_equal_a_calculation_by_hand() -> None:
 
 def test_top_k_of_distinct_answers_equals_a_calculation_by_hand() -> None:
     """Prompt 0 says one answer four times, prompt 1 gives four; so two answers are 1 and 2, not 2 and 2."""
-    draws = CandidateBatch.of(
+    draws = CandidateBatch.from_arrays(
         [[0.3, 0.1, 0.2, 0.4], [0.4, 0.3, 0.2, 0.1]], answers=[["a"] * 4, ["a", "b", "c", "d"]]
     )
     labelled = label_draws(draws, [[True] * 4, [False, False, True, False]])
@@ -85,7 +85,7 @@ def test_top_k_of_distinct_answers_equals_a_calculation_by_hand() -> None:
     for distinct in (False, True):
         split = Split(Pool(labelled), rows[:0], rows, rows, "1", "all")
         topk = TopK("TopK", "", "", "paper", reaching=True, distinct=distinct)
-        output = topk.make(split, "0.2")
+        output = topk.make_sets(split, "0.2")
         sizes[distinct] = output.sets.accepted.sum(axis=1).tolist()
         # One needs its second best answer to be covered.
         assert output.sets.distinct_answers.tolist() == [1, 2]
@@ -108,7 +108,7 @@ def test_paper_icp_sizes_are_those_of_distinct_answers(table: LabelledBatch) -> 
     """Its sets hold fewer than two at every level, here too if distinct answers are counted; draws do not."""
     found = reproduce_study("triviaqa", table, alpha=["0.2", "0.3"], splits=1)
     last = {
-        count: _find_patterns(published_cells("triviaqa"), found.comparison.sweep, count)[-1]
+        count: _find_patterns(list_published_cells("triviaqa"), found.comparison.sweep, count)[-1]
         for count in ("drawn", "distinct")
     }
     assert last["distinct"].statement == "ICP's sets hold fewer than two on average"
@@ -139,7 +139,7 @@ def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) ->
     codes = some.draws.answer_codes
     assert codes is not None
     answers = [[str(code) for code in row] * 3 for row in codes.tolist()]
-    draws = CandidateBatch.of(np.tile(some.draws.scores, 3), answers=answers)
+    draws = CandidateBatch.from_arrays(np.tile(some.draws.scores, 3), answers=answers)
     found = reproduce_study(
         "triviaqa", label_draws(draws, np.tile(some.correct, 3).tolist()), alpha=["0.4"], splits=1
     )
@@ -147,7 +147,7 @@ def test_reproduce_study_uses_at_most_twenty_candidates(table: LabelledBatch) ->
 
 
 def test_reproduce_study_distinct_needs_answers() -> None:
-    draws = CandidateBatch.of([[0.1, 0.2]] * 4)
+    draws = CandidateBatch.from_arrays([[0.1, 0.2]] * 4)
     with pytest.raises(InputError, match="distinct answers cannot be counted"):
         reproduce_study("flickr8k", label_draws(draws, [[True, False]] * 4), count="distinct")
 

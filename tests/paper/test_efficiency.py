@@ -20,7 +20,7 @@ from scipy import stats
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import EfficiencyReport, analyse_efficiency, published_cells
+from langchain_cfc.experiments import EfficiencyReport, analyse_efficiency, list_published_cells
 from langchain_cfc.experiments.efficiency import compare_rules
 from langchain_cfc.experiments.efficiency_world import (
     BROKEN_WORLDS,
@@ -171,7 +171,7 @@ def test_efficiency_analysis_predicts_the_sizes_of_the_paper() -> None:
     world = FittedWorld("fitted", "")
     published: dict[tuple[str, str], tuple[float, float]] = {
         (cell.method, cell.alpha): (cell.value, cell.spread or 0.0)
-        for cell in published_cells("synthetic")
+        for cell in list_published_cells("synthetic")
         if cell.metric == "APSS"
     }
     for alpha in ALPHAS[2:]:

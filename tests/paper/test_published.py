@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments.paper import PublishedCell, published_cells, published_tables
+from langchain_cfc.experiments.paper import PublishedCell, list_published_cells, list_published_tables
 from langchain_cfc.thresholds import format_alpha
 
 PAPER = {"TopK", "ICP", "Learnt CP", "CFC", "CFC-FULL", "CFC-PAC", "CFC-PAC-FULL"}
@@ -48,12 +48,12 @@ def get_key(cell: PublishedCell) -> Key:
 
 
 def test_published_tables_are_the_expected_ones() -> None:
-    assert set(published_tables()) == set(SHAPES)
+    assert set(list_published_tables()) == set(SHAPES)
 
 
 @pytest.mark.parametrize("table", SHAPES)
 def test_published_table_is_complete_without_duplicates(table: str) -> None:
-    cells = published_cells(table)
+    cells = list_published_cells(table)
     methods, levels, metrics = ({getattr(c, name) for c in cells} for name in ("method", "alpha", "metric"))
     assert (len(cells), len(methods), len(levels), len(metrics)) == SHAPES[table]
     assert len({get_key(cell) for cell in cells}) == len(cells)
@@ -66,20 +66,20 @@ def test_published_table_is_complete_without_duplicates(table: str) -> None:
 
 def test_published_cells_are_in_their_places() -> None:
     for (table, *where), printed in CORNERS.items():
-        [cell] = [c for c in published_cells(table) if [c.method, c.alpha, c.metric] == where]
+        [cell] = [c for c in list_published_cells(table) if [c.method, c.alpha, c.metric] == where]
         assert (cell.mean, cell.sd) == printed
 
 
 @pytest.mark.parametrize("table", SHAPES)
 def test_published_numbers_are_possible(table: str) -> None:
-    for cell in published_cells(table):
+    for cell in list_published_cells(table):
         assert cell.alpha == format_alpha(cell.alpha)
         assert cell.sd is None or len(cell.sd.partition(".")[2]) == len(cell.mean.partition(".")[2])
         most = 100 if cell.metric != "APSS" else cell.n_candidates
         assert most is not None
         assert 0 < cell.value <= most
         assert cell.spread is None or 0 <= cell.spread < 10
-    shares = {get_key(c): c.value for c in published_cells(table) if c.metric != "APSS"}
+    shares = {get_key(c): c.value for c in list_published_cells(table) if c.metric != "APSS"}
     for where, value in shares.items():
         # No group is covered more than all on average.
         assert where[2] != "GSC" or value <= shares[(*where[:2], "ECR", *where[3:])]
@@ -87,9 +87,9 @@ def test_published_numbers_are_possible(table: str) -> None:
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_excerpt")])
 def test_published_excerpts_repeat_the_appendix(table: str) -> None:
-    whole = {get_key(cell): cell for cell in published_cells(table.removesuffix("_excerpt"))}
+    whole = {get_key(cell): cell for cell in list_published_cells(table.removesuffix("_excerpt"))}
     differing = []
-    for cell in published_cells(table):
+    for cell in list_published_cells(table):
         same = whole[get_key(cell)]
         assert cell.kind == "excerpt" != same.kind
         assert cell.mean == same.mean
@@ -102,9 +102,9 @@ def test_published_excerpts_repeat_the_appendix(table: str) -> None:
 
 @pytest.mark.parametrize("table", [name for name in SHAPES if name.endswith("_ablation")])
 def test_published_ablations_agree_with_the_sweep(table: str) -> None:
-    sweep = {get_key(cell): cell for cell in published_cells(table.removesuffix("_ablation"))}
+    sweep = {get_key(cell): cell for cell in list_published_cells(table.removesuffix("_ablation"))}
     shared = 0
-    for cell in published_cells(table):
+    for cell in list_published_cells(table):
         same = sweep.get(get_key(cell))
         if same is not None:
             shared += 1
@@ -114,10 +114,12 @@ def test_published_ablations_agree_with_the_sweep(table: str) -> None:
 
 
 def test_published_cells_know_their_last_digit() -> None:
-    units = {table: {cell.unit for cell in published_cells(table)} for table in ("synthetic", "gsm8k")}
+    units = {table: {cell.unit for cell in list_published_cells(table)} for table in ("synthetic", "gsm8k")}
     assert units == {"synthetic": {0.1, 0.01}, "gsm8k": {0.01}}
     [cell] = [
-        c for c in published_cells("triviaqa") if (c.method, c.alpha, c.metric) == ("TopK", "0.2", "APSS")
+        c
+        for c in list_published_cells("triviaqa")
+        if (c.method, c.alpha, c.metric) == ("TopK", "0.2", "APSS")
     ]
     assert (cell.mean, cell.value, cell.spread, cell.unit) == ("1.75", 1.75, 0.0, 0.01)
 
@@ -128,7 +130,7 @@ def test_published_gsm8k_shares_are_multiples_of_one_in_3300() -> None:
     About one number in three with two decimals is one, so that a wrong digit would mostly be seen; and 659
     prompts, the negative control, do not fit.
     """
-    shares = [cell for cell in published_cells("gsm8k") if cell.metric == "ECR"]
+    shares = [cell for cell in list_published_cells("gsm8k") if cell.metric == "ECR"]
     assert all(_is_share(cell.mean, 5 * 660) for cell in shares)
     assert not all(_is_share(cell.mean, 5 * 659) for cell in shares)
 
@@ -141,4 +143,4 @@ def _is_share(percent: str, size: int) -> bool:
 
 def test_published_cells_names_an_unknown_table() -> None:
     with pytest.raises(InputError, match="no table 'flickr30k'; expected one of synthetic, "):
-        published_cells("flickr30k")
+        list_published_cells("flickr30k")

@@ -11,7 +11,7 @@ import pytest
 from langchain_cfc import read_records
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import STUDIES, StudyName, StudyReport, published_cells, reproduce_study
+from langchain_cfc.experiments import STUDIES, StudyName, StudyReport, list_published_cells, reproduce_study
 from langchain_cfc.experiments.studies import _find_patterns
 from langchain_cfc.records import tabulate
 from tests.cli.running import run
@@ -32,9 +32,9 @@ def trivia(table: LabelledBatch) -> StudyReport:
 
 def test_studies_cover_every_published_table() -> None:
     for name, study in STUDIES.items():
-        cells = published_cells(name)
+        cells = list_published_cells(name)
         assert tuple(dict.fromkeys(cell.alpha for cell in cells)) == study.alphas
-        ablated = {cell.alpha for cell in published_cells(f"{name}_ablation")}
+        ablated = {cell.alpha for cell in list_published_cells(f"{name}_ablation")}
         assert ablated == {study.ablated_alpha}
 
 
@@ -69,18 +69,20 @@ def test_reproduce_study_refuses_too_few_candidates(table: LabelledBatch) -> Non
 @pytest.mark.parametrize("name", STUDIES)
 def test_patterns_are_counted_at_levels_within_reach_only(name: StudyName, trivia: StudyReport) -> None:
     sweep = trivia.comparison.sweep
-    found = _find_patterns(published_cells(name), sweep)
+    found = _find_patterns(list_published_cells(name), sweep)
     assert {pattern.published[1] for pattern in found} == {len(STUDIES[name].alphas)}
     assert {pattern.here[1] for pattern in found} == {2}
     out = [level.model_copy(update={"attainable_coverage": 0.1}) for level in sweep]
-    assert {pattern.here for pattern in _find_patterns(published_cells(name), out)} == {(0, 0)}
+    assert {pattern.here for pattern in _find_patterns(list_published_cells(name), out)} == {(0, 0)}
 
 
 def test_patterns_equal_those_of_the_published_tables(trivia: StudyReport) -> None:
     by_statement = {pattern.statement: pattern for pattern in trivia.patterns}
     cut = by_statement["cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)"]
     published = {
-        (cell.alpha, cell.method): cell.value for cell in published_cells("triviaqa") if cell.metric == "ECR"
+        (cell.alpha, cell.method): cell.value
+        for cell in list_published_cells("triviaqa")
+        if cell.metric == "ECR"
     }
     alphas = STUDIES["triviaqa"].alphas
     in_paper = sum(published[alpha, "CFC"] < published[alpha, "CFC-FULL"] for alpha in alphas)
@@ -98,7 +100,7 @@ def test_pattern_that_does_not_hold_is_not_counted(trivia: StudyReport) -> None:
     for level in trivia.comparison.sweep:
         methods = {**level.methods, "CFC": level.methods["CFC-FULL"]}
         swapped.append(level.model_copy(update={"methods": methods}))
-    found = {p.statement: p for p in _find_patterns(published_cells("triviaqa"), swapped)}
+    found = {p.statement: p for p in _find_patterns(list_published_cells("triviaqa"), swapped)}
     assert found[
         "cutting sets after calibration costs coverage (CFC below CFC-FULL; by construction)"
     ].here == (0, 2)

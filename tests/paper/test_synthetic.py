@@ -33,8 +33,8 @@ class ClosedForms(SyntheticWorld):
 
     def coverage_given(self, threshold: FloatArray, difficulty: FloatArray, n: int) -> FloatArray:
         """1 - (1 - p(T) v^k(T))^n: one of n candidates is correct and at most v with chance p v^k."""
-        accepted = np.clip(threshold, 0.0, 1.0) ** self.exponent(difficulty)
-        return 1.0 - (1.0 - self.chance(difficulty) * accepted) ** n
+        accepted = np.clip(threshold, 0.0, 1.0) ** self.compute_exponent(difficulty)
+        return 1.0 - (1.0 - self.compute_chance(difficulty) * accepted) ** n
 
     def coverage(self, threshold: FloatArray, n: int) -> FloatArray:
         """Its mean over all difficulties, by Gauss-Legendre nodes."""
@@ -104,7 +104,7 @@ def do_rates_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
         rows = (hard >= low) & (hard < high)
         # Given T, candidates are independent, but T differs: the count is Poisson binomial, whose tails the
         # binomial of the mean chance bounds (Hoeffding 1956).
-        chance = float(world.chance(hard[rows]).mean())
+        chance = float(world.compute_chance(hard[rows]).mean())
         if is_improbable(int(drawn.correct[rows].sum()), int(rows.sum()) * N, chance):
             return False
     return True
@@ -120,7 +120,7 @@ def do_shapes_fit(world: SyntheticWorld, drawn: LabelledBatch) -> bool:
     """V^k(T) of correct candidates is uniform, in the easier and in the harder half."""
     rows, slots = np.nonzero(drawn.correct)
     hard = difficulty(drawn)[rows]
-    uniform = drawn.draws.scores[rows, slots] ** world.exponent(hard)
+    uniform = drawn.draws.scores[rows, slots] ** world.compute_exponent(hard)
     return not any(is_far_from(uniform[part], lambda v: v) for part in (hard < 0.5, hard >= 0.5))
 
 
@@ -137,7 +137,7 @@ def test_synthetic_scores_follow_the_stated_laws(drawn: LabelledBatch) -> None:
 def test_synthetic_success_score_given_difficulty_follows_its_law(hard: float) -> None:
     """The closed form, on draws of a world that has this one difficulty only."""
     at, elsewhere = np.array(hard), np.array(abs(hard - 0.3))
-    there = SyntheticWorld(float(WORLD.chance(at)), 0.0, float(WORLD.exponent(at)), 0.0)
+    there = SyntheticWorld(float(WORLD.compute_chance(at)), 0.0, float(WORLD.compute_exponent(at)), 0.0)
     found = compute_success_scores(there.draw(PROMPTS, N, np.random.default_rng(7)))
     covered = int(np.isfinite(found).sum())
     assert not is_improbable(covered, PROMPTS, float(WORLD.coverage_given(np.array(1.0), at, N)))

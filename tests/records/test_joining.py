@@ -51,7 +51,7 @@ def make_batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
         "raw": {"judge": [[(one.scores or {})["judge"] for one in row] for row in rows]},
         "extracted": True,
     }
-    return LabelledBatch.of(**given | changes)
+    return LabelledBatch.from_arrays(**given | changes)
 
 
 def test_concatenated_batches_equal_the_table_of_their_records() -> None:
@@ -139,7 +139,7 @@ def test_concatenate_of_extracted_answers_and_texts_is_mixed() -> None:
 
 
 def test_concatenate_keeps_answers_only_if_all_parts_have_them() -> None:
-    known, unknown = CandidateBatch.of([[0.5]], [["a"]]), CandidateBatch.of([[0.5]])
+    known, unknown = CandidateBatch.from_arrays([[0.5]], [["a"]]), CandidateBatch.from_arrays([[0.5]])
     assert CandidateBatch.concatenate([known, unknown]).answer_codes is None
     assert CandidateBatch.concatenate([known, known]).answer_codes is not None
 
@@ -158,6 +158,9 @@ def test_json_metadata_parses_and_shares_its_texts() -> None:
         metadata[0]["a"] = 2  # type: ignore[index]
     # Together with metadata of another kind it is metadata still.
     mixed = CandidateBatch.concatenate(
-        [CandidateBatch.of([[0.5]], metadata=[{"b": 2}]), CandidateBatch.of([[0.5]] * 4, metadata=metadata)]
+        [
+            CandidateBatch.from_arrays([[0.5]], metadata=[{"b": 2}]),
+            CandidateBatch.from_arrays([[0.5]] * 4, metadata=metadata),
+        ]
     )
     assert [dict(one) for one in mixed.metadata] == [{"b": 2}, *map(dict, metadata)]

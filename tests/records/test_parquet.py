@@ -17,7 +17,7 @@ from langchain_cfc.records import (
     Candidate,
     PromptRecord,
     Provenance,
-    parquet_schema,
+    make_parquet_schema,
     read_records,
     tabulate,
     write_records,
@@ -58,7 +58,7 @@ def change_second(**changes: Any) -> dict[str, Any]:
 
 
 def table(path: Path, rows: list[dict[str, Any]], schema: Any = None, **options: Any) -> Path:
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema or parquet_schema()), path, **options)
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema or make_parquet_schema()), path, **options)
     return path
 
 
@@ -67,8 +67,8 @@ def test_write_records_writes_the_parquet_schema_and_provenance(path: Path) -> N
     records = [make_record("q1"), make_record("q2", metadata={"topic": "é"})]
     assert write_records(path, records, provenance) == 2
     schema = pq.read_schema(path)
-    assert schema.equals(parquet_schema())
-    assert schema.metadata == parquet_schema(provenance).metadata
+    assert schema.equals(make_parquet_schema())
+    assert schema.metadata == make_parquet_schema(provenance).metadata
     assert pq.read_table(path)["metadata"].to_pylist() == [None, '{"topic":"é"}']
     again = read_records(path)
     assert again.provenance == provenance
@@ -268,7 +268,7 @@ def test_read_records_accepts_related_parquet_types(path: Path, kind: str) -> No
     assert get_parts(tabulate(read_records(path))) == get_parts(tabulate(read_strictly(path)))
 
 
-LESS = {name: parquet_schema().field(name).type for name in ("id", "input", "candidates")}
+LESS = {name: make_parquet_schema().field(name).type for name in ("id", "input", "candidates")}
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_read_records_refuses_unknown_or_missing_parquet_columns(
 
 
 def test_read_records_refuses_a_parquet_file_without_rows(path: Path) -> None:
-    pq.write_table(parquet_schema().empty_table(), path)
+    pq.write_table(make_parquet_schema().empty_table(), path)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match=r"records\.parquet: no records"):
             read(read_records(path))
@@ -326,7 +326,7 @@ def test_read_records_names_a_damaged_parquet_file(path: Path, damage: str) -> N
 
 def test_read_records_refuses_parquet_texts_that_are_not_utf8(path: Path) -> None:
     binary = pa.array([b"q\xff"], pa.binary()).view(pa.string())
-    rows = pa.Table.from_pylist([make_row()], schema=parquet_schema()).set_column(0, "id", binary)
+    rows = pa.Table.from_pylist([make_row()], schema=make_parquet_schema()).set_column(0, "id", binary)
     pq.write_table(rows, path)
     for read in (list, tabulate):
         with pytest.raises(RecordError, match="damaged"):
@@ -335,7 +335,7 @@ def test_read_records_refuses_parquet_texts_that_are_not_utf8(path: Path) -> Non
 
 def test_read_records_names_a_bad_parquet_provenance(path: Path) -> None:
     text = json.dumps({"format": "langchain-cfc/records", "version": 2, "n": 2})
-    table(path, [make_row()], parquet_schema().with_metadata({"langchain-cfc": text}))
+    table(path, [make_row()], make_parquet_schema().with_metadata({"langchain-cfc": text}))
     with pytest.raises(RecordError, match=r"version: found 2; expected 1"):
         list(read_records(path))
 
@@ -354,7 +354,7 @@ def test_parquet_records_without_pyarrow_name_the_extra(path: Path, monkeypatch:
 def write_huge_rows(path: Path, size: int, count: int = 64) -> None:
     """A small file of prompts that are all one long text, which stands in it once."""
     rows = [{**make_row(f"q{number}"), "input": json.dumps("a" * size)} for number in range(count)]
-    pq.write_table(pa.Table.from_pylist(rows, schema=parquet_schema()), path, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=make_parquet_schema()), path, compression="zstd")
 
 
 def test_read_records_refuses_parquet_rows_that_unpack_to_too_much(
@@ -372,7 +372,7 @@ def test_read_records_refuses_parquet_rows_that_unpack_to_too_much(
 
 def test_read_records_does_not_unpack_a_parquet_bomb(path: Path) -> None:
     rows = [{**make_row(f"q{number}"), "input": json.dumps("a" * 30_000_000)} for number in range(3)]
-    table = pa.Table.from_pylist(rows, schema=parquet_schema())
+    table = pa.Table.from_pylist(rows, schema=make_parquet_schema())
     pq.write_table(table, path, compression="zstd", use_dictionary=False)
     assert path.stat().st_size < 50_000
     before = pa.total_allocated_bytes()

@@ -11,10 +11,10 @@ from scipy import stats
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, split_plan
+from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, make_split_plan
 from tests.lengths import repetitions
 
-PLAN = split_plan(0, fit=0.25, test=0.3)
+PLAN = make_split_plan(0, fit=0.25, test=0.3)
 GOLDEN_PARTS = [
     "fit",
     "test",
@@ -45,7 +45,7 @@ NAMES = st.text(st.characters(), max_size=5)
 
 
 def make_prompts(ids: list[str], clusters: list[str | None] | None = None) -> LabelledBatch:
-    draws = CandidateBatch.of(np.full((len(ids), 1), 0.5))
+    draws = CandidateBatch.from_arrays(np.full((len(ids), 1), 0.5))
     return LabelledBatch(
         draws, np.ones((len(ids), 1), dtype=np.bool_), tuple(ids), tuple(clusters or [None] * len(ids))
     )
@@ -59,15 +59,15 @@ def agrees_with_share(count: int, size: int, share: float) -> bool:
 
 def test_split_plan_parts_never_change_between_releases() -> None:
     # Written down once: with other hashes, artifacts saved before would not recognise their own records.
-    assert [PLAN.part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
-    assert [PLAN.part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
+    assert [PLAN.find_part(f"p{row}", None) for row in range(10)] == GOLDEN_PARTS
+    assert [PLAN.find_part("any", f"c{row}") for row in range(10)] == GOLDEN_CLUSTER_PARTS
     assert PLAN.compute_sketch(["p0", "p1"]) == GOLDEN_SKETCH
     assert digest_ids(["p0", "p1"]) == GOLDEN_DIGEST
 
 
 def test_split_plan_gives_each_part_its_share() -> None:
     size = repetitions(20_000, share=0.4)
-    parts = [PLAN.part(f"id {row}", None) for row in range(size)]
+    parts = [PLAN.find_part(f"id {row}", None) for row in range(size)]
     assert agrees_with_share(parts.count("test"), size, 0.3)
     assert agrees_with_share(parts.count("fit"), size, 0.7 * 0.25)
     assert agrees_with_share(parts.count("calibration"), size, 0.7 * 0.75)
@@ -77,37 +77,43 @@ def test_split_plan_gives_each_part_its_share() -> None:
 @settings(derandomize=True)
 @given(NAMES, NAMES, NAMES)
 def test_split_plan_part_depends_on_the_cluster_or_else_the_id(one: str, other: str, cluster: str) -> None:
-    assert PLAN.part(one, cluster) == PLAN.part(other, cluster)
-    assert PLAN.part(one, None) == PLAN.part(one, None)
+    assert PLAN.find_part(one, cluster) == PLAN.find_part(other, cluster)
+    assert PLAN.find_part(one, None) == PLAN.find_part(one, None)
 
 
 def test_split_plan_keeps_cluster_and_id_names_apart() -> None:
     names = [f"n{row}" for row in range(2000)]
-    differ = sum(PLAN.part(name, None) != PLAN.part("x", name) for name in names)
+    differ = sum(PLAN.find_part(name, None) != PLAN.find_part("x", name) for name in names)
     shares = np.array([0.3, 0.7 * 0.25, 0.7 * 0.75])
     assert agrees_with_share(differ, len(names), float(1.0 - shares @ shares))
 
 
 def test_split_plan_with_another_seed_splits_independently() -> None:
-    other = split_plan(1, fit=0.25, test=0.3)
+    other = make_split_plan(1, fit=0.25, test=0.3)
     names = [f"n{row}" for row in range(2000)]
-    both = sum(PLAN.part(name, None) == other.part(name, None) == "test" for name in names)
+    both = sum(PLAN.find_part(name, None) == other.find_part(name, None) == "test" for name in names)
     assert agrees_with_share(both, len(names), 0.3 * 0.3)
 
 
 def test_split_plan_share_of_zero_holds_no_prompt() -> None:
     names = [f"n{row}" for row in range(1000)]
-    assert {split_plan(0, fit=0.0, test=0.0).part(name, None) for name in names} == {"calibration"}
-    assert {split_plan(0, fit=0.5, test=0.0).part(name, None) for name in names} == {"fit", "calibration"}
-    assert {split_plan(0, fit=0.0, test=0.5).part(name, None) for name in names} == {"test", "calibration"}
+    assert {make_split_plan(0, fit=0.0, test=0.0).find_part(name, None) for name in names} == {"calibration"}
+    assert {make_split_plan(0, fit=0.5, test=0.0).find_part(name, None) for name in names} == {
+        "fit",
+        "calibration",
+    }
+    assert {make_split_plan(0, fit=0.0, test=0.5).find_part(name, None) for name in names} == {
+        "test",
+        "calibration",
+    }
 
 
 def test_split_plan_larger_share_only_adds_to_its_part() -> None:
     names = [f"n{row}" for row in range(1000)]
 
     def members(part: str, **shares: float) -> set[str]:
-        plan = split_plan(0, **{"fit": 0.2, "test": 0.2, **shares})
-        return {name for name in names if plan.part(name, None) == part}
+        plan = make_split_plan(0, **{"fit": 0.2, "test": 0.2, **shares})
+        return {name for name in names if plan.find_part(name, None) == part}
 
     assert members("test") < members("test", test=0.3)
     assert members("fit") < members("fit", fit=0.3)
@@ -122,12 +128,12 @@ def test_split_plan_larger_share_only_adds_to_its_part() -> None:
 )
 def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | None]]) -> None:
     labelled = make_prompts([name for name, _ in pairs], [cluster for _, cluster in pairs])
-    rows = PLAN.rows(labelled)
+    rows = PLAN.list_rows(labelled)
     assert list(rows) == ["fit", "calibration", "certification", "test"]
     assert sorted(np.concatenate(list(rows.values())).tolist()) == list(range(len(pairs)))
     for part, own in rows.items():
         assert (np.diff(own) > 0).all()
-        assert all(PLAN.part(*pairs[row]) == part for row in own)
+        assert all(PLAN.find_part(*pairs[row]) == part for row in own)
 
 
 @settings(derandomize=True)
@@ -139,7 +145,7 @@ def test_split_plan_rows_are_an_ordered_partition(pairs: list[tuple[str, str | N
 )
 def test_one_per_cluster_does_not_depend_on_order(pairs: list[tuple[str, str | None]], chance: Any) -> None:
     def chosen(order: list[tuple[str, str | None]]) -> set[tuple[str, str | None]]:
-        rows = PLAN.one_per_cluster(
+        rows = PLAN.select_one_per_cluster(
             make_prompts([name for name, _ in order], [cluster for _, cluster in order])
         )
         assert (np.diff(rows) > 0).all()
@@ -154,10 +160,10 @@ def test_one_per_cluster_does_not_depend_on_order(pairs: list[tuple[str, str | N
 
 def test_one_per_cluster_chooses_uniformly() -> None:
     labelled = make_prompts([f"p{row}" for row in range(4000)], [f"c{row // 4}" for row in range(4000)])
-    places = (PLAN.one_per_cluster(labelled) % 4).tolist()
+    places = (PLAN.select_one_per_cluster(labelled) % 4).tolist()
     assert all(agrees_with_share(places.count(place), 1000, 0.25) for place in range(4))
-    other = split_plan(1, fit=0.25, test=0.3).one_per_cluster(labelled)
-    assert agrees_with_share(int((other == PLAN.one_per_cluster(labelled)).sum()), 1000, 0.25)
+    other = make_split_plan(1, fit=0.25, test=0.3).select_one_per_cluster(labelled)
+    assert agrees_with_share(int((other == PLAN.select_one_per_cluster(labelled)).sum()), 1000, 0.25)
 
 
 def test_compute_sketch_keeps_the_smallest_hashes_and_no_id() -> None:
@@ -167,7 +173,7 @@ def test_compute_sketch_keeps_the_smallest_hashes_and_no_id() -> None:
     assert sketch == tuple(sorted(PLAN.compute_sketch([one])[0] for one in ids)[:256])
     assert sketch == PLAN.compute_sketch(reversed(ids))
     assert all(len(one) == 16 and int(one, 16) >= 0 for one in sketch)
-    assert PLAN.compute_sketch(ids[:3]) != split_plan(1, fit=0.25, test=0.3).compute_sketch(ids[:3])
+    assert PLAN.compute_sketch(ids[:3]) != make_split_plan(1, fit=0.25, test=0.3).compute_sketch(ids[:3])
     assert PLAN.compute_sketch([]) == ()
 
 
@@ -179,7 +185,7 @@ def test_has_overlap_finds_exactly_the_ids_of_the_sketch() -> None:
     assert not PLAN.has_overlap(sketch, [f"new {row}" for row in range(1000)])
     assert PLAN.has_overlap(sketch, ["new", *ids])
     assert not PLAN.has_overlap(sketch, [])
-    assert not split_plan(1, fit=0.25, test=0.3).has_overlap(sketch, ids)
+    assert not make_split_plan(1, fit=0.25, test=0.3).has_overlap(sketch, ids)
 
 
 def test_has_overlap_finds_a_shared_hundredth_as_often_as_stated() -> None:
@@ -201,23 +207,23 @@ def test_digest_ids_is_that_of_a_set() -> None:
 
 
 def test_split_plan_reads_seeds_as_text() -> None:
-    assert split_plan(7, fit=0.1, test=0.1) == split_plan("7", fit=0.1, test=0.1)
+    assert make_split_plan(7, fit=0.1, test=0.1) == make_split_plan("7", fit=0.1, test=0.1)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.0, 2.0, math.nan, math.inf, "much"])
 @pytest.mark.parametrize("name", ["fit", "test", "certification"])
 def test_split_plan_refuses_invalid_shares(name: str, share: Any) -> None:
     with pytest.raises(InputError, match=r"shares in \[0, 1\)"):
-        split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
+        make_split_plan(0, **{"fit": 0.1, "test": 0.1, name: share})
 
 
 def test_certification_part_takes_from_fit_and_calibration_only() -> None:
-    labelled = LabelledBatch.of(
+    labelled = LabelledBatch.from_arrays(
         [f"p{row}" for row in range(2000)], [[0.5]] * 2000, [[True]] * 2000, [["a"]] * 2000
     )
-    without = split_plan(3, fit=0.2, test=0.25)
-    plan = split_plan(3, fit=0.2, test=0.25, certification=0.4)
-    before, after = without.rows(labelled), plan.rows(labelled)
+    without = make_split_plan(3, fit=0.2, test=0.25)
+    plan = make_split_plan(3, fit=0.2, test=0.25, certification=0.4)
+    before, after = without.list_rows(labelled), plan.list_rows(labelled)
     assert sorted(np.concatenate(list(after.values())).tolist()) == list(range(2000))
     assert after["test"].tolist() == before["test"].tolist()
     for part in ("fit", "calibration"):
@@ -226,12 +232,12 @@ def test_certification_part_takes_from_fit_and_calibration_only() -> None:
     held = len(after["certification"]) / (2000 - len(after["test"]))
     assert abs(held - 0.4) < 5 * math.sqrt(0.24 / 1500)
     for part, rows in after.items():
-        assert {plan.part(labelled.ids[row], None) for row in rows.tolist()} == {part}
+        assert {plan.find_part(labelled.ids[row], None) for row in rows.tolist()} == {part}
 
 
 def test_split_plan_without_certification_dumps_as_before() -> None:
-    assert set(split_plan(0, fit=0.1, test=0.1).model_dump()) == {"seed", "fit", "test"}
-    plan = split_plan(0, fit=0.1, test=0.1, certification=0.2)
+    assert set(make_split_plan(0, fit=0.1, test=0.1).model_dump()) == {"seed", "fit", "test"}
+    plan = make_split_plan(0, fit=0.1, test=0.1, certification=0.2)
     assert SplitPlan.model_validate_json(plan.model_dump_json()) == plan
 
 
@@ -244,5 +250,5 @@ def test_split_plan_survives_json_and_refuses_invalid_data() -> None:
 
 def test_split_plan_accepts_names_with_lone_surrogates() -> None:
     # Half of a surrogate pair is no Unicode text, but reaches Python through file names and escapes.
-    assert PLAN.part("\ud800", None) in {"fit", "calibration", "test"}
+    assert PLAN.find_part("\ud800", None) in {"fit", "calibration", "test"}
     assert digest_ids(["\ud800"]) != digest_ids(["\ud801"])

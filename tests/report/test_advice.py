@@ -133,7 +133,7 @@ def run_advice(step: Recommendation) -> CalibrationArtifact:
 
 def list_ids(artifact: CalibrationArtifact, records: Path, *parts: str) -> set[str]:
     labelled = tabulate(read_records(records), n=N)
-    rows = artifact.calibration.split.rows(labelled)
+    rows = artifact.calibration.split.list_rows(labelled)
     return {labelled.ids[row] for name, some in rows.items() if name in parts for row in some.tolist()}
 
 
@@ -162,7 +162,7 @@ def test_advice_command_keeps_every_option_and_the_test_part(option: str, record
     assert tested
     assert not tested & list_ids(new, records, "fit", "calibration")
     assert list_ids(new, records, "test") == tested
-    before, after = (CalibrationConfig.from_artifact(one).options() for one in (old, new))
+    before, after = (CalibrationConfig.from_artifact(one).to_arguments() for one in (old, new))
     assert after.pop("set_rule") == f"unique({before.pop('set_rule')})"
     assert after == before
 
@@ -171,7 +171,7 @@ def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: P
     """The negative control: without the seed, test prompts of the old artifact shape the new one."""
     old = calibrate_records(records)
     config = replace(CalibrationConfig.from_artifact(old), seed=0)
-    new = calibrate(read_records(records), **config.options())
+    new = calibrate(read_records(records), **config.to_arguments())
     assert list_ids(old, records, "test") & list_ids(new, records, "fit", "calibration")
 
 

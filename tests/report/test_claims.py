@@ -47,7 +47,7 @@ def render(one: Case) -> str:
 def long_answers() -> Case:
     source = read_records(RECORDS)
     return make_case(
-        list(source.claims()),
+        list(source.read_claims()),
         unit="claims",
         at_most=1,
         alpha="0.2",
@@ -130,7 +130,7 @@ def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
         certification_fraction=0.3,
     )
     certified = certificates.certify(made, source, delta="0.1")
-    certificate = certified.guarantee().certificate
+    certificate = certified.make_guarantee().certificate
     assert certificate is not None
     assert certificate.claims is not None
     text = Reader(render_report(artifact=certified, evaluation=evaluate(certified, source))).text
@@ -143,7 +143,12 @@ def test_claims_page_shows_certified_shares_of_dropped_claims() -> None:
 def test_claims_page_shows_kept_claims_by_stated_level(tmp_path: Path) -> None:
     source = read_records(RECORDS)
     made = make_case(
-        list(source.claims()), unit="claims", alpha="0.2", features="1", adaptive_alpha=True, show_text=False
+        list(source.read_claims()),
+        unit="claims",
+        alpha="0.2",
+        features="1",
+        adaptive_alpha=True,
+        show_text=False,
     )
     levels = made.evaluation.methods["conditional"].stated_levels
     assert len(levels) > 1
@@ -245,7 +250,7 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
 def test_claims_page_of_one_threshold_makes_no_comparison() -> None:
     source = read_records(RECORDS)
     made = make_case(
-        list(source.claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal"
+        list(source.read_claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal"
     )
     text = read_page(made).text
     assert "What is left of the answers to the test prompts." in text
@@ -332,7 +337,7 @@ def test_comparison_page_of_claims_uses_the_words_of_claims() -> None:
 def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     source = read_records(RECORDS)
     one = make_case(
-        list(source.claims()),
+        list(source.read_claims()),
         unit="claims",
         max_wrong_rate="0.2",
         features=FEATURES,

@@ -101,9 +101,9 @@ def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_
     assert claim in text
     assert "over each of 2 soft weightings and 11 groups, and any mix of them" in text
     assert "this artifact may do better or worse" in text
-    for sentence in (*NOT_PROMISED, *facts.artifact.guarantee().assumptions):
+    for sentence in (*NOT_PROMISED, *facts.artifact.make_guarantee().assumptions):
         assert sentence in text
-    assert facts.artifact.guarantee().sentence in text
+    assert facts.artifact.make_guarantee().sentence in text
     order = [
         "The promise",
         claim,
@@ -262,7 +262,7 @@ def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
     records = list_facts()[:500]
     artifact = make_case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
     certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
-    certificate = certified.guarantee().certificate
+    certificate = certified.make_guarantee().certificate
     assert certificate is not None
     read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, records)))
     assert f"Certified on {certificate.prompts} prompts" in read.text
@@ -278,11 +278,11 @@ def test_report_page_has_a_section_on_bot_mode(bot: Case, facts_page: Reader) ->
     certificate = bot.artifact.certified_policy.certificate
     answers = bot.evaluation.answers
     assert answers is not None
-    assert certificate.sentence() in read.text
+    assert certificate.sentence in read.text
     assert f"{answers.answered:,} prompts" in read.text
     assert "not contradicted" in read.text
     assert read.text.count("(bot mode)") == 1
-    coverage = bot.artifact.guarantee("0.3").certificate
+    coverage = bot.artifact.make_guarantee("0.3").certificate
     assert coverage is not None
     least = format_bound(coverage.shares[0].kept_at_least)
     assert f"With probability at least {least}, the answer set holds a correct answer" in read.text

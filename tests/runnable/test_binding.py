@@ -157,7 +157,7 @@ def test_function_in_the_generator_is_unverified_unless_generator_id_is_given() 
 
 def fit_distinct_answers() -> FeatureMap:
     # Fitted on 1 to 5 answers; the calibration prompts have 4.
-    draws = CandidateBatch.of([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
+    draws = CandidateBatch.from_arrays([[0.5] * 5] * 2, answers=[["a"] * 5, ["a", "b", "c", "d", "e"]])
     return FeatureMap.parse("distinct_answers").fit(draws)
 
 

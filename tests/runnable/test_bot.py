@@ -59,7 +59,7 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
             covered=70,
             coverage_at_least=0.6,
         )
-        for weighting in artifact.feature_map.guaranteed_weights()
+        for weighting in artifact.feature_map.list_guaranteed_weights()
     )
     coverage = [
         CoverageCertificate(
@@ -139,13 +139,13 @@ def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationA
         chain = make_bot(bot, texts)
         result = chain.invoke("x")
         promise = result.guarantee
-        assert promise == chain.guarantee == bot.bot_guarantee("unbound")
+        assert promise == chain.guarantee == bot.make_bot_guarantee("unbound")
         assert promise.wrong_answers == bot.certified_policy.certificate
         # A promise on average does not survive that a policy was found; what is certified does.
         assert (promise.kind, promise.weightings) == ("certified", ())
         assert promise.certificate == bot.certified_policy.coverage[0]
         counted = " This also counts sets that are withheld."
-        assert promise.sentence == bot.certified_policy.coverage[0].sentence() + counted
+        assert promise.sentence == bot.certified_policy.coverage[0].sentence + counted
         assert promise.failure_probability == 0.1
         assert any("before labels choose a level or a policy" in one for one in promise.not_promised)
         assert not any(
@@ -176,7 +176,7 @@ def test_bot_guarantee_keeps_a_promise_with_confidence() -> None:
     artifact = with_policy(make_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
     promise = make_chain(artifact, bot=True).invoke("x").guarantee
     assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
-    assert promise.sentence == artifact.guarantee().sentence
+    assert promise.sentence == artifact.make_guarantee().sentence
     assert promise.wrong_answers is not None
 
 
@@ -246,7 +246,7 @@ def test_bot_refuses_an_artifact_without_certified_policy(artifact: CalibrationA
     with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
         make_chain(artifact, bot=True)
     with pytest.raises(InputError, match="no certified policy"):
-        artifact.bot_guarantee()
+        artifact.make_bot_guarantee()
 
 
 def test_bot_requires_the_answer_extractor_of_calibration(bot: CalibrationArtifact) -> None:

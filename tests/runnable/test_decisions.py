@@ -110,11 +110,13 @@ def test_invoke_batch_and_stream_return_the_same_decision(verifier: Any) -> None
 def test_chain_decides_as_decide_does(artifact: CalibrationArtifact) -> None:
     results = make_chain(artifact, generator=ScriptedModel()).batch(PROMPTS)
     texts = [[text_from_hash(prompt, slot) for slot in range(N)] for prompt in PROMPTS]
-    draws = CandidateBatch.of([[score_of(text) for text in row] for row in texts], texts)
+    draws = CandidateBatch.from_arrays([[score_of(text) for text in row] for row in texts], texts)
     decisions = decide(artifact, draws)
     assert [[one.accepted for one in result.candidates] for result in results] == decisions.accepted.tolist()
     assert [result.threshold for result in results] == decisions.thresholds.tolist()
-    assert [result.reason for result in results] == [decisions.reason(row) for row in range(len(PROMPTS))]
+    assert [result.reason for result in results] == [
+        decisions.find_reason(row) for row in range(len(PROMPTS))
+    ]
 
 
 def test_concurrent_batch_returns_what_invoke_returns(by_topics: CalibrationArtifact) -> None:

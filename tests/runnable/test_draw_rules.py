@@ -100,7 +100,7 @@ def check_against_offline(draws: str, size: int, *, votes: bool = False) -> None
         assert [one.accepted for one in result.candidates] == offline.accepted[row, :count].tolist()
         assert result.threshold == offline.thresholds[row]
         assert tuple(result.features.values()) == tuple(offline.features[row].tolist())
-        assert result.reason == offline.reason(row)
+        assert result.reason == offline.find_reason(row)
 
 
 @mostly_long("draws", RULES, quick=3)

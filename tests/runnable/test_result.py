@@ -222,7 +222,7 @@ def test_explain_describes_the_hard_feature_as_hard_or_easy() -> None:
 
 @pytest.mark.parametrize("feature", ["mean_score^2", "hat(std_score, 3)", "bins(mean_length, 3)"])
 def test_explain_omits_features_without_words(feature: str) -> None:
-    draws = CandidateBatch.of(
+    draws = CandidateBatch.from_arrays(
         [[rank / 10, 0.5, 0.5, 0.5] for rank in range(10)],
         [["a" * (rank + 1)] * N for rank in range(10)],
     )
@@ -234,12 +234,12 @@ def test_explain_omits_features_without_words(feature: str) -> None:
 
 def fit_scores(feature: str) -> FeatureMap:
     """A map fitted on 41 prompts, each with equal scores, which are spaced evenly from 0 to 1."""
-    return FeatureMap.parse(feature).fit(CandidateBatch.of([[rank / 40] * N for rank in range(41)]))
+    return FeatureMap.parse(feature).fit(CandidateBatch.from_arrays([[rank / 40] * N for rank in range(41)]))
 
 
 def explain_scores(features: FeatureMap, score: float) -> str:
     """Return the text after the reason in the explanation of a prompt whose candidates have this score."""
-    return explain_features(features, CandidateBatch.of([[score] * N]))
+    return explain_features(features, CandidateBatch.from_arrays([[score] * N]))
 
 
 def explain_features(features: FeatureMap, draws: CandidateBatch) -> str:

@@ -76,7 +76,7 @@ def test_chain_combines_verifier_outputs_as_in_calibration(
     raw = np.column_stack([hint("x", draws), noise("x", draws)])
     expected = combined.combination.score(raw)
     assert [one.score for one in result.candidates] == expected.tolist()
-    decided = decide(combined, CandidateBatch.of([expected.tolist()], [list(TEXTS)]))
+    decided = decide(combined, CandidateBatch.from_arrays([expected.tolist()], [list(TEXTS)]))
     assert [one.accepted for one in result.candidates] == decided.accepted[0].tolist()
     # The best candidate is the one that the informative verifier likes most, though larger is better there.
     assert result.best == TEXTS[0]

@@ -61,7 +61,7 @@ def fact_artifact(facts: list[PromptRecord], provenance: Provenance) -> Calibrat
 def new_facts(facts: list[PromptRecord], fact_artifact: CalibrationArtifact) -> list[PromptRecord]:
     """Thirty of the prompts held out."""
     split = fact_artifact.calibration.split
-    return [one for one in facts if split.part(one.id, one.cluster) == "test"][:30]
+    return [one for one in facts if split.find_part(one.id, one.cluster) == "test"][:30]
 
 
 @pytest.fixture

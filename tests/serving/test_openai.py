@@ -68,7 +68,7 @@ def test_chain_over_http_serves_the_recorded_decisions(
     for row, record in enumerate(new_facts):
         result = invoke(chain, record.input)
         assert_served(result, record)
-        assert result.reason == decisions.reason(row)
+        assert result.reason == decisions.find_reason(row)
         slots = decisions.accepted[row].nonzero()[0]
         assert set(result.answers) == {record.candidates[slot].answer for slot in slots}
         assert result.threshold == pytest.approx(decisions.thresholds[row], abs=1e-5)

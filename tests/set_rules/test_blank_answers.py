@@ -45,11 +45,11 @@ REFUSALS = (
 def test_set_rule_levels_of_blank_answers_are_infinite(rule: str, blank: str) -> None:
     scores = [[0.1, 0.3, 0.2], [0.1, 0.2, 0.3]]
     answers = [[blank, "lima", "quito"], [blank, blank, blank]]
-    levels = parse_set_rule(rule).levels(CandidateBatch.of(scores, answers))
+    levels = parse_set_rule(rule).compute_levels(CandidateBatch.from_arrays(scores, answers))
     assert np.isinf(levels[:, 0]).all()
     assert np.isinf(levels[1]).all()
     # The other candidates have the same levels as without it.
-    alone = parse_set_rule(rule).levels(CandidateBatch.of([[0.3, 0.2]], [["lima", "quito"]]))
+    alone = parse_set_rule(rule).compute_levels(CandidateBatch.from_arrays([[0.3, 0.2]], [["lima", "quito"]]))
     scale = 2 / 3 if "rank" in rule and "at_least" not in rule else 1.0
     assert levels[0, 1:] == pytest.approx(alone[0] * scale)
 
@@ -57,16 +57,16 @@ def test_set_rule_levels_of_blank_answers_are_infinite(rule: str, blank: str) ->
 @pytest.mark.parametrize("rule", RULES)
 def test_success_score_ignores_blank_candidates_labelled_correct(rule: str) -> None:
     """A blank candidate that is labelled correct cannot be served, so that it does not count as covered."""
-    draws = CandidateBatch.of([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
+    draws = CandidateBatch.from_arrays([[0.1, 0.5], [0.1, 0.5]], [["", "lima"], ["", "lima"]])
     labelled = LabelledBatch(draws, np.array([[True, True], [True, False]]), ("a", "b"), (None, None), 2)
-    success = parse_set_rule(rule).success_scores(labelled, 2.0)
+    success = parse_set_rule(rule).compute_success_scores(labelled, 2.0)
     assert success[0] <= 0.5
     assert success[1] == 2.0
 
 
 def test_draws_without_texts_have_no_blank_answers() -> None:
-    assert CandidateBatch.of([[0.1]]).blank is None
-    assert parse_set_rule("all").levels(CandidateBatch.of([[0.1]])).tolist() == [[0.1]]
+    assert CandidateBatch.from_arrays([[0.1]]).blank is None
+    assert parse_set_rule("all").compute_levels(CandidateBatch.from_arrays([[0.1]])).tolist() == [[0.1]]
 
 
 def make_record(number: int, texts: tuple[str, ...]) -> PromptRecord:
@@ -121,7 +121,7 @@ def test_decide_and_chain_agree_and_never_accept_a_blank_answer(rule: str, never
         )
         offline = decide(chain.artifact, tabulate([recorded]).draws)
         assert offline.accepted[0].tolist() == [one.accepted for one in result.candidates]
-        assert offline.reason(0) == result.reason
+        assert offline.find_reason(0) == result.reason
         assert all(answer.strip() for answer in result.answers)
         assert asyncio.run(chain.ainvoke("question")) == result
         if not any(text.strip() for text in texts):
@@ -186,10 +186,10 @@ def test_coverage_holds_if_the_verifier_prefers_blank_answers() -> None:
         scores[blank] *= 0.1
         correct = ~blank & (rng.random((100, 4)) < 0.7)
         answers = [["" if is_blank else "x" for is_blank in row] for row in blank]
-        labelled = LabelledBatch.of([str(row) for row in range(100)], scores, correct, answers)
-        success = parse_set_rule("all").success_scores(labelled, 2.0)
+        labelled = LabelledBatch.from_arrays([str(row) for row in range(100)], scores, correct, answers)
+        success = parse_set_rule("all").compute_success_scores(labelled, 2.0)
         threshold = np.sort(success[:99])[79]
-        inside = parse_set_rule("all").levels(labelled.draws)[99] <= threshold
+        inside = parse_set_rule("all").compute_levels(labelled.draws)[99] <= threshold
         kept.append(bool((inside & correct[99]).any() or threshold >= 2.0))
         shown.append(bool((inside & blank[99]).any()))
     assert np.mean(kept) >= 0.72

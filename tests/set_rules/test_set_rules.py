@@ -33,7 +33,7 @@ def draw_prompts(draw: st.DrawFn) -> LabelledBatch:
     right = draw(st.lists(st.sets(st.sampled_from("abcd")), min_size=size, max_size=size))
     correct = np.array([[a in ok for a in row] for row, ok in zip(answers, right, strict=True)])
     return LabelledBatch(
-        CandidateBatch.of(scores, answers), correct, tuple(map(str, range(size))), (None,) * size
+        CandidateBatch.from_arrays(scores, answers), correct, tuple(map(str, range(size))), (None,) * size
     )
 
 
@@ -47,7 +47,7 @@ def make_thresholds(threshold: float, size: int, error: float = 0.0) -> Threshol
 def test_set_rule_sets_are_nested_in_the_threshold(
     rule: str, labelled: LabelledBatch, low: float, high: float
 ) -> None:
-    levels = parse_set_rule(rule).levels(labelled.draws)
+    levels = parse_set_rule(rule).compute_levels(labelled.draws)
     low, high = min(low, high), max(low, high)
     small, large = (
         select_candidates(levels, make_thresholds(low, len(labelled))),
@@ -65,8 +65,10 @@ def test_set_covers_exactly_if_the_success_score_is_reached(
     rule: str, labelled: LabelledBatch, threshold: float
 ) -> None:
     set_rule = parse_set_rule(rule)
-    success = set_rule.success_scores(labelled, CAP)
-    inside = select_candidates(set_rule.levels(labelled.draws), make_thresholds(threshold, len(labelled)))
+    success = set_rule.compute_success_scores(labelled, CAP)
+    inside = select_candidates(
+        set_rule.compute_levels(labelled.draws), make_thresholds(threshold, len(labelled))
+    )
     assert ((inside & labelled.correct).any(axis=1) == (success <= threshold)).all()
 
 
@@ -77,10 +79,11 @@ def test_unique_returns_each_distinct_answer_once(labelled: LabelledBatch) -> No
     assert codes is not None
     for base in ("all", "best_prefix", "rank"):
         one = select_candidates(
-            parse_set_rule(f"unique({base})").levels(labelled.draws), make_thresholds(0.5, len(labelled))
+            parse_set_rule(f"unique({base})").compute_levels(labelled.draws),
+            make_thresholds(0.5, len(labelled)),
         )
         every = select_candidates(
-            parse_set_rule(base).levels(labelled.draws), make_thresholds(0.5, len(labelled))
+            parse_set_rule(base).compute_levels(labelled.draws), make_thresholds(0.5, len(labelled))
         )
         for row in range(len(labelled)):
             entries = codes[row][one[row]]
@@ -89,7 +92,7 @@ def test_unique_returns_each_distinct_answer_once(labelled: LabelledBatch) -> No
 
 
 def test_set_rule_levels_equal_a_calculation_by_hand() -> None:
-    draws = CandidateBatch.of([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
+    draws = CandidateBatch.from_arrays([[0.4, 0.2, 0.3, 0.2]], [["a", "b", "a", "c"]])
     inf = np.inf
     expected = {
         "all": [0.4, 0.2, 0.3, 0.2],
@@ -104,22 +107,24 @@ def test_set_rule_levels_equal_a_calculation_by_hand() -> None:
         "unique(at_least_one(all))": [inf, 0.0, 0.3, 0.2],
     }
     for rule, levels in expected.items():
-        assert parse_set_rule(rule).levels(draws).tolist() == [levels], rule
+        assert parse_set_rule(rule).compute_levels(draws).tolist() == [levels], rule
 
 
 def test_success_score_without_a_correct_candidate_is_the_cap() -> None:
     labelled = LabelledBatch(
-        CandidateBatch.of([[0.4, 1.0], [0.4, 1.0]]),
+        CandidateBatch.from_arrays([[0.4, 1.0], [0.4, 1.0]]),
         np.array([[False, False], [False, True]]),
         ("a", "b"),
         (None, None),
     )
-    assert parse_set_rule("all").success_scores(labelled, CAP).tolist() == [2.0, 1.0]
+    assert parse_set_rule("all").compute_success_scores(labelled, CAP).tolist() == [2.0, 1.0]
 
 
 def test_best_prefix_does_not_count_later_correct_candidates() -> None:
-    labelled = LabelledBatch(CandidateBatch.of([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,))
-    assert parse_set_rule("best_prefix").success_scores(labelled, CAP).tolist() == [CAP]
+    labelled = LabelledBatch(
+        CandidateBatch.from_arrays([[0.1, 0.9]]), np.array([[False, True]]), ("a",), (None,)
+    )
+    assert parse_set_rule("best_prefix").compute_success_scores(labelled, CAP).tolist() == [CAP]
 
 
 @settings(derandomize=True)
@@ -131,31 +136,33 @@ def test_at_least_one_adds_only_the_best_candidate(labelled: LabelledBatch) -> N
         rule, plain = parse_set_rule(f"at_least_one({base})"), parse_set_rule(base)
         for threshold in (0.0, 0.25, 1.0):
             expected = select_candidates(
-                plain.levels(labelled.draws), make_thresholds(threshold, len(labelled))
+                plain.compute_levels(labelled.draws), make_thresholds(threshold, len(labelled))
             )
             expected[rows, best] = True
-            found = select_candidates(rule.levels(labelled.draws), make_thresholds(threshold, len(labelled)))
+            found = select_candidates(
+                rule.compute_levels(labelled.draws), make_thresholds(threshold, len(labelled))
+            )
             assert found.tolist() == expected.tolist()
-        success = rule.success_scores(labelled, CAP)
+        success = rule.compute_success_scores(labelled, CAP)
         right = labelled.correct[rows, best]
         assert (success[right] == 0.0).all()
-        assert success[~right].tolist() == plain.success_scores(labelled, CAP)[~right].tolist()
+        assert success[~right].tolist() == plain.compute_success_scores(labelled, CAP)[~right].tolist()
 
 
 def test_unique_refuses_contradicting_labels_of_one_answer() -> None:
     labelled = LabelledBatch(
-        CandidateBatch.of([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
+        CandidateBatch.from_arrays([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
     )
-    parse_set_rule("all").success_scores(labelled, CAP)
+    parse_set_rule("all").compute_success_scores(labelled, CAP)
     with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
-        parse_set_rule("unique").success_scores(labelled, CAP)
+        parse_set_rule("unique").compute_success_scores(labelled, CAP)
     with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
-        AtLeastOne(Unique(parse_set_rule("all"))).success_scores(labelled, CAP)
+        AtLeastOne(Unique(parse_set_rule("all"))).compute_success_scores(labelled, CAP)
 
 
 def test_unique_needs_answers() -> None:
     with pytest.raises(InputError, match="needs the candidates' answers"):
-        parse_set_rule("unique").levels(CandidateBatch.of([[0.1]]))
+        parse_set_rule("unique").compute_levels(CandidateBatch.from_arrays([[0.1]]))
 
 
 UNKNOWN = [
@@ -182,7 +189,9 @@ def test_at_least_one_and_unique_may_be_nested_in_either_order(labelled: Labelle
     for base in BASES:
         plain = parse_set_rule(base)
         written, other = Unique(AtLeastOne(plain)), AtLeastOne(Unique(plain))
-        assert written.levels(labelled.draws).tolist() == other.levels(labelled.draws).tolist()
+        assert (
+            written.compute_levels(labelled.draws).tolist() == other.compute_levels(labelled.draws).tolist()
+        )
         for text in (f"at_least_one(unique({base}))", f"unique(at_least_one({base}))"):
             assert parse_set_rule(text).text == written.text
 
@@ -199,11 +208,13 @@ def measure_coverage(
     """Coverage on the second half: with the comparison of the package, and with a plain `<=` on floats."""
     half = len(scores) // 2
     size = len(scores)
-    labelled = LabelledBatch(CandidateBatch.of(scores), correct, tuple(map(str, range(size))), (None,) * size)
+    labelled = LabelledBatch(
+        CandidateBatch.from_arrays(scores), correct, tuple(map(str, range(size))), (None,) * size
+    )
     rule = parse_set_rule("all")
-    success = rule.success_scores(labelled, CAP)
+    success = rule.compute_success_scores(labelled, CAP)
     solved = ConditionalThreshold(alpha, CAP).fit(features[:half], success[:half]).solve(features[half:])
-    levels, right = rule.levels(labelled.draws)[half:], correct[half:]
+    levels, right = rule.compute_levels(labelled.draws)[half:], correct[half:]
     inclusive = (select_candidates(levels, solved) & right).any(axis=1) | np.isinf(solved.values)
     plain = ((levels <= solved.values[:, np.newaxis]) & right).any(axis=1) | np.isinf(solved.values)
     return float(inclusive.mean()), float(plain.mean())

@@ -23,7 +23,7 @@ from langchain_cfc.experiments.methods import Pool
 from langchain_cfc.experiments.suggest import OptionJudge, compute_tolerance, rank_options
 from langchain_cfc.experiments.trials import FIT_SHARE, Trials, make_judged_groups
 from langchain_cfc.records import with_scores
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from tests.guarantees import laws
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
@@ -130,7 +130,9 @@ def draw_judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
     correct = np.arange(4) == rng.integers(0, 4, size)[:, np.newaxis]
     raw = {name: rng.normal(size=(size, 4)) + 1.5 * correct for name in JUDGES}
     scores = rng.random((size, 4))
-    return LabelledBatch.of(laws.draw_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw)
+    return LabelledBatch.from_arrays(
+        laws.draw_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw
+    )
 
 
 def choose_verifier(table: LabelledBatch) -> tuple[str, ...]:
@@ -161,7 +163,7 @@ def test_selecting_options_on_calibration_prompts_breaks_the_promise() -> None:
     honest, greedy = [], []
     for _ in range(repetitions(70)):
         table, fresh = draw_judged_prompts(rng, 2 * SIZE), draw_judged_prompts(rng, TESTED)
-        rows = split_plan(0, fit=0.5, test=0.0).rows(table)
+        rows = make_split_plan(0, fit=0.5, test=0.0).list_rows(table)
         honest.append(measure_kept(table, choose_verifier(table.take(rows["fit"])), fresh) - TAU)
         greedy.append(measure_kept(table, choose_verifier(table.take(rows["calibration"])), fresh) - TAU)
     alarm = math.log(1 / FALSE_ALARM)

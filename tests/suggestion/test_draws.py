@@ -64,7 +64,7 @@ def test_suggest_draws_uses_the_fit_split_alone(found: DrawSuggestion) -> None:
         table, alpha=0.2, features="1", draws=found.chosen, seed=0, fit_fraction=0.3, provenance=provenance
     )
     split = artifact.calibration.split
-    fit = np.array([split.part(*one) == "fit" for one in zip(table.ids, table.clusters, strict=True)])
+    fit = np.array([split.find_part(*one) == "fit" for one in zip(table.ids, table.clusters, strict=True)])
     assert fit.sum() == found.prompts == artifact.calibration.fit_size
     options: dict[str, Any] = {
         "alpha": 0.2,

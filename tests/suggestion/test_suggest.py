@@ -25,7 +25,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.experiments import JudgedOption, Suggestion, suggest
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.records.splits import split_plan
+from langchain_cfc.records.splits import make_split_plan
 from tests.suggestion.worlds import draw_prompts
 
 ALPHA = "0.3"
@@ -87,7 +87,7 @@ def replace_outcomes(table: LabelledBatch, rows: IntArray, rng: np.random.Genera
 def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
     rng = np.random.default_rng(1)
     shares = {"fit": 0.3, "test": 0.2, "certification": 0.1}
-    rows = split_plan(0, **shares).rows(facts)
+    rows = make_split_plan(0, **shares).list_rows(facts)
     judge = np.where(facts.correct, 1.0, 0.0) + rng.normal(size=facts.correct.shape)
     table = replace(facts, raw={"judge": judge})
 
@@ -175,7 +175,7 @@ def test_suggest_lists_options_in_order_of_choice(found: Suggestion) -> None:
 
 
 def test_suggest_command_text_equals_its_settings(found: Suggestion) -> None:
-    words = shlex.split(found.for_records(["my records.jsonl", "more.jsonl"]).command)
+    words = shlex.split(found.with_records(["my records.jsonl", "more.jsonl"]).command)
     assert words[:4] == ["langchain-cfc", "calibrate", "my records.jsonl", "more.jsonl"]
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options == {

@@ -33,7 +33,7 @@ def draw_prompts(
     rank = rng.integers(0, n, size)
     if depends_on == "kind":
         rank = np.where(odd, rank, rank // 2)
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         draw_ids(rng, size),
         (step + rng.random((size, n))) / n,
         step == rank[:, np.newaxis],

@@ -33,7 +33,7 @@ def compute_objective(features: FloatArray, scores: FloatArray, phi: FloatArray,
 
 def test_conditional_threshold_refuses_features_that_are_not_numbers() -> None:
     rule = ConditionalThreshold("0.1").fit(np.ones((20, 1)), np.linspace(0.0, 1.0, 20))
-    for asked in (rule.certificate, rule.threshold, rule.solve):
+    for asked in (rule.make_certificate, rule.threshold, rule.solve):
         with pytest.raises(InputError, match=r"^features must be an array of numbers: "):
             asked(["one"])
 
@@ -46,7 +46,7 @@ def test_certificate_objectives_agree_and_are_those_of_the_full_data(window: int
     scores = np.where(rng.random(size) < 0.05, 2.0, 0.4 * features[:, 1] + 0.6 * rng.random(size))
     rule = ConditionalThreshold("0.1", window=window).fit(features, scores)
     for phi in features[:50]:
-        certificate = rule.certificate(phi)
+        certificate = rule.make_certificate(phi)
         assert certificate is not None
         assert is_proof(certificate, size)
         assert certificate.value == rule.threshold(phi)
@@ -63,7 +63,7 @@ def test_certificate_exists_for_every_finite_threshold(kind: str) -> None:
     for case in cases(kind, 5):
         rule = ConditionalThreshold(case.alpha, cap=1e3).fit(case.features, case.scores)
         for phi in case.queries:
-            certificate = rule.certificate(phi)
+            certificate = rule.make_certificate(phi)
             if certificate is not None:
                 size = abs(certificate.primal) + len(case.scores)
                 assert abs(certificate.gap) <= 1e-9 * size
@@ -100,18 +100,20 @@ def test_certificate_is_refused_or_none_without_a_threshold() -> None:
     features = np.stack([np.ones(3_000), rng.normal(size=3_000)], axis=1)
     rule = ConditionalThreshold("0.1", window=64)
     with pytest.raises(NotFittedError):
-        rule.certificate([1.0, 0.0])
+        rule.make_certificate([1.0, 0.0])
     fitted = rule.fit(features, rng.random(3_000))
     with pytest.raises(InputError):
-        fitted.certificate([1.0])
+        fitted.make_certificate([1.0])
     with pytest.raises(OutsideCertifiedRegionError):
-        fitted.certificate([1.0, 60.0])
-    assert ConditionalThreshold("0.1").fit([[1.0, 0.0]] * 20, [0.5] * 20).certificate([0.0, 1.0]) is None
+        fitted.make_certificate([1.0, 60.0])
+    assert ConditionalThreshold("0.1").fit([[1.0, 0.0]] * 20, [0.5] * 20).make_certificate([0.0, 1.0]) is None
 
 
 def test_certificate_columns_are_the_independent_ones() -> None:
     features = np.repeat(np.eye(2), 30, axis=0) @ np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
-    certificate = ConditionalThreshold("0.5").fit(features, np.linspace(0, 1, 60)).certificate(features[0])
+    certificate = (
+        ConditionalThreshold("0.5").fit(features, np.linspace(0, 1, 60)).make_certificate(features[0])
+    )
     assert certificate is not None
     assert certificate.basis_features.shape == (2, 2)
     assert len(Columns.choose(features)[0].kept) == 2

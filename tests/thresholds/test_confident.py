@@ -26,9 +26,9 @@ from langchain_cfc.thresholds import (
     GroupedThreshold,
     Level,
     MarginalThreshold,
+    compute_confident_rank,
+    compute_conformal_rank,
     compute_tau,
-    confident_rank,
-    conformal_rank,
     format_delta,
 )
 from langchain_cfc.thresholds.base import TAIL_ROUND_OFF, _binomial_tails
@@ -49,7 +49,7 @@ def compute_exact_rank(size: int, tau: Fraction, delta: Fraction) -> int:
         if tail > delta:
             break
         rank -= 1
-    return max(rank, conformal_rank(size, tau))
+    return max(rank, compute_conformal_rank(size, tau))
 
 
 @cache
@@ -64,7 +64,7 @@ def compute_beta_rank(size: int, tau: float, delta: float) -> int:
 
 @pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
 def test_confident_rank_at_one_tenth_equals_published_numbers(size: int, rank: int) -> None:
-    assert confident_rank(size, compute_tau(0.1), 0.1) == rank == compute_beta_rank(size, 0.9, 0.1)
+    assert compute_confident_rank(size, compute_tau(0.1), 0.1) == rank == compute_beta_rank(size, 0.9, 0.1)
 
 
 @pytest.mark.parametrize("alpha", ["0.01", "0.05", "0.1", "0.3", "0.5", "0.876543210987", "0.99"])
@@ -73,7 +73,7 @@ def test_confident_rank_equals_exact_arithmetic(alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), Fraction(delta)
     for size in range(36):
         least, most = (compute_exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
-        assert least <= confident_rank(size, tau, delta) <= most
+        assert least <= compute_confident_rank(size, tau, delta) <= most
 
 
 @settings(derandomize=True)
@@ -83,7 +83,7 @@ def test_confident_rank_of_a_divided_delta_equals_exact_arithmetic(
 ) -> None:
     tau, share = compute_tau(alpha), Fraction(delta) / groups
     least, most = (compute_exact_rank(size, tau, allowed) for allowed in (share, share * (1 - NEAR)))
-    assert least <= confident_rank(size, tau, share) <= most
+    assert least <= compute_confident_rank(size, tau, share) <= most
 
 
 @settings(derandomize=True, max_examples=repetitions(300, share=0.3))
@@ -94,8 +94,8 @@ def test_confident_rank_of_a_divided_delta_equals_exact_arithmetic(
 )
 def test_confident_rank_of_any_size_agrees_with_scipy(size: int, alpha: str, delta: str) -> None:
     tau, share = compute_tau(alpha), float(delta)
-    rank = confident_rank(size, tau, delta)
-    ordinary = conformal_rank(size, tau)
+    rank = compute_confident_rank(size, tau, delta)
+    ordinary = compute_conformal_rank(size, tau)
     assert ordinary <= rank <= size + 1
     if rank <= size:
         assert stats.beta.cdf(float(tau), rank, size + 1 - rank) <= share * (1.0 + 1e-9)
@@ -110,7 +110,7 @@ def test_confident_rank_is_within_the_hoeffding_bound(size: int, alpha: str, del
     # P(Bin(N, tau) >= N tau + x) <= exp(-2 x^2 / N) (Hoeffding), so that the smallest rank is not above it.
     tau = compute_tau(alpha)
     excess = math.sqrt(size / 2 * math.log(1 / float(delta)))
-    assert confident_rank(size, tau, delta) <= size * tau + max(excess, float(tau)) + 1.0 + 1e-6
+    assert compute_confident_rank(size, tau, delta) <= size * tau + max(excess, float(tau)) + 1.0 + 1e-6
 
 
 @settings(derandomize=True)
@@ -120,8 +120,8 @@ def test_confident_rank_grows_with_confidence_and_size(
 ) -> None:
     tau = compute_tau(alpha)
     small, large = sorted(deltas, key=float)
-    assert confident_rank(size, tau, small) >= confident_rank(size, tau, large)
-    assert confident_rank(size + 1, tau, small) >= confident_rank(size, tau, small)
+    assert compute_confident_rank(size, tau, small) >= compute_confident_rank(size, tau, large)
+    assert compute_confident_rank(size + 1, tau, small) >= compute_confident_rank(size, tau, small)
 
 
 def test_binomial_tails_are_within_their_stated_round_off() -> None:
@@ -145,15 +145,15 @@ def test_binomial_tails_are_within_their_stated_round_off() -> None:
 def test_confident_rank_counts_a_tail_equal_to_delta_as_above_it() -> None:
     # P(Bin(3, 1/2) = 3) is 1/8 to the bit, and round-off errs towards the larger rank.
     assert compute_exact_rank(3, Fraction(1, 2), Fraction(1, 8)) == 3
-    assert confident_rank(3, Fraction(1, 2), "0.125") == 4
-    assert confident_rank(3, Fraction(1, 2), "0.12500001") == 3
+    assert compute_confident_rank(3, Fraction(1, 2), "0.125") == 4
+    assert compute_confident_rank(3, Fraction(1, 2), "0.12500001") == 3
 
 
 def test_confident_rank_is_never_below_the_conformal_rank() -> None:
     # 0.91^9 = 0.428: Beta(9, 1) lies above its own mean of 0.9, and above 0.91, more often than not.
     tau = compute_tau("0.09")
     assert compute_beta_rank(9, 0.91, 0.43) == 9
-    assert confident_rank(9, tau, "0.43") == conformal_rank(9, tau) == 10
+    assert compute_confident_rank(9, tau, "0.43") == compute_conformal_rank(9, tau) == 10
 
 
 def test_confident_rank_exceeds_the_mean_for_delta_below_one_over_e() -> None:
@@ -171,7 +171,7 @@ def test_delta_must_be_a_decimal_strictly_between_zero_and_one() -> None:
     for delta in wrong:
         for refuse in (
             format_delta,
-            lambda level: confident_rank(9, compute_tau(0.1), level),
+            lambda level: compute_confident_rank(9, compute_tau(0.1), level),
             lambda level: MarginalThreshold(0.1, delta=level),
             lambda level: GroupedThreshold(0.1, delta=level),
         ):
@@ -181,7 +181,7 @@ def test_delta_must_be_a_decimal_strictly_between_zero_and_one() -> None:
         format_delta("0.1234567890123")
     for share in (Fraction(0), Fraction(1), Fraction(-1, 3)):
         with pytest.raises(InputError, match="delta must lie strictly between 0 and 1"):
-            confident_rank(9, compute_tau(0.1), share)
+            compute_confident_rank(9, compute_tau(0.1), share)
 
 
 # Coverage given the calibration set -----------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_confidence_does_not_hold_for_exchangeable_dependent_prompts() -> None:
         int(rule.fit(np.ones((size, 1)), np.delete(pool, last)).threshold([1.0]) < pool[last])
         for last in range(size + 1)
     )
-    assert failed == size + 1 - confident_rank(size, tau, "0.01")
+    assert failed == size + 1 - compute_confident_rank(size, tau, "0.01")
     assert Fraction(failed, size + 1) > 4 * delta
 
 
@@ -266,7 +266,7 @@ def test_grouped_threshold_is_the_order_statistic_of_its_group(
     fitted = GroupedThreshold(alpha, 1.5, delta=delta).fit(np.eye(5)[member], scores)
     for group in range(5):
         own = np.sort(scores[member == group])
-        rank = confident_rank(len(own), compute_tau(alpha), Fraction(delta) / 5)
+        rank = compute_confident_rank(len(own), compute_tau(alpha), Fraction(delta) / 5)
         expected = own[rank - 1] if rank <= len(own) and own[rank - 1] < 1.5 else math.inf
         assert fitted.threshold(np.eye(5)[group]) == expected
     assert fitted.threshold(np.eye(5)[4]) == math.inf
@@ -284,7 +284,7 @@ def test_grouped_threshold_restored_from_its_state_is_bit_identical(
     member, scores = [group for group, _ in prompts], [score for _, score in prompts]
     rule = GroupedThreshold("0.3", delta=delta)
     fitted = rule.fit(np.eye(3)[member], scores)
-    state = fitted.state_data()
+    state = fitted.get_state_data()
     restored = rule.restore({name: np.array(array.tolist()) for name, array in state.items()})
     assert np.isfinite(state["quantiles"]).all()
     asked = [*np.eye(3), np.zeros(3), np.ones(3)]
@@ -318,12 +318,12 @@ def test_marginal_state_does_not_depend_on_delta() -> None:
     scores = np.arange(1, 61) / 100
     plain, confident = MarginalThreshold("0.2"), MarginalThreshold("0.2", delta="0.1")
     fitted = confident.fit(np.ones((60, 2)), scores)
-    state = fitted.state_data()
+    state = fitted.get_state_data()
     assert {name: array.shape for name, array in state.items()} == {"quantile": (1,), "dimension": (1,)}
-    assert plain.fit(np.ones((60, 2)), scores).state_data().keys() == state.keys()
+    assert plain.fit(np.ones((60, 2)), scores).get_state_data().keys() == state.keys()
     for rule in (plain, confident):
         assert rule.restore(state).threshold([1.0, 1.0]) == fitted.threshold([1.0, 1.0]) == 0.53
-    assert confident.fit(np.ones((9, 1)), scores[:9]).state_data()["quantile"].shape == (0,)
+    assert confident.fit(np.ones((9, 1)), scores[:9]).get_state_data()["quantile"].shape == (0,)
 
 
 def test_threshold_rules_with_different_delta_are_not_equal() -> None:
@@ -349,7 +349,7 @@ def test_grouped_threshold_refuses_prompts_in_no_group_or_in_several(row: list[f
 
 def test_grouped_threshold_refuses_invalid_data() -> None:
     rule = GroupedThreshold("0.5", cap=1.5, delta="0.5")
-    for ask in (lambda: rule.threshold([1.0, 0.0]), lambda: rule.dimension, rule.state_data):
+    for ask in (lambda: rule.threshold([1.0, 0.0]), lambda: rule.dimension, rule.get_state_data):
         with pytest.raises(NotFittedError, match=r"\.fit\("):
             ask()
     with pytest.raises(InputError, match="exceeds the cap"):
@@ -385,5 +385,5 @@ def test_grouped_threshold_copies_the_arrays_of_its_state() -> None:
     given_state = {"quantiles": np.array([0.5, 0.7])}
     restored = rule.restore(given_state)
     given_state["quantiles"][:] = 0.0
-    restored.state_data()["quantiles"][:] = 0.0
+    restored.get_state_data()["quantiles"][:] = 0.0
     assert restored.thresholds(np.eye(2)).tolist() == [0.5, 0.7]

@@ -160,7 +160,7 @@ def test_edge_case_more_equal_rows_than_the_window() -> None:
     rng = np.random.default_rng(5)
     group, scores = rng.integers(0, 3, 30_000), rng.choice([0.2, 0.5, 0.8], 30_000, p=[0.5, 0.3, 0.2])
     rule = ConditionalThreshold("0.1", window=16).fit(np.eye(3)[group], scores)
-    assert len(rule.state_data()["success_scores"]) == 9
+    assert len(rule.get_state_data()["success_scores"]) == 9
     for one in range(3):
         assert rule.threshold(np.eye(3)[one]) == compute_order_statistic(scores[group == one], "0.1")
 
@@ -171,7 +171,7 @@ def test_edge_case_more_rows_on_the_fit_than_the_window() -> None:
     m = rng.random(20_000)
     scores = np.where(rng.random(20_000) < 0.95, m, rng.random(20_000))
     rule = ConditionalThreshold("0.1").fit(np.stack([np.ones(20_000), m], axis=1), scores)
-    assert rule.state_data()["success_scores"].size > 18_000
+    assert rule.get_state_data()["success_scores"].size > 18_000
     found = rule.solve(np.stack([np.ones(200), m[:200]], axis=1))
     assert not found.outside.any()
     np.testing.assert_allclose(found.values, m[:200], atol=1e-12)

@@ -95,7 +95,7 @@ def test_nearly_dependent_state_can_be_restored() -> None:
         features = np.column_stack([np.ones(5), rng.normal(size=5), np.zeros(5)])
         features[:, 2] = features[:, 0] + features[:, 1] + 1e-8 * rng.normal(size=5)
         rule = ConditionalThreshold("0.2").fit(features, 0.1 * rng.random(5))
-        restored = rule.restore(rule.state_data())
+        restored = rule.restore(rule.get_state_data())
         assert restored.thresholds(features).tolist() == rule.thresholds(features).tolist()
 
 
@@ -103,16 +103,16 @@ def test_changing_a_state_does_not_change_the_rule() -> None:
     features = np.stack([np.ones(50), np.linspace(0, 1, 50)], axis=1)
     rule = ConditionalThreshold("0.2").fit(features, np.linspace(0, 1, 50) ** 2)
     before = rule.thresholds(features[:5]).tolist()
-    for array in rule.state_data().values():
+    for array in rule.get_state_data().values():
         array[...] = 7.0
-    assert rule.restore(rule.state_data()).thresholds(features[:5]).tolist() == before
+    assert rule.restore(rule.get_state_data()).thresholds(features[:5]).tolist() == before
 
 
 @pytest.mark.parametrize("root", [np.ones((2, 2)), np.array([[1.0, 0.0], [1.0, 1.0]]), np.zeros((2, 2))])
 def test_restore_refuses_a_root_that_is_not_a_metric(root: FloatArray) -> None:
     rule = ConditionalThreshold("0.2").fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9]], [0.1, 0.2, 0.3])
     with pytest.raises(InputError, match="'root'"):
-        rule.restore({**rule.state_data(), "root": root})
+        rule.restore({**rule.get_state_data(), "root": root})
 
 
 @pytest.mark.parametrize("ridge", [0.0, 0.1])

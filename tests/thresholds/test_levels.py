@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Level, compute_tau, conformal_rank, format_alpha
+from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_alpha
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,12 @@ def test_format_alpha_rounds_a_float_to_twelve_decimals(alpha: float, text: str)
 
 def test_conformal_rank_of_a_computed_level_is_that_of_its_decimal() -> None:
     for size in range(201):
-        assert conformal_rank(size, compute_tau(1 - 0.8)) == conformal_rank(size, compute_tau("0.2"))
-    assert conformal_rank(9, compute_tau(1 - 0.8)) == 8
+        assert compute_conformal_rank(size, compute_tau(1 - 0.8)) == compute_conformal_rank(
+            size, compute_tau("0.2")
+        )
+    assert compute_conformal_rank(9, compute_tau(1 - 0.8)) == 8
     # Read to the last bit, the same float asks for one rank more.
-    assert conformal_rank(9, 1 - Fraction(1 - 0.8)) == 9
+    assert compute_conformal_rank(9, 1 - Fraction(1 - 0.8)) == 9
 
 
 @pytest.mark.parametrize(
@@ -108,11 +110,11 @@ def test_conformal_rank_equals_whole_number_arithmetic() -> None:
     for k in range(1, 100):
         tau = compute_tau(f"{k / 100}")
         for size in range(201):
-            assert conformal_rank(size, tau) == -(-(size + 1) * (100 - k) // 100)
+            assert compute_conformal_rank(size, tau) == -(-(size + 1) * (100 - k) // 100)
 
 
 def test_conformal_rank_is_exact_where_floats_are_one_too_high() -> None:
     # 10 * (1 - 0.7) is 3.0000000000000004 in floats, and the float 0.3 lies just below three tenths.
-    assert conformal_rank(9, compute_tau(0.7)) == 3
-    assert conformal_rank(9, compute_tau(0.3)) == 7
-    assert conformal_rank(9, 1 - Fraction(0.3)) == 8
+    assert compute_conformal_rank(9, compute_tau(0.7)) == 3
+    assert compute_conformal_rank(9, compute_tau(0.3)) == 7
+    assert compute_conformal_rank(9, 1 - Fraction(0.3)) == 8

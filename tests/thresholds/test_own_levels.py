@@ -197,7 +197,7 @@ def test_certificate_proves_the_threshold_at_its_own_level(ridge: float) -> None
     for one in list_levelled_cases("continuous", 8):
         rule = one.fit(window=64, ridge=ridge)
         for phi, alpha in zip(one.case.queries, one.asked, strict=True):
-            certificate = rule.certificate(phi, float(alpha))
+            certificate = rule.make_certificate(phi, float(alpha))
             if certificate is not None:
                 size = 1.0 + abs(certificate.primal)
                 assert abs(certificate.gap) <= 1e-9 * size
@@ -231,7 +231,7 @@ def test_window_gives_the_threshold_of_all_prompts_at_own_levels(grouped: bool) 
     rule = ConditionalThreshold(LEVELS[0], levels=LEVELS)
     kept = rule.fit(features[:size], scores, alphas=alphas[:size])
     everything = replace(rule, window=None).fit(features[:size], scores, alphas=alphas[:size])
-    assert len(kept.state_data()["success_scores"]) < size / 2
+    assert len(kept.get_state_data()["success_scores"]) < size / 2
     found, expected = (it.solve(features[size:], alphas=alphas[size:]) for it in (kept, everything))
     assert not found.outside.any()
     assert np.isfinite(expected.values).sum() > 100
@@ -255,7 +255,7 @@ def test_restored_rule_with_own_levels_is_bit_identical() -> None:
     for one in list_levelled_cases("atoms", repetitions(4, share=0.5)):
         for ridge in (0.0, 1e-2):
             rule = one.fit(window=16, ridge=ridge)
-            data = rule.state_data()
+            data = rule.get_state_data()
             assert {"targets", "rest_target"} <= set(data)
             restored = replace(rule, _state=None).restore(data)
             found, expected = (it.solve(one.case.queries, alphas=one.asked) for it in (restored, rule))
@@ -278,7 +278,7 @@ def test_rule_with_own_levels_refuses_a_level_not_offered() -> None:
         lambda: fitted.solve(features[:1], alphas=[0.3]),
         lambda: fitted.threshold([1.0], alpha="0.3"),
         lambda: fitted.threshold([1.0], alpha=0.0),
-        lambda: fitted.certificate([1.0], alpha=0.3),
+        lambda: fitted.make_certificate([1.0], alpha=0.3),
         lambda: ConditionalThreshold("0.1").fit(features, scores, alphas=np.full(20, 0.2)),
         lambda: ConditionalThreshold("0.1", levels=("0.2", "1.5")),
     ]

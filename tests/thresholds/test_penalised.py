@@ -67,7 +67,7 @@ def test_ridge_threshold_agrees_with_a_conic_solver(kind: str, penalised: Penali
             if np.isinf(value) or np.isinf(expected):
                 assert np.isinf(value) == (np.isinf(expected) or expected > 1e6)
                 continue
-            certificate = fitted.certificate(phi)
+            certificate = fitted.make_certificate(phi)
             assert certificate is not None
             assert abs(certificate.gap) <= 1e-9 * (1.0 + abs(certificate.primal))
             assert value == pytest.approx(expected, abs=1e-7 * max(1.0, abs(value)))
@@ -82,7 +82,7 @@ def test_ridge_threshold_is_certified_for_every_kind_of_data(kind: str) -> None:
             rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=1e-2, penalised=penalised)
             fitted = rule.fit(case.features, case.scores)
             for phi in case.queries:
-                certificate, value = fitted.certificate(phi), fitted.threshold(phi)
+                certificate, value = fitted.make_certificate(phi), fitted.threshold(phi)
                 if certificate is None:
                     assert value == np.inf
                 else:
@@ -172,7 +172,7 @@ def test_ridge_state_restored_is_bit_identical(penalised: Penalised) -> None:
         for case in cases(kind, repetitions(3, share=1 / 3)):
             rule = ConditionalThreshold(case.alpha, cap=case.cap, ridge=0.01, penalised=penalised)
             fitted = rule.fit(case.features, case.scores)
-            restored = rule.restore(fitted.state_data())
+            restored = rule.restore(fitted.get_state_data())
             before, after = fitted.solve(case.queries), restored.solve(case.queries)
             assert after.values.tobytes() == before.values.tobytes()
             assert after.errors.tobytes() == before.errors.tobytes()
@@ -196,7 +196,7 @@ def test_ridge_state_restored_is_bit_identical(penalised: Penalised) -> None:
 )
 def test_ridge_restore_refuses_an_invalid_state(name: str, array: FloatArray) -> None:
     rule = ConditionalThreshold("0.5", ridge=0.1)
-    state = rule.fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9], [1.0, 0.3]], [0.1, 0.2, 0.3, 0.4]).state_data()
+    state = rule.fit([[1.0, 0.1], [1.0, 0.5], [1.0, 0.9], [1.0, 0.3]], [0.1, 0.2, 0.3, 0.4]).get_state_data()
     rule.restore(state)
     with pytest.raises(InputError):
         rule.restore({**state, name: array})

@@ -313,7 +313,7 @@ def test_randomised_threshold_does_not_depend_on_earlier_calls() -> None:
         uniforms = rng.random(len(queries))
         plain = fitted.solve(queries)
         together = fitted.solve(queries, uniforms=uniforms)
-        backwards = rule.restore(fitted.state_data())
+        backwards = rule.restore(fitted.get_state_data())
         for row in range(len(queries) - 1, -1, -1):
             alone = backwards.solve(queries[row : row + 1], uniforms=uniforms[row : row + 1])
             assert alone.values[0] == together.values[row]

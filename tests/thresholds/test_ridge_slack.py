@@ -45,8 +45,8 @@ def test_units_of_calibration_features_are_the_default_units() -> None:
     for penalised in ("slopes", "all"):
         rule = ConditionalThreshold("0.1", ridge=0.1, penalised=penalised)
         default, given = rule.fit(features, scores), rule.fit(features, scores, units_of=features)
-        for name, array in default.state_data().items():
-            assert array.tobytes() == given.state_data()[name].tobytes()
+        for name, array in default.get_state_data().items():
+            assert array.tobytes() == given.get_state_data()[name].tobytes()
 
 
 def test_units_are_mean_and_spread_of_the_prompts_given() -> None:
@@ -62,7 +62,7 @@ def test_units_are_mean_and_spread_of_the_prompts_given() -> None:
     np.testing.assert_allclose(powers, np.exp2(np.round(np.log2(powers))), rtol=1e-12)
     np.testing.assert_allclose(units.penalty[1:] * powers[0] ** 2, 201 * 0.05, rtol=1e-12)
     assert (np.abs(units.apply(features)) <= 1.0).all()
-    restored = ConditionalThreshold("0.2", ridge=0.05, window=None).restore(rule.state_data())
+    restored = ConditionalThreshold("0.2", ridge=0.05, window=None).restore(rule.get_state_data())
     assert restored.thresholds(features).tolist() == rule.thresholds(features).tolist()
 
 
@@ -78,7 +78,7 @@ def test_units_omit_columns_that_do_not_vary_and_keep_the_constant() -> None:
     assert units.penalty[0] == 0.0
     assert (units.apply(features)[:, 0] == 1.0).all()
     # Groups add up to the constant, so the missing one is a combination of what is left.
-    slacks = [rule.ridge_slack(f, features) * np.mean(features @ f) for f in (*np.eye(3), np.ones(3))]
+    slacks = [rule.compute_ridge_slack(f, features) * np.mean(features @ f) for f in (*np.eye(3), np.ones(3))]
     assert slacks[3] == pytest.approx(0.0, abs=1e-12)
     assert slacks[2] == pytest.approx(-slacks[0] - slacks[1], abs=1e-12)
     assert min(np.abs(slacks[:3])) > 1e-6
@@ -88,9 +88,9 @@ def test_ridge_slack_refuses_a_weighting_of_a_column_left_out() -> None:
     features, scores = draw_curved_prompts(np.random.default_rng(3), 300)
     others = features[:40] * np.array([1.0, 1.0, 0.0])
     rule = ConditionalThreshold("0.1", ridge=0.1).fit(features, scores, units_of=others)
-    assert rule.ridge_slack(FUNCTIONS[1], features) != 0.0
+    assert rule.compute_ridge_slack(FUNCTIONS[1], features) != 0.0
     with pytest.raises(InputError, match="left out"):
-        rule.ridge_slack(FUNCTIONS[3], features)
+        rule.compute_ridge_slack(FUNCTIONS[3], features)
 
 
 def test_units_refuse_a_constant_of_the_calibration_prompts_alone() -> None:
@@ -155,7 +155,7 @@ def test_ridge_slack_is_exact_at_the_fit_to_all_prompts(penalised: Penalised, al
     everyone = rule.fit(features, scores, units_of=others)
     moved = 0
     for coefficients in FUNCTIONS / np.array([1.0, 8.0, 0.3]):
-        slack = everyone.ridge_slack(coefficients, features)
+        slack = everyone.compute_ridge_slack(coefficients, features)
         expected = -slack * 15 * float(np.mean(features @ coefficients))
         found = float(coefficients @ compute_imbalance(kept, features, alpha))
         assert found == pytest.approx(expected, abs=1e-8)
@@ -184,20 +184,26 @@ def test_ridge_slack_counts_weights_like_repeated_prompts() -> None:
     weighted = rule.fit(features, scores, times, units_of=others)
     repeated = rule.fit(features[again], scores[again], units_of=others)
     for coefficients in FUNCTIONS:
-        expected = repeated.ridge_slack(coefficients, features[again])
-        assert weighted.ridge_slack(coefficients, features, times) == pytest.approx(expected, abs=1e-9)
+        expected = repeated.compute_ridge_slack(coefficients, features[again])
+        assert weighted.compute_ridge_slack(coefficients, features, times) == pytest.approx(
+            expected, abs=1e-9
+        )
 
 
 def test_ridge_slack_is_zero_without_a_ridge_or_a_weighting() -> None:
     rng = np.random.default_rng(8)
     features, scores = draw_curved_prompts(rng, 60)
-    assert ConditionalThreshold("0.1").fit(features, scores).ridge_slack(FUNCTIONS[1], features) == 0.0
+    assert (
+        ConditionalThreshold("0.1").fit(features, scores).compute_ridge_slack(FUNCTIONS[1], features) == 0.0
+    )
     groups = np.column_stack([np.eye(2)[rng.integers(0, 2, 60)], np.zeros(60)])
     rule = ConditionalThreshold("0.1", ridge=0.1).fit(groups, scores)
-    assert rule.ridge_slack([0.0, 0.0, 1.0], groups) == 0.0
-    assert rule.ridge_slack([1.0, 0.0, 0.0], groups) != 0.0
-    restored = ConditionalThreshold("0.1", ridge=0.1).restore(rule.state_data())
-    assert restored.ridge_slack([1.0, 0.0, 0.0], groups) == rule.ridge_slack([1.0, 0.0, 0.0], groups)
+    assert rule.compute_ridge_slack([0.0, 0.0, 1.0], groups) == 0.0
+    assert rule.compute_ridge_slack([1.0, 0.0, 0.0], groups) != 0.0
+    restored = ConditionalThreshold("0.1", ridge=0.1).restore(rule.get_state_data())
+    assert restored.compute_ridge_slack([1.0, 0.0, 0.0], groups) == rule.compute_ridge_slack(
+        [1.0, 0.0, 0.0], groups
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_ridge_slack_refuses_invalid_weightings(coefficients: list[float], match
     for ridge in (0.0, 0.1):
         rule = ConditionalThreshold("0.1", ridge=ridge).fit(features, scores)
         with pytest.raises(InputError, match=match):
-            rule.ridge_slack(coefficients, features)
+            rule.compute_ridge_slack(coefficients, features)
 
 
 # The slack as a law of expectations.
@@ -254,7 +260,9 @@ def measure_rounds(penalised: Penalised, *, randomised: bool) -> tuple[FloatArra
         solved = fitted.solve(new, uniforms=rng.random(NEW) if randomised else None)
         kept = own <= solved.values + solved.errors
         gaps[number] = (kept - TAU) @ (new @ FUNCTIONS.T) / NEW / MEANS
-        slacks[number] = [fitted.ridge_slack(f, features) * np.mean(features @ f) for f in FUNCTIONS] / MEANS
+        slacks[number] = [
+            fitted.compute_ridge_slack(f, features) * np.mean(features @ f) for f in FUNCTIONS
+        ] / MEANS
     return gaps, slacks
 
 

@@ -125,7 +125,7 @@ def test_unfitted_threshold_rule_says_that_fit_is_needed(rule: type[ThresholdRul
         lambda: unfitted.thresholds(FEATURES),
         lambda: unfitted.solve(FEATURES),
         lambda: unfitted.dimension,
-        unfitted.state_data,
+        unfitted.get_state_data,
     ):
         with pytest.raises(NotFittedError, match=r"\.fit\("):
             ask()
@@ -173,9 +173,10 @@ def test_threshold_rule_restored_from_its_state_is_bit_identical(
     for case in cases(kind, 4):
         fitted = rule(case.alpha, cap=case.cap).fit(case.features, case.scores)
         data = {
-            name: np.array(array.tolist()).reshape(array.shape) for name, array in fitted.state_data().items()
+            name: np.array(array.tolist()).reshape(array.shape)
+            for name, array in fitted.get_state_data().items()
         }
-        assert all(array.dtype == np.float64 for array in fitted.state_data().values())
+        assert all(array.dtype == np.float64 for array in fitted.get_state_data().values())
         restored = rule(case.alpha, cap=case.cap).restore(data)
         before, after = fitted.solve(case.queries), restored.solve(case.queries)
         assert after.values.tobytes() == before.values.tobytes()
@@ -193,7 +194,7 @@ def test_threshold_rule_restore_refuses_missing_unknown_or_invalid_arrays(
     rule: type[ThresholdRule[Any]],
 ) -> None:
     unfitted = rule(0.5)
-    data = unfitted.fit(FEATURES, SCORES).state_data()
+    data = unfitted.fit(FEATURES, SCORES).get_state_data()
     unfitted.restore(data)
     with pytest.raises(InputError):
         unfitted.restore({})
@@ -264,7 +265,7 @@ def test_threshold_rule_restore_refuses_an_invalid_state(
 ) -> None:
     unfitted = rule(0.5)
     with pytest.raises(InputError):
-        unfitted.restore(change_arrays(unfitted.fit(FEATURES, SCORES).state_data(), **wrong))
+        unfitted.restore(change_arrays(unfitted.fit(FEATURES, SCORES).get_state_data(), **wrong))
 
 
 def test_apply_cap_makes_thresholds_within_error_of_the_cap_infinite() -> None:

@@ -128,7 +128,7 @@ def test_weighted_window_gives_the_threshold_of_the_full_data() -> None:
     weights, own = rng.uniform(0.5, 2.0, 6_000), rng.uniform(0.5, 2.0, 100)
     everything = ConditionalThreshold("0.1", window=None).fit(features, scores, weights)
     rule = ConditionalThreshold("0.1").fit(features, scores, weights)
-    restored = rule.restore(rule.state_data())
+    restored = rule.restore(rule.get_state_data())
     expected = everything.solve(features[:100], own)
     for solved in (rule.solve(features[:100], own), restored.solve(features[:100], own)):
         assert not solved.outside.any()

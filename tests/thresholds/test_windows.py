@@ -219,7 +219,7 @@ def test_conditional_threshold_refuses_an_invalid_window(window: int) -> None:
 def test_window_state_does_not_grow_with_the_calibration_data(kind: Kind) -> None:
     def numbers(size: int) -> int:
         rule = ConditionalThreshold("0.1", window=200).fit(*kind(np.random.default_rng(6), size))
-        return sum(array.size for array in rule.state_data().values())
+        return sum(array.size for array in rule.get_state_data().values())
 
     assert numbers(20_000) <= 1.1 * numbers(2_000) + 250
 
@@ -233,7 +233,7 @@ def test_window_keeps_all_rows_only_of_the_group_at_the_cap() -> None:
     scores[group == 7] = np.where(np.arange(500) < 100, 2.0, rng.random(500))
     features = np.eye(40)[group]
     rule = ConditionalThreshold("0.2").fit(features, scores)
-    kept = rule.state_data()["features"].sum(axis=0)
+    kept = rule.get_state_data()["features"].sum(axis=0)
     assert kept[7] > 350
     assert kept[np.arange(40) != 7].max() < 100
     assert np.isinf(rule.thresholds(np.eye(40))).tolist() == [group == 7 for group in range(40)]
@@ -241,7 +241,7 @@ def test_window_keeps_all_rows_only_of_the_group_at_the_cap() -> None:
 
 def test_window_none_keeps_the_full_data() -> None:
     features, scores = continuous(np.random.default_rng(7), SIZE)
-    state = ConditionalThreshold("0.1", window=None).fit(features, scores).state_data()
+    state = ConditionalThreshold("0.1", window=None).fit(features, scores).get_state_data()
     assert len(state["success_scores"]) == SIZE
     assert state["radius"].size == 0
 
@@ -254,7 +254,7 @@ def test_window_threshold_does_not_depend_on_earlier_calls(kind: Kind) -> None:
     fitted = rule.fit(features, scores)
     queries = make_queries(kind, rng, features)
     together = fitted.solve(queries)
-    state = fitted.state_data()
+    state = fitted.get_state_data()
     backwards = rule.restore(state)
     for row in range(len(queries) - 1, -1, -1 if LONG else -10):
         alone = backwards.solve(queries[row : row + 1])
@@ -269,7 +269,7 @@ def test_concurrent_threads_get_the_thresholds_of_one() -> None:
     features, scores = continuous(rng, SIZE)
     rule = ConditionalThreshold("0.1").fit(features, scores)
     queries = continuous(rng, 400)[0]
-    expected = rule.restore(rule.state_data()).thresholds(queries)
+    expected = rule.restore(rule.get_state_data()).thresholds(queries)
     wrong: list[int] = []
 
     def ask(seed: int) -> None:
@@ -292,7 +292,7 @@ def test_window_cache_is_bounded_without_changing_thresholds(monkeypatch: pytest
     rule = ConditionalThreshold("0.1").fit(features, scores)
     free = rule.thresholds(queries)
     monkeypatch.setattr(_windows, "CACHE_SIZE", 3)
-    bounded = rule.restore(rule.state_data())
+    bounded = rule.restore(rule.get_state_data())
     assert bounded.thresholds(queries).tolist() == free.tolist()
     assert isinstance(bounded.fitted.windows, PlainWindows)
     assert max(len(vertices._bases) for vertices in bounded.fitted.windows._vertices.values()) == 3
@@ -371,12 +371,12 @@ def test_window_keeps_equal_rows_as_one_with_their_weight() -> None:
     rng = np.random.default_rng(14)
     features, scores = tied_rows(rng, 30_000)
     features = features[:, :2]
-    state = ConditionalThreshold("0.1", window=None).fit(features, scores).state_data()
+    state = ConditionalThreshold("0.1", window=None).fit(features, scores).get_state_data()
     distinct = len(np.unique(np.column_stack([features, scores]), axis=0))
     assert len(state["success_scores"]) == distinct < 300
     assert state["weights"].sum() == 30_000
     # So a window holds all of them, even if there are more equal rows than it has room for.
-    assert ConditionalThreshold("0.1", window=300).fit(features, scores).state_data()["radius"].size == 0
+    assert ConditionalThreshold("0.1", window=300).fit(features, scores).get_state_data()["radius"].size == 0
 
 
 def test_window_that_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,9 +396,9 @@ def test_window_that_fails_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(simplex, phi, start)
 
     monkeypatch.setattr(QuantileSimplex, "minimise", failing)
-    np.testing.assert_allclose(rule.restore(rule.state_data()).thresholds(queries), expected, atol=1e-12)
+    np.testing.assert_allclose(rule.restore(rule.get_state_data()).thresholds(queries), expected, atol=1e-12)
     broken |= {256, 300}
-    assert rule.restore(rule.state_data()).solve(queries).outside.all()
+    assert rule.restore(rule.get_state_data()).solve(queries).outside.all()
     everything = ConditionalThreshold("0.1", window=None).fit(features[:200], scores[:200])
     broken |= {200}
     with pytest.raises(ThresholdError, match="trouble"):
@@ -422,7 +422,7 @@ def test_search_from_a_shared_vertex_that_fails_is_restarted(monkeypatch: pytest
         return original(simplex, phi)
 
     monkeypatch.setattr(QuantileSimplex, "minimise", failing)
-    assert rule.restore(rule.state_data()).thresholds(queries).tolist() == expected.tolist()
+    assert rule.restore(rule.get_state_data()).thresholds(queries).tolist() == expected.tolist()
     assert failures
 
 
@@ -437,7 +437,7 @@ def test_most_prompts_on_edges_are_answered_without_a_search(monkeypatch: pytest
         test_fraction=0.4,
         allow_unattainable=True,
     )
-    rows = made.calibration.split.rows(table)["test"]
+    rows = made.calibration.split.list_rows(table)["test"]
     features = made.feature_map.transform(table.take(rows).draws, allow_unknown=True)
     searches = []
     original = PlainWindows._solve

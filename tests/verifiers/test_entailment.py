@@ -120,7 +120,7 @@ def test_score_statistics_give_the_semantic_entropy() -> None:
     texts = ["lima", "it is lima", "quito", "lima, in peru", "lima", "quito"]
     scores = invoke_sync(SelfConsistency(entails=FactJudge()), make_input(*texts))
     shares = np.array([3, 2, 1]) / 6
-    draws = CandidateBatch.of(np.array([scores]), [texts])
+    draws = CandidateBatch.from_arrays(np.array([scores]), [texts])
     assert STATISTICS["mean_score"](draws)[0] == pytest.approx(1 - np.sum(shares**2))
     assert STATISTICS["min_score"](draws)[0] == pytest.approx(1 - shares.max())
     entropy = float(np.mean([-math.log(1 - score) for score in scores]))

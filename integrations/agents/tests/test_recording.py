@@ -223,7 +223,7 @@ def serve_held_out(world: World) -> dict[str, Any]:
     """For each prompt held out what the agent decided, on its own way from question to answer."""
     agent = make_reading_agent(world.url, GuardedAnswer(world.chain(), full_result=True))
     split = world.artifact.calibration.split
-    held_out = [one for one in world.questions if split.part(one.id, one.cluster) == "test"]
+    held_out = [one for one in world.questions if split.find_part(one.id, one.cluster) == "test"]
     return {one.id: last(ask(agent, str(one.input))).response_metadata["cfc"] for one in held_out}
 
 

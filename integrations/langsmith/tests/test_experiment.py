@@ -259,7 +259,7 @@ def test_experiment_excludes_calibration_prompts(
     dataset = uuid.uuid4()
     chosen = [*facts[:60]]
     evaluate_locally(experiment, [make_example(one, dataset) for one in chosen])
-    new = [one for one in chosen if split.part(one.id, one.cluster) == "test"]
+    new = [one for one in chosen if split.find_part(one.id, one.cluster) == "test"]
     assert 0 < len(new) < len(chosen)
     assert experiment.report().n_test == len(new)
     seen = Experiment(chain, NormalisedMatch(), COLUMNS)

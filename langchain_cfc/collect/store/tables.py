@@ -73,7 +73,7 @@ def read_batch(
     shape = (len(rows), n)
     is_extracted = {answer is not None for answer in extracted}
     answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
-    return LabelledBatch.of(
+    return LabelledBatch.from_arrays(
         [row.id for row in rows],
         np.fromiter(scores, np.float64, len(scores)).reshape(shape),
         np.fromiter(correct, np.bool_, len(correct)).reshape(shape),

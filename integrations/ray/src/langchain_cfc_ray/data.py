@@ -32,7 +32,7 @@ from ray.data import ActorPoolStrategy
 from langchain_cfc.collect import CallPolicy, Columns, Outcome, Usage
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.extend import DrawnCandidate, describe_error, encode_record, make_candidate
-from langchain_cfc.records import Candidate, Example, PromptRecord, parquet_schema
+from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
 from langchain_cfc_ray.executor import check_picklable
 from langchain_cfc_ray.parts import Merged, Parts
 from langchain_cfc_ray.worker import Factory, StreamJournal, Worker, WorkerSettings
@@ -56,7 +56,9 @@ _PROMPT_SCHEMA = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata"
 _DRAW_COLUMNS = ("slot", "message", "error")
 _DRAWS_TYPE = pa.list_(pa.struct({"slot": pa.int64(), "message": _TEXT, "error": _TEXT}))
 _NOTE_TYPES = {"error": _TEXT, "models": pa.list_(_TEXT), "configuration": _TEXT}
-_ROW_SCHEMA = pa.schema([*parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())])
+_ROW_SCHEMA = pa.schema(
+    [*make_parquet_schema(), *(pa.field(name, kind) for name, kind in _NOTE_TYPES.items())]
+)
 # Concurrent batches per actor, so that a batch that waits for its slowest call does not delay the next.
 _BATCHES = 2
 

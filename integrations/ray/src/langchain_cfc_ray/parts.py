@@ -29,7 +29,7 @@ from ray.exceptions import RayError
 
 from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
 from langchain_cfc.extend import make_provenance
-from langchain_cfc.records import parquet_schema
+from langchain_cfc.records import make_parquet_schema
 from langchain_cfc_ray.executor import explain_difference
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Parts:
         first = json.loads(next(configurations))
         for other in configurations:
             raise InputError(explain_difference(first, json.loads(other)))
-        schema = parquet_schema(make_provenance(first, sorted(models)))
+        schema = make_parquet_schema(make_provenance(first, sorted(models)))
         target = Path(path)
         partial = target.with_name(f".{target.name}.{uuid4().hex}")
         try:

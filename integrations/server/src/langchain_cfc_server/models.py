@@ -109,13 +109,13 @@ class ServedModel:
             raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha")
         held = first.artifact
         try:
-            wanted = held.level(first.alpha if alpha is None else alpha)
+            wanted = held.select_level(first.alpha if alpha is None else alpha)
         except InputError as error:
             msg = f"cfc.alpha: {error}"
             raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha") from error
         own = held.alphas[0] if first.alpha is None and len(held.alphas) == 1 else first.alpha
         # Other levels are served by a copy of the chain, with a separate `max_concurrency`.
-        return None if own is not None and held.level(own) == wanted else wanted
+        return None if own is not None and held.select_level(own) == wanted else wanted
 
     def check_structure(self, given: Mapping[str, Any]) -> None:
         """Check that the tools and formats of a request are those that the model was calibrated with.
