@@ -42,7 +42,7 @@ class CandidateBatch:
         metadata: N mappings from the metadata function or the records.
         precomputed: (N,) values of statistics, by feature text.
         drawn: (N,) number of candidates of each prompt, in its first slots; None if every prompt has n. The
-            others are padding and must not be read: compute on `parts`, or on slots with a finite level.
+            others are padding and must not be read: use `split_by_count`, or slots with a finite level.
     """
 
     scores: FloatArray
@@ -131,7 +131,7 @@ class CandidateBatch:
         """(N, n) whether a slot holds a candidate and not padding."""
         return np.asarray(np.arange(self.n) < self.counts[:, np.newaxis], dtype=np.bool_)
 
-    def parts(self) -> Iterator[tuple[IntArray, CandidateBatch]]:
+    def split_by_count(self) -> Iterator[tuple[IntArray, CandidateBatch]]:
         """Yield, for each number of candidates, its prompts' row numbers and a batch without padding."""
         for count_ in np.unique(self.counts).tolist():
             rows = np.flatnonzero(self.counts == count_)

@@ -244,6 +244,6 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
     if rescore is None:
         return shortened
     scores = shortened.draws.scores.copy()
-    for rows, part in shortened.draws.parts():
+    for rows, part in shortened.draws.split_by_count():
         scores[rows, : part.n] = rescore(part).scores
     return replace(shortened, draws=replace(shortened.draws, scores=scores, precomputed={}))

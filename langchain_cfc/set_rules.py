@@ -67,7 +67,7 @@ class SetRule(ABC):
         """
         if draws.drawn is not None:
             levels = np.full(draws.scores.shape, np.inf)
-            for rows, part in draws.parts():
+            for rows, part in draws.split_by_count():
                 levels[rows, : part.n] = self.compute_levels(part)
             return levels
         blank = draws.blank

@@ -29,9 +29,9 @@ from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
     check_first_candidates,
     check_first_wave,
+    has_separate_scores,
     replay_outputs,
     replay_prefixes,
-    scores_separately,
 )
 
 __all__ = [
@@ -53,11 +53,11 @@ __all__ = [
     "check_first_wave",
     "compute_likelihood_ratios",
     "compute_monitored_values",
+    "has_separate_scores",
     "looks_like_artifact",
     "make_threshold_rule",
     "replay_outputs",
     "replay_prefixes",
-    "scores_separately",
     "select_held_out",
     "tabulate_draws",
     "tabulate_held_out",

@@ -21,7 +21,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent, LevelState
 from langchain_cfc.artifact.facts import AttainableGroup, CertifiedPolicy, Confidence, TradeOff
-from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, scores_separately
+from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, has_separate_scores
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
@@ -163,7 +163,7 @@ def _check_combinations(artifact: ArtifactContent) -> Iterator[str]:
         if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
             yield f"draws: {artifact.draws} is not a rule of at most {artifact.n} draws in canonical form"
         try:
-            if artifact.combination is None or scores_separately(artifact.provenance):
+            if artifact.combination is None or has_separate_scores(artifact.provenance):
                 find_rescore(artifact.provenance, combines=artifact.combination is not None)
             else:
                 find_compared_outputs(rule, artifact.combination.names, artifact.provenance)

@@ -8,9 +8,9 @@ from typing import Literal
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
     check_first_candidates,
+    has_separate_scores,
     replay_outputs,
     replay_prefixes,
-    scores_separately,
 )
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
@@ -37,7 +37,7 @@ def tabulate_draws(
         InputError: If a record cannot be used.
     """
     rule, combination = artifact.draw_rule, artifact.combination
-    if rule is not None and combination is not None and not scores_separately(artifact.provenance):
+    if rule is not None and combination is not None and not has_separate_scores(artifact.provenance):
         table, _ = tabulate_raw(records, combination.names, weighted=True, shortened=True)
         table = replay_outputs(rule, table, combination.names, artifact.provenance)
         return with_scores(table, combination.score_all(table.stack_outputs(combination.names)))

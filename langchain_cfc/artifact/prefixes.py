@@ -36,7 +36,7 @@ _TOO_MANY_RECORDED = (
 )
 
 
-def scores_separately(provenance: Provenance | None) -> bool | None:
+def has_separate_scores(provenance: Provenance | None) -> bool | None:
     """Return whether the verifier scores each candidate separately; None if unknown."""
     if provenance is None or provenance.separate_scores is not None:
         return None if provenance is None else provenance.separate_scores
@@ -50,7 +50,7 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
     Raises:
         InputError: If scores cannot be recomputed from the records, or nothing says how they were made.
     """
-    separate = scores_separately(provenance)
+    separate = has_separate_scores(provenance)
     if separate:
         return None
     verifier = {} if provenance is None or provenance.verifier is None else provenance.verifier
@@ -87,7 +87,7 @@ def check_first_candidates(
         return
     stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
     compares = any(stated.get(f"{name}.id") == _SELF_CONSISTENCY for name in combined)
-    if compares or scores_separately(provenance) is False:
+    if compares or has_separate_scores(provenance) is False:
         msg = (
             f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
             f"{labelled.draws.n} candidates get other scores in serving than among the {labelled.recorded} "
@@ -121,7 +121,7 @@ def replay_prefixes(
     if provenance is not None and provenance.draws == rule.text:
         # The recorded scores are those of the candidates drawn. If the verifier compares candidates, the
         # scores that stopped the rule were not recorded, so the prompts are trusted as they are.
-        is_known = not rule.needs_scores or scores_separately(provenance)
+        is_known = not rule.needs_scores or has_separate_scores(provenance)
         return replay(rule, labelled) if is_known else labelled
     rescore = find_rescore(provenance, combines=combines)
     if rescore is not None and is_fixed:
@@ -134,7 +134,7 @@ def replay_prefixes(
 
 def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
     """Refuse a rule that looks at the agreement of a single candidate with itself."""
-    if rule.needs_scores and rule.first_wave == 1 and scores_separately(provenance) is False:
+    if rule.needs_scores and rule.first_wave == 1 and has_separate_scores(provenance) is False:
         msg = (
             f"draws = {rule.text}: the verifier scores a candidate by how many others agree with it. A "
             "single one scores 0, so this rule always stops after one draw. Use rounds= with a first wave of "
@@ -170,7 +170,7 @@ def replay_outputs(
         if labelled.draws.drawn is None:
             _check_recorded_scores(labelled, labelled.raw[name])
         raw[name] = np.zeros(shortened.draws.scores.shape)
-        for rows, part in shortened.draws.parts():
+        for rows, part in shortened.draws.split_by_count():
             raw[name][rows, : part.n] = _rescore_by_agreement(part).scores
     return replace(shortened, raw=raw)
 

@@ -29,9 +29,9 @@ from langchain_cfc.artifact import (
     PackedArray,
     SelfCheck,
     check_first_candidates,
+    has_separate_scores,
     replay_outputs,
     replay_prefixes,
-    scores_separately,
 )
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
@@ -342,7 +342,7 @@ class CalibrationPrompts:
             labelled, raw = tabulate_raw(records, names, **options)
         if rule is None:
             check_first_candidates(labelled, provenance, names or ())
-        elif names is not None and not scores_separately(provenance):
+        elif names is not None and not has_separate_scores(provenance):
             labelled = replay_outputs(rule, labelled, names, provenance)
             raw = labelled.stack_outputs(names)
             rule = None  # applied

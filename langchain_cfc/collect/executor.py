@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_random_exponential
 
 from langchain_cfc._internal.metadata import Scalar
-from langchain_cfc.artifact import check_first_wave, scores_separately
+from langchain_cfc.artifact import check_first_wave, has_separate_scores
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.collect.costs import Usage
@@ -419,7 +419,7 @@ class LocalExecutor:
         )
         separate = getattr(verifier, "separate_scores", None)
         stated = provenance.model_copy(update={"separate_scores": separate})
-        self._scored_separately = bool(scores_separately(stated))
+        self._scored_separately = bool(has_separate_scores(stated))
         if self._rule is not None:
             check_first_wave(self._rule, stated)
         self._configuration = {

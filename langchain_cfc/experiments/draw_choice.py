@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from langchain_cfc.artifact import scores_separately, tabulate_held_out
+from langchain_cfc.artifact import has_separate_scores, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.coverage import compute_outcomes
@@ -240,7 +240,7 @@ def list_draw_rules(prompts: LabelledBatch, provenance: Provenance | None) -> li
         texts += [f"lead({lead}, at_most={n})" for lead in (1, 2, 3, 4) if lead < n]
         if first < n:
             texts += [f"agree({share}, rounds={first}+{n - first})" for share in ("0.8", "1")]
-    if scores_separately(provenance):
+    if has_separate_scores(provenance):
         cuts = np.quantile(prompts.draws.scores, [0.05, 0.15, 0.3, 0.5, 0.7]).round(3)
         texts += [f"below({cut:g}, at_most={n})" for cut in np.unique(cuts).tolist() if 0.0 < cut <= 1.0]
     return texts

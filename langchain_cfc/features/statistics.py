@@ -155,7 +155,7 @@ def _measure(name: str, draws: CandidateBatch) -> FloatArray:
     if draws.drawn is None:
         return STATISTICS[name](draws)
     values = np.empty(len(draws))
-    for rows, part in draws.parts():
+    for rows, part in draws.split_by_count():
         values[rows] = STATISTICS[name](part)
     return values
 

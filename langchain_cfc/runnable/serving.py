@@ -14,7 +14,7 @@ from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact, scores_separately
+from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, Reason, decide
@@ -153,7 +153,7 @@ class ServingPipeline:
 
     @cached_property
     def _scored_separately(self) -> bool:
-        return bool(scores_separately(self.artifact.provenance))
+        return bool(has_separate_scores(self.artifact.provenance))
 
     def _decide(
         self,

@@ -14,7 +14,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCRunnable, PromptRecord, calibrate, evaluate
-from langchain_cfc.artifact import CalibrationArtifact, scores_separately, tabulate_draws
+from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores, tabulate_draws
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
@@ -151,7 +151,7 @@ def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
     verifier: dict[str, Any] | None, stated: bool | None, separate: bool | None
 ) -> None:
     provenance = Provenance(n=8, verifier=verifier, separate_scores=stated)
-    assert scores_separately(provenance) is separate
+    assert has_separate_scores(provenance) is separate
     if separate:
         assert calibrate_with(RULES[0], provenance=provenance).draws == RULES[0]
         return
