@@ -267,6 +267,15 @@ def test_every_package_has_a_line_in_the_import_tables() -> None:
     assert set(OUTSIDE) == set(IMPORTS)
 
 
+def test_modules_have_at_least_40_and_at_most_600_lines() -> None:
+    sizes = {
+        str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines())
+        for path in list_modules()
+        if path.name != "__init__.py"
+    }
+    assert not {name: size for name, size in sizes.items() if not 40 <= size <= 600}
+
+
 def test_import_table_is_ordered_without_cycles() -> None:
     # So there is no circle. `_extras` and others that stand beside are named like the rest.
     order = list(IMPORTS)

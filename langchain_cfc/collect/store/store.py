@@ -186,11 +186,8 @@ class Store(DatabaseStore):
         ]
         different += [name for name in _OPTIONAL_KEYS if name in known and name not in given]
         if different:
-            lines = (
-                line
-                for name in different
-                for line in _list_differences(name, known.get(name), given.get(name))
-            )
+            pairs = ((name, known.get(name), given.get(name)) for name in different)
+            lines = (line for pair in pairs for line in _list_differences(*pair))
             msg = (
                 f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
                 "ones would not be exchangeable: collect into another store, or go back to the old "
@@ -423,10 +420,8 @@ class Store(DatabaseStore):
     def _tabulate_records(self, names: Sequence[str]) -> LabelledBatch:
         """Return claims, or candidates of a draw rule, as arrays that are made from records."""
         is_claims = self.unit == "claims"
-        records, provenance = (
-            list(self.read_all()),
-            None if is_claims else self.read_provenance(),
-        )
+        records = list(self.read_all())
+        provenance = None if is_claims else self.read_provenance()
         if not records:
             which = " with an answer that claims anything" if is_claims else ""
             msg = f"no prompt of {self.name}{which} is finished yet"
