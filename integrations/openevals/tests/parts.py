@@ -42,10 +42,10 @@ def reply(**fields: Any) -> list[Answer]:
     return [Answer(json.dumps(fields))]
 
 
-def make_judgements(prompt: str, scores: Mapping[str, Any], **told: Any) -> dict[str, list[Answer]]:
+def make_judgements(prompt: str, scores: Mapping[str, Any], **texts: Any) -> dict[str, list[Answer]]:
     """Return the answers of a judge to each candidate in its prompt."""
     return {
-        prompt.format(outputs=text, **told): reply(reasoning="so it is", score=score)
+        prompt.format(outputs=text, **texts): reply(reasoning="so it is", score=score)
         for text, score in scores.items()
     }
 

@@ -146,13 +146,13 @@ def test_labeler_json_match_refuses_a_rubric() -> None:
             del asked
             return self
 
-    told: Any = {"aggregator": "all", "rubric": {"city": "any"}, "judge": Forgetful(), "model": "x"}
-    wrong: Any = create_json_match_evaluator(**told)(
+    options: Any = {"aggregator": "all", "rubric": {"city": "any"}, "judge": Forgetful(), "model": "x"}
+    wrong: Any = create_json_match_evaluator(**options)(
         outputs={"city": "Quito"}, reference_outputs={"city": "Lima"}
     )
     assert wrong[0]["score"] == 1
     with pytest.raises(InputError, match="json_match: the setting judge, model, rubric asks a model"):
-        make_labeler("json_match", told, at_least=1)
+        make_labeler("json_match", options, at_least=1)
 
 
 # --- mypy

@@ -156,8 +156,8 @@ def test_judge_passes_few_shot_examples_and_system_prompt(
         f"{PROMPT.format(inputs='where?', outputs=text)}\n\n{shown}": reply(score=score)
         for text, score in RIGHT.items()
     }
-    told: Any = {"few_shot_examples": examples, "system": "Be strict.", "use_reasoning": False}
-    verifier = make_judge_verifier(model, PROMPT, **told)
+    options: Any = {"few_shot_examples": examples, "system": "Be strict.", "use_reasoning": False}
+    verifier = make_judge_verifier(model, PROMPT, **options)
     assert ask(verifier, ASKED) == [0.0, 1.0, 0.0]
     assert script.requests[0]["messages"][0] == {"role": "system", "content": "Be strict."}
     plain = make_judge_verifier(model, PROMPT)
@@ -272,10 +272,10 @@ CONTEXT = {"inputs": "question", "context": "documents"}
 def test_judge_arguments_may_be_fields_or_a_function(
     ask: Ask, arguments: Any, model: ChatOpenAI, script: Script
 ) -> None:
-    told = {"inputs": "where?", "context": "Llamas live in Peru."}
+    texts = {"inputs": "where?", "context": "Llamas live in Peru."}
     script.answers = {
-        **make_judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, **told),
-        **make_judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **told),
+        **make_judgements(RAG_GROUNDEDNESS_PROMPT, RIGHT, **texts),
+        **make_judgements(RAG_HELPFULNESS_PROMPT, {"lima": False, "quito": True}, **texts),
     }
     asked = verifier_input(PASSAGES, "lima", "quito")
     grounded = make_judge_verifier(model, "RAG_GROUNDEDNESS_PROMPT", arguments=arguments)

@@ -31,9 +31,9 @@ def judging(facts: list[PromptRecord]) -> Script:
     for fact in facts:
         reference = fact.reference
         for one in fact.candidates:
-            told = {"inputs": fact.input, "outputs": one.text}
-            shown = {**told, "reference_outputs": _shown(reference)}
-            answers[SCORING.format(**told)] = reply(reasoning="so", score=round(4 * (1 - one.score)) / 4)
+            texts = {"inputs": fact.input, "outputs": one.text}
+            shown = {**texts, "reference_outputs": _shown(reference)}
+            answers[SCORING.format(**texts)] = reply(reasoning="so", score=round(4 * (1 - one.score)) / 4)
             answers[CORRECTNESS_PROMPT.format(**shown)] = reply(reasoning="so", score=one.correct)
     return Script(answers, logprobs=False)
 

@@ -51,8 +51,8 @@ async def _run_on_the_caller_loop(_: Any, begin: Callable[[], Coroutine[Any, Any
 def _run_by_uvicorn(app: Any, *, port: int, **_: Any) -> None:
     """Serves as uvicorn does when it is told to wait for nothing."""
     listening = socket.create_server(("127.0.0.1", port))
-    told = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
-    logging.getLogger("langchain_cfc_server").info("serving", extra={"fields": told})
+    fields = {"host": "127.0.0.1", "port": listening.getsockname()[1]}
+    logging.getLogger("langchain_cfc_server").info("serving", extra={"fields": fields})
     config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0)
     uvicorn.Server(config).run([listening])
 

@@ -151,8 +151,8 @@ def test_other_level_is_refused_before_drawing(server: Server, upstream: Any) ->
 def test_model_of_several_levels_requires_a_level(server: Server) -> None:
     refused = server.ask(make_request(EASY, "careful/bot"))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cfc.alpha")
-    told = server.ask(make_request(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
-    assert told["cfc"]["guarantee"]["alpha"] == "0.1"
+    body = server.ask(make_request(EASY, "careful/bot", cfc={"alpha": "0.1"})).json()
+    assert body["cfc"]["guarantee"]["alpha"] == "0.1"
 
 
 def test_fallback_answer_has_no_guarantee(server: Server) -> None:

@@ -445,7 +445,7 @@ def test_concurrent_requests_get_their_own_answers(server: Server, upstream: tup
     planted = {question: [Answer(answer, -0.1)] for question, answer in questions.items()}
     kept, upstream[1].answers = upstream[1].answers, {**upstream[1].answers, **planted}
 
-    def told(question: str) -> str:
+    def ask(question: str) -> str:
         stream = hash(question) % 2 == 0
         response = server.ask(make_request(question, stream=stream), timeout=60)
         if not stream:
@@ -455,7 +455,7 @@ def test_concurrent_requests_get_their_own_answers(server: Server, upstream: tup
 
     try:
         with ThreadPoolExecutor(len(questions)) as pool:
-            assert dict(zip(questions, pool.map(told, questions), strict=True)) == questions
+            assert dict(zip(questions, pool.map(ask, questions), strict=True)) == questions
     finally:
         upstream[1].answers = kept
 
@@ -566,11 +566,11 @@ def test_response_headers_contain_no_client_text(server: Server) -> None:
 
 def test_log_messages_of_other_packages_are_withheld(own_server: Server) -> None:
     assert own_server.ask(make_request(f"easy: {HIDDEN_TEXT}", "talkative")).status_code == 200
-    told = wait_for_value(
+    logged = wait_for_value(
         lambda: [one for one in own_server.log if one["logger"] in {"some_package", "py.warnings"}]
     )
-    # That it happened is told.
-    assert {one["level"] for one in told} == {"error", "warning"}
+    # Logs say that it happened.
+    assert {one["level"] for one in logged} == {"error", "warning"}
     assert HIDDEN_TEXT not in own_server.log_path.read_text(encoding="utf-8")
 
 
