@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +100,7 @@ def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> 
             on_batch=lambda line: print_note(console, line),
             on_start=lambda run: _stop_on_signals(run, console),
         )
-        ended = collect(
-            islice(examples, config.source.limit), config.create_components(), config.store, options
-        )
+        ended = collect(examples, config.create_components(), config.store, options)
     if examples.bad_rows:
         print_note(console, _format_bad_rows(examples))
     return ended
@@ -181,14 +178,17 @@ def _format_bad_rows(examples: Examples) -> str:
 
 def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
     if not ended.complete:
-        yield "not every prompt was started: run the same command again to continue"
+        yield (
+            "not every prompt was started: run the same command again to continue, and calibrate when all "
+            "are finished: so far they are the first of the dataset, not a random sample"
+        )
     elif ended.status.failed:
         yield "to retry the failed prompts, run it again with --retry-failed"
     yield f"store         {written['store']}"
     if "records" in written:
         yield f"records       {written['records']}"
     coverage = ended.status.coverage
-    if coverage is None:
+    if coverage is None or not ended.complete:
         return
     calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
     if draws is not None:
@@ -227,7 +227,7 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     executor = LocalExecutor(config.create_components())
     is_batch = config.run.batch
     examples = config.source.read_examples()
-    wanted = list(islice(examples, config.source.limit))
+    wanted = list(examples)
     found = estimate_remaining(
         wanted,
         _read_status(config, executor),

@@ -68,7 +68,10 @@ def collect(
             "--id", help="Column with the prompt's id. Default: a digest of prompt and reference."
         ),
     ] = None,
-    limit: Annotated[int | None, _dataset_option(help="Use only the first LIMIT prompts.")] = None,
+    limit: Annotated[
+        int | None,
+        _dataset_option(help="Use only LIMIT prompts, drawn at random; a larger LIMIT keeps them."),
+    ] = None,
     set_aside: Annotated[
         bool,
         _dataset_option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,6 +23,7 @@ from langchain_cfc.cli._format import (
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.preview import Preview, QuestionPreview
 from langchain_cfc.preview import preview as run_preview
+from langchain_cfc.records.splits import draw_sample
 
 # Most questions to show, and most answers to each.
 _MOST_QUESTIONS, _MOST_ANSWERS = 10, 3
@@ -42,7 +42,9 @@ def preview(
     ],
     column: Annotated[str | None, typer.Option(help="Column of the dataset that holds the question.")] = None,
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="Candidates per question.")] = 5,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first LIMIT questions.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Ask only LIMIT questions, drawn at random.")
+    ] = None,
     verifier: Annotated[
         str | None, typer.Option(help="Verifier to score with, instead of agreement of the candidates.")
     ] = None,
@@ -63,7 +65,8 @@ def preview(
     Exit code 1 if any question failed.
     """
     with report_errors():
-        asked = list(islice(_read_questions(questions, column), limit))
+        asked = list(_read_questions(questions, column))
+        asked = asked if limit is None else draw_sample(asked, limit, str)
         generator = load_object(chain)
         with make_progress() as progress:
             task = progress.add_task("asking", total=len(asked))

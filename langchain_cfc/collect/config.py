@@ -63,7 +63,7 @@ class SourceTable(_Table):
     path: Annotated[str | Path, AfterValidator(_to_path)]
     columns: Columns  # what its columns mean; in the TOML file these keys stand next to `path`
     bad_rows: BadRowPolicy = "refuse"  # how to handle rows that cannot be used
-    limit: _Count | None = None  # use at most so many prompts, the first usable ones; None for all
+    limit: _Count | None = None  # use at most so many prompts, drawn at random; None for all
 
     @model_validator(mode="before")
     @classmethod
@@ -79,8 +79,8 @@ class SourceTable(_Table):
         return open_rows(self.path)
 
     def read_examples(self) -> Examples:
-        """Return the examples of the dataset, made from its columns."""
-        return read_examples(self.rows, self.columns, self.bad_rows)
+        """Return the examples of the dataset, made from its columns, or a random sample of them."""
+        return read_examples(self.rows, self.columns, self.bad_rows, self.limit)
 
 
 class ComponentTable(_Table):

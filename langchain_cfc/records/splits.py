@@ -7,10 +7,10 @@ Digests of each part's ids, and a small sketch of the ids used, let a later eval
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import numpy as np
 from pydantic import ConfigDict, field_validator
@@ -25,6 +25,8 @@ Part = Literal["fit", "calibration", "certification", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
 _HELD_OUT_PARTS: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
+
+T = TypeVar("T")
 
 
 class SplitPlan(OmitsDefaults):
@@ -139,6 +141,20 @@ def digest_ids(ids: Iterable[str]) -> str:
     hashes = b"".join(sorted(_compute_hashes(ids)))
     # One hash per line, in hexadecimal.
     return compute_sha256(hashes.hex("\n", hashlib.sha256().digest_size))
+
+
+def draw_sample(items: Iterable[T], size: int, name: Callable[[T], str]) -> list[T]:
+    """Draw a random sample in random order: the items whose names have the smallest hashes, with seed 0.
+
+    Args:
+        items: Any number of items, which are read once; at most `size` of them are kept in memory.
+        size: Number of items to draw; all of them, if there are no more.
+        name: Returns the name of an item. Whether an item is drawn does not depend on where it stands.
+
+    Returns:
+        The sample. A larger one begins with a smaller one (bottom-k sampling: Cohen and Kaplan 2007).
+    """
+    return nsmallest(size, items, lambda item: _compute_hashes([name(item)], "0", "sample"))
 
 
 def _list_hashed_names(ids: Iterable[str], clusters: Iterable[str | None]) -> list[str]:

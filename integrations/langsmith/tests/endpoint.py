@@ -188,6 +188,10 @@ class LangSmith:
         data = self._by_id(parts[1])
         if data is None:
             return 404, {"detail": "no such dataset"}
+        if parts[2:] == ["splits"]:
+            version = data.at(asked.query["as_of"][0])
+            said = [one["metadata"]["dataset_split"] for one in version[1].values()] if version else []
+            return 200, sorted({split for splits in said for split in splits})
         if parts[2:] != ["version"]:
             return 200, _shown(data)
         tag = asked.query.get("tag", [None])[0]

@@ -117,7 +117,8 @@ def test_collect_from_a_file_does_not_notice_an_edited_question(folder: Path, la
     options = ("--source", str(folder / "facts.jsonl"), "--set", 'source.metadata=["topic"]')
     written()
     assert collect(folder, "--limit", "10", *options).code == 0
-    langsmith.edit("facts", {langsmith.ids("facts")[3]: {"inputs": {"question": "edited?"}}})
+    number = int(str(records(folder)[0].input).rpartition(" ")[2])
+    langsmith.edit("facts", {langsmith.ids("facts")[number]: {"inputs": {"question": "edited?"}}})
     written()
     assert collect(folder, *options).code == 0
     assert len(records(folder)) == 41

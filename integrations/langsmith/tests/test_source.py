@@ -124,6 +124,15 @@ def test_split_option_selects_examples_of_a_split(langsmith: LangSmith) -> None:
     assert said == ["train", "hard+train"]
 
 
+@pytest.mark.parametrize("query", ["split=train&split=tset", "split=tset", "split=Train"])
+def test_langsmith_source_refuses_an_unknown_split(langsmith: LangSmith, query: str) -> None:
+    examples = make_facts(2)
+    examples[0]["metadata"]["dataset_split"] = ["train"]
+    langsmith.dataset("facts", examples)
+    with pytest.raises(InputError, match=r"no split '[tT].*'; its splits are base, train"):
+        open_rows(f"langsmith:facts?{query}")
+
+
 def test_ambiguous_column_names_need_a_prefix(langsmith: LangSmith) -> None:
     said = {"inputs": {"text": "in", "id": "own"}, "outputs": {"text": "out"}, "metadata": {"only": 1}}
     langsmith.dataset("facts", [said])

@@ -30,6 +30,7 @@ from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, op
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr
 from langchain_cfc.records.schema import Example, validate_fields
+from langchain_cfc.records.splits import draw_sample
 
 # Template text, messages as pairs of role and template text, or a LangChain prompt.
 Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
@@ -401,6 +402,7 @@ def read_examples(
     source: str | os.PathLike[str] | Rows | Iterable[Mapping[str, Any]],
     columns: Columns,
     bad_rows: BadRowPolicy = "refuse",
+    limit: int | None = None,
 ) -> Examples:
     """Open an evaluation dataset as a stream of examples.
 
@@ -411,20 +413,28 @@ def read_examples(
             a later row that lacks one is a bad row.
         bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole
             dataset, or continue without these rows (`set_aside`).
+        limit: Use only so many prompts, at least 1, drawn at random: files are often sorted, and labels of
+            their first rows certify nothing about the others. The sample is the same in every run, and a
+            larger limit keeps the prompts of a smaller one. None for all, in the order of the source.
 
     Returns:
         The examples, which can be iterated over as often as the source can.
 
     Raises:
         RecordError: If a file or scheme does not exist, or a file has an unknown format.
-        InputError: If the source is a mapping, such as several datasets by name, or `bad_rows` is neither.
+        InputError: If the source is a mapping, such as several datasets by name, `bad_rows` is neither, or
+            the limit is below 1.
     """
+    if limit is not None and limit < 1:
+        msg = f"limit is {limit}; expected a number of prompts, at least 1"
+        raise InputError(msg)
     if bad_rows not in get_args(BadRowPolicy):
         msg = f"bad_rows is {bad_rows!r}; expected refuse or set_aside"
         raise InputError(msg)
     if isinstance(source, str | os.PathLike):
         source = open_rows(source)
-    return Examples(source if isinstance(source, Rows) else Rows.from_iterable(source), columns, bad_rows)
+    rows = source if isinstance(source, Rows) else Rows.from_iterable(source)
+    return Examples(rows, columns, bad_rows, limit)
 
 
 class Examples:
@@ -439,20 +449,30 @@ class Examples:
         bad_rows: The bad rows that the latest iteration has found so far.
     """
 
-    def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy) -> None:
+    def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy, limit: int | None = None) -> None:
         self.source = rows.name
         self.bad_rows: list[BadRow] = []
         self._rows = rows
         self._columns = columns
         self._policy = policy
+        self._limit = limit
 
     def __iter__(self) -> Iterator[Example]:
-        """Read from the start.
+        """Read from the start; with a limit, read everything, then yield the sample in random order.
 
         Raises:
             RecordError: If there are no rows, a column is missing, the source is damaged, or bad rows are
                 refused.
         """
+        if self._limit is None:
+            return self._check()
+        # Ids that are digests change when a reference is corrected, which must not change the sample.
+        is_digest = self._columns.id is None
+        names = (lambda one: canonical_json(one.input)) if is_digest else (lambda one: one.id)
+        return iter(draw_sample(self._check(), self._limit, names))
+
+    def _check(self) -> Iterator[Example]:
+        """Yield the good rows; raise at the end if there is none, or bad rows are refused."""
         bad = self.bad_rows = []
         good = 0
         for example in self._read():

@@ -339,3 +339,37 @@ def test_read_rows_streams_one_large_parquet_row_group(tmp_path: Path) -> None:
     assert most < path.stat().st_size / 5
     table = pq.read_table(path)
     assert table.nbytes > path.stat().st_size / 2
+
+
+SORTED = [{"q": f"{topic} {number}"} for topic in ("easy", "hard") for number in range(1000)]
+
+
+def read_sample(rows: list[dict[str, Any]], limit: int) -> list[Any]:
+    return [example.input for example in read_examples(rows, INPUT, limit=limit)]
+
+
+def test_limit_draws_a_fair_sample_of_a_sorted_source() -> None:
+    # Hypergeometric: of 400 prompts, 200 are hard on average, with standard deviation 8.95; four of these
+    # leave a false alarm of 7e-5 over seeds. Control: the first 400 rows hold none.
+    hard = sum(one.startswith("hard") for one in read_sample(SORTED, 400))
+    assert abs(hard - 200) <= 36
+    assert not any(row["q"].startswith("hard") for row in SORTED[:400])
+
+
+def test_limit_keeps_its_sample_when_it_grows_or_rows_move() -> None:
+    few, more = read_sample(SORTED, 20), read_sample(SORTED[::-1], 50)
+    assert more[:20] == few
+    assert len(set(more)) == 50
+    assert sorted(read_sample(SORTED, 5000)) == sorted(row["q"] for row in SORTED)
+    # Ids are digests of input and reference, so a corrected reference changes ids, but not the sample.
+    answers = Columns(input="q", reference="r")
+    for reference in ("Lima", "Cusco"):
+        rows = [{**row, "r": reference} for row in SORTED]
+        assert [one.input for one in read_examples(rows, answers, limit=20)] == few
+
+
+def test_limit_refuses_bad_rows_outside_its_sample_and_numbers_below_1() -> None:
+    with pytest.raises(RecordError, match="1 bad row"):
+        read_sample([*SORTED, {"q": None}], 3)
+    with pytest.raises(InputError, match="limit is 0"):
+        read_sample(SORTED, 0)

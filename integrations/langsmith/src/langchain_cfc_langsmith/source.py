@@ -42,13 +42,14 @@ def read_dataset_rows(
         The rows, see `make_row`; they are read page by page during iteration.
 
     Raises:
-        InputError: If a time has no zone.
+        InputError: If a time has no zone, or a split does not exist.
         CollectionError: If LangSmith cannot be reached, or there is no such dataset or version.
     """
     service = make_client(client)
     found = find_dataset(service, dataset)
     version = _read_version(service, found, as_of).as_of.isoformat()
     wanted = tuple(sorted(splits))
+    _check_splits(service, found, version, wanted)
     # Text after a question mark in a name would be parsed as the version, so the id is used instead.
     name = str(found.id) if "?" in found.name else found.name
     chosen = "".join(f"&split={split}" for split in wanted)
@@ -131,6 +132,18 @@ def _read_version(client: Client, dataset: Dataset, as_of: str | datetime | None
         if time is not None:
             return client.read_dataset_version(dataset_id=dataset.id, as_of=time)
         return client.read_dataset_version(dataset_id=dataset.id, tag=str(as_of or _LATEST))
+
+
+def _check_splits(client: Client, dataset: Dataset, version: str, wanted: Sequence[str]) -> None:
+    """Refuse splits that do not exist; LangSmith would read them as empty, without an error."""
+    if not wanted:
+        return
+    with translate_errors(f"listing the splits of {dataset.name!r}"):
+        known = client.list_dataset_splits(dataset_id=dataset.id, as_of=version)
+    unknown = [split for split in wanted if split not in known]
+    if unknown:
+        msg = f"{dataset.name!r} has no split {unknown[0]!r}; its splits are {', '.join(known) or 'none'}"
+        raise InputError(msg)
 
 
 def _parse_time(as_of: str | None) -> datetime | None:
