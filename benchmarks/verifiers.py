@@ -45,7 +45,7 @@ from langchain_cfc.verifiers import (
     VerifierInput,
     from_evaluator,
 )
-from langchain_cfc.verifiers.base import check_scores, make_verifier_call
+from langchain_cfc.verifiers.base import VerifierScores, check_scores, make_verifier_call
 
 if TYPE_CHECKING:
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -185,7 +185,7 @@ def score_prompts(
             given = VerifierInput(prompt=record.input, candidates=make_draws(record))
             try:
                 found = run_flow(call.invoke_one(given, {}))
-                scored.append((record, check_scores(found, len(record.candidates))))
+                scored.append((record, VerifierScores(check_scores(found, len(record.candidates))).scores))
             except VerifierError as error:
                 failures.append(str(error))
     seconds = time.perf_counter() - began

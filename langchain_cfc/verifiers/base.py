@@ -11,8 +11,8 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias, TypedDict
+from functools import cached_property, partial
+from typing import Any, TypeAlias, TypedDict, cast
 
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -49,27 +49,33 @@ class VerifierInput(TypedDict):
     answers: NotRequired[list[DrawnCandidate]]
 
 
-Scores: TypeAlias = Sequence[float]
+Scores: TypeAlias = Sequence[float | None]
 Verifier: TypeAlias = (
     Runnable[Any, Any]
     | Callable[[Any, list[DrawnCandidate]], Scores]
     | Callable[[Any, list[DrawnCandidate]], Awaitable[Scores]]
 )
-"""Scores each candidate in [0, 1], smaller is better: a function of prompt and candidates, or a Runnable."""
+"""Scores each candidate in [0, 1], smaller is better: a function of prompt and candidates, or a Runnable.
+
+None in place of a score says that there is no verdict, for example because a judge's reply cannot be read.
+The candidate then has the worst score, 1.
+"""
 
 _HINT = (
-    "a verifier returns one score in [0, 1] per candidate, smaller is better; wrap one that judges a "
-    "single candidate with langchain_cfc.verifiers.pointwise"
+    "a verifier returns one score in [0, 1] per candidate, smaller is better, or None without a verdict; "
+    "wrap one that judges a single candidate with langchain_cfc.verifiers.pointwise"
 )
-_OUTPUT_HINT = "one of several verifiers returns one finite number per candidate"
+_OUTPUT_HINT = "one of several verifiers returns one finite number per candidate, or None without a verdict"
 
 
-class BaseVerifier(FlowRunnable[VerifierInput, list[float]]):
+# Most verifiers return floats only, and callers of these need not check for None.
+class BaseVerifier(FlowRunnable[VerifierInput, list[Any]]):
     """Base class of verifiers that are Runnables, written as one flow for the sync and the async path.
 
     A subclass implements `flow(given, config)`, a generator that returns n scores in [0, 1], smaller is
     better, for a `VerifierInput`. Each call of the flow acquires its own permit within the limits of the
-    prompt that is served. A candidate that cannot be scored raises a `VerifierError`.
+    prompt that is served. A candidate for which there is no verdict gets None, which counts as the worst
+    score; a fault that concerns all candidates raises a `VerifierError`.
 
     Attributes:
         fingerprint: What the verifier states about itself, see `langchain_cfc.sampling.fingerprints`.
@@ -89,10 +95,10 @@ class TextVerifier(BaseVerifier):
     shares_scores = True
 
     @abstractmethod
-    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[Any]]:
         """Return the scores of distinct texts, which are given in draw order."""
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[Any]]:
         """Score each distinct text once."""
         texts = [candidate.text for candidate in given["candidates"]]
         return (yield from map_distinct(texts, partial(self.score_texts, given["prompt"], config)))
@@ -121,25 +127,25 @@ def make_verifier_call(verifier: Verifier) -> Call:
     return make_silent_call("verifier", verifier, VerifierError, keys=("prompt", "candidates"))
 
 
-def check_scores(scores: Any, n: int) -> list[float]:
-    """Return n scores as floats; raise a `VerifierError` unless there are n numbers in [0, 1]."""
+def check_scores(scores: Any, n: int) -> list[float | None]:
+    """Return n scores as floats or None; raise a `VerifierError` unless there are n, all in [0, 1]."""
     values = list_values(scores, n, "the verifier", what="scores", hint=_HINT, failure=VerifierError)
     numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
-        if not 0.0 <= number <= 1.0:  # NaN fails this as well
+        if number is not None and not 0.0 <= number <= 1.0:  # NaN fails this as well
             msg = f"the verifier's score of candidate {slot} is {values[slot]!r}: {_HINT}"
             raise VerifierError(msg)
     return numbers
 
 
-def check_outputs(outputs: Any, n: int, name: str) -> list[float]:
-    """Return the n raw outputs of a named verifier; raise a `VerifierError` unless all are finite numbers."""
+def check_outputs(outputs: Any, n: int, name: str) -> list[float | None]:
+    """Return the n raw outputs of a named verifier; raise a `VerifierError` unless all are finite or None."""
     values = list_values(
         outputs, n, f"the verifier {name!r}", what="scores", hint=_OUTPUT_HINT, failure=VerifierError
     )
     numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
-        if not math.isfinite(number):
+        if number is not None and not math.isfinite(number):
             msg = (
                 f"the output of the verifier {name!r} for candidate {slot} is {values[slot]!r}: "
                 f"{_OUTPUT_HINT}"
@@ -173,9 +179,11 @@ def list_values(
     return listed
 
 
-def _to_floats(values: list[Any]) -> list[float]:
-    """Return numbers as floats; see `_to_float`."""
-    return values if set(map(type, values)) == {float} else [_to_float(value) for value in values]
+def _to_floats(values: list[Any]) -> list[float | None]:
+    """Return numbers as floats, and None as it is; see `_to_float`."""
+    if set(map(type, values)) == {float}:
+        return values
+    return [None if value is None else _to_float(value) for value in values]
 
 
 def _to_float(value: Any) -> float:
@@ -226,7 +234,7 @@ class Pointwise(TextVerifier):
         self.fingerprint = compute_fingerprint(judge)
         self._call = make_silent_call("judge", judge, VerifierError, keys=("prompt", "candidate"))
 
-    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[Any]]:
         """Ask the judge about each text."""
         return (
             yield from self._call.invoke_each([{"prompt": prompt, "candidate": one} for one in texts], config)
@@ -262,8 +270,10 @@ class VerifierEnsemble:
         """The verifiers' names, in the order given."""
         return tuple(self._calls)
 
-    def compute_outputs(self, given: VerifierInput, config: RunnableConfig) -> Steps[dict[str, list[float]]]:
-        """Return the n raw outputs of each verifier, by name.
+    def compute_outputs(
+        self, given: VerifierInput, config: RunnableConfig
+    ) -> Steps[dict[str, list[float | None]]]:
+        """Return the n raw outputs of each verifier, by name; None for a candidate without its verdict.
 
         Raises:
             VerifierError: If a verifier fails, or returns anything but n finite numbers; the error names it.
@@ -281,15 +291,24 @@ class VerifierEnsemble:
 
 @dataclass(frozen=True)
 class VerifierScores:
-    """The scores of the n candidates of a prompt.
+    """What a verifier says about the n candidates of a prompt.
+
+    A candidate without a verdict has the worst score. This is one more step of the function that turns
+    candidates into scores, the same offline and online, so prompts remain exchangeable.
 
     Attributes:
-        scores: n verifier scores in [0, 1], smaller is better.
-        outputs: For each candidate, the raw outputs of several verifiers by name; None if there is only one.
+        verdicts: n verifier scores in [0, 1], smaller is better; None without a verdict.
+        outputs: For each candidate, the raw outputs of several verifiers by name, or None if one of them has
+            no verdict; None in all if there is only one verifier.
     """
 
-    scores: Sequence[float]
-    outputs: Sequence[Mapping[str, float]] | None = None
+    verdicts: Sequence[float | None]
+    outputs: Sequence[Mapping[str, float] | None] | None = None
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """The n scores, 1 for a candidate without a verdict."""
+        return [1.0 if one is None else one for one in self.verdicts]
 
 
 class CandidateScorer:
@@ -323,13 +342,21 @@ class CandidateScorer:
         if isinstance(self._verifier, Call):
             return VerifierScores(check_scores((yield from self._verifier.invoke_one(given, config)), n))
         outputs = yield from self._verifier.compute_outputs(given, config)
+        rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
+        complete = [slot for slot, row in enumerate(rows) if None not in row.values()]
+        known: dict[str, list[Any]] = {
+            name: [values[slot] for slot in complete] for name, values in outputs.items()
+        }
         scores = (
-            self._combine(outputs)
+            self._combine(known)
             if self._combine is not None
-            else check_scores(outputs[self._verifier.names[0]], n)
+            else check_scores(known[self._verifier.names[0]], len(complete))
         )
-        rows = zip(*outputs.values(), strict=True)
-        return VerifierScores(scores, [dict(zip(outputs, row, strict=True)) for row in rows])
+        verdicts = dict(zip(complete, scores, strict=True))
+        return VerifierScores(
+            [verdicts.get(slot) for slot in range(n)],
+            [cast("dict[str, float]", row) if slot in verdicts else None for slot, row in enumerate(rows)],
+        )
 
 
 @dataclass
@@ -373,22 +400,24 @@ class IncrementalScorer:
         A verifier that compares candidates scores all of them again; any other scores new ones only, and no
         text that already has a score if equal texts share one.
         """
-        done = len(self.scores.scores)
+        done = len(self.scores.verdicts)
         if done == len(draws):
             return self.scores
         if done and not self.scored_separately:
             done = 0
-        known: dict[str, float] = {}
+        known: dict[str, float | None] = {}
         if self.scorer.shares_scores:
-            known = {one.text: score for one, score in zip(draws[:done], self.scores.scores, strict=False)}
+            known = {
+                one.text: verdict for one, verdict in zip(draws[:done], self.scores.verdicts, strict=False)
+            }
         asked, new = [one for one in draws[done:] if one.text not in known], VerifierScores([])
         if asked:
             given = VerifierInput(prompt=self.prompt, candidates=asked)
             new = yield from self.scorer.score(given, self.judging)
-        fresh = iter(new.scores)
-        scores = [known[one.text] if one.text in known else next(fresh) for one in draws[done:]]
+        fresh = iter(new.verdicts)
+        verdicts = [known[one.text] if one.text in known else next(fresh) for one in draws[done:]]
         outputs = None if new.outputs is None else [*(self.scores.outputs or ())[:done], *new.outputs]
-        self.scores = VerifierScores([*self.scores.scores[:done], *scores], outputs)
+        self.scores = VerifierScores([*self.scores.verdicts[:done], *verdicts], outputs)
         return self.scores
 
     def score_claims(

@@ -31,6 +31,7 @@ YES_NO = {"Yes": math.log(0.3), "No": math.log(0.1)}
 
 def score_reply(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
+    score: float
     [score] = ModelJudge(LogprobModel(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 

@@ -47,6 +47,7 @@ def make_reply_of_weights(weights: dict[str, float]) -> AIMessage:
 
 def score_reply(reply: AIMessage, **options: Any) -> float:
     """The score of one candidate that is judged like this."""
+    score: float
     [score] = PTrue(LogprobModel(replies={"Peru": reply}), **options).invoke(llama_input("Peru"))
     return score
 

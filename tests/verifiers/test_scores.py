@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import ServingError, VerifierError
-from langchain_cfc.verifiers.base import check_scores
+from langchain_cfc.execution import run_flow
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers.base import (
+    CandidateScorer,
+    VerifierEnsemble,
+    VerifierInput,
+    VerifierScores,
+    check_outputs,
+    check_scores,
+)
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8))
@@ -69,3 +78,38 @@ def test_check_scores_refuses_booleans_of_other_libraries(value: Any) -> None:
 def test_check_scores_error_describes_the_expected_return_value() -> None:
     with pytest.raises(ServingError, match=r"one score in \[0, 1\] per candidate.*pointwise"):
         check_scores(0.3, 1)
+
+
+def test_check_scores_keeps_none_for_a_candidate_without_a_verdict() -> None:
+    assert check_scores([0.5, None, 1], 3) == [0.5, None, 1.0]
+    assert check_outputs([7, None], 2, "judge") == [7.0, None]
+
+
+def score_three(scorer: CandidateScorer) -> VerifierScores:
+    candidates = [DrawnCandidate(text) for text in ("a", "b", "c")]
+    return run_flow(scorer.score(VerifierInput(prompt="?", candidates=candidates), {}))
+
+
+def returning(*scores: float | None) -> Any:
+    """Make a verifier that always returns the same."""
+    return lambda *_: list(scores)
+
+
+def test_a_candidate_without_a_verdict_scores_worst() -> None:
+    scored = score_three(CandidateScorer(returning(0.25, None, 0.75)))
+    assert scored.scores == [0.25, 1.0, 0.75]
+    assert scored.verdicts[1] is None
+
+
+def test_several_verifiers_combine_only_candidates_with_all_verdicts() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def combine(outputs: Any) -> list[float]:
+        asked.append(outputs)
+        return [0.5] * len(outputs["one"])
+
+    ensemble = VerifierEnsemble({"one": returning(3, None, 5), "two": returning(1, 1, None)})
+    scored = score_three(CandidateScorer(ensemble, combine))
+    assert scored.scores == [0.5, 1.0, 1.0]
+    assert scored.outputs == [{"one": 3.0, "two": 1.0}, None, None]
+    assert asked == [{"one": [3.0], "two": [1.0]}]

@@ -97,7 +97,7 @@ def test_concurrent_prompts_share_no_panel() -> None:
     verdicts = {text: "correct" if number % 2 else "incorrect" for number, text in enumerate(texts)}
     verifier = from_scorer(LLMPanel(judges=[Judge(responses=[""], verdicts=verdicts)]))
 
-    async def all_at_once() -> list[list[float]]:
+    async def all_at_once() -> Any:
         return await asyncio.gather(*(verifier.ainvoke(make_input(text)) for text in texts))
 
     assert asyncio.run(all_at_once()) == [[0.0] if number % 2 else [1.0] for number in range(20)]
