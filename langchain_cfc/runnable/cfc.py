@@ -23,6 +23,7 @@ from pydantic import (
     field_validator,
 )
 
+from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
@@ -45,11 +46,13 @@ from langchain_cfc.execution import (
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
-from langchain_cfc.runnable.policies import AnsweringRunnable, refuse_repeated_draws
+from langchain_cfc.runnable.policies import AnsweringRunnable
+from langchain_cfc.runnable.redraws import detach_register, find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 
@@ -212,17 +215,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise InputError(msg)
         return guarantee
 
-    def with_retry(self, **kwargs: Any) -> Runnable[Any, CFCResult]:
-        """Return a chain that retries after an error; see `Runnable.with_retry`.
-
-        Raises:
-            InputError: If it would also retry after an abstention: the guarantee holds for the first draw,
-                not for the first draw that leads to an answer.
-        """
-        if self.on_abstain == "raise":
-            refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
-        return super().with_retry(**kwargs)
-
     @field_validator("generator", mode="before")
     @classmethod
     def _resolve_generator(cls, generator: Any) -> Any:
@@ -270,6 +262,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             versions=ModelVersionWatcher(artifact) if is_model_known else None,
             policy=policy,
             show_rejected=self.show_rejected,
+            generator=canonical_json(compute_fingerprint(self.generator)),
             splitter=None if splitter is None else ClaimSplitter(splitter),
         )
 
@@ -443,8 +436,10 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
         """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
-        child = detach_from_graph(make_child_config(config, run_manager, NOSTREAM))
-        steps = self._pipeline.serve(prompt, self._resolve_level(alpha), child, Progress(run_manager))
+        child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
+        steps = self._pipeline.serve_once(
+            prompt, self._resolve_level(alpha), child, Progress(run_manager), find_register(run_manager)
+        )
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
 

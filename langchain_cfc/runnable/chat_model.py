@@ -38,7 +38,7 @@ from langchain_cfc.errors import AbstentionError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
 from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
-from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer, refuse_repeated_draws
+from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.thresholds import Level
@@ -185,19 +185,6 @@ class CFCChatModel(BaseChatModel):
         # Fail now rather than at the first call.
         self._get_chain(None, {name: given[name] for name in given.keys() - _TRACING_ARGUMENTS})
         return self.bind(**given)
-
-    def with_retry(self, **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return a model that retries after an error; see `Runnable.with_retry`.
-
-        Raises:
-            InputError: If it would also retry after an abstention: the guarantee holds for the first draw,
-                not for the first draw that leads to an answer.
-        """
-        served = find_cfc_runnable(self.chain)
-        chain_raises = served is not None and served.on_abstain == "raise"
-        if self.on_abstain == "raise" or (self.on_abstain is None and chain_raises):
-            refuse_repeated_draws(kwargs.get("retry_if_exception_type", (Exception,)))
-        return super().with_retry(**kwargs)
 
     # LangChain's `stream` does not pass its run to `_stream`, so the draws would start root runs that its
     # callbacks do not see. The run id is therefore chosen here and passed to `_stream` in a context variable.

@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializa
 from langchain_core.runnables.base import coerce_to_runnable
 from pydantic import BaseModel, ConfigDict, SkipValidation
 
-from langchain_cfc.errors import AbstentionError, InputError, ServingError
+from langchain_cfc.errors import AbstentionError, ServingError
 from langchain_cfc.execution import (
     Step,
     Steps,
@@ -95,25 +95,6 @@ class AnsweringRunnable(RunnableSerializable[Any, Output]):
         """Serve several prompts; see `Runnable.abatch_as_completed`."""
         async for one in super().abatch_as_completed(inputs, share_limiter(config, len(inputs)), **kwargs):
             yield one
-
-
-def refuse_repeated_draws(exception_types: Any) -> None:
-    """Refuse to retry on `AbstentionError`: the guarantee holds for the first draw, not the first answered.
-
-    Args:
-        exception_types: The `retry_if_exception_type` of a retry.
-
-    Raises:
-        InputError: If an `AbstentionError` is among them.
-    """
-    if isinstance(exception_types, tuple) and any(
-        issubclass(AbstentionError, one) for one in exception_types
-    ):
-        msg = (
-            "with on_abstain='raise' this would draw again after an abstention, which no guarantee covers: "
-            "pass retry_if_exception_type=(ServingError,)"
-        )
-        raise InputError(msg)
 
 
 class OrElse(AnsweringRunnable[Any]):

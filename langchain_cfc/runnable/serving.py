@@ -22,6 +22,7 @@ from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.runnable.binding import ModelVersionWatcher
+from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
@@ -76,6 +77,7 @@ class ServingPipeline:
         versions: Watches which models answer; None if the records do not name the calibrated models.
         policy: Decides which sets are answered.
         show_rejected: Whether results include the texts of rejected candidates, or of dropped claims.
+        generator: What the generator states about itself, as text.
         splitter: Splits an answer into claims; None if the unit is whole answers.
     """
 
@@ -87,7 +89,33 @@ class ServingPipeline:
     versions: ModelVersionWatcher | None
     policy: AnswerPolicy
     show_rejected: bool
+    generator: str
     splitter: ClaimSplitter | None = None
+
+    def serve_once(
+        self,
+        prompt: Any,
+        level: str,
+        config: RunnableConfig,
+        progress: Progress,
+        register: DrawRegister | None,
+    ) -> Steps[CFCResult]:
+        """Serve a prompt; if it was served before within the register's call, return that result.
+
+        Raises:
+            PromptKindError: If the prompt is of another kind than the calibration prompts.
+            InputError: If it was served before with other settings.
+        """
+        prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
+        if register is None:
+            return (yield from self.serve(prompt, level, config, progress))
+        return (
+            yield from register.draw_once(
+                (self.artifact.digest, self.generator, digest_prompt(prompt)),
+                (level, self.policy, self.show_rejected),
+                partial(self.serve, prompt, level, config, progress),
+            )
+        )
 
     def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
@@ -95,11 +123,7 @@ class ServingPipeline:
         `level` is one of the artifact's error levels. It is fixed before the first draw; choosing it later
         would void the guarantee. Runs under `config` must not stream into a graph, because a judge may quote
         the candidate that it rejects.
-
-        Raises:
-            PromptKindError: If the prompt is of another kind than the calibration prompts.
         """
-        prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         metadata = yield from self.description.describe_prompt(prompt, config)
         recorder = UsageRecorder()
         # Recorded separately: a verifier that itself draws candidates must not count as an answering model.

@@ -14,11 +14,11 @@ from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import ValidationError
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult
-from langchain_cfc.errors import AbstentionError, CFCError, InputError, ServingError
+from langchain_cfc.errors import AbstentionError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.calls import Invoke
 from tests.factories import make_chain
-from tests.fakes import TEXTS, N, ScriptedModel, topic_of
+from tests.fakes import TEXTS, ScriptedModel, topic_of
 
 HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 # Drawn for every prompt of these topics by a chain whose artifact has a threshold per topic.
@@ -150,24 +150,6 @@ def test_or_else_is_asked_before_the_chat_model_raises(invoke: Invoke) -> None:
     both = CFCChatModel(chain=weak.or_else(weak), on_abstain="raise")
     with pytest.raises(AbstentionError):
         invoke(both, "x")
-
-
-@every_kind
-def test_with_retry_refuses_to_retry_abstentions(kind: str) -> None:
-    model = ScriptedModel(texts=HOPELESS)
-    chain = make_raising(kind, generator=model)
-    with pytest.raises(InputError, match="this would draw again after an abstention"):
-        chain.with_retry()
-    for types in ((Exception,), (CFCError, OSError), (AbstentionError,)):
-        with pytest.raises(InputError, match="this would draw again after an abstention"):
-            chain.with_retry(retry_if_exception_type=types)
-    with pytest.raises(AbstentionError):
-        chain.with_retry(retry_if_exception_type=(ServingError,)).invoke("x")
-    assert len(model.drawn) == N
-    # What abstains in words may be asked again after any error.
-    make_chain().with_retry().invoke("x")
-    CFCChatModel(chain=make_chain()).with_retry().invoke("x")
-    CFCChatModel(chain=make_chain(on_abstain="raise"), on_abstain="return").with_retry().invoke("x")
 
 
 def test_agent_fallback_middleware_handles_raised_abstentions() -> None:

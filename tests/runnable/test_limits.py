@@ -15,7 +15,7 @@ from langchain_cfc import CalibrationArtifact, CFCRunnable
 from langchain_cfc.errors import DrawError, ServingTimeoutError
 from langchain_cfc.verifiers import pointwise
 from tests.concurrency import wait_until
-from tests.factories import make_chain
+from tests.factories import make_artifact, make_chain
 from tests.fakes import N
 
 # Long enough for the slowest machine; it only passes where a test would otherwise hang.
@@ -143,8 +143,9 @@ def test_batch_of_a_sequence_keeps_max_concurrency(artifact: CalibrationArtifact
 @every_batch
 def test_or_else_shares_max_concurrency_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
     gauge = Gauge()
-    unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the same chain is asked again
-    found = batch(unsure.or_else(gauge.chain(artifact)), RunnableConfig(max_concurrency=2))
+    unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the fallback is asked
+    fallback = gauge.chain(make_artifact(alpha=0.5, never_empty=True))
+    found = batch(unsure.or_else(fallback), RunnableConfig(max_concurrency=2))
     assert [result.reason for result in found] == ["answered"] * len(PROMPTS)
     assert gauge.most == 2
 

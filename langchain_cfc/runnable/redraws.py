@@ -1,0 +1,144 @@
+"""One draw for each prompt of a call: asked again within it, a chain repeats its first result.
+
+Suppose a question abstains with probability 1 - p. A retry, a fallback or a loop around the chain that asks
+it again until an answer comes out answers it with probability 1 - (1 - p)^k, but the promise was tested for
+one draw. So the first result of a prompt is kept until the outermost LangChain call ends, and every further
+request for the same prompt within that call gets it. A failed draw showed no result, so it may be repeated.
+
+LangChain passes the callback handlers of a run on to the runs inside it. So a handler that takes no events is
+shared by all runs of one outermost call: a retry, a sequence, a graph. Loops in Python code outside of
+LangChain are separate calls, which nothing here can see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.load import dumps
+from langchain_core.messages import BaseMessage
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tracers.context import register_configure_hook
+
+from langchain_cfc._internal.serialization import compute_sha256
+from langchain_cfc.errors import InputError
+from langchain_cfc.execution import RunManager, Step, Steps
+
+if TYPE_CHECKING:
+    from langchain_cfc.runnable.result import CFCResult
+
+# Maximum number of prompts whose results one call keeps; the oldest go first.
+_MAX_PROMPTS = 1000
+
+
+class _Draw(NamedTuple):
+    """The first draw for a prompt: its settings, and its result once there is one, None if it failed."""
+
+    settings: Any
+    result: Future[CFCResult | None]
+
+
+class DrawRegister(BaseCallbackHandler):
+    """The results of one outermost call, by prompt; takes no events.
+
+    Threads share it without a lock, because each method makes one atomic change.
+    """
+
+    run_inline = True
+    ignore_llm = ignore_chat_model = ignore_chain = ignore_agent = True
+    ignore_retriever = ignore_retry = ignore_custom_event = True
+
+    def __init__(self) -> None:
+        self._draws: dict[tuple[str, ...], _Draw] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle nothing: a call on another machine has a register of its own."""
+        return type(self), ()
+
+    def draw_once(
+        self, key: tuple[str, ...], settings: Any, draw: Callable[[], Steps[CFCResult]]
+    ) -> Steps[CFCResult]:
+        """Return the result of the first draw with this key, which is `draw` if there was none.
+
+        Raises:
+            InputError: If the first draw had other settings, such as another error level.
+        """
+        while True:
+            mine = _Draw(settings, Future())
+            mine.result.set_running_or_notify_cancel()  # so that a waiting task cannot cancel it
+            first = self._draws.setdefault(key, mine)
+            if first is mine:
+                return (yield from self._draw(key, mine, draw))
+            if first.settings != settings:
+                msg = (
+                    "the same prompt was asked before in this call, with other settings (error level, policy "
+                    "or show_rejected), and choosing them after seeing a result would void the guarantee: "
+                    "ask once, or in a call of its own"
+                )
+                raise InputError(msg)
+            waiting = first.result
+            result = yield Step(waiting.result, lambda waiting=waiting: asyncio.wrap_future(waiting))  # type: ignore[misc]
+            if result is not None:
+                # Its tokens were counted with the first request.
+                repeated: CFCResult = result.model_copy(update={"usage": None})
+                return repeated
+
+    def _draw(
+        self, key: tuple[str, ...], mine: _Draw, draw: Callable[[], Steps[CFCResult]]
+    ) -> Steps[CFCResult]:
+        result = None
+        try:
+            result = yield from draw()
+        finally:
+            if result is None:
+                self._draws.pop(key, None)
+            elif len(self._draws) > _MAX_PROMPTS:
+                self._draws.pop(next(iter(self._draws)), None)
+            mine.result.set_result(result)
+        return result
+
+
+class _RegisterMaker:
+    """Stands in for the context variable from which LangChain gets the handler of a new outermost run."""
+
+    def get(self) -> DrawRegister:
+        """Return a new register; LangChain adds it to a run that has inherited none."""
+        return DrawRegister()
+
+
+register_configure_hook(_RegisterMaker(), inheritable=True, handle_class=DrawRegister)  # type: ignore[arg-type]
+
+
+def find_register(run_manager: RunManager) -> DrawRegister | None:
+    """Return the register of the call that a run belongs to; None for a run that is itself the whole call."""
+    if run_manager.parent_run_id is None:
+        return None
+    return next((one for one in run_manager.handlers if isinstance(one, DrawRegister)), None)
+
+
+def detach_register(config: RunnableConfig) -> RunnableConfig:
+    """Return a config without the register: each draw, and each call of a verifier, is a call of its own."""
+    callbacks = config.get("callbacks")
+    if not isinstance(callbacks, BaseCallbackManager):
+        return config
+    kept = [one for one in callbacks.handlers if not isinstance(one, DrawRegister)]
+    if not kept:
+        return {**config, "callbacks": None}
+    callbacks.set_handlers(kept)
+    return config
+
+
+def digest_prompt(prompt: Any) -> str:
+    """Return a digest that equal prompts share; the ids of messages do not count."""
+    messages = prompt.to_messages() if isinstance(prompt, PromptValue) else prompt
+    listed = messages if isinstance(messages, (list, tuple)) else [messages]
+    return compute_sha256(dumps([*_remove_ids(listed)]))
+
+
+def _remove_ids(messages: Any) -> Iterator[Any]:
+    for one in messages:
+        yield one.model_copy(update={"id": None}) if isinstance(one, BaseMessage) else one

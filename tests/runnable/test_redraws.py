@@ -1,0 +1,213 @@
+"""One outermost call draws once for a prompt: retries, fallbacks and loops get the first result again."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from pydantic import PrivateAttr
+
+from langchain_cfc import CFCChatModel, CFCResult, CFCRunnable
+from langchain_cfc.errors import AbstentionError, InputError, VerifierError
+from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
+from tests.calls import Invoke
+from tests.factories import make_artifact, make_chain
+from tests.fakes import TEXTS, N, ScriptedModel, verify
+
+RETRY: dict[str, Any] = {"wait_exponential_jitter": False, "stop_after_attempt": 3}
+GIVE_UP = ["x|0.9"] * N
+
+
+class ChangingModel(ScriptedModel):
+    """Draws candidates that are all rejected for the first n requests, and good ones after that."""
+
+    _asked: int = PrivateAttr(default=0)
+    _count: threading.Lock = PrivateAttr(default_factory=threading.Lock)
+
+    def _message(self, messages: Any, run_manager: Any) -> AIMessage:
+        del run_manager
+        with self._count:
+            self._asked += 1
+            texts = GIVE_UP if self._asked <= N else TEXTS
+        self.drawn.append(str(messages[-1].text))
+        return AIMessage(texts[(self._asked - 1) % N])
+
+
+def make_changing(**fields: Any) -> CFCRunnable:
+    return make_chain(generator=ChangingModel(), **fields)
+
+
+def raising() -> CFCRunnable:
+    return make_changing(on_abstain="raise")
+
+
+def pass_on(chain: Any) -> Any:
+    return RunnablePassthrough() | chain
+
+
+def raise_abstention(result: CFCResult) -> CFCResult:
+    if result.abstained:
+        raise AbstentionError(result)
+    return result
+
+
+def twice(chain: CFCRunnable) -> CFCRunnable:
+    """A fallback: the same chain, with a setting that changes nothing."""
+    return chain.model_copy(update={"max_concurrency": 3})
+
+
+def fall_back(chain: Any, change: Callable[[Any], Any] = lambda chain: chain) -> Any:
+    """A chain that asks itself, or a copy, where it raises or returns an abstention."""
+    if getattr(chain, "on_abstain", "raise") == "raise":
+        return chain.with_fallbacks([change(chain)])
+    return chain.or_else(pass_on(change(chain)))
+
+
+REDRAWS: dict[str, Callable[[], Runnable[Any, Any]]] = {
+    "retry": lambda: raising().with_retry(**RETRY),
+    "retry_of_sequence": lambda: pass_on(raising()).with_retry(**RETRY),
+    "retry_of_two_sequences": lambda: pass_on(pass_on(raising())).with_retry(**RETRY),
+    "retry_after_function": lambda: (make_changing() | RunnableLambda(raise_abstention)).with_retry(**RETRY),
+    "retry_of_answer": lambda: raising().as_answer().with_retry(**RETRY),
+    "retry_of_chat_model": lambda: CFCChatModel(chain=raising()).with_retry(**RETRY),
+    "retry_around_chat_model": lambda: pass_on(CFCChatModel(chain=raising())).with_retry(**RETRY),
+    "fallback": lambda: fall_back(raising()),
+    "fallback_of_copy": lambda: fall_back(raising(), twice),
+    "fallback_in_sequence": lambda: fall_back(pass_on(raising())),
+    "or_else": lambda: fall_back(make_changing()),
+    "or_else_of_copy": lambda: fall_back(make_changing(), twice),
+}
+
+
+@pytest.mark.parametrize("kind", REDRAWS)
+def test_second_draw_in_one_call_returns_the_first_abstention(kind: str, invoke: Invoke) -> None:
+    chain = REDRAWS[kind]()
+    try:
+        found = invoke(chain, "x")
+    except AbstentionError:
+        return
+    assert found.abstained
+
+
+def ask_thrice(ask: Callable[[str], Any], question: str) -> Any:
+    for _ in range(3):
+        found = ask(question)
+        if not found.abstained:
+            break
+    return found
+
+
+@pytest.mark.parametrize("question", ["x", [HumanMessage("x")]])
+def test_loop_inside_a_step_sees_one_result_for_each_prompt(question: Any) -> None:
+    chain = make_changing()
+    looping: Any = RunnableLambda(lambda given: ask_thrice(chain.invoke, given))
+    assert looping.invoke(question).abstained
+    # Its control: the same loop outside of LangChain, which no chain can see, draws again.
+    assert not ask_thrice(chain.invoke, "other").abstained
+
+
+def test_calls_of_their_own_draw_for_themselves() -> None:
+    chain = pass_on(make_changing())
+    assert [result.abstained for result in chain.batch(["x", "x"], {"max_concurrency": 1})] == [True, False]
+    assert not chain.invoke("x").abstained
+
+
+def test_concurrent_requests_for_a_prompt_share_one_draw(invoke: Invoke) -> None:
+    model = ScriptedModel(texts=TEXTS)
+    chain = make_chain(generator=model)
+    found = invoke(RunnableParallel(one=chain, two=chain, three=pass_on(chain)), "x")
+    assert len(model.drawn) == N
+    assert found["one"].best == found["two"].best == found["three"].best == "lima|0.1"
+
+
+def test_failed_draw_is_drawn_again(invoke: Invoke) -> None:
+    calls: list[str] = []
+
+    def failing_once(prompt: Any, candidates: Any) -> list[float]:
+        calls.append(prompt)
+        if len(calls) == 1:
+            raise ConnectionError
+        return verify(prompt, candidates)
+
+    retried = pass_on(make_chain(verifier=failing_once)).with_retry(
+        retry_if_exception_type=(VerifierError,), **RETRY
+    )
+    assert invoke(retried, "x").best == "lima|0.1"
+    assert len(calls) == 2
+
+
+def test_repeated_result_states_no_usage_of_its_own() -> None:
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    chain = make_chain(generator=ScriptedModel(texts=TEXTS, usage=usage))  # type: ignore[arg-type]
+    both: Any = RunnableLambda(lambda given: [chain.invoke(given), chain.invoke(given)])
+    first, second = both.invoke("x")
+    assert first.usage["total_tokens"] == 2 * N
+    assert second.usage is None
+    assert second == first.model_copy(update={"usage": None})
+
+
+def test_other_prompts_and_artifacts_of_a_call_are_drawn() -> None:
+    model = ScriptedModel(texts=TEXTS)
+    one, other = make_chain(generator=model), make_chain(make_artifact(alpha=0.5), generator=model)
+    asked: Any = RunnableLambda(lambda _: [one.invoke("x"), one.invoke("y"), other.invoke("x")])
+    asked.invoke("")
+    assert len(model.drawn) == 3 * N
+
+
+def test_call_refuses_to_ask_again_under_another_level() -> None:
+    chain = make_changing(artifact=make_artifact(alpha=[0.25, 0.5]), alpha=0.25)
+    raised: Any = RunnableLambda(lambda given: chain.invoke(given) or chain.invoke(given, alpha=0.5))
+    with pytest.raises(InputError, match="asked before in this call"):
+        raised.invoke("x")
+
+
+def test_chain_that_draws_from_a_chain_gets_separate_draws() -> None:
+    model = ScriptedModel()
+    inner = make_chain(generator=model, artifact=make_artifact(never_empty=True)).as_answer(text=True)
+    outer = pass_on(make_chain(generator=inner))
+    outer.invoke("x")
+    assert len(model.drawn) == N * N
+
+
+def test_graph_node_with_retry_policy_gets_the_first_abstention() -> None:
+    graph = pytest.importorskip("langgraph.graph")
+    types = pytest.importorskip("langgraph.types")
+    chain = raising()
+    state = TypedDict("state", {"q": str, "result": Any})  # noqa: UP013 - a local class has no resolvable hints
+
+    builder = graph.StateGraph(state)
+    policy = types.RetryPolicy(initial_interval=0.01, jitter=False, max_attempts=3, retry_on=AbstentionError)
+    builder.add_node("ask", lambda given: {"result": chain.invoke(given["q"])}, retry_policy=policy)
+    builder.add_edge(graph.START, "ask")
+    with pytest.raises(AbstentionError):
+        builder.compile().invoke({"q": "x"})
+
+
+def test_register_is_freed_with_its_call_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("langchain_cfc.runnable.redraws._MAX_PROMPTS", 5)
+    chain, seen = make_chain(), []
+
+    def ask(_: Any, config: Any) -> None:
+        register = next(one for one in config["callbacks"].handlers if isinstance(one, DrawRegister))
+        for number in range(20):
+            chain.invoke(f"question {number}")
+        seen.append((weakref.ref(register), len(register._draws)))
+
+    runnable: Any = RunnableLambda(ask)
+    runnable.invoke("")
+    gc.collect()
+    reference, size = seen[0]
+    assert size == 5
+    assert reference() is None
+
+
+def test_prompt_digest_ignores_message_ids_only() -> None:
+    assert digest_prompt([HumanMessage("x", id="1")]) == digest_prompt([HumanMessage("x", id="2")])
+    assert digest_prompt([HumanMessage("x")]) != digest_prompt([AIMessage("x")])
+    assert digest_prompt("x") != digest_prompt("y")
