@@ -26,10 +26,11 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.decision import decide
+from langchain_cfc.decision import EVERY_SET, decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.features import parse_statistic
+from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Label, ObservedResult
 from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest
 from langchain_cfc.records import read_records, tabulate, with_scores
@@ -178,10 +179,19 @@ def _find_alarms(artifact: CalibrationArtifact, *parts: LabelledBatch) -> tuple[
 
 
 def make_observations(
-    artifact: CalibrationArtifact, part: LabelledBatch, first: int
+    artifact: CalibrationArtifact,
+    part: LabelledBatch,
+    first: int,
+    certified: WrongRateCertificate | None = None,
 ) -> list[tuple[ObservedResult, list[bool]]]:
-    """Return what a monitor would see of prompts, with the labels of their candidates."""
-    decided = decide(artifact, part.draws)
+    """Return what a monitor would see of prompts, and the labels of their candidates.
+
+    The prompts are served sets, or with `certified` the answers of a bot.
+    """
+    policy = EVERY_SET if certified is None else certified.policy
+    alpha = ALPHA if certified is None else certified.alpha
+    decided = decide(artifact, part.draws, alpha, policy=policy)
+    inside = np.asarray(decided.accepted.any(axis=1))
     codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
     return [
         (
@@ -189,12 +199,10 @@ def make_observations(
                 id=f"{first + row}-{name}",
                 at=float(first + row),
                 artifact=artifact.digest,
-                alpha=ALPHA,
-                outcome=FLAGGED
-                if decided.not_certifiable[row]
-                else (ANSWERED if decided.accepted[row].any() else EMPTY),
-                withheld=False,
-                max_wrong_rate=None,
+                alpha=alpha,
+                outcome=FLAGGED if decided.not_certifiable[row] else (ANSWERED if inside[row] else EMPTY),
+                withheld=bool(inside[row] and not decided.answered[row]),
+                max_wrong_rate=None if certified is None else certified.max_wrong_rate,
                 threshold=float(decided.thresholds[row]),
                 scores=tuple(part.draws.scores[row].tolist()),
                 accepted=tuple(decided.accepted[row].tolist()),

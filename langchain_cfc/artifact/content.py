@@ -175,8 +175,8 @@ class ArtifactContent(ArtifactData):
 
     @cached_property
     def frozen_digest(self) -> str:
-        """Digest of the artifact without certificates, policy and people's evidence; these refer to it."""
-        certified = ("certificates", "people_certificates", "people_evidence")
+        """Digest of what certificates are about: the artifact without them, and without counts for drift."""
+        certified = ("certificates", "people_certificates", "people_evidence", "reference")
         bare: dict[str, Any] = {"policy": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 
@@ -219,14 +219,10 @@ class ArtifactContent(ArtifactData):
         return copied
 
     def with_levels(self, levels: Sequence[LevelState], **update: Any) -> Self:
-        """Return the artifact with these levels only, without the arrays and histograms of the others.
+        """Return the artifact with these levels only, without the arrays of the others.
 
         Served thresholds are then the running maximum over these levels. `update` changes other fields.
         """
         named = {name for one in levels for state in (one.rule, one.marginal) for name in state.values()}
         arrays = {name: array for name, array in self.arrays.items() if name in named}
-        held = {None, *(one.alpha for one in levels)}
-        reference = [one for one in self.reference if one.alpha in held]
-        return self.model_copy(
-            update={"levels": list(levels), "arrays": arrays, "reference": reference, **update}
-        )
+        return self.model_copy(update={"levels": list(levels), "arrays": arrays, **update})

@@ -311,17 +311,20 @@ class ReferenceHistogram(ArtifactData):
 
     Attributes:
         name: `mean_score`, `min_score`, `draws` (with a draw rule), the name of a feature, or `threshold` or
-            `decision` of a level.
+            `decision` of a promise.
         edges: Lower ends of all bins but the first, ascending; chosen on prompts that are not counted.
         counts: Number of prompts in each bin, by name of a guaranteed weighting; each prompt was counted with
             a probability equal to its weight.
         alpha: The level of the threshold or decision; None for scores, draws and features.
+        max_wrong_rate: The certified wrong-answer rate under which the decision answers; None if all sets
+            are answered.
     """
 
     name: str
     edges: list[float]
     counts: dict[str, list[Count]]
     alpha: Alpha | None = Field(default=None)
+    max_wrong_rate: Alpha | None = Field(default=None)
 
     @model_validator(mode="after")
     def _check_bins(self) -> ReferenceHistogram:

@@ -196,8 +196,14 @@ def _calibrate(
         artifact = select_tested_levels(
             artifact, prompts.get_certification_prompts(), steps, config.failure_probability
         )
-    artifact = artifact.with_settings()
-    artifact = artifact.model_copy(update={"reference": make_reference_histograms(artifact, prompts, fair)})
+    artifact = _certify_wrong_rates(artifact.with_settings(), prompts, fair, config)
+    return artifact.model_copy(update={"reference": make_reference_histograms(artifact, prompts, fair)})
+
+
+def _certify_wrong_rates(
+    artifact: CalibrationArtifact, prompts: CalibrationPrompts, fair: LabelledBatch, config: CalibrationConfig
+) -> CalibrationArtifact:
+    """Return the artifact with a certified policy for each wrong-answer rate that was asked for."""
     if not config.wrong_rates:
         return artifact
     if config.certifies_mean_score:

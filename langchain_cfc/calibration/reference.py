@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -10,8 +10,9 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.calibration.fit import CalibrationPrompts
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.decision import decide
+from langchain_cfc.decision import EVERY_SET, decide
 from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.guarantee import WrongRateCertificate
 
 # Number of bins; each holds about the same share of the fit split.
 BIN_COUNT = 16
@@ -26,8 +27,9 @@ def make_reference_histograms(
 
     Bins are chosen on the fit split. Features and scores are counted over the calibration prompts, with which
     new prompts are exchangeable unless something changes. Thresholds and decisions are counted over the
-    prompts held out for evaluation, because the calibration prompts shaped the thresholds. Under a shift
-    nothing is counted, since new prompts are expected to differ.
+    prompts held out for evaluation, because the calibration prompts shaped the thresholds and policies: once
+    for each promise that the artifact can serve. Under a shift nothing is counted, since new prompts are
+    expected to differ.
     """
     if artifact.shift is not None:
         return []
@@ -48,8 +50,13 @@ def make_reference_histograms(
             histograms.append(_make_histogram(name, edges, values, varying))
     if len(test):
         _, test_within = _measure_prompts(artifact, test)
-        for alpha in artifact.alphas:
-            histograms += _make_decision_histograms(artifact, alpha, fit, test, test_within)
+        policy = artifact.policy
+        if policy is None or not policy.ignores_sets:
+            for alpha in artifact.alphas:
+                histograms += _make_threshold_histograms(artifact, alpha, fit, test, test_within)
+                histograms.append(_make_decision_histogram(artifact, alpha, test, test_within))
+        for one in () if policy is None else policy.certificates:
+            histograms.append(_make_decision_histogram(artifact, one.alpha, test, test_within, one))
     return histograms
 
 
@@ -71,23 +78,38 @@ def _measure_prompts(
     )
 
 
-def _make_decision_histograms(
+def _make_decision_histogram(
+    artifact: CalibrationArtifact,
+    alpha: str,
+    test: LabelledBatch,
+    within: Mapping[str, BoolArray],
+    certified: WrongRateCertificate | None = None,
+) -> ReferenceHistogram:
+    """Count the decisions of a level, or of the policy of a certified rate."""
+    policy, rate = (EVERY_SET, None) if certified is None else (certified.policy, certified.max_wrong_rate)
+    decisions = decide(artifact, test.draws, alpha, policy=policy, uniforms=artifact.draw_uniforms(test))
+    kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
+    counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)
+    return counted.model_copy(update={"max_wrong_rate": rate})
+
+
+def _make_threshold_histograms(
     artifact: CalibrationArtifact,
     alpha: str,
     fit: LabelledBatch,
     test: LabelledBatch,
     within: Mapping[str, BoolArray],
-) -> list[ReferenceHistogram]:
-    """Count the decisions and thresholds of a level."""
-    decisions = decide(artifact, test.draws, alpha, uniforms=artifact.draw_uniforms(test))
-    kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.accepted.any(axis=1))
-    histograms = [_make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)]
-    if len(fit):
-        thresholds = decide(artifact, fit.draws, alpha, uniforms=artifact.draw_uniforms(fit)).thresholds
-        edges = _choose_edges(thresholds[np.isfinite(thresholds)])
-        if len(edges):
-            histograms.append(_make_histogram("threshold", edges, decisions.thresholds, within, alpha))
-    return histograms
+) -> Iterator[ReferenceHistogram]:
+    """Count the thresholds of a level, if its bins can be chosen on the fit split."""
+    if not len(fit):
+        return
+    chosen, counted = (
+        decide(artifact, one.draws, alpha, uniforms=artifact.draw_uniforms(one)).thresholds
+        for one in (fit, test)
+    )
+    edges = _choose_edges(chosen[np.isfinite(chosen)])
+    if len(edges):
+        yield _make_histogram("threshold", edges, counted, within, alpha)
 
 
 def _choose_edges(values: FloatArray) -> FloatArray:

@@ -315,23 +315,18 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
     console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
     shares = ""
     if found.answered is not None and found.flagged is not None:
-        shares = f": {format_percent(found.answered)} with a set, {format_percent(found.flagged)} flagged"
+        shares = f": {format_percent(found.answered)} answered"
+        if found.flagged:
+            shares += f", {format_percent(found.flagged)} flagged as not certifiable"
     console.print(f"results    {found.results:,}{shares}")
+    for rate in found.rates:
+        console.print(escape(f"answered   {rate.sentence}"))
     console.print(f"labels     {found.labels:,}")
     console.print(f"failures   {found.failures:,} prompts could not be served")
     if found.seconds is not None:
         median, most = found.seconds
         console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
-    for breach in found.breaches:
-        console.print(f"[bold red]limit[/]      {escape(breach)}")
-    for alarm in found.alarms:
-        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence)}")
-    for doubt in found.doubts:
-        console.print(f"[yellow]labels[/]     {escape(doubt.sentence)}: they do not represent all results")
-    if not found.alarms:
-        console.print("[green]no alarm[/]")
-    for one in found.together:
-        console.print(escape(one.sentence))
+    _print_verdict(console, found)
     stated = [_make_stated_table(found)] if found.stated else []
     console.print("", _make_test_table(found), *stated)
     print_notes(console, found.notes)
@@ -341,6 +336,21 @@ def _print_status(console: Console, found: MonitorStatus) -> None:
             "changed, label some of the results since then, and calibrate again (langchain-cfc monitor "
             "recalibrate)"
         )
+
+
+def _print_verdict(console: Console, found: MonitorStatus) -> None:
+    for breach in found.breaches:
+        console.print(f"[bold red]limit[/]      {escape(breach)}")
+    for alarm in found.alarms:
+        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence)}")
+    for doubt in found.doubts:
+        console.print(f"[yellow]labels[/]     {escape(doubt.sentence)}: they do not represent all results")
+    if not found.results:
+        console.print("[yellow]no results[/], so nothing is tested")
+    elif not found.alarms:
+        console.print("[green]no alarm[/]")
+    for one in found.together:
+        console.print(escape(one.sentence))
 
 
 def _make_test_table(found: MonitorStatus) -> Table:

@@ -13,6 +13,7 @@ from langchain_cfc.monitor.recalibration import Recalibration, recalibrate  # no
 from langchain_cfc.monitor.shadow import ShadowComparison, ShadowSide, compare_in_shadow  # noqa: E402 - see above
 from langchain_cfc.monitor.stated import StatedLevel  # noqa: E402 - see above
 from langchain_cfc.monitor.status import (  # noqa: E402 - see above
+    AnsweredShare,
     CombinedTest,
     EvidenceCurve,
     Limits,
@@ -21,6 +22,7 @@ from langchain_cfc.monitor.status import (  # noqa: E402 - see above
 )
 
 __all__ = [
+    "AnsweredShare",
     "CFCMonitor",
     "CombinedTest",
     "EvidenceCurve",

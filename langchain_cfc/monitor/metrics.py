@@ -34,7 +34,7 @@ DESCRIPTIONS = {
     "cfc_monitor_breaches": "Number of exceeded limits.",
     "cfc_monitor_alarms": "Number of tests that alarm.",
     "cfc_monitor_artifact_age_days": "Days since the artifact was made.",
-    "cfc_monitor_answered_ratio": "Share of results whose answer set is not empty.",
+    "cfc_monitor_answered_ratio": "Share of results that were answered.",
     "cfc_monitor_flagged_ratio": "Share of results that are not certifiable.",
     "cfc_monitor_failing_ratio": "Share of the latest prompts that could not be served.",
     "cfc_monitor_seconds": "Time that the latest results took.",

@@ -92,6 +92,11 @@ class ObservedResult:
         )
 
     @property
+    def decision(self) -> int:
+        """The outcome, where a set that a certified policy withholds counts as an empty one."""
+        return EMPTY if self.withheld and self.max_wrong_rate is not None else self.outcome
+
+    @property
     def best(self) -> int | None:
         """Slot of the best accepted candidate (lowest score, then earliest); None for an empty set."""
         slots = [slot for slot, inside in enumerate(self.accepted) if inside]

@@ -104,5 +104,5 @@ def _list_steps(status: MonitorStatus) -> Iterator[tuple[str, str, str]]:
         yield "Choose results to label at random", _SAMPLING_ADVICE, ""
     for one in status.notes:
         yield "Note", one, ""
-    if status.sound and not status.doubts:
+    if status.results and status.sound and not status.doubts:
         yield "Check again", "No test alarms. You may check the tests as often as you like.", ""

@@ -131,7 +131,7 @@ class Layout:
             CandidateBatch.from_arrays([one.scores]),
             stops=self.artifact.draws is not None,
         )
-        decided = {"threshold": one.threshold, "decision": float(one.outcome)}
+        decided = {"threshold": one.threshold, "decision": float(one.decision)}
         reference = self.artifact.reference
         values = [
             decided[watched.name] if watched.alpha is not None else float(computed[watched.name][0])
@@ -141,11 +141,16 @@ class Layout:
             int(watched.find_bins(np.array([value]))[0])
             for watched, value in zip(reference, values, strict=True)
         ]
-        of_level = [watched.alpha in {None, one.alpha} for watched in reference]
+        # Thresholds and decisions are compared only with those under the same promise.
+        promise = one.alpha, one.max_wrong_rate
+        of_promise = [
+            watched.alpha is None or (watched.alpha, watched.max_wrong_rate) == promise
+            for watched in reference
+        ]
         within = one.draw_uniforms("group", 1) < self.weights.compute_values(features)[0]
         return (
             np.array(bins, dtype=np.int64)[self.quantity],
-            np.array(of_level)[self.quantity] & within[self.group],
+            np.array(of_promise)[self.quantity] & within[self.group],
         )
 
 

@@ -52,7 +52,7 @@ class Test(Data):
         what_name: The same in plain language, such as `share of hard questions`.
         group: The group of prompts that is tested, in words.
         group_name: The same in plain language, such as `very hard questions`.
-        alpha: Error level; None for quantities that do not depend on one.
+        alpha: Error level of the sets; None for quantities that do not depend on one, and for bots.
         outcomes: Number of results or labels that it has seen.
         evidence: The largest wealth that it ever had, from a stake of 1.
         needed: The evidence at which it alarms by itself, regardless of the other tests of its kind; together
@@ -184,6 +184,30 @@ class Limits:
             )
 
 
+class AnsweredShare(Data):
+    """How many results a bot answered at one certified wrong-answer rate.
+
+    Attributes:
+        max_wrong_rate: The rate as decimal text.
+        results: Number of results served at this rate, above 0.
+        answered: Share of them that were answered.
+        expected: Share of the certification prompts that are answered at this rate.
+    """
+
+    max_wrong_rate: str
+    results: int
+    answered: float
+    expected: float
+
+    @property
+    def sentence(self) -> str:
+        """The shares in one line."""
+        return (
+            f"With {_name_promise(self.max_wrong_rate)}, {format_percent(self.answered)} of {self.results:,} "
+            f"results are answered ({format_percent(self.expected)} of the certification prompts)"
+        )
+
+
 class EvidenceCurve(Data):
     """The evidence of one test over time.
 
@@ -207,7 +231,7 @@ class MonitorStatus(Data):
         results: Number of results.
         labels: Number of labels.
         failures: Number of prompts that could not be served.
-        answered: Share of results with an answer set that is not empty; None without results.
+        answered: Share of results that were answered; None without results.
         flagged: Share of results that are not certifiable; None without results.
         failing: Share of the latest prompts that could not be served; None without any.
         seconds: Median and 99th percentile of the seconds that the latest results took; None if not measured.
@@ -215,6 +239,7 @@ class MonitorStatus(Data):
         level: Probability of ever raising a false alarm, for each of drift and certified rates.
         together: The combined test of each kind that has tests; these decide on alarms.
         tests: All tests, those closest to an alarm first.
+        rates: How many results were answered at each certified wrong-answer rate.
         stated: Labelled results by the coverage stated for them, if levels are adaptive.
         breaches: Limits that are exceeded and models that were not calibrated, in sentences.
         notes: What the monitor cannot test, and why.
@@ -233,6 +258,7 @@ class MonitorStatus(Data):
     level: float
     together: tuple[CombinedTest, ...]
     tests: tuple[Test, ...]
+    rates: tuple[AnsweredShare, ...]
     stated: tuple[StatedLevel, ...]
     breaches: tuple[str, ...]
     notes: tuple[str, ...]
@@ -298,10 +324,23 @@ def make_status(
         level=level,
         together=tuple(_combine_tests(evidence, tests, level)),
         tests=tuple(sorted(tests, key=_rank_test)),
+        rates=tuple(_list_answered_shares(artifact, counts)),
         stated=tuple(evidence.stated.list_levels()),
         breaches=tuple(limits.list_breaches(age, counts, models)),
         notes=tuple(_list_notes(artifact, evidence, counts)),
     )
+
+
+def _list_answered_shares(artifact: CalibrationArtifact, counts: ResultCounts) -> Iterator[AnsweredShare]:
+    for one in () if artifact.policy is None else artifact.policy.certificates:
+        results, answered = counts.by_rate.get(one.max_wrong_rate, (0, 0))
+        if results:
+            yield AnsweredShare(
+                max_wrong_rate=one.max_wrong_rate,
+                results=results,
+                answered=answered / results,
+                expected=one.groups[0].answered / one.prompts,
+            )
 
 
 def _rank_test(test: Test) -> tuple[float, float]:
@@ -325,7 +364,7 @@ def _list_tests_by_group(
             what_name=_name_quantity_plainly(watched, words),
             group=words[group],
             group_name=name_group(words[group], group),
-            alpha=watched.alpha,
+            alpha=watched.alpha if watched.max_wrong_rate is None else None,
             shift=shift,
             **_summarize_evidence(tests, place, level),
         )
@@ -340,7 +379,7 @@ def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
             what_name=_name_rate(one),
             group=one.words,
             group_name=name_group(one.words, one.group),
-            alpha=one.alpha,
+            alpha=one.alpha if one.max_wrong_rate is None else None,
             seen=float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None,
             certified=one.rate,
             **found,
@@ -351,11 +390,17 @@ def _name_rate(rate: CertifiedRate) -> str:
     """Name a certified rate in words, with the certified wrong-answer rate if there is one."""
     if rate.max_wrong_rate is None:
         return _RATE_NAMES[rate.what]
-    return f"{_RATE_NAMES[rate.what]} (at most {format_share(float(rate.max_wrong_rate))} wrong)"
+    return f"{_RATE_NAMES[rate.what]} ({_name_promise(rate.max_wrong_rate)})"
+
+
+def _name_promise(max_wrong_rate: str) -> str:
+    return f"at most {format_share(float(max_wrong_rate))} wrong"
 
 
 def name_quantity(watched: ReferenceHistogram) -> str:
     """Name a quantity in words; features keep the names from their text."""
+    if watched.max_wrong_rate is not None:
+        return f"share of answered prompts ({_name_promise(watched.max_wrong_rate)})"
     return _QUANTITY_NAMES.get(watched.name, watched.name)
 
 
@@ -433,8 +478,8 @@ def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: Resul
         )
     if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
         yield (
-            "thresholds and decisions are not watched, only their inputs: the artifact held out no prompts "
-            "to count them on (test_fraction)"
+            "the decisions of the artifact are not watched, only their inputs, such as scores: calibration "
+            "held out no prompts to count decisions on (test_fraction)"
         )
     if not evidence.kept.rates:
         yield (
@@ -453,7 +498,9 @@ def _describe_shift(
         return None
     calibration, results = calibration / calibration.sum(), results / results.sum()
     if watched.name == "decision":
-        outcome = int(np.argmax(np.abs(results - calibration)))
+        # A bot's user asks how many prompts it answers; of sets, the outcome that has changed most is named.
+        is_bot = watched.max_wrong_rate is not None
+        outcome = ANSWERED if is_bot else int(np.argmax(np.abs(results - calibration)))
         shares = _format_shares(results[outcome], f"are {_OUTCOME_WORDS[outcome]}", calibration[outcome])
         return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
     # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.

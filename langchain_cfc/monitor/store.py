@@ -174,8 +174,10 @@ class ResultCounts:
     """Counts and figures about an artifact's results in a store."""
 
     results: int
-    answered: int  # number of results with an answer set that is not empty
+    answered: int  # number of results that were answered
     flagged: int  # number of results that are not certifiable
+    # Numbers of results and of answered ones by certified wrong-answer rate, without results under none
+    by_rate: Mapping[str, tuple[int, int]]
     labels: int
     failures: int  # number of prompts that could not be served
     failing: float | None  # share of the latest prompts that could not be served; None without any
@@ -346,13 +348,14 @@ class MonitorStore(DatabaseStore):
     def count_results(self, digest: str) -> ResultCounts:
         """Count the results, labels and failures of an artifact."""
         ours = _results.c.artifact == digest
-        outcomes = select(_results.c.outcome, func.count()).where(ours).group_by(_results.c.outcome)
+        columns = (_results.c.max_wrong_rate, _results.c.outcome, _results.c.withheld)
+        outcomes = select(*columns, func.count()).where(ours).group_by(*columns)
         wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
         latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE_SIZE)
         labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
         failed = select(func.count()).where(_failures.c.artifact == digest)
         with self.begin_read() as connection:
-            counts = {int(outcome): int(count) for outcome, count in connection.execute(outcomes)}
+            counted = connection.execute(outcomes).all()
             rows = connection.execute(latest).all()
             since = min((row.at for row in rows), default=0.0)
             latest_failures = int(connection.execute(failed.where(_failures.c.at >= since)).scalar_one())
@@ -360,10 +363,16 @@ class MonitorStore(DatabaseStore):
             failures = int(connection.execute(failed).scalar_one())
         took = [row.seconds for row in rows if row.seconds is not None]
         models = dict.fromkeys(model for row in rows for model in row.models)
+        by_rate: dict[str | None, tuple[int, int]] = {}
+        for rate, outcome, withheld, count in counted:
+            results, answered = by_rate.get(rate, (0, 0))
+            answers = count if outcome == ANSWERED and not withheld else 0
+            by_rate[rate] = results + count, answered + answers
         return ResultCounts(
-            results=sum(counts.values()),
-            answered=counts.get(ANSWERED, 0),
-            flagged=counts.get(FLAGGED, 0),
+            results=sum(results for results, _ in by_rate.values()),
+            answered=sum(answered for _, answered in by_rate.values()),
+            flagged=sum(count for _, outcome, _, count in counted if outcome == FLAGGED),
+            by_rate={rate: counts for rate, counts in by_rate.items() if rate is not None},
             labels=labels,
             failures=failures,
             failing=_compute_share(latest_failures, latest_failures + len(rows)),

@@ -351,16 +351,17 @@ def test_certify_refuses_to_certify_a_level_twice() -> None:
 def test_certificate_names_the_artifact_without_certificates() -> None:
     artifact = calibrate_known(alpha=["0.2", "0.3"])
     certified = certify(artifact, FRESH, alpha="0.2")
-    assert certified.certificates[0].artifact_digest == artifact.digest == artifact.frozen_digest
-    assert certified.frozen_digest == artifact.digest != certified.digest
+    assert certified.certificates[0].artifact_digest == artifact.frozen_digest
+    assert certified.frozen_digest == artifact.frozen_digest
+    assert certified.digest != artifact.digest
     twice = certify(certified, FRESH, alpha="0.3")
-    assert {one.artifact_digest for one in twice.certificates} == {artifact.digest}
+    assert {one.artifact_digest for one in twice.certificates} == {artifact.frozen_digest}
     assert artifact.certificates == []  # nothing is written into the artifact given
     # An artifact that differs in one bit has another digest.
     other = certify(artifact.model_copy(update={"set_rule": "rank"}), FRESH, alpha="0.2")
-    assert other.certificates[0].artifact_digest != artifact.digest
+    assert other.certificates[0].artifact_digest != artifact.frozen_digest
     loaded = reload_artifact(twice)
-    assert (loaded, loaded.digest, loaded.frozen_digest) == (twice, twice.digest, artifact.digest)
+    assert (loaded, loaded.digest, loaded.frozen_digest) == (twice, twice.digest, artifact.frozen_digest)
 
 
 def test_served_result_contains_the_certificate_of_its_level(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_certify_policy_equals_an_independent_computation(
     assert certificate.policies_tested == min(passed + 1, len(chain))
     assert (certificate.max_wrong_rate, certificate.delta, certificate.prompts) == (rate, "0.1", len(tests))
     assert certificate.records_digest == compute_records_digest(tests)
-    assert certificate.artifact_digest == frozen.digest
+    assert certificate.artifact_digest == frozen.frozen_digest
 
 
 def test_independent_policy_computation_notices_other_rules(

@@ -110,8 +110,11 @@ def test_monitor_page_without_alarms_does_not_claim_that_all_is_well(
     artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        write_page(tmp_path / "page.html", monitor.read_status(), [])
+        assert "No test alarms." not in (tmp_path / "page.html").read_text(encoding="utf-8")
+        monitor.record(demo_chain(artifact).invoke(next(iter(load_recording())).input))
         status = monitor.read_status()
-        write_page(tmp_path / "page.html", status, monitor.read_curves())
+        write_page(tmp_path / "page.html", status, [])
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "No test alarms." in text
     assert "This does not prove that neither happened." in text
