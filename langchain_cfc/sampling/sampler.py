@@ -97,9 +97,11 @@ class Sampler:
         self._greedy_setting = next(
             (f"{name} {value}" for name, value in _GREEDY_SETTINGS.items() if stated.get(name) == value), None
         )
-        # With several models, it is unknown which of them a reported name must match.
-        models = sum(isinstance(one, BaseChatModel) for one in walk_runnables(self._per_candidate))
-        self._requested_model: str | None = stated.get("model") if models == 1 and watches_model else None
+        # With several models, it is unknown which of them a reported name must match. Azure's deployments
+        # have names of the user's own, and answer under the model's.
+        models = [one for one in walk_runnables(self._per_candidate) if isinstance(one, BaseChatModel)]
+        is_watched = watches_model and len(models) == 1 and not getattr(models[0], "deployment_name", None)
+        self._requested_model: str | None = stated.get("model") if is_watched else None
         model = find_answering_model(self._per_candidate)
         # If the output is the answering model's own message, it states all that callbacks would report.
         self._has_plain_messages = (

@@ -59,6 +59,12 @@ class CountingModel(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 
+class Deployment(CountingModel):
+    """Has a name of the user's own, as on Azure."""
+
+    deployment_name: str = "prod"
+
+
 class Hidden:
     """Keeps a model where LangChain does not look for it."""
 
@@ -235,6 +241,14 @@ def test_sampler_warns_once_of_deterministic_settings(
         ("openai/gpt-4o", "gpt-4o-2024-08-06", True),
         ("llama3.1", "llama3.1:latest", True),
         ("Qwen/Qwen2.5-7B-Instruct", "qwen2.5-7b-instruct", True),
+        ("deepseek/deepseek-r1:free", "deepseek/deepseek-r1", True),
+        ("openai/gpt-4o:nitro", "openai/gpt-4o", True),
+        ("us.anthropic.claude-3-5-sonnet-20241022-v2:0", "claude-3-5-sonnet-20241022", True),
+        ("anthropic.claude-3-haiku-20240307-v1:0", "claude-3-haiku-20240307", True),
+        ("amazon.nova-lite-v1:0", "nova-lite", True),
+        ("gpt-35-turbo", "gpt-3.5-turbo-0125", True),
+        ("deepseek/deepseek-r1:free", "deepseek/deepseek-v3", False),
+        ("anthropic.claude-3-haiku-20240307-v1:0", "claude-3-opus-20240229", False),
         ("gpt-4o", "gpt-4o-mini", False),
         ("gpt-4o", "gpt-4o-mini-2024-07-18", False),
         ("gpt-4o-mini", "gpt-4o-2024-08-06", False),
@@ -253,6 +267,7 @@ def test_sampler_warns_if_another_model_answers(draw: Draw) -> None:
         draw(CountingModel(model="big", answers_as="small-1"), 2)
     draw(CountingModel(model="big", answers_as="big-2024-01-01"), 2)
     Sampler(CountingModel(model="big", answers_as="small-1"), watches_model=False).draw(PROMPT, 2)
+    draw(Deployment(model="prod", answers_as="small-1"), 2)
 
 
 @pytest.mark.parametrize("check", [check_scores, lambda scores, n: check_outputs(scores, n, "v")])
