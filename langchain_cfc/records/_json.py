@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import io
 import json
 import math
 import reprlib
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, TypeVar
 
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import RecordError
@@ -117,6 +118,7 @@ def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | RepeatedKey:
 _DECODER = json.JSONDecoder(object_pairs_hook=_build_object)
 MAX_LINE_BYTES = 16 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def check_regular_file(path: Path) -> None:
@@ -128,13 +130,20 @@ def check_regular_file(path: Path) -> None:
 
 
 def read_lines(path: Path, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Yield line numbers (from 1) and lines of a file; gzip is recognised by its first bytes and unpacked."""
+    """Yield line numbers (from 1) and lines of a file in UTF-8.
+
+    gzip and UTF-16 (the "Unicode text" of spreadsheet programs) are recognised by their first bytes.
+    """
     source = str(path)
     with _open_unpacked(path) as file:
+        text: io.TextIOWrapper | None = None
         for line in count(1):
             try:
-                raw = file.readline(max_line_bytes + 1)
-            except (EOFError, OSError, zlib.error) as error:
+                if line == 1 and file.peek(2)[:2] in _UTF16_MARKS:
+                    text = io.TextIOWrapper(file, encoding="utf-16", newline="\n")
+                size = max_line_bytes + 1
+                raw = file.readline(size) if text is None else text.readline(size).encode()
+            except (EOFError, OSError, zlib.error, UnicodeError) as error:
                 problem = f"the file is damaged or cut off here: {error}"
                 raise RecordError(source, line, "", problem) from error
             if not raw:
@@ -175,7 +184,7 @@ def describe_decode_error(error: UnicodeDecodeError) -> str:
 
 
 @contextmanager
-def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
+def _open_unpacked(path: Path) -> Iterator[io.BufferedReader | gzip.GzipFile]:
     try:
         file = path.open("rb")
     except OSError as error:
@@ -183,6 +192,6 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
     with file:
         if file.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC):
             with gzip.GzipFile(fileobj=file) as unzipped:
-                yield cast("BinaryIO", unzipped)
+                yield unzipped
         else:
             yield file

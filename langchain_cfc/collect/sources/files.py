@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,6 +20,7 @@ from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records._json import (
+    MAX_LINE_BYTES,
     check_regular_file,
     describe_decode_error,
     parse_object,
@@ -28,10 +31,15 @@ from langchain_cfc.records._json import (
 from langchain_cfc.records.parquet import read_batches
 
 _QUOTED = re.compile(r'"[^"]*"')
+_AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)
+# With which Excel states the delimiter.
+_DELIMITER_LINE = re.compile(r"sep=([^\w\s]|\t)[\r\n]*", re.IGNORECASE)
 
 
 def to_plain(value: Any) -> Any:
     """Unwrap NumPy and Arrow scalars and arrays at any depth, and turn tuples into lists.
+
+    Decimals become numbers where that is exact, and otherwise text; dates and times become text in ISO 8601.
 
     Other values stay as they are; `check_json` refuses them later. Raises `RecursionError` for endless
     nesting, and `ValueError` for an Arrow value without an equivalent in Python.
@@ -48,7 +56,15 @@ def to_plain(value: Any) -> Any:
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [to_plain(item) for item in value]
-    return value
+    return _to_json_scalar(value)
+
+
+def _to_json_scalar(value: Any) -> Any:
+    if isinstance(value, Decimal) and value.is_finite():
+        number = int(value) if value == value.to_integral_value() else float(value)
+        return number if Decimal(repr(number)) == value else str(value)
+    # A datetime is a date.
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 Row: TypeAlias = tuple[int, Mapping[str, Any]]
@@ -144,13 +160,13 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
 
     - `.jsonl`: one JSON object per line; lines of white space are skipped.
     - `.json`: one list of JSON objects, read at once.
-    - `.csv`: cells separated by commas, semicolons or tabs, whichever is most frequent in the header; the
-      first row names the columns. Every cell is text, of at most `csv.field_size_limit()` characters. A row
-      over several lines has the number of its first line. Blank lines are skipped.
+    - `.csv` or `.tsv`: cells separated by commas, semicolons or tabs, whichever is most frequent in the
+      header, or by what a first line `sep=;` says; the next row names the columns. Every cell is text. A row
+      over several lines has the number of its first line. Blank rows and columns without a name are left out.
     - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
 
-    Text is UTF-8, with or without a byte order mark. Text files may be compressed with gzip, with or without
-    `.gz` at the end of their names.
+    Text is UTF-8, with or without a byte order mark, or UTF-16 with one. Text files may be compressed with
+    gzip, with or without `.gz` at the end of their names.
 
     Args:
         path: The file.
@@ -165,7 +181,7 @@ def read_rows(path: str | os.PathLike[str]) -> Rows:
     """
     path = Path(path)
     check_regular_file(path)
-    ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    ending = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
     if ending not in _FORMATS:
         problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
         raise RecordError(str(path), 0, "", problem)
@@ -207,10 +223,11 @@ def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
 
 def _read_csv(path: Path) -> Iterator[Row | BadRow]:
     rows = _read_cells(path)
-    for line, header, flaw in rows:
+    for line, names, flaw in rows:
         if flaw:
             raise RecordError(str(path), line, "", flaw)
-        _check_names(header, str(path), line)
+        header = [name.strip() for name in names]
+        _check_names([name for name in header if name], str(path), line)
         break
     for line, cells, flaw in rows:
         if flaw:
@@ -218,7 +235,7 @@ def _read_csv(path: Path) -> Iterator[Row | BadRow]:
         elif len(cells) != len(header):
             yield BadRow(line, "", f"found {len(cells)} cells; expected {len(header)}, as in the header")
         else:
-            yield line, dict(zip(header, cells, strict=True))
+            yield line, {name: cell for name, cell in zip(header, cells, strict=True) if name}
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
@@ -236,18 +253,38 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
     lines = (decode(raw) for _, raw in read_lines(path))
     header = next(lines, "")
     # Spreadsheet programs write different delimiters, depending on the user's country.
-    delimiter = max(",;\t", key=_QUOTED.sub("", header).count)
-    reader = csv.reader(chain([header], lines), delimiter=delimiter, strict=True)
+    stated = _DELIMITER_LINE.fullmatch(header)
     line = 1
+    if stated:
+        header, line = next(lines, ""), 2
+    unquoted = _QUOTED.sub("", header)
+    delimiter = stated[1] if stated else max(",;\t", key=unquoted.count)
+    # Lines that end with a carriage return alone are one line to `read_lines`.
+    has_returns = "\r" in unquoted.rstrip("\r\n")
+    texts = chain([header], lines)
+    if has_returns:
+        texts = chain.from_iterable(map(_AFTER_RETURN.split, texts))
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    first = line
     try:
-        for cells in reader:
-            if cells:
+        for cells in iter(partial(_read_row, reader), None):
+            if any(cells):
                 yield line, cells, flaws[0] if flaws else ""
             flaws.clear()
-            line = reader.line_num + 1
+            line = reader.line_num + first
     except csv.Error as error:
         problem = f"not CSV: {error}; is a quotation mark in this row not closed, or not doubled?"
         raise RecordError(str(path), line, "", problem) from error
+
+
+def _read_row(reader: Iterator[list[str]]) -> list[str] | None:
+    """Return the cells of the next row; None after the last one."""
+    # The limit is of the whole process. What bounds memory here is the length of a line.
+    before = csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
 
 
 def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
@@ -280,5 +317,6 @@ _FORMATS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
     ".jsonl": ("line", _read_json_lines),
     ".json": ("row", _read_json_list),
     ".csv": ("line", _read_csv),
+    ".tsv": ("line", _read_csv),
     ".parquet": ("row", _read_parquet),
 }

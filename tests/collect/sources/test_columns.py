@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 from decimal import Decimal
 from typing import Any
@@ -198,7 +197,7 @@ UNFIT_TEMPLATE_VALUES = [
     (["a", "b"], "the column 'q' holds ['a', 'b']; expected text, a number, true or false"),
     ({"a": 1}, "the column 'q' holds {'a': 1}"),
     (float("nan"), "found nan"),
-    (dt.date(2020, 1, 1), "found datetime.date(2020, 1, 1)"),
+    (b"x", "found b'x'"),
 ]
 
 
@@ -267,8 +266,7 @@ ENDLESS.append(ENDLESS)
 NOT_JSON_VALUES = [
     (float("nan"), "found nan"),
     (np.array([1.0, np.inf]), "found inf"),
-    (dt.datetime(2020, 1, 1, tzinfo=dt.timezone.utc), "found datetime"),
-    (Decimal("1.5"), "found Decimal"),
+    (Decimal("NaN"), "found Decimal"),
     (b"x", "found b'x'"),
     ({1: "x"}, "found 1"),
     ({"x"}, "found {'x'}"),
