@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +22,19 @@ from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
 from langchain_cfc.verifiers.base import combine_fingerprints
 
-_LABEL_WORDS = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
+# What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it
+# means "right" to some and "wrong" to others.
+_TRUE_WORDS = (
+    "true yes y 1 1.0 1,0 correct right \u2713 \u2714 wahr ja vrai oui verdadero verdadeiro vero waar sim si "
+    "s\u00ed s\u00ec sand sant prawda tak \u662f"
+)
+_FALSE_WORDS = (
+    "false no n 0 0.0 0,0 incorrect wrong \u2717 \u2718 falsch nein faux non falso onwaar nee n\u00e3o "
+    "falsk falskt nej nei fa\u0142sz nie \u5426"
+)
+_LABEL_WORDS = dict.fromkeys(_TRUE_WORDS.split(), True) | dict.fromkeys(_FALSE_WORDS.split(), False)
+# A whole number that a program took for a decimal.
+_WHOLE_DECIMAL = re.compile(r"([0-9]+)\.0")
 By = Literal["id", "prompt"]
 _KEY_COLUMNS: tuple[By, By] = ("id", "prompt")
 
@@ -55,19 +70,20 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
             contradicts an earlier one.
     """
     source = Path(path)
-    if source.suffix not in {".csv", ".jsonl"}:
+    ending = source.suffix.lower()
+    if ending not in {".csv", ".tsv", ".jsonl"}:
         msg = f"{source} is neither .csv nor .jsonl, so its format is unknown"
         raise InputError(msg)
     try:
         content = source.read_bytes()
-        text = content.decode("utf-8-sig")
+        text = _decode(content, "utf-8-sig" if ending == ".jsonl" else "cp1252")
     except FileNotFoundError as error:
         msg = f"{source}: no such file{suggest_file(source)}"
         raise InputError(msg) from error
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"{source} cannot be read as text in UTF-8: {error}"
+        msg = f"{source} cannot be read as text: {error}. Save it in UTF-8"
         raise InputError(msg) from error
-    read_rows = _read_csv_rows if source.suffix == ".csv" else _read_json_rows
+    read_rows = _read_json_rows if ending == ".jsonl" else _read_csv_rows
     by: By | None = None
     rows: dict[tuple[str, str], SheetRow] = {}
     for line, row in read_rows(source.name, text):
@@ -87,14 +103,26 @@ def read_sheet(path: str | Path, *, partly: bool = False) -> Sheet:
     return Sheet(source.name, by, rows, compute_sha256(content))
 
 
+def _decode(content: bytes, fallback: str) -> str:
+    """Return the text of a file in UTF-8 or UTF-16, or else in the code that spreadsheet programs write."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return content.decode(fallback)
+
+
 def format_value(value: Any) -> str:
     r"""Return a prompt or a candidate as such a file states it: a text itself, any other value as JSON.
 
-    JSON is canonical. Line ends of a text become \n, because spreadsheet programs change them within cells. A
-    value that is not JSON raises a `LabelerError`.
+    JSON is canonical. Spreadsheet programs change line ends within cells, join letters with their accents,
+    and drop spaces at the end. So a text is in Unicode's form NFC, its line ends are \n, and white space at
+    its end is left out. A value that is not JSON raises a `LabelerError`.
     """
     if isinstance(value, str):
-        return value.replace("\r\n", "\n").replace("\r", "\n")
+        text = value.replace("\r\n", "\n").replace("\r", "\n")
+        return unicodedata.normalize("NFC", text).rstrip()
     try:
         return canonical_json(value)
     except (TypeError, ValueError) as error:
@@ -144,17 +172,22 @@ def _read_csv_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any]
                     f"the number of fields differs from the {len(reader.fieldnames or [])} of the header"
                 )
                 raise RecordError(source, reader.line_num, "", problem)
+            if not any(row.values()):
+                continue
             # Only columns with a marked name have marked cells. A cell may have lost its mark, because some
             # programs drop it from a cell that was opened.
             cells = {
-                name.removeprefix(TEXT_MARK): cell.removeprefix(TEXT_MARK)
+                name.removeprefix(TEXT_MARK).strip().lower(): cell.removeprefix(TEXT_MARK)
                 if name.startswith(TEXT_MARK)
                 else cell
                 for name, cell in row.items()
             }
             column = _find_label_column(cells)
             word = cells.get(column, "")
-            yield reader.line_num, {**cells, column: _LABEL_WORDS.get(word.strip().lower(), word)}
+            if whole := _WHOLE_DECIMAL.fullmatch(cells.get("id", "")):
+                cells["id"] = whole[1]
+            known = unicodedata.normalize("NFC", word).strip(" .\u00a0").lower()
+            yield reader.line_num, {**cells, column: _LABEL_WORDS.get(known, word)}
     except csv.Error as error:
         # `DictReader` has not counted the row that it could not read; the reader inside it has.
         raise RecordError(source, reader.reader.line_num, "", f"not CSV: {error}") from error
@@ -176,12 +209,15 @@ def _read_json_rows(source: str, text: str) -> Iterator[tuple[int, dict[str, Any
 class HumanLabels(BaseLabeler):
     """Looks up the labels that people gave to each candidate.
 
-    The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8. Each line has
+    The file is JSON Lines (`.jsonl`) or CSV with a header (`.csv`), in UTF-8; CSV may also be in UTF-16 or
+    Windows-1252, as Excel writes it. Each line has
 
     - `id`, the id of the record, or `prompt`, its input: one of the two, the same throughout the file. In CSV
       an input that is not text is written as JSON with sorted keys and without spaces;
-    - `text`, the candidate exactly as it was drawn, except for the kind of its line ends;
-    - `correct`, or `supported` for claims: true or false; in CSV also yes, no, 1 or 0, in any letter case.
+    - `text`, the candidate as it was drawn, except for what programs change unasked: the kind of line ends,
+      spaces at the end, and whether an accent is a character of its own;
+    - `correct`, or `supported` for claims: true or false; in CSV also yes, no, y, n, 1, 0, correct, wrong, a
+      tick, and the words for true, false, yes and no in several languages, in any letter case.
 
     Further fields are ignored. A line may be repeated with the same label. If several people disagree,
     resolve it first; `compare_labels` measures how often they do.

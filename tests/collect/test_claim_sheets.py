@@ -20,6 +20,7 @@ from langchain_cfc.collect.review import (
 )
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.labelers import HumanLabels, LabelerInput
+from langchain_cfc.labelers.human import format_value
 from langchain_cfc.records import ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from tests.cli.running import run
@@ -95,7 +96,7 @@ TEXTS = st.lists(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
     min_size=1,
     max_size=4,
-    unique_by=lambda text: text.replace("\r\n", "\n").replace("\r", "\n"),
+    unique_by=format_value,
 )
 
 
@@ -108,7 +109,7 @@ def test_read_people_claims_returns_the_labels_filled_in(
     write_review(records, len(records), path)
 
     def judge(name: str, text: str) -> bool:
-        return hash((name, text.replace("\r\n", "\n").replace("\r", "\n"), luck)) % 2 == 0
+        return hash((name, format_value(text), luck)) % 2 == 0
 
     fill(path, lambda name, text: "Yes" if judge(name, text) else "no")
     read = list(read_people_claims(records, HEADER, path)[0])

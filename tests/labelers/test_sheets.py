@@ -64,5 +64,34 @@ def test_human_labels_treats_all_line_ends_alike(tmp_path: Path) -> None:
     for number, end in enumerate(("\n", "\r\n", "\r")):
         path = write_file(tmp_path, f"{number}.csv", f'id,text,correct\na,"1{end}2",yes\n')
         assert HumanLabels(path).invoke(make_input("a", "1\n2", "1\r\n2", "1\r2")) == [True] * 3
-    assert format_value("1\r\n2\r3\n\r") == "1\n2\n3\n\n"
+    assert format_value("1\r\n2\r3\n\r") == "1\n2\n3"
     assert format_value({"b": "\r", "a": 1}) == '{"a":1,"b":"\\r"}'
+
+
+SPREADSHEET_FILES = {
+    "UTF-16": "id,text,correct\na,S\u00e3o Paulo,yes\na,Rio,no\n".encode("utf-16"),
+    "Windows-1252": "id,text,correct\na,S\u00e3o Paulo,yes\na,Rio,no\n".encode("cp1252"),
+    "accents of their own": "id,text,correct\na,Sa\u0303o Paulo,yes\na,Rio,no\n".encode(),
+    "spaces at the end": "id,text,correct\na,S\u00e3o Paulo ,yes \na,Rio,no.\n".encode(),
+    "German": "id;text;correct\na;S\u00e3o Paulo;WAHR\na;Rio;FALSCH\n".encode(),
+    "letters": "ID,Text,Correct\na,S\u00e3o Paulo,Y\na,Rio,N\n".encode(),
+    "ticks": "id,text,correct\na,S\u00e3o Paulo,\u2713\na,Rio,\u2717\n".encode(),
+    "blank rows": "id,text,correct\na,S\u00e3o Paulo,yes\n,,\na,Rio,no\n,,\n".encode(),
+}
+
+
+@pytest.mark.parametrize("content", SPREADSHEET_FILES.values(), ids=SPREADSHEET_FILES)
+def test_human_labels_reads_what_spreadsheet_programs_write(tmp_path: Path, content: bytes) -> None:
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", content))
+    assert labeler.invoke(make_input("a", "S\u00e3o Paulo", "Rio")) == [True, False]
+
+
+def test_human_labels_finds_whole_number_ids_that_became_decimals(tmp_path: Path) -> None:
+    labeler = HumanLabels(write_file(tmp_path, "a.csv", "id,text,correct\n1.0,Lima,1.0\n"))
+    assert labeler.invoke(make_input("1", "Lima")) == [True]
+
+
+@pytest.mark.parametrize("word", ["x", "maybe", "50 %", "ja?", "2"])
+def test_human_labels_refuses_words_of_two_meanings(tmp_path: Path, word: str) -> None:
+    with pytest.raises(RecordError, match="expected true or false"):
+        HumanLabels(write_file(tmp_path, "a.csv", f"id,text,correct\na,Lima,{word}\n"))
