@@ -143,7 +143,7 @@ def _make_bot(
     # Results hold the rejected answers; the page sends them to the browser only after a click.
     chains = {
         one.max_wrong_rate: CFCRunnable(
-            artifact=artifact, bot=True, max_wrong_rate=one.max_wrong_rate, show_rejected=True, **parts
+            artifact=artifact, max_wrong_rate=one.max_wrong_rate, show_rejected=True, **parts
         )
         for one in artifact.certified_policy.certificates
     }

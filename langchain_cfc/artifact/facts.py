@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -177,6 +177,25 @@ class TradeOff(ArtifactData):
     answered: Count
     wrong: Count
     wrong_rate_at_most: Share
+
+
+class Promise(NamedTuple):
+    """One promise that a chain can serve: answer sets at an error level, or answers at a certified rate.
+
+    Attributes:
+        alpha: Error level of the sets, as decimal text; of a bot, the level that its policy uses.
+        max_wrong_rate: Certified rate of wrong answers, as decimal text; None for answer sets.
+    """
+
+    alpha: str
+    max_wrong_rate: str | None = None
+
+    @property
+    def argument(self) -> tuple[str, str]:
+        """The argument that names it, with its value."""
+        if self.max_wrong_rate is None:
+            return "alpha", self.alpha
+        return "max_wrong_rate", self.max_wrong_rate
 
 
 class CertifiedPolicy(ArtifactData):

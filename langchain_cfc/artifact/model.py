@@ -17,7 +17,12 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.consistency import compute_settings_digest, find_contradictions
 from langchain_cfc.artifact.content import ArtifactContent
-from langchain_cfc.artifact.facts import CertifiedPolicy, compute_likelihood_ratios, make_threshold_rule
+from langchain_cfc.artifact.facts import (
+    CertifiedPolicy,
+    Promise,
+    compute_likelihood_ratios,
+    make_threshold_rule,
+)
 from langchain_cfc.artifact.guarantee import build_guarantee
 from langchain_cfc.artifact.prefixes import find_rescore
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
@@ -198,6 +203,55 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
         return text
 
+    @property
+    def promises(self) -> tuple[Promise, ...]:
+        """What a chain can serve: certified rates, then the error levels that were asked for, ascending."""
+        policy = self.policy
+        if policy is None:
+            return tuple(map(Promise, self.alphas))
+        rates = [Promise(one.alpha, one.max_wrong_rate) for one in policy.certificates]
+        return (*rates, *([] if policy.level_chosen else map(Promise, self.alphas)))
+
+    def select_promise(self, alpha: Level | None = None, max_wrong_rate: Level | None = None) -> Promise:
+        """Return the promise that is named; without a name, the only one.
+
+        Args:
+            alpha: Error level, for answer sets.
+            max_wrong_rate: Certified rate of wrong answers, for a bot.
+
+        Returns:
+            The promise.
+
+        Raises:
+            InputError: If both are named, the artifact does not hold the named one, or none is named although
+                it holds several.
+        """
+        if alpha is not None and max_wrong_rate is not None:
+            msg = f"alpha = {alpha} and max_wrong_rate = {max_wrong_rate} are two promises: name one of them"
+            raise InputError(msg)
+        if max_wrong_rate is not None:
+            certificate = self.certified_policy.find_certificate(max_wrong_rate)
+            return Promise(certificate.alpha, certificate.max_wrong_rate)
+        held = [one.argument for one in self.promises]
+        if alpha is not None:
+            if "alpha" not in dict(held):
+                rates = ", ".join(rate for _, rate in held)
+                msg = (
+                    f"alpha = {alpha}: the artifact was calibrated without alpha, so it promises nothing "
+                    f"about answer sets; it is certified for max_wrong_rate = {rates}"
+                )
+                raise InputError(msg)
+            return Promise(self.select_level(alpha))
+        if len(held) > 1:
+            names = ", ".join(f"{name}={value}" for name, value in held)
+            flag = f"--{held[0][0].replace('_', '-')} {held[0][1]}"
+            msg = (
+                f"the artifact holds several promises ({names}): before asking any question, name one, such "
+                f"as CFCRunnable(..., {held[0][0]}={held[0][1]}), or {flag} on the command line"
+            )
+            raise InputError(msg)
+        return self.promises[0]
+
     def get_rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
         """Return the fitted threshold rule of one level alone; `solve` takes the maximum over levels."""
         return self._rules[self.select_level(alpha)]
@@ -363,7 +417,7 @@ class CalibrationArtifact(ArtifactContent):
         if self.policy is None:
             msg = (
                 "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "
-                "--max-wrong-rate), or do not use bot mode"
+                "--max-wrong-rate), or leave max_wrong_rate out"
             )
             raise InputError(msg)
         return self.policy

@@ -53,18 +53,9 @@ def ask(
         _part_option(help="Records to replay instead of calling a model; 'demo' replays the demo's."),
     ] = None,
     alpha: ArtifactAlpha = None,
-    bot: Annotated[
-        bool | None,
-        typer.Option(
-            "--bot/--sets",
-            help="Answer or abstain by the certified policy, or return an answer set. Default: --bot if the "
-            "artifact certifies bot mode only.",
-            show_default=False,
-        ),
-    ] = None,
     max_wrong_rate: Annotated[
         str | None,
-        typer.Option(help="Wrong-answer rate to answer by, if several are certified; implies --bot."),
+        typer.Option(help="Certified rate of wrong answers, if the artifact holds other promises too."),
     ] = None,
     require_signature: RequiredSignature = None,
     show_rejected: Annotated[
@@ -106,16 +97,15 @@ def ask(
             parts |= collected
         else:
             parts |= _import_components(named)
-        is_bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
         chain = CFCRunnable(
             artifact=artifact,
-            bot=is_bot_alone or max_wrong_rate is not None if bot is None else bot,
+            alpha=alpha,
             max_wrong_rate=max_wrong_rate,
             show_rejected=show_rejected,
             **parts,
         )
         with get_error_console().status("drawing and scoring candidates"):
-            result = chain.invoke(prompt, alpha=alpha)
+            result = chain.invoke(prompt)
     print_result(result, _print_answers, as_json=as_json)
     raise typer.Exit(EXIT_NO if result.abstained else 0)
 

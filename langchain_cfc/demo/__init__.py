@@ -18,6 +18,7 @@ from langchain_cfc.errors import AttainabilityWarning, CFCError
 from langchain_cfc.evaluation import AnswersReport, EvaluationReport, evaluate
 from langchain_cfc.records import PromptRecord, Records, read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable
+from langchain_cfc.thresholds import Level
 
 __all__ = [
     "ALPHA",
@@ -74,22 +75,31 @@ def load_recording() -> Records:
     return read_records(str(files("langchain_cfc.demo").joinpath("facts.jsonl.gz")))
 
 
-def demo_chain(artifact: CalibrationArtifact | str | os.PathLike[str]) -> CFCRunnable:
+def demo_chain(
+    artifact: CalibrationArtifact | str | os.PathLike[str],
+    *,
+    alpha: Level | None = None,
+    max_wrong_rate: Level | None = None,
+) -> CFCRunnable:
     """Return a chain that serves the recording under an artifact, without an API key or network access.
 
     Args:
         artifact: The artifact that `langchain-cfc demo` writes, or another one calibrated on the recording;
             the object or its file.
+        alpha: As for `CFCRunnable`.
+        max_wrong_rate: As for `CFCRunnable`.
 
     Returns:
         A chain that answers the recorded questions, given as text or as a single human message.
 
     Raises:
         ArtifactError: If the file is not a valid artifact, or one that was calibrated on other records.
+        InputError: If the artifact holds several promises and none is named, or not the one that is named.
     """
     loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
     outputs = () if loaded.combination is None else loaded.combination.names
-    return CFCRunnable(artifact=loaded, **make_replay_parts(load_recording(), outputs))
+    parts = make_replay_parts(load_recording(), outputs)
+    return CFCRunnable(artifact=loaded, alpha=alpha, max_wrong_rate=max_wrong_rate, **parts)
 
 
 def run_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts, _: prompts) -> DemoResult:
@@ -141,7 +151,7 @@ def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts,
     answers = evaluate(artifact, source).all_answers
     parts, held_out, by_rate = make_replay_parts(source), _list_held_out(source, artifact), []
     for one in answers:
-        chain = CFCRunnable(artifact=artifact, bot=True, max_wrong_rate=one.max_wrong_rate, **parts)
+        chain = CFCRunnable(artifact=artifact, max_wrong_rate=one.max_wrong_rate, **parts)
         by_rate.append(_serve(held_out, chain, progress))
         answered = [pair for pair in by_rate[-1] if not pair[1].abstained]
         _check_served(len(answered), one.answered)

@@ -24,7 +24,7 @@ from pydantic import (
 )
 
 from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
 from langchain_cfc.errors import AbstentionError, FingerprintError, InputError
@@ -49,7 +49,7 @@ from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, l
 from langchain_cfc.runnable.policies import AnsweringRunnable
 from langchain_cfc.runnable.redraws import detach_register, find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
-from langchain_cfc.runnable.serving import ServingPipeline, make_scorer
+from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline, make_scorer
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
@@ -65,12 +65,18 @@ _PART_FIELDS = ("generator", "verifier", "splitter", "answer", "metadata")
 
 
 class CFCRunnable(AnsweringRunnable[CFCResult]):
-    """A chat model or chain that returns calibrated answer sets, or abstains.
+    """A chat model or chain that keeps what its artifact promises, or abstains.
 
     It takes the same input as the generator. It draws the artifact's n candidates (or as many as the
-    artifact's draw rule asks for), scores them with the verifier, and returns a `CFCResult`: the answer set
-    that the calibrated threshold admits, or an abstention. If a call fails, it raises one typed error; it
-    never answers from the remaining candidates.
+    artifact's draw rule asks for), scores them with the verifier, and returns a `CFCResult`. Under a
+    certified rate of wrong answers (`calibrate(max_wrong_rate=...)`) it is a bot: it gives the best answer,
+    or abstains. Otherwise it gives the answer set that the calibrated threshold admits, or abstains. If a
+    call fails, it raises one typed error; it never answers from the remaining candidates.
+
+    An artifact that holds one promise is served under it. Of several, one must be named, by `alpha` or
+    `max_wrong_rate`, here or for one call: `chain.invoke(prompt, max_wrong_rate=0.05)`, or
+    `chain.bind(alpha=0.1)`. It is fixed before the candidates are drawn: choosing it after seeing answers
+    would void it.
 
     Args:
         generator: The chat model or chain that was calibrated, or a model's name such as
@@ -87,18 +93,16 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             for the calibration records, if any.
         metadata: A function or Runnable from prompt to metadata mapping; required if the feature map uses
             metadata.
-        alpha: Error level, if the artifact holds several; may also be given per call,
-            `chain.invoke(prompt, alpha=0.1)`.
+        alpha: Error level of the answer sets, if the artifact holds other promises too.
         sampling: `requests` sends n separate requests. `single_request` sends one request for n choices, if
             the provider supports that, and separate requests for any choices it does not return.
         max_answers: Withhold sets with more distinct answers than this; the reason is `too_many_answers`.
             The guarantee does not cover withheld sets: a correct answer in one is lost.
         min_agreement: Minimum number of the n candidates that must give the best answer; otherwise the set is
             withheld with the reason `too_little_agreement`.
-        bot: Answer or abstain by the artifact's certified policy, which fixes `alpha`, `max_answers` and
-            `min_agreement`; results then carry both guarantees, about the sets and about wrong answers.
-        max_wrong_rate: In bot mode, which certified rate to use if the artifact holds several. It is fixed
-            here, before the first question: choosing it after seeing answers would void it.
+        max_wrong_rate: Certified rate of wrong answers, if the artifact holds other promises too. The
+            certified policy decides which questions are answered, so it leaves no room for `max_answers` and
+            `min_agreement`.
         max_concurrency: Maximum number of concurrent generator and verifier calls, over all prompts and
             threads that this runnable serves. A config's `max_concurrency` limits its own call or batch.
         timeout: Time limit per prompt, in seconds.
@@ -115,10 +119,10 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     Raises:
         FingerprintError: If the generator, verifier, extractor or splitter is not the calibrated one, or the
             feature map needs metadata and there is no metadata function.
-        InputError: If `alpha` is not among the artifact's levels; if `bot` is set and the artifact holds no
-            policy, or `alpha`, `max_answers` or `min_agreement` is given too; if `max_wrong_rate` is not
-            certified, or missing although several rates are; if the generator has a fixed seed; or if it
-            does not support `single_request`.
+        InputError: If the artifact does not hold the promise that is named; if none is named although it
+            holds several and one of them is a certified rate; if `max_answers` or `min_agreement` is given
+            for a certified rate; if the generator has a fixed seed; or if it does not support
+            `single_request`.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
 
     Warns:
@@ -141,7 +145,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     sampling: SamplingName = "requests"
     max_answers: int | None = Field(default=None, ge=1)
     min_agreement: int | None = Field(default=None, ge=1)
-    bot: bool = False
     max_wrong_rate: Level | None = None
     max_concurrency: int | None = Field(default=None, ge=1)
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -153,6 +156,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     on_abstain: Literal["return", "raise"] = "return"
 
     _pipeline: ServingPipeline = PrivateAttr()
+    _promises: dict[Promise, ServedPromise] = PrivateAttr()
     _limiter: ConcurrencyLimiter | None = PrivateAttr()
 
     @property
@@ -194,13 +198,18 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "the message states no guarantee: it is not an answer of a CFCRunnable, or a fallback gave it"
             )
             raise InputError(msg)
-        guarantees = self._make_guarantees(self._pipeline.policy, stated["binding"])
+        binding = stated["binding"]
+        guarantees = [
+            one
+            for promise in self.artifact.promises
+            for one in self._make_served_promise(promise, binding).guarantees.values()
+        ]
         same = ("alpha", "stated_coverage", "artifact_digest")
         rate = (stated.get("wrong_answers") or {}).get("max_wrong_rate")
         guarantee = next(
             (
                 one
-                for one in guarantees.values()
+                for one in guarantees
                 if all(getattr(one, key) == stated.get(key) for key in same)
                 and (None if one.wrong_answers is None else one.wrong_answers.max_wrong_rate) == rate
             ),
@@ -208,7 +217,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         )
         if guarantee is None:
             msg = (
-                f"the message was answered under alpha = {stated['alpha']} of the artifact "
+                f"the message was answered under alpha = {stated['alpha']}"
+                f"{'' if rate is None else f', max_wrong_rate = {rate}'} of the artifact "
                 f"{stated['artifact_digest']}, which is not what this chain serves; ask the chain that "
                 "answered"
             )
@@ -230,8 +240,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         super().__init__(**fields)
         # Not in `model_post_init`, where pydantic would turn an InputError into its own error.
         artifact = self.artifact
-        if self.alpha is not None:
-            artifact.select_level(self.alpha)
         keys = artifact.metadata_keys
         if keys and self.metadata is None:
             msg = (
@@ -239,7 +247,11 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        policy = self._choose_policy()
+        if self.min_agreement is not None and self.min_agreement > artifact.n:
+            msg = f"min_agreement is {self.min_agreement}, but only {artifact.n} candidates are drawn"
+            raise InputError(msg)
+        if artifact.policy is not None or (self.alpha, self.max_wrong_rate) != (None, None):
+            self._select_promise(None, None)
         scorer = make_scorer(self.verifier, artifact)
         splitter = self._choose_splitter()
         parts = {
@@ -258,13 +270,12 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             sampler=Sampler(self.generator, self.sampling, watches_model=not is_model_known),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
-            guarantees=self._make_guarantees(policy, binding),
             versions=ModelVersionWatcher(artifact) if is_model_known else None,
-            policy=policy,
             show_rejected=self.show_rejected,
             generator=canonical_json(compute_fingerprint(self.generator)),
             splitter=None if splitter is None else ClaimSplitter(splitter),
         )
+        self._promises = {one: self._make_served_promise(one, binding) for one in artifact.promises}
 
     def _choose_splitter(self) -> Splitter | None:
         """Return the splitter, None for whole answers; refuse arguments that the unit does not allow."""
@@ -291,50 +302,30 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     def _dump_part(self, part: Any) -> str | None:
         return _get_name(part)
 
-    def _choose_policy(self) -> AnswerPolicy:
-        if self.min_agreement is not None and self.min_agreement > self.artifact.n:
-            msg = f"min_agreement is {self.min_agreement}, but only {self.artifact.n} candidates are drawn"
-            raise InputError(msg)
-        if not self.bot:
-            if self.max_wrong_rate is not None:
-                msg = "max_wrong_rate selects a bot's certified policy: pass it together with bot=True"
-                raise InputError(msg)
-            return AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
-        certificate = self.artifact.certified_policy.find_certificate(self.max_wrong_rate)
-        if (self.alpha, self.max_answers, self.min_agreement) != (None, None, None):
-            msg = (
-                "bot mode follows the artifact's certified policy: leave alpha, max_answers and "
-                "min_agreement out"
-            )
-            raise InputError(msg)
-        return certificate.policy
-
-    def _make_guarantees(
-        self, policy: AnswerPolicy, binding: Binding
-    ) -> dict[tuple[str, float | None], Guarantee]:
-        """Return the guarantees for every level a call may ask for; see `ServingPipeline.guarantees`."""
-        artifact = self.artifact
-        found: dict[tuple[str, float | None], Guarantee] = {}
-        for alpha in (self._resolve_level(None),) if self.bot else artifact.alphas:
-            for stated in (None, *artifact.list_stated_levels(alpha)):
-                if self.bot:
-                    guarantee = artifact.make_bot_guarantee(
-                        binding, stated_alpha=stated, max_wrong_rate=self.max_wrong_rate
-                    )
-                else:
-                    guarantee = artifact.make_guarantee(alpha, binding, stated_alpha=stated)
-                    if policy != AnswerPolicy():
-                        guarantee = restrict_to_policy(guarantee, policy)
-                found[alpha, None if stated is None else float(stated)] = guarantee
-        return found
+    def _make_served_promise(self, promise: Promise, binding: Binding) -> ServedPromise:
+        """Return a promise with its policy, and its guarantee for every level that may be stated."""
+        artifact, (alpha, rate) = self.artifact, promise
+        stated = (None, *artifact.list_stated_levels(alpha))
+        if rate is not None:
+            policy = artifact.certified_policy.find_certificate(rate).policy
+            made = [
+                artifact.make_bot_guarantee(binding, stated_alpha=one, max_wrong_rate=rate) for one in stated
+            ]
+        else:
+            policy = AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
+            made = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
+            if policy != AnswerPolicy():
+                made = [restrict_to_policy(one, policy) for one in made]
+        keys = [None if one is None else float(one) for one in stated]
+        return ServedPromise(alpha, policy, rate is not None, dict(zip(keys, made, strict=True)))
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of an answer set at this runnable's level, which every result carries.
+        """The guarantee under this runnable's promise, which every result carries.
 
         With adaptive levels, each result carries the guarantee of its own prompt instead.
         """
-        return self._pipeline.guarantees[self._resolve_level(None), None]
+        return self._promises[self._select_promise(None, None)].guarantees[None]
 
     def get_graph(self, config: RunnableConfig | None = None) -> Graph:
         """Return generator, verifier and decision as a graph; see `Runnable.get_graph`."""
@@ -385,7 +376,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             input: The prompt, of the same kind as the calibration prompts: a text, messages or an object.
                 A single human message with text only may replace a text.
             config: LangChain config; `max_concurrency` limits generator and verifier calls together.
-            **kwargs: `alpha`: error level for this call.
+            **kwargs: `alpha` or `max_wrong_rate`: the promise to serve this call under.
 
         Returns:
             The answer set or the abstention.
@@ -398,7 +389,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             ServingTimeoutError: If it took longer than `timeout`.
             FeatureError: If the prompt's metadata lacks what the feature map reads.
             PromptKindError: If the prompt is of another kind than the calibration prompts.
-            InputError: If the artifact does not hold the level.
+            InputError: If the artifact does not hold the promise that is named, or none is named although it
+                holds several.
             AbstentionError: If it abstains, with `on_abstain="raise"`.
         """
         return self._call_with_config(self._serve, input, config, **kwargs)
@@ -413,8 +405,10 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         run_manager: CallbackManagerForChainRun,
         config: RunnableConfig,
         alpha: Level | None = None,
+        max_wrong_rate: Level | None = None,
     ) -> CFCResult:
-        steps, limits = self._prepare_call(prompt, run_manager, config, alpha)
+        promise = self._select_promise(alpha, max_wrong_rate)
+        steps, limits = self._prepare_call(prompt, run_manager, config, promise)
         with limits:
             run = partial(run_flow, steps)
             return self._check_abstention(
@@ -427,18 +421,20 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         run_manager: AsyncCallbackManagerForChainRun,
         config: RunnableConfig,
         alpha: Level | None = None,
+        max_wrong_rate: Level | None = None,
     ) -> CFCResult:
-        steps, limits = self._prepare_call(prompt, run_manager, config, alpha)
+        promise = self._select_promise(alpha, max_wrong_rate)
+        steps, limits = self._prepare_call(prompt, run_manager, config, promise)
         with limits:
             return self._check_abstention(await arun_with_timeout(arun_flow(steps), self.timeout))
 
     def _prepare_call(
-        self, prompt: Any, run_manager: RunManager, config: RunnableConfig, alpha: Level | None
+        self, prompt: Any, run_manager: RunManager, config: RunnableConfig, promise: Promise
     ) -> tuple[Steps[CFCResult], AbstractContextManager[None]]:
         """Return the flow that serves a prompt, and a context manager with the limits to run it under."""
         child = detach_register(detach_from_graph(make_child_config(config, run_manager, NOSTREAM)))
         steps = self._pipeline.serve_once(
-            prompt, self._resolve_level(alpha), child, Progress(run_manager), find_register(run_manager)
+            prompt, self._promises[promise], child, Progress(run_manager), find_register(run_manager)
         )
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
@@ -448,14 +444,18 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise AbstentionError(result)
         return result
 
-    def _resolve_level(self, alpha: Level | None) -> str:
-        if not self.bot:
-            return self.artifact.select_level(self.alpha if alpha is None else alpha)
-        certified = self.artifact.certified_policy.find_certificate(self.max_wrong_rate).alpha
-        if alpha is not None and self.artifact.select_level(alpha) != certified:
-            msg = f"bot mode answers from the sets at alpha = {certified}, at which its policy was certified"
+    def _select_promise(self, alpha: Level | None, max_wrong_rate: Level | None) -> Promise:
+        """Return the promise of a call: the one that it names, otherwise this runnable's own."""
+        if alpha is None and max_wrong_rate is None:
+            alpha, max_wrong_rate = self.alpha, self.max_wrong_rate
+        promise = self.artifact.select_promise(alpha, max_wrong_rate)
+        if promise.max_wrong_rate is not None and (self.max_answers, self.min_agreement) != (None, None):
+            msg = (
+                f"the policy certified for max_wrong_rate = {promise.max_wrong_rate} decides which questions "
+                "are answered: leave max_answers and min_agreement out"
+            )
             raise InputError(msg)
-        return certified
+        return promise
 
 
 def _get_name(part: Any) -> str | None:

@@ -13,30 +13,29 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.runnable.cfc import CFCRunnable
 from langchain_cfc.runnable.policies import OrElse
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
-from langchain_cfc.thresholds import Level
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]
 Arguments: TypeAlias = Mapping[str, Any]
 
 
-def configure_chain(chain: AnyRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
-    """Return a copy of a chain with another error level, or with further arguments for its models.
+def configure_chain(chain: AnyRunnable, promise: Arguments, arguments: Arguments) -> AnyRunnable:
+    """Return a copy of a chain that serves another promise, or with further arguments for its models.
 
     Args:
         chain: A `CFCRunnable`, alone or in bindings, retries, sequences, fallbacks and `or_else`.
-        alpha: Error level; None leaves it unchanged.
+        promise: `{"alpha": ...}` or `{"max_wrong_rate": ...}`; empty leaves it unchanged.
         arguments: Arguments of each call to the answering models; in a sequence, of the last reachable model.
 
     Returns:
         The copy; its generators are again compared with the calibrated ones.
 
     Raises:
-        InputError: If nothing in the chain takes the arguments, or the artifact does not hold the level.
+        InputError: If nothing in the chain takes the arguments, or the artifact does not hold the promise.
         FingerprintError: If the arguments make the generator differ from the calibrated one.
     """
-    served = _configure(chain, alpha, arguments)
+    served = _configure(chain, promise, arguments)
     if served is None:
-        names = [*(["alpha"] if alpha is not None else []), *arguments]
+        names = [*promise, *arguments]
         raise InputError(_describe_unreachable("chain", "CFCRunnable", chain, names))
     return served
 
@@ -55,7 +54,7 @@ def changes_generator(chain: AnyRunnable, arguments: Arguments) -> bool:
     if served is None:
         return True
     try:
-        changed = _configure(served.generator, None, arguments)
+        changed = _configure(served.generator, {}, arguments)
         return changed is None or compute_fingerprint(changed) != compute_fingerprint(served.generator)
     except Exception:  # noqa: BLE001 - models refuse tools that they cannot read in ways of their own
         return True
@@ -77,18 +76,19 @@ def find_cfc_runnable(chain: Any) -> CFCRunnable | None:
     return next((found for part in inner if (found := find_cfc_runnable(part)) is not None), None)
 
 
-def _configure(part: Any, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
+def _configure(part: Any, promise: Arguments, arguments: Arguments) -> AnyRunnable | None:
     """Return a copy of a part whose answering model gets further arguments; None if nothing takes them."""
     for kind, configure in _CONFIGURE.items():
         if isinstance(part, kind):
-            return configure(part, alpha, arguments)
+            return configure(part, promise, arguments)
     return _bind_model(part, arguments)
 
 
-def _configure_cfc_runnable(served: CFCRunnable, alpha: Level | None, arguments: Arguments) -> AnyRunnable:
-    changes: dict[str, Any] = {} if alpha is None else {"alpha": alpha}
+def _configure_cfc_runnable(served: CFCRunnable, promise: Arguments, arguments: Arguments) -> AnyRunnable:
+    named = {"alpha": None, "max_wrong_rate": None, **promise}
+    changes: dict[str, Any] = named if promise else {}
     if arguments:
-        changes["generator"] = _configure(served.generator, None, arguments)
+        changes["generator"] = _configure(served.generator, {}, arguments)
         if changes["generator"] is None:
             raise InputError(_describe_unreachable("generator", "chat model", served.generator, [*arguments]))
         if not _does_id_cover(served, changes["generator"]):
@@ -111,19 +111,19 @@ def _does_id_cover(served: CFCRunnable, changed: AnyRunnable) -> bool:
     return different <= calibrated.keys()
 
 
-def _configure_or_else(chain: OrElse, alpha: Level | None, arguments: Arguments) -> AnyRunnable | None:
-    first = _configure(chain.first, alpha, arguments)
+def _configure_or_else(chain: OrElse, promise: Arguments, arguments: Arguments) -> AnyRunnable | None:
+    first = _configure(chain.first, promise, arguments)
     if first is None:
         return None
-    # The fallback gets the same tools, but not the level, which belongs to the first chain's artifact.
-    second = _configure(chain.fallback, None, arguments) if arguments else None
+    # The fallback gets the same tools, but not the promise, which belongs to the first chain's artifact.
+    second = _configure(chain.fallback, {}, arguments) if arguments else None
     return chain.model_copy(update={"first": first, "fallback": chain.fallback if second is None else second})
 
 
 def _configure_binding(
-    binding: RunnableBindingBase[Any, Any], alpha: Level | None, arguments: Arguments
+    binding: RunnableBindingBase[Any, Any], promise: Arguments, arguments: Arguments
 ) -> AnyRunnable | None:
-    bound = _configure(binding.bound, alpha, arguments)
+    bound = _configure(binding.bound, promise, arguments)
     if bound is None:
         return None
     # Drop outer bound arguments of the same names: they would override those of the call.
@@ -132,21 +132,21 @@ def _configure_binding(
 
 
 def _configure_fallbacks(
-    chain: RunnableWithFallbacks[Any, Any], alpha: Level | None, arguments: Arguments
+    chain: RunnableWithFallbacks[Any, Any], promise: Arguments, arguments: Arguments
 ) -> AnyRunnable | None:
-    every = [_configure(one, alpha, arguments) for one in chain.runnables]
+    every = [_configure(one, promise, arguments) for one in chain.runnables]
     if None in every:
         return None
     return chain.model_copy(update={"runnable": every[0], "fallbacks": every[1:]})
 
 
 def _configure_sequence(
-    sequence: RunnableSequence[Any, Any], alpha: Level | None, arguments: Arguments
+    sequence: RunnableSequence[Any, Any], promise: Arguments, arguments: Arguments
 ) -> AnyRunnable | None:
     """Configure the last step that takes the arguments: an earlier model only prepares, e.g. a query."""
     steps = sequence.steps
     for position in reversed(range(len(steps))):
-        changed = _configure(steps[position], alpha, arguments)
+        changed = _configure(steps[position], promise, arguments)
         if changed is not None:
             return RunnableSequence(*steps[:position], changed, *steps[position + 1 :], name=sequence.name)
     return None
@@ -160,7 +160,7 @@ def _bind_model(model: Any, arguments: Arguments) -> AnyRunnable | None:
     return bound
 
 
-_CONFIGURE: dict[Any, Callable[[Any, Level | None, Arguments], AnyRunnable | None]] = {
+_CONFIGURE: dict[Any, Callable[[Any, Arguments, Arguments], AnyRunnable | None]] = {
     CFCRunnable: _configure_cfc_runnable,
     OrElse: _configure_or_else,
     RunnableBindingBase: _configure_binding,

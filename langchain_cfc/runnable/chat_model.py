@@ -41,7 +41,6 @@ from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, fi
 from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.thresholds import Level
 
 Message = TypeVar("Message", bound=BaseMessage)
 LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
@@ -49,6 +48,8 @@ LLMRun: TypeAlias = CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun
 PROVIDER = "langchain-cfc"
 # Arguments that LangChain passes to a chat model for tracing only, and removes before it generates.
 _TRACING_ARGUMENTS = {"ls_structured_output_format", "structured_output_format"}
+# Arguments that name the promise of a call.
+_PROMISE_ARGUMENTS = {"alpha", "max_wrong_rate"}
 # Config for the child runs of `stream`, set while its only chunk is computed.
 _STREAM_CONFIG: ContextVar[RunnableConfig | None] = ContextVar("langchain_cfc_streaming", default=None)
 # Number of configured chains to cache: an agent binds the same few tools again and again.
@@ -67,11 +68,12 @@ class CFCChatModel(BaseChatModel):
     text, such as one with a system prompt, earlier turns or images, is refused (see
     `langchain_cfc.verifiers.messages_to_text`).
 
-    `alpha` selects the error level. Tools, `stop` and all other call arguments are passed to the chat model
-    in the generator, for each draw. Candidates may then be tool calls; the message carries the tool calls of
-    the best candidate, with fresh ids. Such arguments change the model's output, so calibrate with the same
-    ones: arguments whose fingerprint differs from the records are refused. Each set of arguments is served by
-    its own copy of the chain, and a `max_concurrency` of the chain limits each copy separately.
+    `alpha` or `max_wrong_rate` names the promise of a call, as for the chain. Tools, `stop` and all other
+    call arguments are passed to the chat model in the generator, for each draw. Candidates may then be tool
+    calls; the message carries the tool calls of the best candidate, with fresh ids. Such arguments change the
+    model's output, so calibrate with the same ones: arguments whose fingerprint differs from the records are
+    refused. Each set of arguments is served by its own copy of the chain, and a `max_concurrency` of the
+    chain limits each copy separately.
 
     The message's `usage_metadata` is the sum over draws and verifier. Each of their calls is a child run that
     usage callbacks and tracers already count. To avoid double counting, the message that callbacks see has
@@ -127,6 +129,7 @@ class CFCChatModel(BaseChatModel):
             "model_name": known.get("model"),
             "n": served.artifact.n,
             "alpha": served.alpha,
+            "max_wrong_rate": served.max_wrong_rate,
             "artifact_digest": served.artifact.digest,
             "abstain_message": self.abstain_message,
             "on_abstain": self.on_abstain,
@@ -183,7 +186,7 @@ class CFCChatModel(BaseChatModel):
         if tool_choice is not None:
             given["tool_choice"] = tool_choice
         # Fail now rather than at the first call.
-        self._get_chain(None, {name: given[name] for name in given.keys() - _TRACING_ARGUMENTS})
+        self._get_chain({}, {name: given[name] for name in given.keys() - _TRACING_ARGUMENTS})
         return self.bind(**given)
 
     # LangChain's `stream` does not pass its run to `_stream`, so the draws would start root runs that its
@@ -292,32 +295,34 @@ class CFCChatModel(BaseChatModel):
         """Return the chain that serves a call, and the config of its run."""
         given = self._merge_arguments(stop, kwargs)
         # `stream` concerns the delivery of the decision, not the draws.
-        alpha, _ = given.pop("alpha", None), given.pop("stream", None)
+        given.pop("stream", None)
+        promise = {name: given.pop(name) for name in _PROMISE_ARGUMENTS & given.keys()}
         config = (
             _STREAM_CONFIG.get()
             if run_manager is None
             else _make_child_config(run_manager, run_manager.run_id)
         )
-        return self._get_chain(alpha, given), config
+        return self._get_chain(promise, given), config
 
     def _merge_arguments(self, stop: list[str] | None, kwargs: Arguments) -> dict[str, Any]:
         """Return the arguments of a call, with this model's own settings as defaults."""
         own = {"stop": stop or self.stop, "temperature": self.temperature, "max_tokens": self.max_tokens}
         return {**{name: value for name, value in own.items() if value is not None}, **kwargs}
 
-    def _get_chain(self, alpha: Level | None, arguments: Arguments) -> Runnable[Any, Any]:
-        """Return the chain at error level `alpha`, with further arguments for its generator."""
-        if alpha is None and not arguments:
+    def _get_chain(self, promise: Arguments, arguments: Arguments) -> Runnable[Any, Any]:
+        """Return the chain with a named promise, and with further arguments for its generator."""
+        promise = {name: value for name, value in promise.items() if value is not None}
+        if not promise and not arguments:
             return self.chain
         try:
-            key = json.dumps([alpha, arguments], sort_keys=True)
+            key = json.dumps([promise, arguments], sort_keys=True)
         except TypeError:
             # Not JSON, for example a class: equality of arguments is unknown, so the chain is not cached.
-            return configure_chain(self.chain, alpha, arguments)
+            return configure_chain(self.chain, promise, arguments)
         base, chain = self._chains.get(key, (None, None))
         # A copy of this model with another `chain` still has the cache entries of the original chain.
         if chain is None or base is not self.chain:
-            chain = configure_chain(self.chain, alpha, arguments)
+            chain = configure_chain(self.chain, promise, arguments)
             latest = list(self._chains.items())[1 - _CACHE_SIZE :]
             self._chains = {**dict(latest), key: (self.chain, chain)}
         return chain

@@ -64,6 +64,24 @@ def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -
 
 
 @dataclass(frozen=True)
+class ServedPromise:
+    """A promise with what serving under it needs.
+
+    Attributes:
+        level: The artifact's error level whose thresholds are used.
+        policy: Decides which sets are answered.
+        is_bot: Whether the promise is about the best answer, not about the set.
+        guarantees: Guarantees by the error level that is stated for a prompt; None is the key of the
+            guarantee that refers to no particular prompt.
+    """
+
+    level: str
+    policy: AnswerPolicy
+    is_bot: bool
+    guarantees: Mapping[float | None, Guarantee]
+
+
+@dataclass(frozen=True)
 class ServingPipeline:
     """The checked parts of a `CFCRunnable`, with the flow that serves one prompt.
 
@@ -72,10 +90,7 @@ class ServingPipeline:
         sampler: Draws the candidates.
         scorer: Scores them.
         description: Extracts answers and computes the prompt's metadata.
-        guarantees: Guarantees by (error level, error level stated for a prompt); the second key is None for
-            the guarantee that refers to no particular prompt.
         versions: Watches which models answer; None if the records do not name the calibrated models.
-        policy: Decides which sets are answered.
         show_rejected: Whether results include the texts of rejected candidates, or of dropped claims.
         generator: What the generator states about itself, as text.
         splitter: Splits an answer into claims; None if the unit is whole answers.
@@ -85,9 +100,7 @@ class ServingPipeline:
     sampler: Sampler
     scorer: CandidateScorer
     description: Description
-    guarantees: Mapping[tuple[str, float | None], Guarantee]
     versions: ModelVersionWatcher | None
-    policy: AnswerPolicy
     show_rejected: bool
     generator: str
     splitter: ClaimSplitter | None = None
@@ -95,7 +108,7 @@ class ServingPipeline:
     def serve_once(
         self,
         prompt: Any,
-        level: str,
+        promise: ServedPromise,
         config: RunnableConfig,
         progress: Progress,
         register: DrawRegister | None,
@@ -108,21 +121,22 @@ class ServingPipeline:
         """
         prompt = convert_to_calibrated_kind(prompt, self.artifact.calibration.prompt_kinds)
         if register is None:
-            return (yield from self.serve(prompt, level, config, progress))
+            return (yield from self.serve(prompt, promise, config, progress))
         return (
             yield from register.draw_once(
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
-                (level, self.policy, self.show_rejected),
-                partial(self.serve, prompt, level, config, progress),
+                (promise.level, promise.policy, promise.is_bot, self.show_rejected),
+                partial(self.serve, prompt, promise, config, progress),
             )
         )
 
-    def serve(self, prompt: Any, level: str, config: RunnableConfig, progress: Progress) -> Steps[CFCResult]:
+    def serve(
+        self, prompt: Any, promise: ServedPromise, config: RunnableConfig, progress: Progress
+    ) -> Steps[CFCResult]:
         """Return the answer set or the abstention for a prompt.
 
-        `level` is one of the artifact's error levels. It is fixed before the first draw; choosing it later
-        would void the guarantee. Runs under `config` must not stream into a graph, because a judge may quote
-        the candidate that it rejects.
+        `promise` is fixed before the first draw; choosing it later would void the guarantee. Runs under
+        `config` must not stream into a graph, because a judge may quote the candidate that it rejects.
         """
         metadata = yield from self.description.describe_prompt(prompt, config)
         recorder = UsageRecorder()
@@ -163,9 +177,9 @@ class ServingPipeline:
         result: CFCResult
         if self.splitter is None:
             texts = yield from self.description.extract_answers(draws, config, scorer.answers)
-            result = self._decide(level, draws=draws, scored=scored, texts=texts, common=common)
+            result = self._decide(promise, draws=draws, scored=scored, texts=texts, common=common)
         else:
-            result = self._decide_claims(level, draws[0].text, spans, scored, common)
+            result = self._decide_claims(promise, draws[0].text, spans, scored, common)
         yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
@@ -181,7 +195,7 @@ class ServingPipeline:
 
     def _decide(
         self,
-        level: str,
+        promise: ServedPromise,
         *,
         draws: Sequence[DrawnCandidate],
         scored: VerifierScores,
@@ -191,8 +205,8 @@ class ServingPipeline:
         decisions = decide(
             self.artifact,
             CandidateBatch.from_arrays(np.array([scored.scores]), [texts], [common["metadata"]]),
-            level,
-            policy=self.policy,
+            promise.level,
+            policy=promise.policy,
             uniforms=self._draw_uniforms(),
         )
         distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.list_best_first(0))))
@@ -205,35 +219,35 @@ class ServingPipeline:
                 "answers": answers,
                 "best": answers[0] if answers else None,
                 "candidates": self._list_candidates(draws, texts, scored, decisions),
-                **self._describe_decision(level, decisions),
+                **self._describe_decision(promise, decisions),
                 **common,
             }
         )
 
-    def _describe_decision(self, level: str, decisions: Decisions) -> dict[str, Any]:
+    def _describe_decision(self, promise: ServedPromise, decisions: Decisions) -> dict[str, Any]:
         """Return a result's fields on threshold, features, unknown categories and guarantee."""
         feature_map = self.artifact.feature_map
         # The marginal rule uses no features, and a policy that ignores sets uses no flags.
-        flags_categories = self.artifact.threshold_rule != "marginal" and not self.policy.ignores_sets
+        flags_categories = self.artifact.threshold_rule != "marginal" and not promise.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
             "unknown_categories": (
                 feature_map.find_unknown_keys(decisions.features[0]) if flags_categories else ()
             ),
-            "guarantee": self.guarantees[level, float(decisions.stated_alphas[0])],
+            "guarantee": promise.guarantees[float(decisions.stated_alphas[0])],
         }
 
     def _decide_claims(
         self,
-        level: str,
+        promise: ServedPromise,
         answer: str,
         spans: Sequence[Span],
         scored: VerifierScores,
         common: Mapping[str, Any],
     ) -> ClaimsResult:
         if not spans:
-            nothing = {"threshold": math.inf, "features": {}, "guarantee": self.guarantees[level, None]}
+            nothing = {"threshold": math.inf, "features": {}, "guarantee": promise.guarantees[None]}
             return ClaimsResult.from_claims(
                 answer,
                 (),
@@ -247,7 +261,9 @@ class ServingPipeline:
             CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
             drawn=np.array([len(spans)]),
         )
-        decisions = decide(self.artifact, draws, level, policy=self.policy, uniforms=self._draw_uniforms())
+        decisions = decide(
+            self.artifact, draws, promise.level, policy=promise.policy, uniforms=self._draw_uniforms()
+        )
         kept = decisions.accepted[0].tolist()
         reason: Reason = "answered" if any(kept) else "no_claim_kept"
         if decisions.not_certifiable[0]:
@@ -258,7 +274,7 @@ class ServingPipeline:
             kept=kept,
             scores=scored.scores,
             reason=reason,
-            described={**self._describe_decision(level, decisions), **common},
+            described={**self._describe_decision(promise, decisions), **common},
             hidden=not self.show_rejected,
         )
 

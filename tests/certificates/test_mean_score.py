@@ -160,7 +160,7 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     console = Console(width=10_000, file=StringIO())
     console.print(make_promise_table(worse))
     page = render_report(artifact=worse, evaluation=evaluate(worse, tabulate(prompts(6, 300))))
-    chain = make_replay_chain(worse, spoiled[:20], bot=True)
+    chain = make_replay_chain(worse, spoiled[:20])
     results = [chain.invoke(one.input) for one in spoiled[:20]]
     explained = [one.explain() for one in results]
     printed = " ".join(cast("StringIO", console.file).getvalue().split())
@@ -420,7 +420,7 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
     everyone = certificate.groups[0]
     asked = KNOWN[:80]
     expected = decide(bot, tabulate(asked).draws, certificate.alpha, policy=certificate.policy)
-    chain = make_replay_chain(bot, asked, bot=True)
+    chain = make_replay_chain(bot, asked)
     results = [chain.invoke(one.input) for one in asked]
     assert [one.reason for one in results] == [expected.find_reason(row) for row in range(len(asked))]
     assert {one.reason for one in results} == {"answered", "mean_score_too_high"}

@@ -554,7 +554,7 @@ def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact)
     certificate = get_certificate(artifact)
     split = artifact.calibration.split
     asked = [one for one in KNOWN if split.find_part(one.id, None) == "certification"]
-    chain = make_replay_chain(artifact, asked, bot=True)
+    chain = make_replay_chain(artifact, asked)
     results = [chain.invoke(one.input) for one in asked]
     seen = compute_outcomes(artifact, tabulate(asked), certificate.alpha, certificate.policy)
     assert [not one.abstained for one in results] == seen.decisions.answered.tolist()
@@ -563,8 +563,8 @@ def test_bot_chain_answers_exactly_the_counted_prompts(bot: CalibrationArtifact)
     assert wrong == (seen.wrong & seen.decisions.answered).tolist()
     everyone = certificate.groups[0]
     assert (sum(not one.abstained for one in results), sum(wrong)) == (everyone.answered, everyone.wrong)
-    # Control: without bot mode more prompts are answered.
-    every = make_replay_chain(artifact, asked, alpha=certificate.alpha)
+    # Control: without the policy more prompts are answered.
+    every = make_replay_chain(artifact.model_copy(update={"policy": None}), asked)
     more = [every.invoke(one.input) for one in asked]
     assert sum(not one.abstained for one in more) > everyone.answered
 
@@ -585,7 +585,7 @@ def test_bot_chain_on_the_recording_answers_the_counted_prompts() -> None:
     certificate = get_certificate(artifact)
     split = artifact.calibration.split
     asked = [one for one in records if split.find_part(one.id, one.cluster) == "certification"]
-    chain = CFCRunnable(artifact=artifact, bot=True, **make_replay_parts(source))
+    chain = CFCRunnable(artifact=artifact, **make_replay_parts(source))
     answered = wrong = 0
     for record in asked:
         result = chain.invoke(record.input)

@@ -299,14 +299,14 @@ def test_arguments_of_a_call_are_unverified_despite_generator_id(url: str, invok
 
 def test_chains_for_call_arguments_are_cached(artifact: CalibrationArtifact, url: str) -> None:
     facade = make_hosted(artifact, url)
-    made = facade._get_chain(None, {"stop": ["x"]})
-    assert facade._get_chain(None, {"stop": ["x"]}) is made
-    assert facade._get_chain("0.25", {"stop": ["x"]}) is not made
-    assert facade._get_chain(None, {}) is facade.chain
+    made = facade._get_chain({}, {"stop": ["x"]})
+    assert facade._get_chain({}, {"stop": ["x"]}) is made
+    assert facade._get_chain({"alpha": "0.25"}, {"stop": ["x"]}) is not made
+    assert facade._get_chain({}, {}) is facade.chain
     for number in range(_CACHE_SIZE):
-        facade._get_chain(None, {"stop": [str(number)]})
+        facade._get_chain({}, {"stop": [str(number)]})
     assert len(facade._chains) == _CACHE_SIZE
-    assert facade._get_chain(None, {"stop": ["x"]}) is not made
+    assert facade._get_chain({}, {"stop": ["x"]}) is not made
 
 
 def test_tools_list_that_was_extended_is_read_again(

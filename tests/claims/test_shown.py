@@ -128,7 +128,7 @@ def test_claims_of_one_answer_taken_as_independent_break_certificates() -> None:
 
 def test_served_claims_state_both_promises() -> None:
     artifact = make_artifact(alpha=None, max_wrong_rate=0.4)
-    result = make_chain(artifact=artifact, bot=True).invoke("?")
+    result = make_chain(artifact=artifact).invoke("?")
     assert isinstance(result, ClaimsResult)
     assert result.text == LEFT
     wrong = result.guarantee.wrong_answers

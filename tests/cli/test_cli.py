@@ -151,10 +151,10 @@ def test_ask_uses_the_bot_policy_if_sets_have_no_promise(demo: tuple[Ran, Path])
     assert ran.data["guarantee"]["wrong_answers"]["max_wrong_rate"] == "0.05"
     # Of two certified rates one is chosen before the question.
     run("ask", bot, PRODUCT, "--replay", "demo").assert_refused(
-        "several wrong-answer rates are certified (0.05, 0.1)"
+        "several promises (max_wrong_rate=0.05, max_wrong_rate=0.1)"
     )
-    sets = run("ask", bot, PRODUCT, "--replay", "demo", "--sets", "--json")
-    assert (sets.code, sets.data["guarantee"]["kind"]) == (0, "heuristic")
+    # Nothing is promised about its sets.
+    run("ask", bot, PRODUCT, "--replay", "demo", "--alpha", "0.05").assert_refused("calibrated without alpha")
     # Where an artifact promises something about sets, these are what it answers with.
     assert (
         run("ask", demo[1], "36 + 503", "--replay", "demo", "--json").data["guarantee"]["wrong_answers"]

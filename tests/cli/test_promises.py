@@ -90,7 +90,7 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     shown = " ".join(run("inspect", artifact).out.split())
     assert "Bot mode Of the prompts that are answered, at most 15 %" in shown
     assert "Promise Certified on" in shown
-    asked = ["--replay", "demo", "--bot", "--json"]
+    asked = ["--replay", "demo", "--json"]
     answer = run("ask", artifact, "What is the capital of Peru?", *asked)
     assert answer.code == 0
     assert answer.data["best"].lower() == "lima"
@@ -109,8 +109,8 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
     options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
     assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
-    asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo", "--bot"]
-    run(*asked).assert_refused("several wrong-answer rates are certified (0.1, 0.2)")
+    asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo"]
+    run(*asked).assert_refused("several promises (max_wrong_rate=0.1, max_wrong_rate=0.2)")
     assert "max_wrong_rate = 0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
     strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
     assert (strict.code, loose.code) == (1, 0)

@@ -465,7 +465,7 @@ def test_served_results_equal_the_counted_decisions(recording: Recording, way: s
         artifact=artifact,
         answer=RecordedAnswers(asked, recording.provenance),
         metadata=RecordedMetadata(asked),
-        bot=bot,
+        max_wrong_rate=0.15 if bot else None,
         sampling="single_request",
     )
     results = [chain.invoke(record.input) for record in asked]

@@ -156,7 +156,7 @@ def test_status_of_a_bot_states_how_many_are_answered_at_each_rate(tmp_path: Pat
         assert "no results, so nothing is tested" in empty.out
         answered = {}
         for rate in ("0.05", "0.1"):
-            chain = CFCRunnable(artifact=bot, bot=True, max_wrong_rate=rate, **parts)
+            chain = CFCRunnable(artifact=bot, max_wrong_rate=rate, **parts)
             results = [chain.invoke(one) for one in prompts]
             for one in results:
                 monitor.record(one)

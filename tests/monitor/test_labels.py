@@ -117,7 +117,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
     made = calibrate(
         load_recording(), max_wrong_rate="0.2", features="1", test_fraction=0.4, certification_fraction=0.5
     )
-    bot = CFCRunnable(artifact=made, bot=True, **make_replay_parts(load_recording()))
+    bot = CFCRunnable(artifact=made, **make_replay_parts(load_recording()))
     plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
     split = made.calibration.split
     asked = [one for one in served if split.find_part(one.id, one.cluster) == "test"]

@@ -569,7 +569,7 @@ def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch
     source = load_recording()
     bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
     records = list(source)[:400]
-    chain = demo_chain(bot)
+    chain = demo_chain(bot, max_wrong_rate="0.3")
     results = [chain.invoke(one.input) for one in records]
     with watch_results(bot, tmp_path / "store.db", records, results) as monitor:
         made = recalibrate(monitor)

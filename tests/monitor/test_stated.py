@@ -87,7 +87,7 @@ def test_monitor_watches_each_certified_rate_separately(tmp_path: Path) -> None:
     bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
     with CFCMonitor(bot, tmp_path / "monitor.db") as monitor:
         for rate, right in (("0.3", True), ("0.4", False)):
-            chain = CFCRunnable(artifact=bot, bot=True, max_wrong_rate=rate, **make_replay_parts(source))
+            chain = CFCRunnable(artifact=bot, max_wrong_rate=rate, **make_replay_parts(source))
             for one in list(source)[:120]:
                 result = chain.invoke(one.input)
                 name = monitor.record(result)

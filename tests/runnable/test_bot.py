@@ -1,4 +1,4 @@
-"""Bot mode: an artifact's certified policy answers or abstains, and results carry both promises."""
+"""Bots: an artifact's certified policy answers or abstains, and the promise is fixed before the draw."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def bot() -> CalibrationArtifact:
 
 
 def make_bot(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
-    return make_chain(
-        artifact, **{"generator": ScriptedModel(texts=texts), "answer": answer_of, "bot": True, **fields}
-    )
+    named = {} if artifact.policy is None or "alpha" in fields else {"max_wrong_rate": "0.05"}
+    parts = {"generator": ScriptedModel(texts=texts), "answer": answer_of}
+    return make_chain(artifact, **{**parts, **named, **fields})
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_bot_answers_or_abstains_by_its_certified_policy(
     result = invoke(make_bot(bot, texts), "where?")
     assert (result.reason, result.best, result.abstained) == (reason, best, best is None)
     assert result.answers == (() if best is None else (best,))
-    # Whatever is withheld, the set is listed; without bot mode it is the answer.
-    plain = invoke(make_bot(bot, texts, bot=False, alpha="0.25"), "where?")
+    # Whatever is withheld, the set is listed; for answer sets it is the answer.
+    plain = invoke(make_bot(bot, texts, alpha="0.25"), "where?")
     assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
     assert plain.reason == ("no_candidate_accepted" if texts is NONE_ACCEPTED else "answered")
 
@@ -124,12 +124,13 @@ def test_bot_serves_the_level_of_its_certificate(bot: CalibrationArtifact) -> No
     texts = ("lima|0.6", "lima|0.7", "quito|0.9", "bogota|0.9")
     assert make_bot(bot, texts).invoke("x").best == "lima"
     assert make_bot(bot, texts).guarantee.alpha == "0.25"
-    assert make_bot(bot, texts, bot=False, alpha="0.5").invoke("x").abstained
+    assert make_bot(bot, texts, alpha="0.5").invoke("x").abstained
 
 
 def test_bot_does_not_answer_flagged_prompts(by_topics: CalibrationArtifact) -> None:
     artifact = with_policy(by_topics, "0.25", max_answers=1)
-    chain = make_chain(artifact, bot=True, metadata=lambda text: {"topic": str(text).rpartition(" ")[2]})
+    described = {"metadata": lambda text: {"topic": str(text).rpartition(" ")[2]}}
+    chain = make_chain(artifact, max_wrong_rate="0.05", **described)
     assert chain.invoke("a hopeless").reason == "not_certifiable"
     assert chain.invoke("an easy").reason == "too_many_answers"
 
@@ -154,8 +155,8 @@ def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationA
         assert any("withheld" in one for one in promise.not_promised)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
         assert "at most 5 % get a wrong best answer" in result.explain()
-    # Without bot mode there is one promise, which does not speak of answers.
-    plain = make_bot(bot, bot=False, alpha="0.25").invoke("x")
+    # Answer sets have one promise, which does not speak of answers.
+    plain = make_bot(bot, alpha="0.25").invoke("x")
     assert plain.guarantee.wrong_answers is None
     assert any(
         "how often an answered prompt gets a wrong answer" in one for one in plain.guarantee.not_promised
@@ -166,7 +167,7 @@ def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationA
 def test_bot_guarantee_holds_wrong_answers_under_the_learned_rule() -> None:
     # The learned rule has no theorem; what held-out prompts certify needs none.
     artifact = with_policy(make_artifact(threshold_rule="learned"), "0.25", max_answers=3)
-    result = make_chain(artifact, bot=True).invoke("x")
+    result = make_chain(artifact, max_wrong_rate="0.05").invoke("x")
     assert result.guarantee.kind == "certified"
     assert result.guarantee.wrong_answers is not None
     assert "at most 5 % get a wrong best answer" in result.explain()
@@ -174,7 +175,7 @@ def test_bot_guarantee_holds_wrong_answers_under_the_learned_rule() -> None:
 
 def test_bot_guarantee_keeps_a_promise_with_confidence() -> None:
     artifact = with_policy(make_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
-    promise = make_chain(artifact, bot=True).invoke("x").guarantee
+    promise = make_chain(artifact, max_wrong_rate="0.05").invoke("x").guarantee
     assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
     assert promise.sentence == artifact.make_guarantee().sentence
     assert promise.wrong_answers is not None
@@ -182,69 +183,117 @@ def test_bot_guarantee_keeps_a_promise_with_confidence() -> None:
 
 def test_policy_that_withholds_nothing_adds_no_exclusion() -> None:
     artifact = with_policy(make_artifact(), "0.25")
-    promise = make_chain(artifact, bot=True).invoke("x").guarantee
+    promise = make_chain(artifact, max_wrong_rate="0.05").invoke("x").guarantee
     assert promise.wrong_answers is not None
     assert not any("withheld" in one for one in [promise.sentence, *promise.not_promised])
     assert not artifact.needs_answers
 
 
-def by_field(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return make_bot(bot, alpha=alpha).invoke("x")
+def by_field(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return make_chain(bot, generator=ScriptedModel(texts=TEXTS), answer=answer_of, **promise).invoke("x")
 
 
-def by_call(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return make_bot(bot).invoke("x", alpha=alpha)
+def by_call(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return make_bot(bot).invoke("x", **promise)
 
 
-def by_acall(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return asyncio.run(make_bot(bot).ainvoke("x", alpha=alpha))
+def by_acall(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return asyncio.run(make_bot(bot).ainvoke("x", **promise))
 
 
-def by_binding(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return make_bot(bot).bind(alpha=alpha).invoke("x")
+def by_binding(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return make_bot(bot).bind(**promise).invoke("x")
 
 
-def by_batch(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return make_bot(bot).batch(["x"], alpha=alpha)
+def by_batch(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return make_bot(bot).batch(["x"], **promise)[0]
 
 
-def by_copy(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return make_bot(bot).model_copy(update={"alpha": alpha}).invoke("x")
+def by_stream(bot: CalibrationArtifact, **promise: Any) -> Any:
+    (result,) = make_bot(bot).stream("x", **promise)
+    return result
 
 
-def by_chat_model(bot: CalibrationArtifact, alpha: Any) -> Any:
-    return CFCChatModel(chain=make_bot(bot)).invoke("x", alpha=alpha)
+def by_copy(bot: CalibrationArtifact, **promise: Any) -> Any:
+    named = {"alpha": None, "max_wrong_rate": None, **promise}
+    return make_bot(bot).model_copy(update=named).invoke("x")
 
 
-@pytest.mark.parametrize("way", [by_field, by_call, by_acall, by_binding, by_batch, by_copy, by_chat_model])
-def test_bot_refuses_another_level_in_every_way_of_calling(way: Any, bot: CalibrationArtifact) -> None:
-    with pytest.raises(InputError, match="bot mode"):
-        way(bot, "0.5")
-    with pytest.raises(InputError):
-        way(bot, "0.123")
+def by_fallback(bot: CalibrationArtifact, **promise: Any) -> Any:
+    return make_bot(bot).or_else(str.upper).invoke("x", **promise)
 
 
-def test_bot_draws_nothing_for_a_refused_level(bot: CalibrationArtifact) -> None:
+def by_chat_model(bot: CalibrationArtifact, **promise: Any) -> Any:
+    model = CFCChatModel(chain=make_bot(bot), full_result=True)
+    return CFCResult.model_validate(model.invoke("x", **promise).response_metadata["cfc"])
+
+
+WAYS = [by_field, by_call, by_acall, by_binding, by_batch, by_stream, by_copy, by_fallback, by_chat_model]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_call_serves_the_promise_that_it_names(way: Any, bot: CalibrationArtifact) -> None:
+    sets, other, rate = way(bot, alpha="0.25"), way(bot, alpha=0.5), way(bot, max_wrong_rate=0.05)
+    assert [one.guarantee.alpha for one in (sets, other, rate)] == ["0.25", "0.5", "0.25"]
+    assert sets.guarantee == bot.make_guarantee("0.25", "unbound")
+    assert other.guarantee == bot.make_guarantee("0.5", "unbound")
+    assert rate.guarantee == bot.make_bot_guarantee("unbound")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("promise", "problem"),
+    [
+        ({"alpha": "0.123"}, "not calibrated at alpha = 0.123"),
+        ({"max_wrong_rate": "0.1"}, "max_wrong_rate = 0.1 is not certified"),
+        ({"alpha": "0.25", "max_wrong_rate": "0.05"}, "two promises"),
+    ],
+    ids=str,
+)
+def test_call_refuses_a_promise_not_held(
+    way: Any, promise: dict[str, Any], problem: str, bot: CalibrationArtifact
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        way(bot, **promise)
+
+
+def test_only_promise_of_an_artifact_is_served(bot: CalibrationArtifact) -> None:
+    policy = bot.certified_policy
+    # Levels that were not asked for are no promises.
+    one_rate = bot.model_copy(update={"policy": policy.model_copy(update={"level_chosen": True})})
+    parts = {"generator": ScriptedModel(texts=TEXTS), "answer": answer_of}
+    assert make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers == policy.certificate
+    with pytest.raises(InputError, match="calibrated without alpha"):
+        make_chain(one_rate, alpha="0.25", **parts)
+    with pytest.raises(InputError, match="holds several promises") as refused:
+        make_chain(bot, **parts)
+    assert "(max_wrong_rate=0.05, alpha=0.25, alpha=0.5)" in str(refused.value)
+    assert "CFCRunnable(..., max_wrong_rate=0.05)" in str(refused.value)
+
+
+def test_bot_draws_nothing_for_a_refused_promise(bot: CalibrationArtifact) -> None:
     model = ScriptedModel(texts=TEXTS)
     chain = make_bot(bot, generator=model)
-    with pytest.raises(InputError, match=r"the sets at alpha = 0.25, at which its policy was certified"):
-        chain.invoke("x", alpha="0.5")
+    for name in ("alpha", "max_wrong_rate"):
+        with pytest.raises(InputError):
+            chain.bind(**{name: "0.3"}).invoke("x")
     assert model.drawn == []
-    # The level of the certificate, said once more, changes nothing.
-    assert chain.invoke("x", alpha=0.25) == chain.invoke("x")
 
 
-@pytest.mark.parametrize("fields", [{"alpha": "0.25"}, {"max_answers": 1}, {"min_agreement": 1}], ids=str)
-def test_bot_refuses_alpha_max_answers_and_min_agreement(
-    fields: dict[str, Any], bot: CalibrationArtifact
-) -> None:
-    with pytest.raises(InputError, match="leave alpha, max_answers and min_agreement out"):
+@pytest.mark.parametrize("fields", [{"max_answers": 1}, {"min_agreement": 1}], ids=str)
+def test_bot_refuses_max_answers_and_min_agreement(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="leave max_answers and min_agreement out"):
         make_bot(bot, **fields)
+    # Answer sets of the same artifact take them, unless a call names the certified rate.
+    chain = make_bot(bot, **fields, alpha="0.25")
+    assert chain.invoke("x").guarantee.wrong_answers is None
+    with pytest.raises(InputError, match="leave max_answers and min_agreement out"):
+        chain.invoke("x", max_wrong_rate="0.05")
 
 
-def test_bot_refuses_an_artifact_without_certified_policy(artifact: CalibrationArtifact) -> None:
+def test_rate_is_refused_by_an_artifact_without_certified_policy(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
-        make_chain(artifact, bot=True)
+        make_chain(artifact, max_wrong_rate="0.05")
     with pytest.raises(InputError, match="no certified policy"):
         artifact.make_bot_guarantee()
 
@@ -256,7 +305,7 @@ def test_bot_requires_the_answer_extractor_of_calibration(bot: CalibrationArtifa
     texts = with_policy(make_artifact(), "0.25", max_answers=1)
     with pytest.raises(FingerprintError, match="leave answer= out"):
         make_bot(texts)
-    assert make_chain(texts, bot=True).invoke("x").reason == "too_many_answers"
+    assert make_chain(texts, max_wrong_rate="0.05").invoke("x").reason == "too_many_answers"
 
 
 def test_as_answer_of_a_bot_states_the_wrong_rate(bot: CalibrationArtifact, invoke: Any) -> None:
@@ -307,12 +356,8 @@ def test_copied_and_pickled_bots_stay_bots(bot: CalibrationArtifact) -> None:
     )
     for one in copies:
         assert isinstance(one, CFCRunnable)
-        assert one.bot
         assert one.invoke("x") == chain.invoke("x")
-        with pytest.raises(InputError, match="bot mode"):
-            one.invoke("x", alpha="0.5")
-    plain = chain.model_copy(update={"bot": False, "alpha": "0.25"})
-    assert plain.invoke("x").guarantee.wrong_answers is None
+        assert one.guarantee.wrong_answers is not None
 
 
 @pytest.mark.parametrize(
@@ -328,14 +373,14 @@ def test_copied_and_pickled_bots_stay_bots(bot: CalibrationArtifact) -> None:
 def test_min_agreement_counts_accepted_and_rejected_candidates(
     least: int, texts: tuple[str, ...], reason: str, artifact: CalibrationArtifact
 ) -> None:
-    chain = make_bot(artifact, texts, bot=False, min_agreement=least)
+    chain = make_bot(artifact, texts, min_agreement=least)
     assert chain.invoke("x").reason == reason
 
 
 def test_min_agreement_counts_agreement_with_the_best_answer(artifact: CalibrationArtifact) -> None:
     # The most frequent answer is another than the best.
     texts = ("lima|0.1", "quito|0.2", "quito|0.3", "quito|0.9")
-    result = make_bot(artifact, texts, bot=False, min_agreement=2).invoke("x")
+    result = make_bot(artifact, texts, min_agreement=2).invoke("x")
     assert (result.reason, result.answers, result.best) == ("too_little_agreement", (), None)
     assert "too few of the 4 answers that the model gave agree with the best one" in result.explain()
     assert [one.accepted for one in result.candidates] == [True, True, True, False]

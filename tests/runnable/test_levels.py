@@ -106,9 +106,7 @@ def test_chain_with_several_levels_requires_alpha_before_drawing(
     model = ScriptedModel(texts=TEXTS)
     asked: list[Any] = []
     chain = make_chain(two_levels, generator=model, metadata=asked.append)
-    with pytest.raises(
-        InputError, match=r"several levels \(0.25, 0.5\): before drawing candidates, choose one"
-    ):
+    with pytest.raises(InputError, match=r"several promises \(alpha=0.25, alpha=0.5\)"):
         invoke(chain, "x")
     assert (model.drawn, asked) == ([], [])
 

@@ -267,21 +267,22 @@ def test_max_wrong_rate_chooses_one_of_several_certified_rates() -> None:
     parts = make_replay_parts(recording)
     answered = []
     prompts = [record.input for record in list_facts()[:20]]
+    strictest = CFCRunnable(artifact=artifact, max_wrong_rate="0.02", **parts)
     for rate in ("0.02", "0.1", "0.3"):
-        chain = CFCRunnable(artifact=artifact, bot=True, max_wrong_rate=rate, **parts)
+        chain = CFCRunnable(artifact=artifact, max_wrong_rate=rate, **parts)
         results = [chain.invoke(prompt) for prompt in prompts]
         certified = {
             one.guarantee.wrong_answers.max_wrong_rate for one in results if one.guarantee.wrong_answers
         }
         assert certified == {rate}
+        # A call may name another rate; the next call has the chain's own again.
+        assert strictest.batch(prompts, max_wrong_rate=rate) == results
         message = chain.as_answer().invoke(prompts[0])
         assert isinstance(message, AIMessage)
-        assert chain.find_guarantee(message) == results[0].guarantee
+        assert strictest.find_guarantee(message) == results[0].guarantee
         answered.append({number for number, one in enumerate(results) if one})
     assert answered[0] < answered[1] < answered[2]
-    with pytest.raises(InputError, match="before asking any question, choose one with max_wrong_rate"):
-        CFCRunnable(artifact=artifact, bot=True, **parts)
+    with pytest.raises(InputError, match="before asking any question, name one"):
+        CFCRunnable(artifact=artifact, **parts)
     with pytest.raises(InputError, match="is not certified"):
-        CFCRunnable(artifact=artifact, bot=True, max_wrong_rate="0.5", **parts)
-    with pytest.raises(InputError, match="together with bot=True"):
-        CFCRunnable(artifact=artifact, max_wrong_rate="0.1", **parts)
+        CFCRunnable(artifact=artifact, max_wrong_rate="0.5", **parts)

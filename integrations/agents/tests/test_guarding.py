@@ -99,7 +99,7 @@ def test_guarded_answer_under_a_draw_rule_reports_its_draws(
 @both_ways
 def test_guarded_answer_uses_the_max_wrong_rate_of_the_chain(url: str, tmp_path: Path, way: Way) -> None:
     bot = artifact_in(tmp_path, max_wrong_rate=[0.1, 0.2])
-    agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, bot, bot=True, max_wrong_rate=0.2))])
+    agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, bot, max_wrong_rate=0.2))])
     decision = last(way(agent, PLAIN)).response_metadata["cfc"]
     assert decision["guarantee"]["kind"] == "certified"
     assert decision["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.2"}

@@ -30,7 +30,8 @@ from integrations.langgraph.tests.parts import (
     make_chain,
     thread,
 )
-from langchain_cfc import CFCChatModel, CFCRunnable
+from langchain_cfc import CFCChatModel, CFCRunnable, calibrate
+from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT
@@ -174,6 +175,19 @@ def test_node_uses_alpha_of_the_state_once(chain: CFCRunnable, served: Script) -
     with pytest.raises(InputError, match=r"0\.3"):
         graph.invoke({"question": EASY, "alpha": "0.3"}, thread())
     assert len(served.requests) == drawn == 3 * N
+
+
+def test_node_uses_the_rate_of_the_state_once() -> None:
+    bot = calibrate(load_recording(), max_wrong_rate=[0.1, 0.3], features="1")
+    graph = make_guarded_graph(demo_chain(bot, max_wrong_rate=0.1), escalate=())
+    rates = []
+    for given in ({"max_wrong_rate": 0.3}, {}):
+        state = graph.invoke({"question": "What is the capital of Peru?", **given})
+        rates.append(state["decision"]["guarantee"]["wrong_answers"]["max_wrong_rate"])
+        assert state["max_wrong_rate"] is state["promise"] is None
+    assert rates == ["0.3", "0.1"]
+    with pytest.raises(InputError, match="two promises"):
+        graph.invoke({"question": "1 + 1", "alpha": 0.1, "max_wrong_rate": 0.3})
 
 
 def test_decision_states_the_adaptive_coverage_of_its_prompt(chain: CFCRunnable) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 from langchain_cfc_server.answers import Answer
+from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.models import make_served_models
 from langchain_cfc_server.schema import ChatCompletion
 from langchain_core.messages import HumanMessage
@@ -92,11 +93,29 @@ def test_headers_of_bot_name_its_certified_rate() -> None:
     records = list_facts()
     bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
     for rate in ("0.1", "0.2"):
-        chain = make_replay_chain(bot, records[:1], bot=True, max_wrong_rate=rate)
+        chain = make_replay_chain(bot, records[:1], max_wrong_rate=rate)
         message = CFCChatModel(chain=chain, full_result=True).invoke(str(records[0].input))
         headers = Answer("chatcmpl-1", 0, "bot", message).headers
         assert headers["x-cfc-max-wrong-rate"] == rate
         assert "x-cfc-stated-coverage" not in headers
+
+
+def test_request_names_one_of_the_certified_rates() -> None:
+    records = list_facts()
+    bot = calibrate(records, max_wrong_rate=[0.1, 0.2])
+    chain = make_replay_chain(bot, records, max_wrong_rate="0.1")
+    model = make_served_models({"bot": chain}, "I do not know.")["bot"]
+    held = model.describe(0)["cfc"]
+    assert (held["levels"], held["max_wrong_rates"]) == ([], ["0.1", "0.2"])
+    assert model.choose_promise() is model.choose_promise(max_wrong_rate=0.1) is None
+    for rate, promise in (("0.1", None), ("0.2", model.choose_promise(max_wrong_rate="0.2"))):
+        message = asyncio.run(model.ask([HumanMessage(str(records[0].input))], promise))
+        guarantee = message.response_metadata["cfc"]["guarantee"]
+        assert guarantee["wrong_answers"]["max_wrong_rate"] == rate
+    for named in ({"alpha": 0.1}, {"max_wrong_rate": 0.3}, {"alpha": 0.1, "max_wrong_rate": 0.1}):
+        with pytest.raises(RefusedError) as refused:
+            model.choose_promise(**named)
+        assert (refused.value.status, refused.value.code) == (400, "level_not_calibrated")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +261,7 @@ def test_models_are_listed_with_their_calibration(server: Server, artifact_path:
     listed = server.get("/v1/models").json()
     entries = {one["id"]: one for one in listed["data"]}
     digest = CalibrationArtifact.load(artifact_path).digest
-    calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"]}
+    calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"], "max_wrong_rates": []}
     assert entries["bot"]["cfc"] == entries["helped"]["cfc"] == calibration
     assert entries["broken"]["cfc"] is None
     assert entries["stopping"]["cfc"] == {

@@ -72,7 +72,7 @@ def make_guarded_graph(
 
 
 def _check_graph(keys: Collection[str], escalate: Collection[Outcome]) -> None:
-    missing = [key for key in ("alpha", "level", "asked", "decision", "answer") if key not in keys]
+    missing = [key for key in CFCState.__annotations__ if key not in {*keys, "question"}]
     if missing:
         msg = f"the state lacks {', '.join(missing)}: derive it from CFCState"
         raise InputError(msg)

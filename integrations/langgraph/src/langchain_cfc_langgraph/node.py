@@ -19,11 +19,14 @@ from langchain_cfc_langgraph.state import CFCAnswer, CFCState, read_decision
 Question: TypeAlias = str | Callable[[Any], Any]
 Update: TypeAlias = dict[str, Any]
 
+_PROMISE_ARGUMENTS = ("alpha", "max_wrong_rate")
+_RESET: Update = dict.fromkeys((*_PROMISE_ARGUMENTS, "promise"))
+
 
 def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question") -> Runnable[Any, Update]:
     """Return a node that answers or abstains, in sync and async graphs.
 
-    It reads the question and `alpha`, and writes `asked`, `decision` and `answer`; see `CFCState`. If the
+    It reads the question and the promise, and writes `asked`, `decision` and `answer`; see `CFCState`. If the
     chain fails, the node raises and writes nothing. LangGraph puts error messages into checkpoints and
     streams, so messages that may quote candidates are only kept in the original error (`__cause__`). An
     abstention is not a failure: if the chain has `on_abstain="raise"`, it is still written as a decision.
@@ -39,19 +42,19 @@ def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question")
     """
 
     def decide(state: Any, config: RunnableConfig) -> Update:
-        prompt, asked, level = _read_question(state, question)
+        prompt, asked, promise = _read_question(state, question)
         with redact_errors():
             try:
-                result = chain.invoke(prompt, config, **level)
+                result = chain.invoke(prompt, config, **promise)
             except AbstentionError as error:
                 result = error.result
         return _make_update(asked, result)
 
     async def adecide(state: Any, config: RunnableConfig) -> Update:
-        prompt, asked, level = _read_question(state, question)
+        prompt, asked, promise = _read_question(state, question)
         with redact_errors():
             try:
-                result = await chain.ainvoke(prompt, config, **level)
+                result = await chain.ainvoke(prompt, config, **promise)
             except AbstentionError as error:
                 result = error.result
         return _make_update(asked, result)
@@ -66,15 +69,14 @@ def clear_decision(state: CFCState) -> Update:
         state: The state with a new question.
 
     Returns:
-        None for `asked`, `decision` and `answer`. `alpha` is moved to `level`, so that it does not apply to
-        the next question even if this one fails.
+        None for `asked`, `decision` and `answer`. `alpha` and `max_wrong_rate` are moved to `promise`, so
+        that they do not apply to the next question even if this one fails.
     """
-    level = state.get("alpha")
-    return dict(CFCState(alpha=None, level=level, asked=None, decision=None, answer=None))
+    return {**_RESET, "promise": _read_promise(state), "asked": None, "decision": None, "answer": None}
 
 
 def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, Any]]:
-    """Return the question, the question as plain data, and the error level as arguments of the chain."""
+    """Return the question, the question as plain data, and the promise as arguments of the chain."""
     prompt = question(state) if callable(question) else _read_key(state, question)
     if prompt is None:
         where = "question= found nothing" if callable(question) else f"nothing under {question!r}"
@@ -87,9 +89,13 @@ def _read_question(state: Any, question: Question) -> tuple[Any, Any, dict[str, 
             "guarantee. Ask a person, or, if the user asked again, put `clear_decision` first"
         )
         raise InputError(msg)
-    alpha = _read_key(state, "level")
-    alpha = _read_key(state, "alpha") if alpha is None else alpha
-    return prompt, asked, {} if alpha is None else {"alpha": alpha}
+    return prompt, asked, _read_key(state, "promise") or _read_promise(state)
+
+
+def _read_promise(state: Any) -> dict[str, Any]:
+    """Return what names the promise of the next decision, as arguments of the chain."""
+    named = {name: _read_key(state, name) for name in _PROMISE_ARGUMENTS}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _read_key(state: Any, key: str) -> Any:
@@ -115,7 +121,7 @@ def _to_plain(prompt: Any) -> Any:
 
 
 def _make_update(asked: Any, result: Any) -> Update:
-    """Return the update of the state; it resets the level, which applied to this question only."""
+    """Return the update of the state; it resets the promise, which applied to this question only."""
     if not isinstance(result, CFCResult):
         msg = (
             f"the chain returned {type(result).__name__}; expected CFCResult. Pass the CFCRunnable itself: "
@@ -132,7 +138,7 @@ def _make_update(asked: Any, result: Any) -> Update:
             name=None,
             guarantee=decision["guarantee"],
         )
-    return dict(CFCState(asked=asked, decision=decision, answer=answer, alpha=None, level=None))
+    return {**_RESET, "asked": asked, "decision": decision, "answer": answer}
 
 
 class SayNode(Protocol):

@@ -41,8 +41,9 @@ class CFCState(TypedDict, total=False):
 
     Attributes:
         question: The prompt, of any kind that the chain takes.
-        alpha: Error level of the next decision, if the artifact holds several; used once.
-        level: The error level of the decision in progress; `clear_decision` moves it here from `alpha`.
+        alpha: Error level of the next decision, if the artifact holds other promises too; used once.
+        max_wrong_rate: Certified rate of wrong answers of the next decision, likewise.
+        promise: The promise of the decision in progress; `clear_decision` moves it here from these two.
         asked: The question that `decision` and `answer` belong to, as plain data.
         decision: The fields of the `CFCResult`, `result.model_dump(mode="json")`.
         answer: The answer; None until there is one.
@@ -50,7 +51,8 @@ class CFCState(TypedDict, total=False):
 
     question: Any
     alpha: str | float | None
-    level: str | float | None
+    max_wrong_rate: str | float | None
+    promise: dict[str, str | float] | None
     asked: Any
     decision: dict[str, Any] | None
     answer: CFCAnswer | None

@@ -110,13 +110,13 @@ class Completions:
         if isinstance(asked, ChatRequest):
             given = asked.model_dump(include={*schema.STRUCTURE_PARAMETERS}, exclude_none=True)
             model.check_structure(given)
-        level = model.level(None if asked.cfc is None else asked.cfc.alpha)
+        options = asked.cfc or schema.CFCOptions()
+        promise = model.choose_promise(options.alpha, options.max_wrong_rate)
         prompt = to_langchain_messages(messages)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]
-        with_claims = asked.cfc is not None and asked.cfc.claims
         with self._cooldowns[model.name].watch(lambda: is_overdue(request.scope)):
-            message = await self._chains.run(lambda: model.ask(prompt, level, with_claims=with_claims))
+            message = await self._chains.run(lambda: model.ask(prompt, promise, with_claims=options.claims))
         answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message)
         note.record_decision(answer.reason, answer.usage, answer.promise)
         if self._log_content:

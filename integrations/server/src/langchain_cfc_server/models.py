@@ -1,16 +1,17 @@
-"""`ServedModel`: a chain that is served under a name, and its error levels."""
+"""`ServedModel`: a chain that is served under a name, and its promises."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
+from langchain_cfc.artifact import Promise
 from langchain_cfc.errors import AbstentionError, InputError
 from langchain_cfc.runnable import Answer, changes_generator, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
@@ -28,19 +29,19 @@ class ServedModel:
         name: The model's name.
         chain: The chain that answers.
         answer: Turns its decisions into messages.
-        first: The first `CFCRunnable` in the chain, whose level can be chosen; None if none is found.
+        first: The first `CFCRunnable` in the chain, whose promise can be chosen; None if none is found.
     """
 
     name: str
     chain: Runnable[Any, Any]
     answer: Answer
     first: CFCRunnable | None
-    _chains_by_level: dict[str, Runnable[Any, Any]] = field(default_factory=dict)
+    _chains_by_promise: dict[Promise, Runnable[Any, Any]] = field(default_factory=dict)
 
-    @property
-    def levels(self) -> tuple[str, ...]:
-        """The error levels that a request may choose."""
-        return () if self.first is None or self.first.bot else self.first.artifact.alphas
+    def list_choices(self, name: Literal["alpha", "max_wrong_rate"]) -> list[str]:
+        """Return the error levels, or certified rates of wrong answers, that a request may choose."""
+        held = () if self.first is None else self.first.artifact.promises
+        return [value for one in held for argument, value in [one.argument] if argument == name]
 
     def describe(self, created: int) -> dict[str, Any]:
         """Return the model's entry in the list of models."""
@@ -49,7 +50,8 @@ class ServedModel:
             "artifact": artifact.digest,
             "n": artifact.n,
             **({} if artifact.draws is None else {"draws": artifact.draws}),
-            "levels": list(artifact.alphas),
+            "levels": self.list_choices("alpha"),
+            "max_wrong_rates": self.list_choices("max_wrong_rate"),
         }
         return {
             "id": self.name,
@@ -60,22 +62,25 @@ class ServedModel:
         }
 
     async def ask(
-        self, prompt: list[BaseMessage], level: str | None, *, with_claims: bool = False
+        self, prompt: list[BaseMessage], promise: Promise | None, *, with_claims: bool = False
     ) -> AIMessage:
         """Invoke the chain with a conversation and return its decision as a message.
 
         Args:
             prompt: The conversation.
-            level: Error level, as returned by the method `level`.
+            promise: As returned by `choose_promise`.
             with_claims: Whether the decision lists the claims of the answer. Dropped claims have a text only
                 if the chain was made with `show_rejected`.
 
         Returns:
             The best answer or the abstention.
         """
-        chain = self.chain if level is None else self._chains_by_level.get(level)
-        if chain is None:
-            chain = self._chains_by_level[str(level)] = configure_chain(self.chain, level, {})
+        chain = self.chain
+        if promise is not None:
+            # A copy of the chain, with a separate `max_concurrency`.
+            if promise not in self._chains_by_promise:
+                self._chains_by_promise[promise] = configure_chain(chain, dict([promise.argument]), {})
+            chain = self._chains_by_promise[promise]
         try:
             found = await chain.ainvoke(prompt)
         except AbstentionError as error:  # for clients an abstention is an answer, even if it was raised
@@ -89,33 +94,36 @@ class ServedModel:
         decision = found.model_dump(mode="json", exclude=hidden)
         return message.model_copy(update={"response_metadata": {"cfc": decision}})
 
-    def level(self, alpha: str | float | None) -> str | None:
-        """Return the error level to use for a request; called before anything is drawn.
+    def choose_promise(
+        self, alpha: str | float | None = None, max_wrong_rate: str | float | None = None
+    ) -> Promise | None:
+        """Return the promise to answer a request under; called before anything is drawn.
 
         Args:
-            alpha: The requested level, if any.
+            alpha: The error level that the request names, if any.
+            max_wrong_rate: The certified rate of wrong answers that it names, if any.
 
         Returns:
-            The level; None for the model's own.
+            The promise; None for the model's own.
 
         Raises:
-            RefusedError: If the model does not support the level, or needs one and none was requested.
+            RefusedError: If the model does not hold the promise, or needs one and none was named.
         """
-        first = self.first
-        if first is None or first.bot:
-            if alpha is None:
+        first, param = self.first, "cfc.alpha" if max_wrong_rate is None else "cfc.max_wrong_rate"
+        is_named = (alpha, max_wrong_rate) != (None, None)
+        if first is None:
+            if not is_named:
                 return None
-            msg = "cfc.alpha: the level of this model is fixed; leave it out"
-            raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha")
-        held = first.artifact
+            msg = f"{param}: the promise of this model is fixed; leave it out"
+            raise RefusedError(400, "level_not_calibrated", msg, param=param)
+        own = first.alpha, first.max_wrong_rate
         try:
-            wanted = held.select_level(first.alpha if alpha is None else alpha)
+            wanted = first.artifact.select_promise(*((alpha, max_wrong_rate) if is_named else own))
         except InputError as error:
-            msg = f"cfc.alpha: {error}"
-            raise RefusedError(400, "level_not_calibrated", msg, param="cfc.alpha") from error
-        own = held.alphas[0] if first.alpha is None and len(held.alphas) == 1 else first.alpha
-        # Other levels are served by a copy of the chain, with a separate `max_concurrency`.
-        return None if own is not None and held.select_level(own) == wanted else wanted
+            msg = f"{param}: {error}"
+            raise RefusedError(400, "level_not_calibrated", msg, param=param) from error
+        has_own = own != (None, None) or len(first.artifact.promises) == 1
+        return None if has_own and first.artifact.select_promise(*own) == wanted else wanted
 
     def check_structure(self, given: Mapping[str, Any]) -> None:
         """Check that the tools and formats of a request are those that the model was calibrated with.

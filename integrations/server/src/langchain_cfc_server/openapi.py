@@ -96,10 +96,10 @@ def complete_document(
     }
     for body in bodies.values():
         schemas |= body.pop("$defs")
-    levels = sorted({level for one in models.values() for level in one.levels})
-    schemas["CFCOptions"]["properties"]["alpha"] |= {
-        "anyOf": [{"enum": [*levels, *map(float, levels), None]}]
-    }
+    for name in ("alpha", "max_wrong_rate"):
+        held = sorted({value for one in models.values() for value in one.list_choices(name)})
+        choices = [{"enum": [*held, *map(float, held), None]}]
+        schemas["CFCOptions"]["properties"][name] |= {"anyOf": choices}
     for path, kind, sampling in (
         (COMPLETIONS, ChatRequest, schema.SAMPLING_PARAMETERS | schema.STRUCTURE_PARAMETERS.keys()),
         (RESPONSES, ResponsesRequest, responses_schema.SAMPLING_PARAMETERS),

@@ -150,13 +150,21 @@ class StreamOptions(StrictRequest):
     include_obfuscation: bool | None = None
 
 
+# No exponents, by which a short text could state a level with a million decimals.
+Level: TypeAlias = (
+    Annotated[str, Field(pattern=r"^0?\.[0-9]{1,12}$")] | Annotated[float, Field(gt=0, lt=1)] | None
+)
+
+
 class CFCOptions(StrictRequest):
     """Options of this server beyond OpenAI's API."""
 
-    # No exponents, by which a short text could state a level with a million decimals.
-    alpha: (
-        Annotated[str, Field(pattern=r"^0?\.[0-9]{1,12}$")] | Annotated[float, Field(gt=0, lt=1)] | None
-    ) = Field(default=None, description="Error level, one of those that the model was calibrated at.")
+    alpha: Level = Field(
+        default=None, description="Error level, one of those that the model was calibrated at."
+    )
+    max_wrong_rate: Level = Field(
+        default=None, description="Rate of wrong answers, one of those that the model is certified for."
+    )
     claims: bool = Field(
         default=False, description="Whether the decision lists the claims of the answer, kept or dropped."
     )
@@ -315,6 +323,7 @@ class ModelCalibration(StrictResponse):
     n: int
     draws: str | None = None
     levels: list[str]
+    max_wrong_rates: list[str]
 
 
 class ModelList(StrictResponse):
