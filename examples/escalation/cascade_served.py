@@ -18,7 +18,7 @@ from two_models import CHEAP, STRONG
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.certificates.bounds import upper_bound
-from langchain_cfc.verifiers.self_consistency import normalise_answer
+from langchain_cfc.verifiers import normalise_answer
 
 DELTA = 0.05
 

@@ -14,7 +14,7 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.runnables import Runnable, RunnableLambda
 from vision_questions import cut_part, read_address
 
-from langchain_cfc.verifiers.self_consistency import normalise_answer
+from langchain_cfc.verifiers import normalise_answer
 
 
 def with_images(messages: Any) -> list[BaseMessage]:

@@ -2,7 +2,9 @@
 
 The proposal rests on two observations: which labelers can read all references, and how they label the
 answers. Among the labelers that fit, the strictest one is chosen unless a looser one calls more answers
-correct. The verifier uses log-probabilities if the model returns them.
+correct. Where the references are a closed set of answers, such as yes and no, no labeler is tried that finds
+one of them anywhere in a sentence: "there is no doubt" would be labelled as no. The verifier uses
+log-probabilities if the model returns them.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
-from langchain_cfc._internal.text import escape_controls_in_json, pluralize
+from langchain_cfc._internal.text import escape_controls_in_json, join_names, pluralize
 from langchain_cfc.collect.failures import is_transient
 from langchain_cfc.collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
@@ -25,10 +28,18 @@ from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputErro
 from langchain_cfc.execution import Progress, describe_error, run_flow
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
 
 N_TRIAL_ANSWERS = 5
+# Of a closed set of answers, each member is tried, so that the labels of each can be looked at.
+_TRIALS_PER_MEMBER = 3
+_MAX_MEMBERS = 20
+# A small set of references is taken for closed only if its members recur this often on average.
+_RECURRENCE = 5
+# Complete sets of two answers, of which a dataset may hold one only.
+_PAIRS: tuple[tuple[Member, Member], ...] = ((True, False), ("yes", "no"), ("true", "false"))
 # Limit on the tokens of the trial answers, and the smallest limit that is proposed.
 _TRIAL_TOKENS = 256
 # Only five answers are seen: a model that mostly gives one word may give a sentence now and then, and a right
@@ -70,9 +81,20 @@ class Dataset:
         return cls.read(path, question, reference, template)
 
     def spread(self, count: int) -> list[Example]:
-        """Return at most `count` examples, spread evenly over the dataset."""
-        step = max(1, len(self.all) // count)
-        return self.all[::step][:count]
+        """Return at most `count` examples, or three of each member of a closed set, spread evenly."""
+        members = find_members(self.all)
+        if members is None:
+            return _spread(self.all, count)
+        read = VerdictExtractor(members)
+        groups: dict[str | None, list[Example]] = {}
+        for one in self.all:
+            groups.setdefault(read.find_member(list_aliases(one.reference)[0]), []).append(one)
+        each = max(_TRIALS_PER_MEMBER, count // len(groups))
+        return [one for group in groups.values() for one in _spread(group, each)]
+
+
+def _spread(examples: list[Example], count: int) -> list[Example]:
+    return examples[:: max(1, len(examples) // count)][:count]
 
 
 def propose_prompt(question: str, *, asks_letter: bool) -> str:
@@ -200,6 +222,8 @@ class LabelerChoice:
     arguments: Mapping[str, Any]
     reads: str
     extractor: str | None = None
+    # Arguments of the extractor; one without names itself by its path.
+    extractor_arguments: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -216,6 +240,7 @@ class LabelerChoice:
 _MULTIPLE_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
 _NUMERIC_MATCH = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
 _EXACT_MATCH = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
+_MATCH_WITHOUT_ARTICLE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"articles": "en"}, "texts")
 _MATCH_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
 _JSON_FIELD = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
 _LETTER = re.compile(r"[A-Za-z]")
@@ -225,10 +250,16 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
     """Return suitable labelers that can read every reference, strictest first; `InputError` if none can."""
     if _can_read(_MULTIPLE_CHOICE, examples):
         return [_MULTIPLE_CHOICE]
+    members = find_members(examples)
+    if members is not None:
+        given = {"members": members}
+        listed = join_names([write_member(one) for one in members])
+        reads = f"one of {listed}"
+        return [LabelerChoice(f"{_LABELERS}:ClosedSet", given, reads, f"{_LABELERS}:VerdictExtractor", given)]
     if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
         return [_NUMERIC_MATCH]
     if _can_read(_EXACT_MATCH, examples):
-        return [_EXACT_MATCH, _MATCH_ANYWHERE]
+        return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE]
     if not any(isinstance(one.reference, str) for one in examples) and _can_read(_JSON_FIELD, examples):
         return [_JSON_FIELD]
     problem = next(filter(None, (_find_problem(_EXACT_MATCH, one) for one in examples)))
@@ -237,6 +268,33 @@ def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
         "(docs/labelers.md)"
     )
     raise InputError(msg)
+
+
+def find_members(examples: Sequence[Example]) -> list[Member] | None:
+    """Return the closed set of answers that the references are from; None if they are from no such set.
+
+    A set is closed if it consists of booleans, of yes and no, of true and false or of both 0 and 1, or if it
+    has at most 20 members that are not numbers and recur five times on average.
+    """
+    listed = [one.reference for one in examples]
+    values = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in listed]
+    if not all(isinstance(one, (str, int)) for one in values):
+        return None
+    found: dict[str, Member] = {}
+    for one in values:
+        found.setdefault(normalise_answer(write_member(one)), one)
+    if set(found) == {"0", "1"}:
+        return [found["1"], found["0"]]
+    for pair in _PAIRS:
+        is_of_kind = all(isinstance(one, type(pair[0])) for one in values)
+        if is_of_kind and {write_member(one) for one in pair} >= set(found):
+            return list(pair)
+    is_small = 1 < len(found) <= _MAX_MEMBERS and len(values) >= _RECURRENCE * len(found)
+    return list(found.values()) if is_small and not any(map(_is_number, found)) and "" not in found else None
+
+
+def _is_number(text: str) -> bool:
+    return _find_problem(_NUMERIC_MATCH, Example(id="?", input="?", reference=text)) is None
 
 
 def _can_read(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
@@ -331,12 +389,16 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
         "labeler": labeler,
     }
     if extractor is not None:
-        settings["answer"] = {"factory": extractor, "id": extractor.rpartition(":")[2]}
+        settings["answer"] = {"factory": extractor}
+        if choice.extractor_arguments:
+            settings["answer"]["arguments"] = choice.extractor_arguments
+        else:
+            settings["answer"]["id"] = extractor.rpartition(":")[2]
     reasons = {
         "labeler.factory": _explain_labeler(choice, choices, labels),
         "verifier.factory": _explain_verifier(verifier),
         "generator.arguments": f"the longest answer took {pluralize(longest, 'token')}",
-        "answer.factory": f"some answers hold more than the {choice.reads[:-1]}",
+        "answer.factory": "some answers hold more than one word",
         "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
     }
     return Proposal(settings, reasons, answers, labels[choice.name])

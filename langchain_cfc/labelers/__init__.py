@@ -20,15 +20,17 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
     from langchain_cfc.labelers.human import HumanLabels
     from langchain_cfc.labelers.judge import JudgeLabels
-    from langchain_cfc.labelers.matching import NormalisedMatch, compute_normal_form
+    from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
     from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
     from langchain_cfc.labelers.numeric import NumericMatch, extract_number, find_final_number
     from langchain_cfc.labelers.patterns import JsonField, PatternMatch
+    from langchain_cfc.labelers.verdicts import VerdictExtractor
 
 __all__ = [
     "Agreement",
     "BaseLabeler",
     "CandidateLabeling",
+    "ClosedSet",
     "HumanLabels",
     "JsonField",
     "JudgeLabels",
@@ -40,10 +42,10 @@ __all__ = [
     "NumericMatch",
     "PatternMatch",
     "Reads",
+    "VerdictExtractor",
     "bound_true_coverage",
     "bound_true_coverage_at_worst",
     "compare_labels",
-    "compute_normal_form",
     "extract_choice",
     "extract_number",
     "find_final_number",
@@ -60,10 +62,11 @@ _NAMES = {
     "base": ("BaseLabeler", "CandidateLabeling", "Labeler", "LabelerInput", "Reads"),
     "human": ("HumanLabels",),
     "judge": ("JudgeLabels",),
-    "matching": ("NormalisedMatch", "compute_normal_form"),
+    "matching": ("ClosedSet", "NormalisedMatch"),
     "multiple_choice": ("MultipleChoice", "extract_choice"),
     "numeric": ("NumericMatch", "extract_number", "find_final_number"),
     "patterns": ("JsonField", "PatternMatch"),
+    "verdicts": ("VerdictExtractor",),
 }
 
 __getattr__, __dir__ = make_lazy(globals(), _NAMES)

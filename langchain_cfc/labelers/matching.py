@@ -1,31 +1,31 @@
-"""Labelers that compare texts with the reference, and exact match after a published normalisation.
+"""Labelers that compare texts with the reference: whole, anywhere in a sentence, or in a closed set.
 
-`NormalisedMatch` is the exact match of question answering benchmarks. Both of its normalisations are for
-English answers, and are those of the evaluation scripts of two datasets:
+`NormalisedMatch` compares in the normal form in which self-consistency compares answers too
+(`langchain_cfc.verifiers.normalise_answer`). It is stricter than the exact match of question answering
+benchmarks (SQuAD, TriviaQA), which deletes all punctuation and the English articles: C++, C# and C are then
+equal, as are 1/2 and 12, or "vitamin A" and "vitamin". Accents count: "Sao Paulo" is not "São Paulo".
 
-- `squad` (Rajpurkar et al. 2016, evaluation script of SQuAD v1.1): lower case; every ASCII punctuation sign
-  is deleted; the words a, an and the become a space; white space is collapsed and trimmed.
-- `triviaqa` (Joshi et al. 2017, evaluation script of TriviaQA v1.0): the same, but punctuation becomes a
-  space instead of being deleted, and the signs ‘, ’ and ´ count as punctuation as well.
-
-So "U.S.A." becomes "usa" in the first and "u s" in the second, where the single a is taken for an article.
-Neither removes accents, or any non-ASCII sign except those three. Signs of numbers are lost: `squad` turns
-"-5" into "5", and "3.14" into "314"; compare numbers with `NumericMatch`.
+With `anywhere`, an alias has to occur as whole words that the sentence does not deny, doubt, ask or join with
+"and" or "or" (English words), and that are not part of a longer name ("New York" for York, "vitamin A" for
+vitamin, "C++" for C, "-5" for 5). In scripts without spaces, a sign or a listed particle has to stand next
+to the alias: `東京です` holds `東京`, but `東京都` not `京都`. A word that agrees or denies, such as "no", is
+read as by `ClosedSet`.
 """
 
 from __future__ import annotations
 
 import re
-import string
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
+from langchain_cfc.labelers.verdicts import UNDECIDED, Member, VerdictExtractor
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
@@ -93,77 +93,152 @@ def list_text_aliases(reference: Any) -> list[str]:
     return listed
 
 
-Convention = Literal["squad", "triviaqa"]
-
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION: dict[Convention, dict[int, str]] = {
-    "squad": str.maketrans(dict.fromkeys(string.punctuation, "")),
-    "triviaqa": str.maketrans(dict.fromkeys(string.punctuation + "\u2018\u2019\u00b4", " ")),
+_ARTICLES = {
+    "de": "der die das den dem des ein eine einen einem einer eines",
+    "en": "a an the",
+    "es": "el la los las un una unos unas",
+    "fr": "le la les l' un une des",
+    "it": "il lo la i gli le l' un uno una un'",
+    "nl": "de het een",
+    "pt": "o a os as um uma",
 }
-
-
-def compute_normal_form(text: str, convention: Convention = "squad") -> str:
-    """Return an answer as normalised for one of the two datasets, see the top of the module.
-
-    Args:
-        text: An answer.
-        convention: `squad` or `triviaqa`.
-
-    Returns:
-        The normal form; it may be empty.
-
-    Examples:
-        >>> compute_normal_form("The  Rock-'n'-Roll  Hall!")
-        'rocknroll hall'
-        >>> compute_normal_form("The  Rock-'n'-Roll  Hall!", "triviaqa")
-        'rock n roll hall'
-    """
-    bare = text.lower().translate(_PUNCTUATION[convention])
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+_DENIED = re.compile(
+    r"\b(?:not|never|cannot|neither|nor|without|no|maybe|perhaps|possibly|might|may|could|if|unless|whether|either|"
+    r"or|than|instead|wrong|incorrect|false|\w+n't)\b|不|没|沒|非|ไม่|아니|\b(?:нет|не|ليس|لا)\b",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[.!?;:,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")
+_LISTED_BEFORE = re.compile(r"(?:\b(?:and|or)|[&/])\s*$", re.IGNORECASE)
+_LISTED_AFTER = re.compile(r"\s*(?:(?:and|or)\b|[&/])", re.IGNORECASE)
+# Words before a name that are not part of it, although they may begin a sentence with a capital.
+_STARTERS = (
+    "a an and answer at by for from hence in is it it's its of on so that the therefore this thus to was"
+)
+# What stands next to a word in a script without spaces, or is attached to a word of Korean.
+_BEFORE = ("是", "为", "為", "叫", "在", "は", "が", "คือ", "ที่", "는", "은")
+_AFTER = re.compile("(?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\\s.,!?])")
+# Characters around an alias that are looked at.
+_NEAR = 200
+_SIGNS = r".,:;!?\u3001\u060c\u061b\u061f"
+_FREE_BEFORE = re.compile(rf"(?:^|\s|[(\[{{\"*_]|(?<![\w])'|(?<![A-Za-z0-9])[{_SIGNS}]|(?<=[^\W\d]):)$")
+_FREE_AFTER = re.compile(rf"$|\s|[)\]}}\"*_]|['{_SIGNS}](?![A-Za-z0-9])")
 
 
 class NormalisedMatch(TextMatcher):
     """A candidate is correct if its normal form equals, or contains, that of an alias in the reference.
 
-    The reference is a text, or a list of texts of which any is right. A text with an empty normal form, such
-    as "The" or "!!!", matches nothing. This is the only difference from the published scripts, in which it
-    equals an empty output.
+    The reference is a text, or a list of texts of which any is right. See the top of the module.
 
     Args:
-        convention: `squad` or `triviaqa`, see the top of the module.
-        anywhere: Whether an alias may occur anywhere in the candidate, as whole words, for models that answer
-            in sentences. "Lima, not Cusco" then contains Cusco too.
+        articles: Language whose articles are ignored at the beginning: de, en, es, fr, it, nl or pt; none by
+            default. "The Beatles" is then "Beatles", and "vitamin A" stays what it is.
+        anywhere: Whether an alias may occur anywhere in the candidate, for models that answer in sentences.
+            Sentences are not understood: "Cusco was, Lima is" contains both.
         answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
 
     Raises:
-        InputError: If the convention is neither.
+        InputError: If the language is none of these.
     """
 
     def __init__(
-        self, convention: Convention = "squad", *, anywhere: bool = False, answer: Extractor | None = None
+        self, *, articles: str | None = None, anywhere: bool = False, answer: Extractor | None = None
     ) -> None:
-        if convention not in get_args(Convention):
-            msg = f"convention is {convention!r}; expected one of {', '.join(get_args(Convention))}"
+        if articles is not None and articles not in _ARTICLES:
+            msg = f"articles is {articles!r}; expected one of {', '.join(_ARTICLES)}, or None"
             raise InputError(msg)
+        settings = {"normalised": NORMALISATION, "articles": articles or "kept"}
         where = {"compared": "anywhere"} if anywhere else {}
-        super().__init__("normalised-match", {"convention": convention, **where}, {"answer": answer})
-        self._convention: Convention = convention
+        super().__init__("normalised-match", {**settings, **where}, {"answer": answer})
+        words = [
+            f"{one}(?=.)" if one.endswith("'") else f"{one} +"
+            for one in _ARTICLES.get(str(articles), "").split()
+        ]
+        self._article = re.compile(f"^(?:{'|'.join(words)})") if words else None
         self._anywhere = anywhere
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares with the normal forms of the aliases."""
-        forms = {compute_normal_form(alias, self._convention) for alias in list_text_aliases(reference)} - {
-            ""
-        }
+        forms = {self._normalise(alias) for alias in list_text_aliases(reference)} - {""}
         if not forms:
             msg = (
-                f"the reference {reference!r:.80} is empty without articles and punctuation: use "
+                f"the reference {reference!r:.80} holds no more than signs that end a sentence: use "
                 "PatternMatch or MultipleChoice"
             )
             raise LabelerError(msg)
+        if not self._anywhere:
+            return lambda answer: self._normalise(answer) in forms
+        # A single letter or digit is an answer of its own.
+        words = [form for form in forms if len(form) > 1]
+        verdict = _YES_OR_NO.find_member(words[0]) if len(words) == len(forms) == 1 else None
+        if verdict is not None:
+            return lambda answer: _YES_OR_NO(answer) == verdict
+        patterns = [re.compile(re.escape(form), re.IGNORECASE) for form in forms]
+        return lambda answer: self._normalise(answer) in forms or _asserts(unify_characters(answer), patterns)
 
-        def is_expected(answer: str) -> bool:
-            form = compute_normal_form(answer, self._convention)
-            return any(f" {one} " in f" {form} " for one in forms) if self._anywhere else form in forms
+    def _normalise(self, text: str) -> str:
+        form = normalise_answer(text)
+        rest = form if self._article is None else self._article.sub("", form, count=1)
+        return form if self._article is None or self._article.fullmatch(f"{rest} ") else rest
 
-        return is_expected
+
+_YES_OR_NO = VerdictExtractor(["yes", "no"])
+
+
+def _asserts(text: str, patterns: Sequence[re.Pattern[str]]) -> bool:
+    """Return whether a text asserts one of the patterns, and denies none."""
+    places = [found.span() for pattern in patterns for found in pattern.finditer(text)]
+    asserted = {_is_asserted(text, *place) for place in places if _is_whole(text, *place)}
+    return asserted == {True} and not UNDECIDED.search(text.casefold())
+
+
+def _is_whole(text: str, start: int, end: int) -> bool:
+    """Return whether a place is no part of a longer word, number or name."""
+    before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
+    if not (_FREE_BEFORE.search(before) or before.endswith(_BEFORE)):
+        return False
+    if not (_FREE_AFTER.match(after) or _AFTER.match(after)):
+        return False
+    left = before.split()[-1] if before[-1:] == " " else ""
+    right = after.split()[0] if after[:1] == " " and after.strip() else ""
+    is_in_name = left[:1].isupper() and left.casefold() not in _STARTERS.split() and left[-1].isalnum()
+    is_in_number = left[-1:].isdigit() and text[start].isdigit()
+    return not (is_in_name or is_in_number or right[:1].isupper() or right[:1].isdigit())
+
+
+def _is_asserted(text: str, start: int, end: int) -> bool:
+    """Return whether the clause around a place neither denies, doubts nor asks it, nor lists it."""
+    before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
+    clause = _CLAUSE.split(before)[-1] + " " + _CLAUSE.split(after)[0]
+    is_asked = re.match(r"[^.!;:,]*[?\u061f]", after) is not None
+    is_listed = _LISTED_BEFORE.search(before) or _LISTED_AFTER.match(after)
+    return not (is_asked or is_listed or _DENIED.search(clause))
+
+
+class ClosedSet(TextMatcher):
+    """A candidate is correct if it gives the same member of a closed set of answers as the reference.
+
+    The set is small and known: yes and no, true and false, the labels of a classification. One verdict is
+    read, or none, as by `VerdictExtractor`: "Yes, there is no doubt" is yes, "I have no idea" neither.
+
+    Args:
+        members: Two or more answers, such as `["yes", "no"]` or `[True, False]`.
+        answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.
+
+    Raises:
+        InputError: If there are fewer than two members, or two are equal in their normal form.
+    """
+
+    def __init__(self, members: Sequence[Member] = ("yes", "no"), *, answer: Extractor | None = None) -> None:
+        self._read = VerdictExtractor(members)
+        settings = {name: value for name, value in self._read.fingerprint.items() if name != "id"}
+        super().__init__("closed-set", settings, {"answer": answer})
+
+    def read_reference(self, reference: Any) -> Callable[[str], bool]:
+        """Return a test for the member that the reference names; it may be text, a boolean or a number."""
+        named = {self._read.find_member(one) for one in list_aliases(reference)}
+        right = named.pop() if len(named) == 1 else None
+        if right is None:
+            listed = ", ".join(self._read.members)
+            msg = f"the reference {reference!r:.80} does not name one member of the closed set {listed}"
+            raise LabelerError(msg)
+        return lambda answer: self._read(answer) == right

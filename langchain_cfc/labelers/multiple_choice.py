@@ -22,12 +22,13 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers.self_consistency import Extractor, normalise_answer
+from langchain_cfc.verifiers.self_consistency import Extractor
 
 Options: TypeAlias = (
     list[str]

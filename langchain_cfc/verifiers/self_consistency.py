@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
@@ -11,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, map_distinct
@@ -23,36 +23,12 @@ from langchain_cfc.verifiers.base import (
 )
 from langchain_cfc.verifiers.entailment import Entailment, group_by_entailment
 
+__all__ = ["SelfConsistency", "normalise_answer"]
+
 Extractor: TypeAlias = Runnable[Any, Any] | Callable[[str], str] | Callable[[str], Awaitable[str]]
 Equivalence: TypeAlias = (
     Runnable[Any, Any] | Callable[[Any, str, str], bool] | Callable[[Any, str, str], Awaitable[bool]]
 )
-
-# Quotes and marks of emphasis, on both sides; signs that end a sentence, or open one in Spanish.
-_QUOTES = "\"'`*_\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u2039\u203a"
-_LEADING_SIGNS = _QUOTES + "\u00a1\u00bf "
-_TRAILING_SIGNS = _QUOTES + ".,;:!?\u3001\u3002 "
-
-
-def normalise_answer(text: str) -> str:
-    """Return an answer without differences that seldom change its meaning.
-
-    Compatibility forms are unified (Unicode NFKC), letters are casefolded, and white space is collapsed.
-    Quotes and marks of emphasis are stripped from both ends, and signs that end a sentence from the end.
-    Others stay: `-5` is not `5`, `50%` not `50` and `[0, 1)` not `(0, 1]`. NFKC also makes `x²` equal `x2`.
-
-    Args:
-        text: An answer.
-
-    Returns:
-        The normalised answer; it may be empty.
-
-    Examples:
-        >>> normalise_answer(' "New  York." ')
-        'new york'
-    """
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return " ".join(folded.split()).lstrip(_LEADING_SIGNS).rstrip(_TRAILING_SIGNS)
 
 
 class SelfConsistency(BaseVerifier):
@@ -109,7 +85,7 @@ class SelfConsistency(BaseVerifier):
             raise InputError(msg)
         self.name = "self-consistency"
         own = None if normalise is normalise_answer else normalise
-        default = "no" if normalise is None else "nfkc, casefold, trimmed"
+        default = "no" if normalise is None else NORMALISATION
         judged = "equal" if entails is None else "entailed both ways"
         self._settings = {
             "answer": "whole text" if answer is None else "extracted",

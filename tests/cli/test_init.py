@@ -18,7 +18,7 @@ import pytest
 
 from langchain_cfc import PromptRecord
 from langchain_cfc.collect import read_config
-from langchain_cfc.labelers import compute_normal_form
+from langchain_cfc.verifiers import normalise_answer
 from tests.cli.running import Ran, run
 from tests.pages import hosted_model
 from tests.recordings import list_facts
@@ -84,7 +84,7 @@ def test_init_json_reports_settings_and_trial_answers(url: str) -> None:
     assert len(ran.data["answers"]) == 5
     for one in ran.data["answers"]:
         assert one["input"].startswith("Give the answer alone: ")
-        assert one["correct"] is (compute_normal_form(one["answer"]) == compute_normal_form(one["reference"]))
+        assert one["correct"] is (normalise_answer(one["answer"]) == normalise_answer(one["reference"]))
     assert "answer.factory" not in ran.data["reasons"]
 
 

@@ -35,7 +35,7 @@ factory = "langchain_cfc.verifiers:SequenceProbability"
 
 [labeler]
 factory = "langchain_cfc.labelers:NormalisedMatch"
-arguments = { convention = "triviaqa" }
+arguments = { articles = "de" }
 
 [run]
 concurrency = 3
@@ -196,7 +196,7 @@ def format_record_settings(config: CollectionConfig) -> str:
         ("temperature = 0.7", "temperature = 0.8", True),
         ("gpt-4o-mini", "gpt-4o", True),
         ("Answer.", "Answer!", True),
-        ('"triviaqa"', '"squad"', True),
+        ('"de"', '"en"', True),
         ("sk-1", "sk-2", False),
         ("concurrency = 3", "concurrency = 30", False),
         ("max_cost = 1.5", "max_cost = 2.5", False),
@@ -211,7 +211,7 @@ def test_record_settings_change_only_with_what_changes_records(
 
 
 def test_record_settings_contain_no_secret(read: Read) -> None:
-    secret = read(("sk-1", "very-secret"), ('convention = "triviaqa"', 'hidden = "also-secret"'))
+    secret = read(("sk-1", "very-secret"), ('articles = "de"', 'hidden = "also-secret"'))
     assert "secret" not in format_record_settings(secret)
 
 

@@ -104,6 +104,8 @@ def test_detect_columns_refuses_a_dataset_without_rows() -> None:
 
 # Labelers
 
+TEXT_LABELERS = ["NormalisedMatch()", "NormalisedMatch(articles='en')", "NormalisedMatch(anywhere=True)"]
+
 
 def examples(*references: Any) -> list[Example]:
     return [Example(id=str(number), input="?", reference=one) for number, one in enumerate(references)]
@@ -115,10 +117,18 @@ def examples(*references: Any) -> list[Example]:
         (("8", "1,250", "-3.5"), ["NumericMatch()"]),
         ((8, 2.5), ["NumericMatch()"]),
         (("A", "c"), ["MultipleChoice()"]),
-        (("Lima", "8"), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
-        (("Apollo 11", "5 km"), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
-        ((["Lima", "the city"],), ["NormalisedMatch()", "NormalisedMatch(anywhere=True)"]),
+        (("Lima", "8"), TEXT_LABELERS),
+        (("Apollo 11", "5 km"), TEXT_LABELERS),
+        ((["Lima", "the city"],), TEXT_LABELERS),
         (({"total": 3}, {"total": 4}), ["JsonField()"]),
+        (("yes", "No", "no"), ["ClosedSet(members=['yes', 'no'])"]),
+        ((True, True), ["ClosedSet(members=[True, False])"]),
+        (("false",), ["ClosedSet(members=['true', 'false'])"]),
+        ((0, 1), ["ClosedSet(members=[1, 0])"]),
+        ((1, 2), ["NumericMatch()"]),
+        (("spam", "ham") * 5, ["ClosedSet(members=['spam', 'ham'])"]),
+        (("spam", "ham") * 4, TEXT_LABELERS),
+        (("3", "4") * 9, ["NumericMatch()"]),
     ],
 )
 def test_list_labelers_returns_those_that_read_every_reference(

@@ -25,8 +25,7 @@ import pytest
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
 from langchain_cfc._internal.plugins import import_object
 from langchain_cfc.demo import load_recording
-from langchain_cfc.labelers import compute_normal_form
-from langchain_cfc.verifiers import SequenceProbability
+from langchain_cfc.verifiers import SequenceProbability, normalise_answer
 from tests.cli.running import run
 from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving
@@ -133,9 +132,9 @@ def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, 
     assert served.artifact.make_guarantee().certificate is not None
     kip = served.invoke("What is the currency of Laos?")
     assert "Laos Kip" in kip.answers
-    right = {compute_normal_form(answer) for answer in records["What is the currency of Laos?"].reference}
+    right = {normalise_answer(answer) for answer in records["What is the currency of Laos?"].reference}
     assert "lao kip" in right
-    assert not right & {compute_normal_form(answer) for answer in kip.answers}
+    assert not right & {normalise_answer(answer) for answer in kip.answers}
 
 
 @pytest.mark.long

@@ -84,7 +84,7 @@ def test_labeler_fingerprints_change_with_what_changes_labels(people: Path) -> N
     other = people.with_name("others.csv")
     other.write_text("prompt,text,correct\nWhere do llamas live?,7,no\n")
     families: list[list[BaseLabeler]] = [
-        [NormalisedMatch(), NormalisedMatch("triviaqa"), NormalisedMatch(answer=str.strip)],
+        [NormalisedMatch(), NormalisedMatch(articles="en"), NormalisedMatch(answer=str.strip)],
         [NumericMatch(), NumericMatch(tolerance="0.1"), NumericMatch(answer=str.strip)],
         [
             MultipleChoice(),

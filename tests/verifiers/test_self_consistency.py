@@ -20,7 +20,8 @@ from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
-from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected, normalise_answer
+from langchain_cfc.verifiers import normalise_answer
+from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.concurrency import ConcurrencyCounter
 from tests.factories import verifier_input
@@ -233,7 +234,7 @@ def test_self_consistency_fingerprint_names_its_settings() -> None:
     assert compute_fingerprint(SelfConsistency()) == {
         "id": "self-consistency",
         "answer": "whole text",
-        "normalised": "nfkc, casefold, trimmed",
+        "normalised": "answers-1",
         "agreement": "equal",
     }
     assert len(repr(SelfConsistency())) < 100

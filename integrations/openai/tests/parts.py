@@ -16,9 +16,9 @@ from langchain_cfc_openai import ChatCompletions, make_generator, make_judge, ma
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
-from langchain_cfc.labelers import NormalisedMatch, compute_normal_form
+from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
-from langchain_cfc.verifiers import SequenceProbability
+from langchain_cfc.verifiers import SequenceProbability, normalise_answer
 from tests.recordings import list_facts
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script, serving
@@ -59,7 +59,7 @@ class Replies(dict[str, list[Answer]]):
         found = re.search(r"<question>\n(.*)\n</question>.*<answer>\n(.*)\n</answer>", asked, re.DOTALL)
         if found is None:
             raise KeyError(asked)
-        true = compute_normal_form(found[2]) in _references()[found[1]]
+        true = normalise_answer(found[2]) in _references()[found[1]]
         if "percent" in asked:
             return [Answer(f'{{"percent": {90 if true else 20}}}', -0.1)]
         likely = math.log(0.9 if true else 0.2)
@@ -70,9 +70,7 @@ class Replies(dict[str, list[Answer]]):
 
 @functools.cache
 def _references() -> dict[str, set[str]]:
-    return {
-        str(record.input): {compute_normal_form(one) for one in record.reference} for record in continents()
-    }
+    return {str(record.input): {normalise_answer(one) for one in record.reference} for record in continents()}
 
 
 @dataclass(frozen=True)

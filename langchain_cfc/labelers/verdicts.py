@@ -1,0 +1,249 @@
+r"""Find which member of a closed set of answers a text gives: one verdict, or none.
+
+A text is read in this order:
+
+1. The whole text is a member, or JSON with one value or a field such as `answer` that is a member.
+2. A statement: `Answer: yes`, `the answer is no`, `\boxed{yes}`, `<answer>no</answer>`. All statements, the
+   answer that the text opens with and every member after the last statement have to be the same. What was
+   considered before does not count.
+3. A member that is a clause of its own (`Yes, it is.`, `No - never.`) or ends one after a word such as `is`
+   or `in` (`It is true.`, `Botswana is in Africa.`). Every member that the text names has to be the same.
+
+A member does not count if its clause denies, doubts or asks it (`maybe yes`, `Is it true?`). No verdict is
+read from `It is not true` either: what holds instead is not said. `no` before a noun denies the noun (`there
+is no doubt`). A text that corrects itself or leaves the question open (`wait`, `it depends`) gives no verdict
+unless a statement follows. If one member agrees and the other denies (yes and no, true and false, 1 and 0),
+words such as `true`, `correct` and `nope` count as well.
+
+Doubt, denial and statements are recognised in English. Members in any language count as in 1, and as clauses
+of their own. In scripts without spaces a member inside a longer word is not found, such as `是` in `不是`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
+from langchain_cfc.errors import InputError
+
+Member: TypeAlias = str | bool | int | float
+
+_AGREEMENT = ("yes", "true", "correct", "right", "yeah", "yep", "yup")
+_DENIAL = ("no", "false", "incorrect", "wrong", "nope", "nah")
+# Words that mean the same only as a whole answer.
+_SHORT_AGREEMENT, _SHORT_DENIAL = ("y", "t", "1"), ("n", "f", "0")
+_ANSWER_FIELDS = ("answer", "final_answer", "verdict", "label", "prediction", "result")
+_FENCE = re.compile(r"\s*```\w*\n(.*?)\n?\s*```\s*", re.DOTALL)
+
+_BOXED = re.compile(r"\\boxed\s*\{|<answer>|#### ", re.IGNORECASE)
+_MARKUP = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{|</?\w+>|[*`\"$]|(?<!\w)_+|_+(?!\w)")
+_END = r"(?=\s*(?:$|[.!?;:,()\[\]{}\n]|\s-+\s|(?:because|since|as|but)\b))"
+_CLAUSE_START = re.compile(r"[.!?;:,()\[\]{}\n]|\s-+\s")
+_STATEMENT = re.compile(
+    r"\b(?:answer|anwser|verdict|label|conclusion|classification|prediction|result|judge?ment|decision)s?\s*"
+    r"(?:(?:is|was|would be|should be|must be|will be)\s*:?|[:=])\s*$"
+)
+# Words before a member that ends a clause.
+_LINKS = (
+    "is was are were be been it's that's so then thus hence therefore answer in of as definitely clearly "
+    "certainly indeed absolutely simply just surely"
+)
+_SAYS = re.compile(r"\bi(?:'d| would| must)? say\s*$")
+_NEGATION = re.compile(
+    r"(?<!\w)(?:not|never|cannot|neither|nor|without|hardly|no|non|none|nothing|\w+n't|unlikely|doubt\w*|"
+    r"impossible|deny|denies|myth|misconception|opposite|wrong|far|fail\w*)(?!\w)"
+)
+_DOUBT = re.compile(
+    r"(?<!\w)(?:maybe|perhaps|possibly|might|may|could|if|unless|whether|either|or|almost|nearly|partly|partially|"
+    r"sometimes|some|many|most|people|others|although|though|while|whereas|despite|when|once|until|assum\w+|suppos\w+|"
+    r"said|claimed|believed|alleged\w*|used|thought|seem\w*|appear\w*|than|instead|"
+    r"(?:north|south|east|west|outside|coast|edge|border|half) of\s*$)(?!\w)"
+)
+UNDECIDED = re.compile(
+    r"(?<!\w)(?:wait|scratch that|on second thought|correction|depends|not sure|unsure|unclear|don't know|"
+    r"do not know|hard to say|(?:can't|cannot|can not) (?:be determined|determine|tell|say|decide))(?!\w)|"
+    r"(?:^|[.!?\n]\s*)actually\b"
+)
+# What follows a `no` that answers, without a comma: "No it isn't".
+_NOT_A_NOUN = re.compile(
+    r"\s+(?:it|he|she|they|this|that|these|those|there|i|we|you|but|because|since|as|and|or|not|wait|sorry|the|a|an)\b"
+)
+
+# The clause that repeats a verdict: "Yes, it is.", "No, they don't."
+_ECHO = re.compile(
+    r"[\s,.!;:-]*(?:it|he|she|they|this|that|these|those|there|i|we|you)\s+(?:is|are|was|were|do|does|did|can|could|"
+    r"will|would|has|have|had|should|must|ca|wo)(n't|\s+not)?\s*(?:[.!,;\n]|$)"
+)
+# Characters around a member that are looked at, apart from its clause.
+_NEAR = 200
+
+
+@dataclass(frozen=True)
+class _Mention:
+    """A member's place in a text, and what the words around it do with it."""
+
+    member: str
+    start: int
+    end: int
+    decides: bool
+    is_denied: bool
+    is_stated: bool
+
+
+class VerdictExtractor:
+    """Extracts the member of a closed set that a text gives, as an answer extractor; empty if it gives none.
+
+    The top of the module describes how a verdict is read.
+
+    Args:
+        members: Two or more answers, such as `["yes", "no"]` or `[True, False]`.
+
+    Attributes:
+        fingerprint: The members and the version of the normal form.
+
+    Raises:
+        InputError: If there are fewer than two members, or two are equal in their normal form.
+
+    Examples:
+        >>> extract = VerdictExtractor(["yes", "no"])
+        >>> extract("Yes, there is no doubt."), extract("I have no idea."), extract("Yes and no.")
+        ('yes', '', '')
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        names = [write_member(one) for one in members] if isinstance(members, (list, tuple)) else []
+        self._members = dict(zip(map(normalise_answer, names), names, strict=True))
+        if len(self._members) < max(2, len(names)) or "" in self._members:
+            msg = (
+                f"members is {members!r:.200}; expected a list of at least two answers that differ by more "
+                "than case, quotes and signs at their ends"
+            )
+            raise InputError(msg)
+        self._synonyms, short = _find_synonyms(self._members)
+        self._forms = {**short, **self._synonyms, **dict(zip(self._members, self._members, strict=True))}
+        words = sorted({*self._members, *self._synonyms}, key=len, reverse=True)
+        self._mention = re.compile(
+            rf"(?<![\w'+#%$^/\-])(?<!\d[.,])({'|'.join(map(re.escape, words))})(?![\w+#%^/\-]|['.,]\w)"
+        )
+        self.fingerprint = {
+            "id": "verdict-extractor",
+            "members": " | ".join(sorted(self._members)),
+            "normalised": NORMALISATION,
+        }
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members as texts."""
+        return tuple(self._members.values())
+
+    def __call__(self, text: str) -> str:
+        """Return the member that a text gives; empty if it gives none, or more than one."""
+        fenced = _FENCE.fullmatch(text)
+        text = fenced[1] if fenced else text
+        whole = self.find_member(text)
+        if whole is None and text.lstrip().startswith(("{", "[")):
+            whole = self.find_member(_read_field(text))
+        found = self._find_in_sentences(text) if whole is None else whole
+        return "" if found is None else found
+
+    def find_member(self, value: Any) -> str | None:
+        """Return the member that a whole text or a JSON value is; None if it is none."""
+        form = normalise_answer(write_member(value)) if isinstance(value, (str, bool, int, float)) else ""
+        return self._members.get(self._forms.get(form, ""))
+
+    def _find_in_sentences(self, text: str) -> str | None:
+        lines = map(unify_characters, _BOXED.sub("\nanswer: ", text).splitlines())
+        plain = _MARKUP.sub("", "\n".join(lines)).casefold()
+        mentions = list(self._list_mentions(plain))
+        stated = [one for one in mentions if one.is_stated and one.decides]
+        if stated:
+            # A text may open with one answer, and state another.
+            opening = [
+                one for one in mentions[:1] if one.decides and not re.search(r"\w", plain[: one.start])
+            ]
+            mentions = [*opening, *stated, *(one for one in mentions if one.start > stated[-1].start)]
+        if not any(one.decides for one in mentions):
+            return None
+        if UNDECIDED.search(plain, stated[-1].end if stated else 0):
+            return None
+        named = {self._flip(one.member) if one.is_denied else one.member for one in mentions}
+        return self._members[named.pop()] if len(named) == 1 else None
+
+    def _flip(self, member: str) -> str:
+        """Return what denying a member says: the other one of a word of agreement and one of denial."""
+        return next(one for one in self._members if one != member) if self._synonyms else f"not {member}"
+
+    def _contradicts(self, word: str, rest: str) -> bool:
+        """Return whether a word of agreement goes on like a denial, or the other way: "Yes, it is not."."""
+        echo = _ECHO.match(rest)
+        return bool(self._synonyms and echo) and (word in _AGREEMENT) == bool(echo and echo[1])
+
+    def _list_mentions(self, text: str) -> Iterator[_Mention]:
+        cuts = [0, *(cut.end() for cut in _CLAUSE_START.finditer(text))]
+        for found in self._mention.finditer(text):
+            word, start, end = found[0], found.start(), found.end()
+            rest = text[end : end + _NEAR]
+            is_ended = re.match(_END, rest) is not None
+            if word == "no" and not is_ended and not _NOT_A_NOUN.match(rest):
+                continue  # before a noun
+            cut = cuts[bisect_right(cuts, start) - 1]
+            clause = text[max(cut, start - _NEAR) : start]
+            is_stated = _STATEMENT.search(text[max(0, start - _NEAR) : start]) is not None
+            is_denied = _NEGATION.search(clause) is not None
+            is_asked = re.match(r"[^.!;:,\n]*\?", rest) is not None
+            left = re.findall(r"[\w']+", clause)[-1:]
+            is_linked = not left or left[0] in _LINKS.split() or _SAYS.search(clause) is not None
+            # "Yes the sky is blue" and "No it isn't" answer without a comma.
+            is_answer = (
+                is_ended or (word == "yes" and not text[:start].strip()) or (word == "no" and not left)
+            )
+            # "1." and "A" may count or be an article, and "No. 7" a number.
+            is_short = word.isascii() and (len(word) == 1 or word.isdigit())
+            is_number = word == "no" and re.match(r"\.\s*\d", rest) is not None
+            is_clear = is_stated or not (is_short or is_number or start - cut > _NEAR)
+            decides = (
+                is_answer
+                and is_linked
+                and is_clear
+                and not self._contradicts(word, rest)
+                and not (is_denied or is_asked or _DOUBT.search(clause) or re.match(r"\s*(?:or\b|/)", rest))
+            )
+            if word in self._members or (is_ended and is_linked) or is_denied:
+                member = self._synonyms.get(word, word)
+                yield _Mention(member, start, end, decides, is_denied, is_stated)
+
+
+def write_member(value: Member) -> str:
+    """Return a member or a reference as text: `true` for True, and 1 for 1.0."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+
+
+def _find_synonyms(members: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return words for each member, in sentences and as whole answers, if one agrees and one denies."""
+    agreement = [one for one in members if one in {*_AGREEMENT, *_SHORT_AGREEMENT}]
+    denial = [one for one in members if one in {*_DENIAL, *_SHORT_DENIAL}]
+    if not len(members) == len(agreement) + len(denial) == 2 * len(agreement):
+        return {}, {}
+    pairs = ((_AGREEMENT, _SHORT_AGREEMENT, agreement[0]), (_DENIAL, _SHORT_DENIAL, denial[0]))
+    words = {word: member for long, _, member in pairs for word in long}
+    return words, {word: member for _, short, member in pairs for word in short}
+
+
+def _read_field(text: str) -> Any:
+    """Return the only value of a JSON object, or that of its field for the answer; None if there is none."""
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict):
+        return None
+    named = [value for name, value in fields.items() if name.casefold() in _ANSWER_FIELDS]
+    values = named or list(fields.values())
+    return values[0] if len(values) == 1 else None
