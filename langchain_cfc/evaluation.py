@@ -231,6 +231,8 @@ class EvaluationReport(OmitsDefaults, LevelReport):
     Attributes:
         test_prompts: Which prompts of the records were used, in words.
         artifact_digest: Digest of the artifact.
+        other_parts: Parts, such as `verifier`, that differ from those calibrated, so that these records do
+            not test the promise.
         guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise, or that of the certificate over all prompts, too rarely for chance.
@@ -243,10 +245,16 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         certified_by_people: What people's labels certify about the level and bot mode, in words.
     """
 
-    _omitted: ClassVar[tuple[str, ...]] = ("other_answers", "mean_draws", "certified_by_people")
+    _omitted: ClassVar[tuple[str, ...]] = (
+        "other_parts",
+        "other_answers",
+        "mean_draws",
+        "certified_by_people",
+    )
 
     test_prompts: str
     artifact_digest: str
+    other_parts: tuple[str, ...] = ()
     guarantee: str
     contradicted: list[str]
     methods: dict[str, MethodReport]
@@ -255,6 +263,12 @@ class EvaluationReport(OmitsDefaults, LevelReport):
     n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether the records test what is promised, and nothing contradicts it."""
+        failed = self.other_parts or self.contradicted or any(one.contradicted for one in self.all_answers)
+        return not failed
 
     @property
     def all_answers(self) -> tuple[AnswersReport, ...]:
@@ -266,6 +280,19 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         if self.mean_draws is None:
             return f"{self.n_candidates} {each}"
         return f"at most {self.n_candidates} {each}, {self.mean_draws:.1f} on average"
+
+
+def state_other_parts(parts: Sequence[str]) -> str:
+    """State that records come from other parts than those calibrated, so that they do not test the promise.
+
+    Examples:
+        >>> state_other_parts(["generator", "verifier"])[:70]
+        'these records come from another generator and another verifier than th'
+    """
+    return (
+        f"these records come from another {' and another '.join(parts)} than the calibration records, and "
+        "the artifact promises nothing about them"
+    )
 
 
 # Probability that a kept promise is reported as contradicted.
@@ -338,12 +365,9 @@ def evaluate(
         FingerprintWarning: If the records come from another generator or verifier than in calibration.
     """
     provenance = find_provenance(records, provenance)
-    for part in artifact.list_differing_parts(provenance):
-        msg = (
-            f"these records come from another {part} than the calibration records; the artifact promises "
-            "nothing about them"
-        )
-        warnings.warn(msg, FingerprintWarning, stacklevel=2)
+    differing = artifact.list_differing_parts(provenance)
+    if differing:
+        warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)
     labelled, which = tabulate_held_out(artifact, records, "test")
     level = artifact.select_level(alpha)
     success = artifact.parsed_set_rule.compute_success_scores(labelled, artifact.cap)
@@ -364,6 +388,7 @@ def evaluate(
         attainable_coverage=float(np.mean(success < artifact.cap)),
         test_prompts=which,
         artifact_digest=artifact.digest,
+        other_parts=tuple(differing),
         guarantee=artifact.make_guarantee(level).kind,
         contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,

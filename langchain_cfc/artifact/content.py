@@ -188,6 +188,11 @@ class ArtifactContent(ArtifactData):
         return any(part is not None and part.needs_answers for part in parts)
 
     @property
+    def is_bot_alone(self) -> bool:
+        """Whether it certifies how often a bot is wrong, and promises nothing about sets."""
+        return self.policy is not None and self.policy.ignores_sets
+
+    @property
     def metadata_keys(self) -> tuple[str, ...]:
         """The metadata keys that every prompt must have, each once."""
         shift = self.parsed_shift

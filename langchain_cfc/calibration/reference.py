@@ -50,12 +50,10 @@ def make_reference_histograms(
             histograms.append(_make_histogram(name, edges, values, varying))
     if len(test):
         _, test_within = _measure_prompts(artifact, test)
-        policy = artifact.policy
-        if policy is None or not policy.ignores_sets:
-            for alpha in artifact.alphas:
-                histograms += _make_threshold_histograms(artifact, alpha, fit, test, test_within)
-                histograms.append(_make_decision_histogram(artifact, alpha, test, test_within))
-        for one in () if policy is None else policy.certificates:
+        for alpha in () if artifact.is_bot_alone else artifact.alphas:
+            histograms += _make_threshold_histograms(artifact, alpha, fit, test, test_within)
+            histograms.append(_make_decision_histogram(artifact, alpha, test, test_within))
+        for one in () if artifact.policy is None else artifact.policy.certificates:
             histograms.append(_make_decision_histogram(artifact, one.alpha, test, test_within, one))
     return histograms
 

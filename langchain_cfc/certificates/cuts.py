@@ -469,5 +469,5 @@ def state_abstentions(policy: CertifiedPolicy) -> str | None:
     ]
     return (
         f"If every prompt were answered, {format_percent(wrong_rate)} of the answers would be wrong. So "
-        f"every method must abstain on a share of the prompts: for {', for '.join(shares)}."
+        f"every bot with these answers must abstain on some prompts: for {', for '.join(shares)}."
     )

@@ -32,9 +32,24 @@ _PART_NAMES: Mapping[Unit, Mapping[str, str]] = {
 
 def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     """Yield what an artifact was made from and with, one line for each fact."""
-    facts = artifact.calibration
+    yield from _list_bot_settings(artifact) if artifact.is_bot_alone else _list_settings(artifact)
+    for part in _PART_NAMES[artifact.unit]:
+        yield f"{part:<13} {name_part(artifact, part)}"
+    yield f"made          {artifact.created_at} by version {artifact.library_version}"
+    yield f"digest        {artifact.digest}"
+
+
+def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
+    """Yield lines about prompts and candidates of a bot that ignores sets."""
+    drawn = f"{artifact.n} per prompt" if artifact.draws is None else artifact.draws
+    yield f"candidates    {drawn}"
+    certified = artifact.certified_policy.certificate.prompts
+    yield f"prompts       {certified} certified, {artifact.calibration.held_out_size} held out"
+
+
+def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
+    facts, claims = artifact.calibration, artifact.unit == "claims"
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
-    claims = artifact.unit == "claims"
     if claims:
         yield f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
     else:
@@ -62,10 +77,6 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
     attainable = format_percent(facts.attainable_coverage)
     if not claims:
         yield f"attainable    {attainable} of calibration prompts{facts.by_weight} can be covered"
-    for part in _PART_NAMES[artifact.unit]:
-        yield f"{part:<13} {name_part(artifact, part)}"
-    yield f"made          {artifact.created_at} by version {artifact.library_version}"
-    yield f"digest        {artifact.digest}"
 
 
 def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) -> Iterator[str]:
@@ -179,7 +190,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
         return
     for certificate in artifact.policy.certificates:
-        yield "Bot mode", certificate.sentence
+        yield "Bot", certificate.sentence
     if artifact.policy.others:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
     for reason in artifact.policy.refused.values():
@@ -191,8 +202,7 @@ def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     promise, facts = artifact.make_guarantee(artifact.alphas[0]), artifact.calibration
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
-    bot = artifact.policy
-    if bot is not None and bot.ignores_sets:
+    if artifact.is_bot_alone:
         yield from _list_bot_mode(artifact)
         levels = {} if promise.kind == "heuristic" else levels
     for alpha, level in levels.items():
@@ -214,8 +224,8 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     for claim in promise.heuristics:
         yield "Heuristic", claim
     attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
-    if bot is not None and bot.ignores_sets:
-        yield "Attainable", f"{attainable} have a correct candidate among the {artifact.n}."
+    if artifact.is_bot_alone:
+        yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
     elif artifact.at_most is not None:
         yield from _list_bot_mode(artifact)
         yield (
@@ -247,7 +257,9 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Made from",
         (
-            f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
+            f"{artifact.certified_policy.certificate.prompts} certification prompts, {drawn}"
+            if artifact.is_bot_alone
+            else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}; threshold rule "
             f"{artifact.threshold_rule}"
         ),
@@ -261,13 +273,18 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
 
 
 def _format_refused(artifact: CalibrationArtifact) -> str:
-    """Say how many prompts are flagged because the artifact keeps too few calibration prompts."""
+    """Say how many prompts are flagged only because the artifact keeps too few calibration prompts."""
     checks = [level.self_check for level in artifact.levels if level.self_check is not None]
     if not checks:
         return ""
     worst = max(checks, key=lambda check: check.refused / max(check.asked, 1))
-    share = "None" if worst.refused == 0 else format_percent(worst.refused / worst.asked)
-    return f" {share} of {worst.asked} sampled calibration prompts are flagged: too few prompts were kept."
+    if not worst.refused:
+        return ""
+    return (
+        f" {format_percent(worst.refused / worst.asked)} of {worst.asked} sampled calibration prompts are "
+        "flagged only because the file keeps too few prompts to compute their threshold: calibrate with a "
+        "larger window (--window)."
+    )
 
 
 def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:

@@ -15,6 +15,7 @@ from langchain_cfc.evaluation import (
     GroupReport,
     MethodReport,
     StatedLevelReport,
+    state_other_parts,
 )
 from langchain_cfc.guarantee import format_share
 
@@ -141,7 +142,7 @@ def format_answers(answers: AnswersReport, *, claims: bool) -> str:
             f"of one claim drawn from each answer, {answers.wrong} of {answers.answered} are unsupported"
         )
     return (
-        f"Bot mode (alpha = {answers.alpha:g}): {format_percent(answers.answered_rate)} {answered}, "
+        f"Bot, from sets at alpha = {answers.alpha:g}: {format_percent(answers.answered_rate)} {answered}, "
         f"{wrongly} ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
         f"CI {format_interval(answers.wrong_rate_ci)}). Certified: at most "
         f"{format_share(answers.max_wrong_rate)}, {verdict}."
@@ -163,15 +164,12 @@ def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
     return table
 
 
-def is_contradicted(report: EvaluationReport) -> bool:
-    """Return whether the results contradict the guarantee about sets or the one about answers."""
-    return bool(report.contradicted) or any(one.contradicted for one in report.all_answers)
-
-
 def format_verdict(report: EvaluationReport) -> str:
     """Return a line that says whether the results contradict the guarantee."""
+    if report.other_parts:
+        return f"[bold red]Not tested:[/] {state_other_parts(report.other_parts)}"
     if report.guarantee == "heuristic" and report.all_answers:
-        if is_contradicted(report):
+        if not report.is_passed:
             return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
         return "These results do not contradict the certified rates."
     if report.guarantee == "heuristic":

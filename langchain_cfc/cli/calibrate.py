@@ -231,7 +231,7 @@ def calibrate(
         return
     console = get_console()
     console.print(make_promise_table(artifact))
-    if artifact.policy is None or not artifact.policy.ignores_sets:
+    if not artifact.is_bot_alone:
         console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.cli._evaluation import format_verdict, is_contradicted, make_report_tables
+from langchain_cfc.cli._evaluation import format_verdict, make_report_tables
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_table, make_tracker, report_errors
 from langchain_cfc.cli._inputs import ReportAsJson, check_output
 from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
@@ -74,7 +74,12 @@ def demo(
                 "bot_artifact": str(bot_path),
                 "seed": seed,
                 "notes": list(sets.notes),
-                "plain": {"wrong": bot.plain_wrong, "wrong_rate": bot.plain_wrong / len(bot.served)},
+                "plain": {
+                    "wrong": bot.plain_wrong,
+                    "wrong_rate": bot.plain_wrong / len(bot.served),
+                    "best_wrong": bot.best_wrong,
+                    "best_wrong_rate": bot.best_wrong / len(bot.served),
+                },
                 **report.model_dump(mode="json"),
             }
         )
@@ -85,7 +90,7 @@ def demo(
             print_sets(console, sets)
             _print_prompts(console, sets)
         _print_next(console, bot, bot_path, out_path, full=full)
-    raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
+    raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
 def print_bot(console: Console, seen: BotDemoResult) -> None:
@@ -112,7 +117,11 @@ def _make_bot_table(seen: BotDemoResult) -> Table:
         (f"bot, at most {format_share(one.max_wrong_rate)} wrong", one.answered, one.wrong)
         for one in reversed(seen.answers)
     ]
-    rows = [("the model alone, its first answer", tested, seen.plain_wrong), *bots]
+    rows = [
+        ("the model alone, its first answer", tested, seen.plain_wrong),
+        ("the model alone, its likeliest answer", tested, seen.best_wrong),
+        *bots,
+    ]
     for name, answered, wrong in rows:
         table.add_row(
             name,

@@ -15,7 +15,6 @@ from langchain_cfc.cli._evaluation import (
     format_answers,
     format_calls,
     format_verdict,
-    is_contradicted,
     make_answers_table,
     make_report_tables,
 )
@@ -42,7 +41,8 @@ def evaluate(
     The marginal rule, calibrated on the same prompts, is measured next to it. If the records are the
     calibration file, only the part held out by --test-fraction is used. Exit code 1 if the results contradict
     the promise: if it was kept in some guaranteed group less often than chance explains (2.5 % for all groups
-    together), or if bot mode is wrong more often than chance explains.
+    together), or if bot mode is wrong more often than chance explains. Also if the records come from another
+    generator or verifier, so that they do not test it.
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
@@ -50,9 +50,9 @@ def evaluate(
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
-    is_bot_alone = artifact.policy is not None and artifact.policy.ignores_sets
-    print_result(report, partial(_print_evaluation, is_bot_alone=is_bot_alone), as_json=as_json)
-    raise typer.Exit(EXIT_NO if is_contradicted(report) else 0)
+    show = partial(_print_evaluation, is_bot_alone=artifact.is_bot_alone)
+    print_result(report, show, as_json=as_json)
+    raise typer.Exit(0 if report.is_passed else EXIT_NO)
 
 
 def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:

@@ -153,7 +153,8 @@ def _print_verification(levels: Sequence[LevelVerification]) -> None:
 
 
 def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
-    for alpha in artifact.alphas:
+    is_bot = artifact.is_bot_alone
+    for alpha in () if is_bot else artifact.alphas:
         promise = artifact.make_guarantee(alpha)
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
         if promise.estimated_slack:
@@ -162,10 +163,13 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
     promise = artifact.make_guarantee(artifact.alphas[0])
-    if promise.kind != "heuristic":
+    if is_bot:
+        promise = artifact.make_bot_guarantee(max_wrong_rate=artifact.certified_policy.rates[-1])
+    if is_bot or promise.kind != "heuristic":
         print_list(console, promise.assumptions, "Assumptions")
         print_list(console, promise.not_promised, "Not promised")
-    console.print("", make_groups_table(artifact))
+    if not is_bot:
+        console.print("", make_groups_table(artifact))
     if artifact.policy is not None:
         console.print("", make_curve_table(artifact))
     console.print()

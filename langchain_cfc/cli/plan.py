@@ -180,8 +180,8 @@ def _print_bot_plan(console: Console, found: BotPlan) -> None:
     console.print(
         f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
         f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
-        f"For at most {format_share(found.max_wrong_rate)} wrong answers every method must abstain on at "
-        f"least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
+        f"For at most {format_share(found.max_wrong_rate)} wrong answers every bot that shows "
+        f"these must abstain on at least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
     )
     if found.fewest_answered is not None:
         console.print(

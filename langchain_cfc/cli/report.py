@@ -12,7 +12,7 @@ from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.cli._evaluation import format_verdict, is_contradicted
+from langchain_cfc.cli._evaluation import format_verdict
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
 from langchain_cfc.cli._inputs import (
     ArtifactAlpha,
@@ -64,11 +64,7 @@ def report(
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
             verifiers = _list_verifiers(dataset.records)
         compared: ComparisonReport | None = None
-        notes = [
-            f"These records come from another {part} than the calibration records; the artifact promises "
-            "nothing about them."
-            for part in artifact.list_differing_parts(dataset.provenance)
-        ]
+        notes = []
         if compare is not None:
             try:
                 compared = experiments.compare(
@@ -84,7 +80,7 @@ def report(
                     progress=make_tracker("comparing methods"),
                 )
             except CFCError as error:  # the page is written without the comparison
-                notes.insert(0, f"Methods are not compared: {error}")
+                notes.append(f"Methods are not compared: {error}")
         reports.write_report(
             out_path,
             artifact=artifact,
@@ -100,7 +96,7 @@ def report(
         console = get_console()
         console.print(format_verdict(seen))
         console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
-    raise typer.Exit(EXIT_NO if is_contradicted(seen) else 0)
+    raise typer.Exit(0 if seen.is_passed else EXIT_NO)
 
 
 def _get_texts(dataset: Dataset) -> Records:

@@ -68,6 +68,7 @@ class BotDemoResult:
     answers: tuple[AnswersReport, ...]  # on the held-out prompts, at each certified rate, ascending
     served: Served  # at the smallest rate
     plain_wrong: int  # held-out prompts that the model alone would get wrong, with its first candidate
+    best_wrong: int  # the same with the candidate of lowest score
 
 
 def load_recording() -> Records:
@@ -157,7 +158,10 @@ def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts,
         _check_served(len(answered), one.answered)
         _check_served(sum(not is_best_correct(*pair) for pair in answered), one.wrong)
     plain_wrong = sum(not record.candidates[0].correct for record, _ in by_rate[0])
-    return BotDemoResult(artifact, answers, by_rate[0], plain_wrong)
+    best = [min(record.candidates, key=lambda one: one.score) for record, _ in by_rate[0]]
+    return BotDemoResult(
+        artifact, answers, by_rate[0], plain_wrong, best_wrong=sum(not one.correct for one in best)
+    )
 
 
 def _calibrate(source: Records, out: Path, **options: Any) -> CalibrationArtifact:

@@ -48,7 +48,7 @@ class BotPlan(ReportData):
         pilot_size: Number of pilot prompts, one from each cluster.
         wrong_rate: Share of answerable pilot prompts (not all answers blank) whose best candidate is wrong.
         wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
-        least_abstention: Share of the prompts that every method must abstain on, if `wrong_rate` is right.
+        least_abstention: Share of the prompts that every bot must abstain on, if `wrong_rate` is right.
         fewest_answered: Fewest answered prompts, none wrong, that certify the rate; None if 10**8 do not.
         steps: The plan for each share answered, ascending.
     """

@@ -1,7 +1,8 @@
 """The hardest test prompts: those that were flagged or missed, with their candidates or claims.
 
 With claims, a prompt is missed if more unsupported claims are left than the promise allows; prompts with no
-claim left (emptied) take the place of flagged ones.
+claim left (emptied) take the place of flagged ones. For a bot that ignores sets these are the prompts that it
+answered wrongly, and those on which it abstained.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.decision import Decisions, decide
+from langchain_cfc.decision import EVERY_SET, Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.records import ClaimsRecord, LabelledRecord, Records
 from langchain_cfc.report._text import describe_length, find_cut, truncate
 from langchain_cfc.thresholds import Level
@@ -33,7 +35,7 @@ PROMPT_LENGTH = 600
 ANSWER_LENGTH = 200
 MARKED_LENGTH = 3000
 
-Outcome = Literal["flagged", "missed", "emptied"]
+Outcome = Literal["flagged", "missed", "emptied", "wrong", "abstained"]
 Mark = Literal["", "dropped", "unsupported"]
 
 
@@ -60,12 +62,12 @@ class HardAnswer:
 
 @dataclass(frozen=True)
 class HardPrompt:
-    """A test prompt that was flagged or missed, or whose answer has no claim left."""
+    """A test prompt that was flagged, missed, answered wrongly or not at all, or has no claim left."""
 
     id: str
     outcome: Outcome  # `missed`: not flagged and the promise broken; `emptied`: no claim left
     why: str  # the outcome as a sentence, with numbers
-    threshold: float | None  # None if none can be certified; for claims, a confidence
+    threshold: float | None  # None if none can be certified, and for bots; for claims, a confidence
     mean_score: float  # of its candidates or claims
     prompt: str | None  # None if texts are not shown
     answers: tuple[HardAnswer, ...]  # answers or claims, best first
@@ -78,11 +80,12 @@ class HardPrompt:
 class HardestPrompts:
     """The hardest prompts of a test set, with counts of flagged and missed ones."""
 
-    flagged: int  # number of test prompts flagged; for claims, of answers with no claim left
-    missed: int
+    flagged: int  # number of test prompts flagged; for claims, of answers with no claim left; or abstained on
+    missed: int  # number of test prompts missed, or answered wrongly
     with_text: bool  # whether texts are shown
     prompts: tuple[HardPrompt, ...]  # the hardest of them, missed and flagged ones alternating
     unit: Unit = "answers"  # what their `answers` are
+    max_wrong_rate: str | None = None  # the rate at which a bot answers; None for sets and claims
 
 
 def find_hardest_prompts(
@@ -96,7 +99,8 @@ def find_hardest_prompts(
     """Find the hardest prompts that `evaluate` counts as flagged or missed, and explain each.
 
     Missed prompts are ordered by threshold (for claims, by the number of unsupported ones left), flagged or
-    emptied ones by mean score, the largest first. The two kinds alternate, up to `most` prompts.
+    emptied ones by mean score, the largest first. Wrong answers of a bot, at the largest certified rate, are
+    ordered by mean score, the smallest first. The two kinds alternate, up to `most` prompts.
 
     Args:
         artifact: The artifact.
@@ -117,13 +121,21 @@ def find_hardest_prompts(
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
     tested, _ = select_held_out(artifact, labelled)
+    bot = artifact.certified_policy.certificates[-1] if artifact.is_bot_alone else None
+    policy = EVERY_SET if bot is None else bot.policy
     with name_records_in_errors(tested.ids):
-        decisions = decide(artifact, tested.draws, alpha, uniforms=artifact.draw_uniforms(tested))
+        decisions = decide(
+            artifact, tested.draws, alpha, policy=policy, uniforms=artifact.draw_uniforms(tested)
+        )
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
     missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
         flagged = np.logical_not(decisions.accepted.any(axis=1))
         hardness = (decisions.accepted & ~tested.correct).sum(axis=1).astype(np.float64)
+    elif bot is not None:
+        flagged = ~decisions.answered
+        missed &= decisions.answered
+        hardness = -MEAN_SCORE.compute_values(tested.draws)
     rows = list(islice(_order_rows(decisions, missed, flagged, hardness), most))
     records = {} if texts is None else _find_records(texts, {tested.ids[row] for row in rows})
     return HardestPrompts(
@@ -135,6 +147,7 @@ def find_hardest_prompts(
             for row in rows
         ),
         unit=artifact.unit,
+        max_wrong_rate=None if bot is None else bot.max_wrong_rate,
     )
 
 
@@ -165,7 +178,11 @@ def _describe_prompt(
     answers = list(_group_answers(tested, decisions, row, record))
     flagged = bool(decisions.not_certifiable[row])
     outcome: Outcome = "flagged" if flagged else "missed"
-    if at_most is None:
+    if decisions.policy.ignores_sets:
+        answers.sort(key=lambda one: (one.score, not one.correct))
+        outcome = "wrong" if decisions.answered[row] else "abstained"
+        why = _explain_answer(tested, decisions, row)
+    elif at_most is None:
         answers.sort(
             key=lambda one: (math.inf if one.level is None else one.level, one.score, not one.correct)
         )
@@ -178,7 +195,7 @@ def _describe_prompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome=outcome,
         why=why,
-        threshold=None if flagged else float(decisions.thresholds[row]),
+        threshold=None if flagged or decisions.policy.ignores_sets else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),
@@ -205,7 +222,7 @@ def _group_answers(
             answer=answer,
             text=text,
             times=len(same),
-            accepted=bool(decisions.accepted[row, same].any()),
+            accepted=bool(decisions.accepted[row, same].any() and decisions.answered[row]),
             correct=correct,
             score=float(scores[best]),
             level=level if math.isfinite(level) else None,
@@ -260,6 +277,16 @@ def _explain_outcome(tested: LabelledBatch, decisions: Decisions, row: int) -> s
         else "the set rule lets none of them in"
     )
     return f"Missed: {size}. {right} {'is' if correct.sum() == 1 else 'are'} correct: {enters}."
+
+
+def _explain_answer(tested: LabelledBatch, decisions: Decisions, row: int) -> str:
+    correct = tested.correct[row, : tested.draws.counts[row]]
+    right = int(correct.sum())
+    drawn = f"{right} of its {pluralize(len(correct), 'candidate')} {'is' if right == 1 else 'are'} correct"
+    if decisions.answered[row]:
+        return f"Answered wrongly. {drawn}."
+    is_best_right = decisions.accepted[row].any() and correct[decisions.best[row]]
+    return f"Not answered; the best answer is {'right' if is_best_right else 'wrong'}. {drawn}."
 
 
 def _explain_claims(tested: LabelledBatch, decisions: Decisions, row: int, at_most: int) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact
@@ -16,6 +16,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.experiments.comparison_report import ComparisonReport
+from langchain_cfc.guarantee import format_share
 from langchain_cfc.report import comparison_tables, tables
 from langchain_cfc.report._text import format_interval, to_percent
 from langchain_cfc.report.frame import Figure, check_report, make_figure, render_page, replace_page
@@ -42,7 +43,6 @@ from langchain_cfc.report.summary import (
     describe_comparison,
     describe_promise,
     describe_verdict,
-    is_bot_alone,
     make_tiles,
 )
 from langchain_cfc.report.tables import Table
@@ -56,10 +56,18 @@ _FAMILY_NAMES = {"ours": "methods of this package", "paper": "as in the paper", 
 _ALPHA = "The error level. The target is 1 - alpha."
 _DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
 _INTERVAL = "Range of the true figure, with confidence 95 %, for prompts drawn like these."
-_GLOSSARY: dict[Unit, dict[str, str]] = {
+_CANDIDATE = "One of the answers drawn for a prompt, scored by the verifier; smaller is better."
+_GLOSSARY: dict[Unit | Literal["bot"], dict[str, str]] = {
+    "bot": {
+        "Candidate": _CANDIDATE,
+        "Best answer": "The candidate of lowest score. No other is shown.",
+        "Mean score": "The mean of the candidates' scores. If it is too high, the question is not answered.",
+        "Wrong": "The best answer is shown and incorrect, according to its label.",
+        "Interval": _INTERVAL,
+    },
     "answers": {
         "Alpha": _ALPHA,
-        "Candidate": "One of the answers drawn for a prompt, scored by the verifier; smaller is better.",
+        "Candidate": _CANDIDATE,
         "Threshold": "Limit on a candidate's score, or its entry level. It depends on the prompt.",
         "Answer set": "The candidates that pass the threshold.",
         "Covered": "The answer set holds a correct answer.",
@@ -108,7 +116,11 @@ def list_artifact_facts(
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
     tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
-    yield "Prompts", f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}, and {tested}"
+    is_bot = artifact.is_bot_alone
+    used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
+    if is_bot:
+        used = f"{artifact.certified_policy.certificate.prompts:,} certified the bot"
+    yield "Prompts", f"{used}, and {tested}"
     claims = evaluation.methods[artifact.threshold_rule].claims
     if claims is None:
         yield "Candidates", evaluation.describe_draws("for each prompt")
@@ -126,12 +138,13 @@ def list_artifact_facts(
     if artifact.combination is not None:
         named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
         yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
-    yield "Features", artifact.feature_map.text
-    if claims is None:
-        yield "Set rule", artifact.set_rule_words
-    yield "Threshold rule", artifact.threshold_rule
-    several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
-    yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
+    if not is_bot:
+        yield "Features", artifact.feature_map.text
+        if claims is None:
+            yield "Set rule", artifact.set_rule_words
+        yield "Threshold rule", artifact.threshold_rule
+        several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
+        yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
 
 
@@ -281,9 +294,10 @@ def render_report(
         raise InputError(msg)
     unit = comparison.unit if comparison is not None else "answers"
     unit = unit if artifact is None else artifact.unit
+    words = "bot" if artifact is not None and artifact.is_bot_alone and comparison is None else unit
     content |= {
         "notes": notes,
-        "glossary": _GLOSSARY[unit].items(),
+        "glossary": _GLOSSARY[words].items(),
         "contents": tuple(_list_sections(content)),
     }
     if title is not None:
@@ -328,7 +342,7 @@ def _describe_artifact(
         "facts": tuple(list_artifact_facts(artifact, evaluation)),
         "data_figures": () if comparison is None else tuple(draw_data(comparison)),
         "parts": (
-            *([] if is_bot_alone(artifact) else [_describe_results(artifact, evaluation)]),
+            *([] if artifact.is_bot_alone else [_describe_results(artifact, evaluation)]),
             *_describe_bot_mode(artifact, evaluation),
             *compared,
         ),
@@ -416,8 +430,9 @@ def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationRepo
     known = set(artifact.make_guarantee(policy.certificate.alpha).not_promised)
     promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
     silent = [one for one in promise.not_promised if one not in known]
-    # A certificate that ignores sets is already at the top of the page.
-    certified = () if policy.ignores_sets else (policy.certificate.sentence,)
+    certified: tuple[str, ...] = (policy.certificate.sentence,)
+    if policy.ignores_sets:  # both are already at the top of the page
+        certified, silent = (), []
     words = (
         "Wrong answers against prompts answered, policy by policy",
         "On the certification prompts. Answering more costs more wrong answers.",
@@ -477,6 +492,13 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
             f"{which}: alternately missed ones, by number of unsupported claims left, and others, by mean "
             f"score.{legend}{text}"
         )
+    if hardest.max_wrong_rate is not None:
+        return (
+            f"With at most {format_share(float(hardest.max_wrong_rate))} wrong: "
+            f"{pluralize(hardest.missed, 'test prompt')} answered wrongly, {hardest.flagged:,} not answered. "
+            f"{which}: alternately wrong ones, by mean score, and unanswered ones. Candidates with the same "
+            f"answer share a row.{text}"
+        )
     return (
         f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: "
         "alternately missed ones, by threshold, and flagged ones, by mean score. Candidates with the same "
@@ -486,6 +508,8 @@ def _describe_hardest(hardest: HardestPrompts) -> str:
 
 def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
     mean = f"Mean score {prompt.mean_score:.3f}."
+    if prompt.outcome in {"wrong", "abstained"}:
+        return mean
     if prompt.threshold is None:
         return f"No threshold can be certified. {mean}"
     if unit == "claims":

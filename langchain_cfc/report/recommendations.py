@@ -23,7 +23,6 @@ from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.report._text import format_interval, to_percent
-from langchain_cfc.report.summary import is_bot_alone
 
 # Above this share of flagged prompts, abstaining is what users notice first.
 MANY_FLAGGED = 0.2
@@ -118,7 +117,7 @@ class Situation:
         own = evaluation.methods[artifact.threshold_rule]
         facts, guarantee = artifact.calibration, artifact.make_guarantee(alpha)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
-        alone = is_bot_alone(artifact)
+        alone = artifact.is_bot_alone
         has_sets = not alone and own.claims is None
         returned = 1.0 - own.abstention_rate
         size = evaluation.n_test

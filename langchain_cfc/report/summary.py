@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
-from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport, state_other_parts
 from langchain_cfc.experiments.comparison_report import ComparisonReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import (
@@ -57,14 +57,9 @@ class Tile:
     detail: str
 
 
-def is_bot_alone(artifact: CalibrationArtifact) -> bool:
-    """Return whether an artifact certifies answers only, and promises nothing about sets."""
-    return artifact.policy is not None and artifact.policy.ignores_sets
-
-
 def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
     """Return the promise of an artifact at one level."""
-    if is_bot_alone(artifact):
+    if artifact.is_bot_alone:
         return _describe_certified_rates(artifact)
     certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
     if not promised:
@@ -191,7 +186,10 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
     """Say whether the evaluation contradicts the promise."""
-    if is_bot_alone(artifact):
+    if evaluation.other_parts:
+        words = state_other_parts(evaluation.other_parts)
+        return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
+    if artifact.is_bot_alone:
         return _describe_answers(evaluation)
     own = evaluation.methods[artifact.threshold_rule]
     interval = format_interval(own.kept_promise_ci, 1)
@@ -240,7 +238,7 @@ def _describe_answers(evaluation: EvaluationReport) -> Verdict:
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
     own = evaluation.methods[artifact.threshold_rule]
-    if is_bot_alone(artifact):
+    if artifact.is_bot_alone:
         return [
             Tile(
                 f"Answered, at most {format_share(one.max_wrong_rate)} wrong",

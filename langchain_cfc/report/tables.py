@@ -378,14 +378,16 @@ def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
 
 def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
     """Tabulate the answers of the page's `place`-th hard prompt."""
-    by_level = any(one.level is not None and one.level != one.score for one in prompt.answers)
+    is_bot = prompt.outcome in {"wrong", "abstained"}
+    inside, outside = ("given", "not given") if is_bot else ("in the set", "rejected")
+    by_level = not is_bot and any(one.level is not None and one.level != one.score for one in prompt.answers)
 
     def make_row(number: int, one: HardAnswer) -> Row:
         said = f"Answer {number}" if one.answer is None else one.answer or "(empty)"
         level = "never enters" if one.level is None else f"{one.level:.3f}"
         cells = (
             Cell("correct" if one.correct else "wrong", tone="good" if one.correct else "", kind="word"),
-            Cell("in the set" if one.accepted else "rejected", kind="word"),
+            Cell(inside if one.accepted else outside, kind="word"),
             Cell(f"{one.score:.3f}"),
             *([Cell(level)] if by_level else []),
             Cell(str(one.times)),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.demo import ALPHA, SET_RULE, TEST_FRACTION, load_recording
 from langchain_cfc.demo import FEATURES as DEMO_FEATURES
 from tests.cli.running import run
@@ -60,7 +65,7 @@ def test_certify_writes_a_certificate_that_inspect_shows(tmp_path: Path) -> None
     assert artifact.read_bytes() == before
     [certificate] = ran.data["certificates"]
     assert certificate["delta"] == "0.1"
-    assert certificate["artifact_digest"] == CalibrationArtifact.load(artifact).digest
+    assert certificate["artifact_digest"] == CalibrationArtifact.load(artifact).frozen_digest
     assert CalibrationArtifact.load(certified).digest == ran.data["digest"]
     assert "Certified on" in " ".join(run("inspect", certified).out.split())
     assert "Certified with failure probability 0.1" in " ".join(
@@ -88,7 +93,7 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     assert made.code == 0
     assert "What answering more would cost" in made.out
     shown = " ".join(run("inspect", artifact).out.split())
-    assert "Bot mode Of the prompts that are answered, at most 15 %" in shown
+    assert "Bot Of the prompts that are answered, at most 15 %" in shown
     assert "Promise Certified on" in shown
     asked = ["--replay", "demo", "--json"]
     answer = run("ask", artifact, "What is the capital of Peru?", *asked)
@@ -98,7 +103,7 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     alpha = answer.data["guarantee"]["alpha"]
     evaluated = run("evaluate", artifact, RECORDING, "--alpha", alpha)
     assert evaluated.code == 0
-    assert "Bot mode" in evaluated.out
+    assert "Bot, from sets at alpha" in evaluated.out
     report = run("evaluate", artifact, RECORDING, "--alpha", alpha, "--json").data["answers"]
     assert report["answered"] > 0
     assert not report["contradicted"]
@@ -132,7 +137,7 @@ def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> No
     words = page.read_text()
     for rate in ("10 %", "20 %"):
         assert f"at most {rate} get a wrong best answer" in words
-    assert "every method must abstain" in words
+    assert "every bot with these answers must abstain" in words
 
 
 def test_ask_shows_no_threshold_for_a_flagged_prompt(tmp_path: Path) -> None:
@@ -171,3 +176,53 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
     run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options).assert_refused(message)
+
+
+def test_pages_and_details_of_a_bot_speak_of_answers_and_not_of_sets(tmp_path: Path) -> None:
+    artifact, page = tmp_path / "bot.json", tmp_path / "page.html"
+    options = ["--max-wrong-rate", "0.1", "--test-fraction", "0.3"]
+    shown = [
+        run("calibrate", RECORDING, "-o", artifact, *options).out,
+        run("inspect", artifact, "--details").out,
+        run("evaluate", artifact, RECORDING).out,
+    ]
+    assert run("report", artifact, RECORDING, "-o", page).code == 0
+    html = page.read_text(encoding="utf-8")
+    for text in (*shown, html[html.index("<main") :]):
+        for word in ("hat(", "alpha", "set rule", "threshold", "flagged", "Missed", "missed"):
+            assert word not in text, word
+    assert all("at most" in one for one in shown)
+    assert "answered wrongly, " in html
+    # Control: sets have all of these.
+    run("calibrate", RECORDING, "-o", tmp_path / "sets.json", "--alpha", "0.3")
+    assert "hat(mean_score, 5)" in run("inspect", tmp_path / "sets.json", "--details").out
+
+
+@pytest.mark.parametrize("command", ["evaluate", "report"])
+def test_records_of_another_verifier_do_not_test_the_promise(command: str, tmp_path: Path) -> None:
+    artifact, other, page = tmp_path / "bot.json", tmp_path / "other.jsonl", tmp_path / "page.html"
+    options = ["--max-wrong-rate", "0.1", "--test-fraction", "0.3"]
+    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
+    header, *rest = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()
+    changed = json.loads(header) | {"verifier": {"id": "another"}}
+    other.write_text("\n".join([json.dumps(changed), *rest]), encoding="utf-8")
+    written = ["-o", page] if command == "report" else []
+    ran = run(command, artifact, other, *written)
+    assert ran.code == 1
+    assert "another verifier than the calibration records" in " ".join(ran.out.split())
+    assert "do not contradict" not in ran.out
+    if written:
+        assert "These records do not test the promise" in page.read_text(encoding="utf-8")
+
+
+def test_inspect_names_prompts_flagged_for_lack_of_kept_ones_only_if_there_are_any(tmp_path: Path) -> None:
+    made = calibrate(load_recording(), alpha="0.3", features="mean_score")
+    made.save(tmp_path / "made.json")
+    assert "too few prompts" not in " ".join(run("inspect", tmp_path / "made.json").out.split())
+    (level,) = made.levels
+    assert level.self_check is not None
+    checked = level.model_copy(update={"self_check": level.self_check.model_copy(update={"refused": 95})})
+    some = made.model_copy(update={"levels": [checked]})
+    console = Console(width=200, file=StringIO())
+    console.print(make_promise_table(some))
+    assert "are flagged only because the file keeps too few prompts" in console.file.getvalue()

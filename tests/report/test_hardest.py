@@ -174,3 +174,25 @@ def test_hardest_prompt_counts_equal_the_evaluation(facts: Case) -> None:
     own, size = facts.evaluation.methods["conditional"], facts.evaluation.n_test
     assert facts.hardest.flagged == round(own.not_certifiable_rate * size)
     assert facts.hardest.missed == round((1 - own.kept_promise) * size)
+
+
+def test_find_hardest_prompts_of_a_bot_lists_wrong_answers_and_abstentions() -> None:
+    records = [make_prompt(f"a{k}", (0.01 * (k % 30), "yes", True), (0.4, "no", False)) for k in range(80)]
+    records += [make_prompt(f"b{k}", (0.8, "no", False), (0.9, "yes", True)) for k in range(20)]
+    bot = calibrate(records, max_wrong_rate=["0.1", "0.2"], fit_fraction=0.2)
+    confident = make_prompt("confident", (0.0, "no", False), (0.1, "yes", True))
+    unsure = make_prompt("unsure", (0.9, "yes", True), (0.9, "no", False))
+    new = [COVERED, WRONG, confident, unsure]
+    found = find_hardest_prompts(bot, tabulate(new), texts=new)
+    assert (found.missed, found.flagged, found.max_wrong_rate) == (2, 1, "0.2")
+    assert [(one.id, one.outcome) for one in found.prompts] == [
+        ("confident", "wrong"),  # the lower its mean score, the worse
+        ("unsure", "abstained"),
+        ("wrong", "wrong"),
+    ]
+    assert {one.threshold for one in found.prompts} == {None}
+    assert found.prompts[0].why == "Answered wrongly. 1 of its 2 candidates is correct."
+    assert found.prompts[1].why.startswith("Not answered; the best answer is right.")
+    # What is not answered is not marked as given.
+    given = {one.id: [answer.answer for answer in one.answers if answer.accepted] for one in found.prompts}
+    assert given == {"confident": ["no"], "unsure": [], "wrong": ["no"]}
