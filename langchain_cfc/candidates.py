@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc._internal.metadata import JsonMetadata, Scalar
 from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.no_answers import is_invisible
 
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]
@@ -494,7 +495,7 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
 
     Returns:
         (N, n) slots of the first candidate of the same prompt with an equal answer, and (N, n) numbers of
-        characters, 0 for an answer that is empty or only whitespace.
+        characters, 0 for an answer that shows nothing; see `is_invisible`.
 
     Examples:
         >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
@@ -504,7 +505,7 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     texts = list(answers)
     first: dict[str, int] = {}
     numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
-    lengths = np.array([0 if text.isspace() else len(text) for text in texts], np.int64)
+    lengths = np.array([0 if is_invisible(text) else len(text) for text in texts], np.int64)
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
 
 
@@ -512,17 +513,19 @@ def score_by_agreement(codes: IntArray) -> FloatArray:
     """Compute self-consistency scores: 1 - the share of the prompt's candidates with the same answer.
 
     Args:
-        codes: (N, n) numbers that are equal for equal answers of a prompt.
+        codes: (N, n) numbers that are equal for equal answers of a prompt; -1 for a blank answer, which
+            agrees with none.
 
     Returns:
-        (N, n) scores in [0, 1 - 1/n], computed as a count divided by n, which rounds only once.
+        (N, n) scores in [0, 1 - 1/n], computed as a count divided by n, which rounds only once; 1 for a blank
+        answer.
 
     Examples:
-        >>> score_by_agreement(np.array([[0, 0, 2, 0]])).tolist()
-        [[0.25, 0.25, 0.75, 0.25]]
+        >>> score_by_agreement(np.array([[0, 0, -1, 0]])).tolist()
+        [[0.25, 0.25, 1.0, 0.25]]
     """
     others = (codes[:, :, np.newaxis] != codes[:, np.newaxis, :]).sum(axis=2)
-    return np.asarray(others / codes.shape[1], dtype=np.float64)
+    return np.asarray(np.where(codes < 0, 1.0, others / codes.shape[1]), dtype=np.float64)
 
 
 def _select(items: Sequence[Any], rows: IntArray) -> tuple[Any, ...]:

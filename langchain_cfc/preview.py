@@ -203,7 +203,7 @@ class _Previewer:
         scores: Sequence[float] = score_groups(groups)
         if self._scorer is not None:
             scores = (yield from self._scorer.score(given, config)).scores
-        sizes = Counter(groups)
+        sizes = Counter(group for group in groups if group >= 0)
         clusters = tuple(
             Cluster(
                 text=draws[first].text,
@@ -215,7 +215,7 @@ class _Previewer:
         return QuestionPreview(
             question=question,
             clusters=clusters,
-            agreement=clusters[0].size / self._n,
+            agreement=clusters[0].size / self._n if clusters else 0.0,
             mean_score=fmean(scores),
         )
 
@@ -225,7 +225,7 @@ def _summarize(previews: Sequence[QuestionPreview], n: int, recorder: UsageRecor
         (
             (one.mean_score, one.agreement, one)
             for one in previews
-            if one.mean_score is not None and one.agreement
+            if one.mean_score is not None and one.agreement is not None
         ),
         key=lambda ranks: (-ranks[0], ranks[1]),
     )

@@ -69,13 +69,14 @@ SERVING = {"execution", "sampling", "verifiers"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
     "_internal": {"errors"},
-    "candidates": BASE,
+    "no_answers": set(),
+    "candidates": BASE | {"no_answers"},
     "thresholds": BASE,
     "set_rules": BASE | {"candidates", "thresholds"},
     "features": BASE | {"candidates"},
     "draw_rules": BASE | {"candidates", "features"},
     "scoring": BASE,
-    "records": BASE | {"candidates", "scoring"},
+    "records": BASE | {"candidates", "scoring", "no_answers"},
     "guarantee": BASE | {"thresholds"},
     "artifact": FILES,
     "decision": FILES | {"artifact"},
@@ -85,13 +86,15 @@ IMPORTS: dict[str, set[str]] = {
     "experiments": OFFLINE | {"calibration", "evaluation"},
     "report": OFFLINE | {"calibration", "evaluation", "experiments"},
     "execution": BASE,
-    "sampling": BASE | {"candidates", "execution"},
-    "verifiers": BASE | {"candidates", "draw_rules", "execution", "sampling"},
+    "sampling": BASE | {"no_answers", "candidates", "execution"},
+    "verifiers": BASE | {"no_answers", "candidates", "draw_rules", "execution", "sampling"},
     "claims": BASE | SERVING,
     "preview": BASE | SERVING,
-    "labelers": BASE | {"execution", "sampling", "verifiers"},
-    "runnable": DATA | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
-    "collect": OFFLINE | SERVING | {"calibration", "claims", "evaluation", "labelers", "report"},
+    "labelers": BASE | {"no_answers", "execution", "sampling", "verifiers"},
+    "runnable": DATA | {"no_answers"} | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
+    "collect": OFFLINE
+    | SERVING
+    | {"no_answers", "calibration", "claims", "evaluation", "labelers", "report"},
     "monitor": OFFLINE | {"calibration", "runnable", "report"},
     "demo": OFFLINE
     | {"calibration", "claims", "evaluation", "execution", "runnable", "sampling", "verifiers"},
@@ -117,7 +120,7 @@ NUMPY = frozenset({"numpy", "typing_extensions"})
 PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(["errors", "extend"], NOTHING),
+    **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
     "_internal": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
     **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),

@@ -212,9 +212,12 @@ def find_compared_outputs(
 def _check_recorded_scores(labelled: LabelledBatch, scores: FloatArray) -> None:
     """Refuse recorded scores that differ from self-consistency computed on the recorded answers.
 
-    They differ if the verifier grouped answers more finely or more coarsely than the records do.
+    They differ if the verifier grouped answers more finely or more coarsely than the records do. Scores of n
+    candidates are multiples of 1 / n, so one that is off by less than a tenth of that was only rounded, to
+    fewer digits or in the last bit, as 1 - c / n and (n - c) / n are.
     """
-    differing = np.any(_rescore_by_agreement(labelled.draws).scores != scores, axis=1)
+    errors = np.abs(_rescore_by_agreement(labelled.draws).scores - scores)
+    differing = np.any(errors > 0.1 / labelled.draws.n, axis=1)
     if labelled.recorded != labelled.draws.n or differing.any():
         where = f", first in record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
         msg = (
@@ -232,4 +235,5 @@ def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:
     if draws.answer_codes is None:
         msg = "draws: the verifier compares answers, but these candidates have only scores"
         raise InputError(msg)
-    return replace(draws, scores=score_by_agreement(draws.answer_codes), precomputed={})
+    codes = draws.answer_codes if draws.blank is None else np.where(draws.blank, -1, draws.answer_codes)
+    return replace(draws, scores=score_by_agreement(codes), precomputed={})

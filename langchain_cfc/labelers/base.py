@@ -8,6 +8,7 @@ candidates, and returns n booleans.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import compress
 from typing import Any, Literal, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -15,6 +16,7 @@ from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import LabelerError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct
+from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.verifiers.base import list_values, to_python_scalar
 
@@ -85,7 +87,8 @@ class CandidateLabeling:
     """Asks a labeler about the candidates of a prompt.
 
     Candidates with the same answer get the same label; otherwise it would be undefined whether a set of
-    distinct answers holds a correct one.
+    distinct answers holds a correct one. What is no answer is wrong, and so is a blank extracted answer; the
+    labeler is not asked about them.
 
     Args:
         labeler: The labeler.
@@ -116,7 +119,28 @@ class CandidateLabeling:
         Raises:
             LabelerError: If the labeler fails, or does not return one boolean per candidate that it is shown.
         """
-        draws = given["candidates"]
+        every = given["candidates"]
+        answered = [
+            one.no_answer is None and (answers is None or not is_invisible(answers[slot]))
+            for slot, one in enumerate(every)
+        ]
+        draws = list(compress(every, answered))
+        if not draws:
+            return [False] * len(every)
+        labels = yield from self._label_answers(
+            given, draws, None if answers is None else list(compress(answers, answered)), config
+        )
+        known = iter(labels)
+        return [is_answer and next(known) for is_answer in answered]
+
+    def _label_answers(
+        self,
+        given: LabelerInput,
+        draws: Sequence[DrawnCandidate],
+        answers: Sequence[str] | None,
+        config: RunnableConfig,
+    ) -> Steps[list[bool]]:
+        """Label the candidates that are answers."""
         if answers is None:
             return (yield from self._ask(given, draws, config))
 

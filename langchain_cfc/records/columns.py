@@ -13,6 +13,7 @@ from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind, find_json_prompt_kinds
 from langchain_cfc.errors import RecordError
+from langchain_cfc.no_answers import INVISIBLE_RE2
 from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import UncertainError, are_valid_metadata, parse_values, require_certain
@@ -221,7 +222,7 @@ def _compute_answer_keys(candidates: dict[str, Any]) -> Any:
 
 def _count_characters(keys: Any) -> Any:
     """Return the number of characters of each answer, 0 for blank ones, as `encode_answers` does."""
-    blank = _require_compute().utf8_is_space(keys)
+    blank = _require_compute().match_substring_regex(keys, INVISIBLE_RE2)
     return _require_compute().if_else(blank, 0, _require_compute().utf8_length(keys))
 
 

@@ -14,8 +14,16 @@ from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags
+from langchain_cfc.no_answers import NoAnswer, Reasoning, is_invisible, strip_reasoning
+from langchain_cfc.sampling.classification import (
+    classify_ending,
+    explain_blank,
+    is_incomplete_json,
+    read_visible_text,
+)
 
-_MEDIA = {"image", "audio", "video", "file", "text-plain"}
+# Keys of the output of `with_structured_output(include_raw=True)`.
+_RAW_KEYS = {"raw", "parsed", "parsing_error"}
 
 
 @dataclass(frozen=True)
@@ -23,24 +31,37 @@ class DrawnCandidate:
     """One output of a generator, with its raw message.
 
     Attributes:
-        text: The visible text; canonical JSON of `data` if the candidate is structured or calls tools, empty
-            if the provider marks the message as a refusal.
+        text: The visible text, by default without reasoning between tags; canonical JSON of `data` if the
+            candidate is structured or calls tools. Empty if it is no answer.
         message: The chat message, if the generator returned one.
         data: Structured output, or a message's text and tool calls, as a JSON object; records store it as
             `message`. None if the candidate is text.
+        no_answer: Why it is no answer; None if it is one. Text that shows nothing is `blank`.
     """
 
     text: str
     message: BaseMessage | None = None
     data: dict[str, Any] | None = None
+    no_answer: NoAnswer | None = None
+
+    def __post_init__(self) -> None:
+        """Give a candidate that is no answer the empty text, so that nothing can compare or serve it."""
+        if self.no_answer is not None or is_invisible(self.text):
+            object.__setattr__(self, "no_answer", self.no_answer or "blank")
+            object.__setattr__(self, "text", "")
+            object.__setattr__(self, "data", None)
 
 
 class StrippedCandidate(DrawnCandidate):
     """A stored candidate whose message was removed; reading `message` raises an error."""
 
-    def __init__(self, text: str, data: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, text: str, data: dict[str, Any] | None = None, no_answer: NoAnswer | None = None
+    ) -> None:
         object.__setattr__(self, "text", text)
         object.__setattr__(self, "data", data)
+        object.__setattr__(self, "no_answer", no_answer)
+        self.__post_init__()
 
     @property
     def message(self) -> BaseMessage | None:
@@ -53,32 +74,73 @@ class StrippedCandidate(DrawnCandidate):
         raise CollectionError(msg)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(text={self.text!r}, data={self.data!r})"
+        return f"{type(self).__name__}(text={self.text!r}, data={self.data!r}, no_answer={self.no_answer!r})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StrippedCandidate):
             return NotImplemented
-        return (self.text, self.data) == (other.text, other.data)
+        return (self.text, self.data, self.no_answer) == (other.text, other.data, other.no_answer)
 
     __hash__ = None  # type: ignore[assignment]  # as of any candidate with data
 
 
-def make_candidate(slot: int, output: Any) -> DrawnCandidate:
+def make_candidate(
+    slot: int,
+    output: Any,
+    *,
+    reply: BaseMessage | None = None,
+    may_call_tools: bool = True,
+    reasoning: Reasoning = "strip",
+) -> DrawnCandidate:
     """Read a generator's output (message, text, pydantic object, dataclass or plain data) as a candidate.
+
+    Args:
+        slot: The request slot, for errors.
+        output: The output; also that of `with_structured_output(include_raw=True)`.
+        reply: The message that the answering model gave, if the output is something that was made of it.
+        may_call_tools: Whether calling a tool is an answer, because the generator has tools.
+        reasoning: Whether reasoning between tags is removed from text.
+
+    Returns:
+        The candidate. None, and what has no text, is no answer.
 
     Raises:
         DrawError: If it cannot be read as text; the message names the request slot.
     """
-    if isinstance(output, BaseMessage):
-        if isinstance(output, AIMessage) and (output.tool_calls or output.invalid_tool_calls):
-            data = _read_tool_calls(output)
-            return DrawnCandidate(_to_json(slot, data), output, data)
-        return DrawnCandidate(_read_text(slot, output), output)
+    if isinstance(output, DrawnCandidate):
+        return output
+    if isinstance(output, Mapping) and output.keys() == _RAW_KEYS:
+        reply, output = output["raw"], None if output["parsing_error"] else output["parsed"]
+    message = output if isinstance(output, BaseMessage) else None
+    source = reply if message is None else message
+    ending = None if source is None else classify_ending(source)
+    if ending is None and isinstance(source, AIMessage) and (source.tool_calls or source.invalid_tool_calls):
+        if may_call_tools and message is not None:
+            data = _read_tool_calls(source, reasoning)
+            return DrawnCandidate(_to_json(slot, data), message, data)
+        ending = None if may_call_tools else "tool_call_only"
+    if ending is not None or output is None:
+        return DrawnCandidate("", message, no_answer=ending or "unparsable")
+    if message is not None:
+        return _make_text_candidate(read_visible_text(message), message, message, reasoning)
     if isinstance(output, str):
-        return DrawnCandidate(output)
-    if output is None:
-        msg = f"candidate {slot} is None: the generator returned nothing, for example because a parser failed"
-        raise DrawError(msg)
+        return _make_text_candidate(output, None, source, reasoning)
+    return _make_data_candidate(slot, output, source)
+
+
+def _make_text_candidate(
+    whole: str, message: BaseMessage | None, source: BaseMessage | None, reasoning: Reasoning
+) -> DrawnCandidate:
+    """Read text, which the generator made of the message `source`, as a candidate."""
+    text = strip_reasoning(whole) if reasoning == "strip" else whole
+    if text is not None and not is_invisible(text):
+        return DrawnCandidate(text, message)
+    kind: NoAnswer = "blank" if source is None else explain_blank(source)
+    return DrawnCandidate("", message, no_answer=kind if is_invisible(whole) else "reasoning_only")
+
+
+def _make_data_candidate(slot: int, output: Any, source: BaseMessage | None) -> DrawnCandidate:
+    """Read structured output, which a parser made of the message `source`, as a candidate."""
     if is_dataclass(output) and not isinstance(output, type):
         output = asdict(output)
     elif hasattr(output, "model_dump"):
@@ -86,34 +148,20 @@ def make_candidate(slot: int, output: Any) -> DrawnCandidate:
             output = output.model_dump(mode="json")
         except (TypeError, ValueError) as error:
             raise _make_unreadable_error(slot, output) from error
-    return DrawnCandidate(_to_json(slot, output), None, output if isinstance(output, dict) else None)
+    text = _to_json(slot, output)
+    if source is not None and is_incomplete_json(read_visible_text(source)):
+        return DrawnCandidate("", no_answer="cut_off")
+    return DrawnCandidate(text, None, output if isinstance(output, dict) else None)
 
 
-def _read_text(slot: int, message: BaseMessage) -> str:
-    """Return a message's text; refuse one that is empty because the message holds something else."""
-    content = message.content
-    blocks = [] if isinstance(content, str) else [block for block in content if isinstance(block, dict)]
-    # The two marks are those of OpenAI's two interfaces.
-    if message.additional_kwargs.get("refusal") or "refusal" in [block.get("type") for block in blocks]:
-        # Refusals are blank in calibration and serving alike, so set rules never admit them.
-        return ""
-    text = str(message.text)
-    media = [] if text else [block["type"] for block in message.content_blocks if block["type"] in _MEDIA]
-    if media:
-        msg = (
-            f"candidate {slot} is a message of {', '.join(media)} without text, and all such candidates "
-            "would count as the same answer: let the generator return text or plain data"
-        )
-        raise DrawError(msg)
-    return text
-
-
-def _read_tool_calls(message: AIMessage) -> dict[str, Any]:
+def _read_tool_calls(message: AIMessage, reasoning: Reasoning) -> dict[str, Any]:
     """Return the text and tool calls of a message as plain data.
 
     Call ids are left out: they are random, and equal calls must count as equal answers.
     """
-    data: dict[str, Any] = {"content": str(message.text), "tool_calls": _remove_ids(message.tool_calls)}
+    text = str(message.text)
+    content = (strip_reasoning(text) or "") if reasoning == "strip" else text
+    data: dict[str, Any] = {"content": content, "tool_calls": _remove_ids(message.tool_calls)}
     if message.invalid_tool_calls:
         data["invalid_tool_calls"] = _remove_ids(message.invalid_tool_calls)
     return data
@@ -157,7 +205,7 @@ class Description:
     def extract_answers(
         self, draws: Sequence[DrawnCandidate], config: RunnableConfig, known: dict[str, str] | None = None
     ) -> Steps[list[str]]:
-        """Return the answer of each candidate; equal texts are extracted once.
+        """Return the answer of each candidate; equal texts are extracted once, and no answer has none.
 
         `known` maps texts to answers from earlier calls; new answers are added to it.
 
@@ -168,6 +216,7 @@ class Description:
         if self._extract is None:
             return texts
         known = {} if known is None else known
+        known[""] = ""  # what is no answer
         new = [text for text in dict.fromkeys(texts) if text not in known]
         if new:
             answers = yield from self._extract.invoke_in_turn(new, add_tags(config, "cfc:answer"))

@@ -135,6 +135,20 @@ def find_seed(settings: Mapping[str, Any]) -> int | None:
     return next((seed for seed in seeds if isinstance(seed, int) and seed >= 0), None)
 
 
+def may_call_tools(generator: Runnable[Any, Any]) -> bool:
+    """Return whether a generator has tools, so that calling one is an answer; True if that cannot be seen."""
+    if list_opaque_parts(generator):
+        return True
+    for part in walk_runnables(generator):
+        if get_deferred_settings(part) is not None:
+            return True
+        settings = part.kwargs if isinstance(part, RunnableBindingBase) else vars(part)
+        passed_on = [settings[name] for name in PASS_THROUGH if isinstance(settings.get(name), Mapping)]
+        if any(given.get(name) for given in (settings, *passed_on) for name in ("tools", "functions")):
+            return True
+    return False
+
+
 def list_opaque_parts(generator: Runnable[Any, Any]) -> list[str]:
     """Return the names of a generator's functions, whose models cannot be seen from outside."""
     return [

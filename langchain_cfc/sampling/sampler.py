@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
@@ -26,12 +27,15 @@ from langchain_cfc.execution import (
     run_flow,
     unwrap_outcomes,
 )
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.candidates import DrawnCandidate, make_candidate
+from langchain_cfc.sampling.classification import classify_ending, classify_error, is_reading_error
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.sampling.models import (
     has_model,
     list_hidden_models,
     list_opaque_parts,
+    may_call_tools,
     refuse_seed,
     walk_runnables,
     without_streaming_and_cache,
@@ -73,6 +77,8 @@ class Sampler:
         generator: A chat model or chain.
         sampling: `requests`: n separate requests. `single_request`: one request for n choices, if the
             provider supports that; choices that it does not return are drawn by separate requests.
+        reasoning: `strip` removes reasoning between tags, such as <think>, from candidates' texts; `keep`
+            leaves it there. It belongs to the generator's fingerprint.
         watches_model: Whether to warn if a model other than the requested one answers.
 
     Raises:
@@ -88,8 +94,10 @@ class Sampler:
         generator: Runnable[Any, Any],
         sampling: SamplingName = "requests",
         *,
+        reasoning: Reasoning = "strip",
         watches_model: bool = True,
     ) -> None:
+        self._reasoning: Reasoning = reasoning
         stated = compute_fingerprint(generator)
         self._per_prompt, self._per_candidate = split_generator(without_streaming_and_cache(generator))
         # The part that runs once per prompt may have a seed and may stream: it draws no candidate.
@@ -121,6 +129,7 @@ class Sampler:
                 )
             )
         self._after = None if model is None else model.after
+        self._may_call_tools = may_call_tools(self._per_candidate)
         opaque = list_opaque_parts(self._per_candidate)
         self._functions = [] if has_model(self._per_candidate) else opaque
         self._is_model_expected = bool(opaque) and has_model(self._per_candidate)
@@ -192,7 +201,7 @@ class Sampler:
             given = yield from self._prepare(self._per_prompt, prompt, add_tags(config, "cfc:context"))
         known = {} if store is None else store.load(given)
         receive = None if store is None else partial(self._save, store, recorder)
-        request = _PromptRequest(given, config, progress, receive, {})
+        request = _PromptRequest(given, config, progress, receive)
         draws: list[DrawnCandidate] = []
         wave = n
         while wave:
@@ -238,7 +247,14 @@ class Sampler:
             ask = self._ask_for_choices if by_choices else self._ask_separately
             outputs.update(zip(missing, (yield from ask(request, missing)), strict=True))
             failed = [slot for slot in slots if isinstance(outputs[slot], BaseException)]
-            missing = failed if len(failed) < len(slots) or not is_first else []
+            if len(failed) == len(slots) and is_first:
+                break  # the cause is not chance
+            for slot in self._find_unread_slots(request, failed, outputs):
+                outputs[slot] = DrawnCandidate("", no_answer="unparsable")
+                if request.receive is not None:
+                    request.receive(slot, outputs[slot])
+                failed.remove(slot)
+            missing = list(failed)
         if self._has_plain_messages and request.receive is None:  # with a store, `_save` records them
             for slot in slots:
                 recorder.record(outputs[slot], drawn=True)
@@ -246,7 +262,30 @@ class Sampler:
         if failed:
             error = outputs[failed[0]]
             raise self._make_incomplete_error(error, failed[0], len(failed), len(wave)) from error
-        return [known[slot] if slot in known else make_candidate(slot, outputs[slot]) for slot in wave]
+        return [known[slot] if slot in known else self._read(request, slot, outputs[slot]) for slot in wave]
+
+    def _read(self, request: _PromptRequest, slot: int, output: Any) -> DrawnCandidate:
+        return make_candidate(
+            slot,
+            output,
+            reply=request.find_reply(slot),
+            may_call_tools=self._may_call_tools,
+            reasoning=self._reasoning,
+        )
+
+    @staticmethod
+    def _find_unread_slots(
+        request: _PromptRequest, failed: Sequence[int], outputs: Mapping[int, Any]
+    ) -> list[int]:
+        """Return the failed slots whose model replied, but with what the generator's next step cannot read.
+
+        They are not drawn again, because that would select among the model's answers.
+        """
+        return [
+            slot
+            for slot in failed
+            if is_reading_error(outputs[slot], has_reply=request.find_reply(slot) is not None)
+        ]
 
     def _prepare(self, once: Runnable[Any, Any], prompt: Any, config: RunnableConfig) -> Steps[Any]:
         run, arun = partial(once.invoke, config=config), partial(once.ainvoke, config=config)
@@ -258,13 +297,15 @@ class Sampler:
             msg = f"a step before the model failed with {describe_error(error)}; nothing was drawn"
             raise DrawError(msg) from error
 
-    def _save(self, store: CandidateStore, recorder: UsageRecorder, slot: int, output: Any) -> None:
+    def _save(
+        self, store: CandidateStore, recorder: UsageRecorder, request: _PromptRequest, slot: int, output: Any
+    ) -> None:
         """Record the usage of a candidate and save it."""
         if self._has_plain_messages:
             recorder.record(output, drawn=True)
         # An unreadable candidate is not saved; `_draw_wave` raises its error.
         with suppress(DrawError):
-            store.save(slot, make_candidate(slot, output))
+            store.save(slot, self._read(request, slot, output))
 
     def _ask_separately(self, request: _PromptRequest, slots: Sequence[int]) -> Steps[list[Any]]:
         """Send one request per slot; return the generator's output, or the exception, for each slot."""
@@ -276,7 +317,10 @@ class Sampler:
         }
 
         def run(slot: int) -> Any:
-            output = self._per_candidate.invoke(request.given, configs[slot])
+            try:
+                output = self._per_candidate.invoke(request.given, configs[slot])
+            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+                output = _read_error(request, slot, error)
             if request.receive is not None:
                 request.receive(slot, output)
             if request.progress.has_listeners:
@@ -284,7 +328,10 @@ class Sampler:
             return output
 
         async def arun(slot: int) -> Any:
-            output = await self._per_candidate.ainvoke(request.given, configs[slot])
+            try:
+                output = await self._per_candidate.ainvoke(request.given, configs[slot])
+            except Exception as error:  # noqa: BLE001 - raised again unless the model replied
+                output = _read_error(request, slot, error)
             if request.receive is not None:
                 request.receive(slot, output)
             if request.progress.has_listeners:
@@ -309,13 +356,23 @@ class Sampler:
         for slot in filled:
             yield from request.progress.report("cfc:drawn", {"slot": slot})
         outputs = list(messages[: len(filled)])
+        request.replies.update(zip(filled, outputs, strict=True))
         if (after := self._after) is not None:
             configs = [add_tags(config, DRAW_TAG, f"cfc:candidate:{slot}") for slot in filled]
-            outputs = yield call_each(
-                lambda position: after.invoke(messages[position], configs[position]),
-                lambda position: after.ainvoke(messages[position], configs[position]),
-                range(len(filled)),
-            )
+
+            def run(position: int) -> Any:
+                try:
+                    return after.invoke(messages[position], configs[position])
+                except Exception as error:  # noqa: BLE001 - as above
+                    return _read_error(request, filled[position], error)
+
+            async def arun(position: int) -> Any:
+                try:
+                    return await after.ainvoke(messages[position], configs[position])
+                except Exception as error:  # noqa: BLE001 - as above
+                    return _read_error(request, filled[position], error)
+
+            outputs = yield call_each(run, arun, range(len(filled)))
         for slot, output in zip(filled, outputs, strict=True):
             if request.receive is not None and not isinstance(output, Exception):
                 request.receive(slot, output)
@@ -391,8 +448,30 @@ class _PromptRequest:
     given: Any  # the prepared input
     config: RunnableConfig  # inherited by the runs of the draws
     progress: Progress  # gets an event for each candidate
-    receive: Callable[[int, Any], None] | None  # called with slot and output as soon as a candidate is drawn
-    observers: dict[int, SlotObserver]  # of model calls, by slot; empty if the messages state everything
+    # Called with the request, slot and output as soon as a candidate is drawn.
+    on_output: Callable[[_PromptRequest, int, Any], None] | None
+    # Of model calls, by slot; empty if the messages state everything.
+    observers: dict[int, SlotObserver] = field(default_factory=dict)
+    replies: dict[int, BaseMessage] = field(default_factory=dict)  # the choices of a single request, by slot
+
+    @property
+    def receive(self) -> Callable[[int, Any], None] | None:
+        """Called with slot and output as soon as a candidate is drawn."""
+        return None if self.on_output is None else partial(self.on_output, self)
+
+    def find_reply(self, slot: int) -> BaseMessage | None:
+        """Return the answering model's message for a slot; None if it was not seen, or is the output."""
+        observer = self.observers.get(slot)
+        return self.replies.get(slot) if observer is None or observer.reply is None else observer.reply
+
+
+def _read_error(request: _PromptRequest, slot: int, error: Exception) -> DrawnCandidate:
+    """Return the candidate that an error stands for; raise the error if the request itself failed."""
+    kind = classify_error(error, has_reply=request.find_reply(slot) is not None)
+    if kind is None:
+        raise error
+    reply = request.find_reply(slot)
+    return DrawnCandidate("", no_answer=(reply and classify_ending(reply)) or kind)
 
 
 def _warn_of_hidden_models(hidden: Iterable[str]) -> None:

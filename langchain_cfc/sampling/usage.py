@@ -49,11 +49,16 @@ class _ModelObserver(BaseCallbackHandler):
     run_inline = True
 
 
-def _iterate_first_messages(response: LLMResult) -> Iterator[BaseMessage | None]:
+def _iterate_first_messages(response: LLMResult) -> Iterator[BaseMessage]:
     """Yield the first message of each prompt's response: with several choices, each repeats the usage."""
     for batch in response.generations:
         if batch:
-            yield batch[0].message if isinstance(batch[0], ChatGeneration) else None
+            one = batch[0]
+            yield (
+                one.message
+                if isinstance(one, ChatGeneration)
+                else BaseMessage(one.text, response_metadata=one.generation_info or {}, type="text")
+            )
 
 
 @dataclass(eq=False)
@@ -122,11 +127,13 @@ class SlotObserver(_ModelObserver):
     Attributes:
         message_ids: The ids of the models' messages; None for a message without an id.
         seeds: The fixed seeds of the calls.
+        reply: The last message: that of the model that answers.
     """
 
     # Threads may share it without a lock: each method changes one field by one atomic call.
     message_ids: list[str | None] = field(default_factory=list)
     seeds: set[int] = field(default_factory=set)
+    reply: BaseMessage | None = None
 
     def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **kwargs: Any
@@ -138,11 +145,11 @@ class SlotObserver(_ModelObserver):
             self.seeds.add(seed)
 
     def on_llm_end(self, response: LLMResult, **kwargs: Any) -> None:
-        """Record the ids of the messages."""
+        """Record the messages."""
         del kwargs
-        self.message_ids.extend(
-            [None if message is None else message.id for message in _iterate_first_messages(response)]
-        )
+        messages = list(_iterate_first_messages(response))
+        self.message_ids.extend([message.id for message in messages])
+        self.reply = messages[-1] if messages else None
 
 
 def find_repetition(
@@ -182,7 +189,7 @@ def find_repetition(
     silent = [slot for slot, one in observers.items() if not one.message_ids]
     if not silent or not (is_model_expected or len(silent) < len(observers)):
         return None
-    texts = Counter([draw.text for draw in draws[choices:]])
+    texts = Counter([draw.text for draw in draws[choices:] if draw.no_answer is None])
     copied = [slot for slot in silent if texts[draws[slot].text] > 1]
     if copied:
         return (

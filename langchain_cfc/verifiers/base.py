@@ -254,6 +254,34 @@ def pointwise(judge: Judge) -> Pointwise:
     return Pointwise(judge)
 
 
+class _VerifierCall:
+    """Calls a verifier about the candidates of a prompt, and gives what is no answer no verdict.
+
+    A verifier that looks at each candidate by itself is asked about answers only; one that may compare
+    candidates is given all n, because their number matters.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._call = make_verifier_call(verifier)
+        self._compares = not (
+            getattr(verifier, "shares_scores", False) or getattr(verifier, "separate_scores", None) is True
+        )
+
+    def score(
+        self, check: Callable[[Any, int], list[float | None]], given: VerifierInput, config: RunnableConfig
+    ) -> Steps[list[float | None]]:
+        """Return a checked number for each candidate; None for what is no answer, or without a verdict."""
+        draws = given["candidates"]
+        answers = [slot for slot, one in enumerate(draws) if one.no_answer is None]
+        if not answers:
+            return [None] * len(draws)
+        slots = list(range(len(draws))) if self._compares else answers
+        asked: VerifierInput = {**given, "candidates": [draws[slot] for slot in slots]}
+        found = check((yield from self._call.invoke_one(asked, config)), len(slots))
+        verdicts = dict(zip(slots, found, strict=True))
+        return [verdicts[slot] if one.no_answer is None else None for slot, one in enumerate(draws)]
+
+
 class VerifierEnsemble:
     """Several verifiers that are called with the same candidates, concurrently.
 
@@ -262,7 +290,7 @@ class VerifierEnsemble:
     """
 
     def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
-        self._calls = {name: make_verifier_call(verifier) for name, verifier in verifiers.items()}
+        self._calls = {name: _VerifierCall(verifier) for name, verifier in verifiers.items()}
         self.fingerprint = combine_fingerprints("+".join(verifiers), {}, verifiers)
 
     @property
@@ -278,15 +306,17 @@ class VerifierEnsemble:
         Raises:
             VerifierError: If a verifier fails, or returns anything but n finite numbers; the error names it.
         """
+
+        def score(name: str) -> Steps[list[float | None]]:
+            return self._calls[name].score(partial(check_outputs, name=name), given, config)
+
         outcomes = yield call_each(
-            lambda name: run_flow(self._calls[name].invoke_one(given, config)),
-            lambda name: arun_flow(self._calls[name].invoke_one(given, config)),
+            lambda name: run_flow(score(name)),
+            lambda name: arun_flow(score(name)),
             self.names,
             hold_permits=False,
         )
-        n = len(given["candidates"])
-        outputs = zip(self.names, unwrap_outcomes(outcomes), strict=True)
-        return {name: check_outputs(values, n, name) for name, values in outputs}
+        return dict(zip(self.names, unwrap_outcomes(outcomes), strict=True))
 
 
 @dataclass(frozen=True)
@@ -328,7 +358,7 @@ class CandidateScorer:
         verifier: Verifier | VerifierEnsemble,
         combine: Callable[[Mapping[str, Sequence[float]]], list[float]] | None = None,
     ) -> None:
-        self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else make_verifier_call(verifier)
+        self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else _VerifierCall(verifier)
         self._combine = combine
         self.shares_scores = isinstance(verifier, BaseVerifier) and verifier.shares_scores
 
@@ -339,8 +369,8 @@ class CandidateScorer:
             VerifierError: If a verifier fails or returns invalid values.
         """
         n = len(given["candidates"])
-        if isinstance(self._verifier, Call):
-            return VerifierScores(check_scores((yield from self._verifier.invoke_one(given, config)), n))
+        if isinstance(self._verifier, _VerifierCall):
+            return VerifierScores((yield from self._verifier.score(check_scores, given, config)))
         outputs = yield from self._verifier.compute_outputs(given, config)
         rows = [dict(zip(outputs, row, strict=True)) for row in zip(*outputs.values(), strict=True)]
         complete = [slot for slot, row in enumerate(rows) if None not in row.values()]

@@ -14,6 +14,7 @@ from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answe
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, map_distinct
+from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
@@ -34,7 +35,8 @@ Equivalence: TypeAlias = (
 class SelfConsistency(BaseVerifier):
     """Score = 1 - the share of the n candidates that give the same answer, itself included.
 
-    The score lies in [0, 1 - 1/n], and smaller is better: 0 means that all candidates agree. This is the vote
+    The score lies in [0, 1 - 1/n], and smaller is better: 0 means that all candidates agree. A candidate with
+    a blank answer agrees with none and scores 1. This is the vote
     of Wang et al. (2022, "Self-consistency improves chain of thought reasoning in language models"). Answers
     that agree get equal scores, so that no set rule can prefer one of their wordings.
 
@@ -117,20 +119,24 @@ class SelfConsistency(BaseVerifier):
         return score_groups((yield from self.find_groups(given, config)))
 
     def find_groups(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[int]]:
-        """Return for each of n candidates the slot of the first candidate that it agrees with."""
+        """Return for each of n candidates the slot of the first that it agrees with; -1 without an answer."""
         texts = [candidate.text for candidate in given["candidates"]]
         answers = yield from map_distinct(texts, partial(self._find_answers, config))
-        distinct = list(dict.fromkeys(answers))
+        distinct = [answer for answer in dict.fromkeys(answers) if not is_invisible(answer)]
         if self._entails is not None:
             groups = yield from group_by_entailment(self._entails, given["prompt"], distinct, config)
         else:
             pairs = yield from self._find_equivalent_pairs(given["prompt"], distinct, config)
             groups = group_connected(distinct, pairs)
-        names = [groups[answer] for answer in answers]
-        return [names.index(name) for name in names]
+        names = [groups.get(answer) for answer in answers]
+        return [-1 if name is None else names.index(name) for name in names]
 
     def _find_answers(self, config: RunnableConfig, texts: list[str]) -> Steps[list[str]]:
-        """Return the answer of each text in the form that is compared."""
+        """Return the answer of each text in the form that is compared; what is no answer has none."""
+        if "" in texts:
+            shown = [text for text in texts if text]
+            found = dict(zip(shown, (yield from self._find_answers(config, shown)), strict=True))
+            return [found.get(text, "") for text in texts]
         for function in filter(None, [self._extract, self._normalise]):
             texts = yield from extract_answers(function, texts, config, VerifierError)
         return [normalise_answer(one) for one in texts] if self._has_default_normalisation else texts
@@ -162,9 +168,11 @@ def extract_answers(
 def score_groups(groups: Sequence[int]) -> list[float]:
     """Return 1 - the share of each candidate's group, given the group of each of n candidates.
 
+    A candidate without an answer, in group -1, agrees with none and scores 1.
+
     Examples:
-        >>> score_groups([0, 1, 0, 0])
-        [0.25, 0.75, 0.25, 0.25]
+        >>> score_groups([0, 1, 0, -1])
+        [0.5, 0.75, 0.5, 1.0]
     """
     scores: list[float] = score_by_agreement(np.array([groups], dtype=np.int64))[0].tolist()
     return scores

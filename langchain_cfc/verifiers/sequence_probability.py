@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Steps, describe_error
+from langchain_cfc.no_answers import find_answer_spans, strip_reasoning
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token_logprobs
 
@@ -15,10 +19,31 @@ from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token
 _ROUND_OFF = 1e-3
 
 
+def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
+    """Return the provider's entries for the tokens of a candidate's answer, without those of its reasoning.
+
+    All entries are returned if the text holds no reasoning, or the tokens do not spell the text.
+    """
+    tokens = read_token_logprobs(candidate.message)
+    pieces = [str(token.get("token", "")) for token in tokens]
+    whole = "".join(pieces)
+    spans = find_answer_spans(whole)
+    if candidate.text == whole or not spans or strip_reasoning(whole) != candidate.text:
+        return tokens
+    ends = list(accumulate(map(len, pieces)))
+    return [
+        token
+        for token, piece, end in zip(tokens, pieces, ends, strict=True)
+        if piece.strip() and any(start < end and end - len(piece) < stop for start, stop in spans)
+    ]
+
+
 class SequenceProbability(BaseVerifier):
     """Score = 1 - exp(sum of the candidate's token log-probabilities); needs no further call.
 
-    The score lies in [0, 1], and smaller is better: 0 is a candidate that the model was certain to give. The
+    The score lies in [0, 1], and smaller is better: 0 is a candidate that the model was certain to give.
+    Tokens of reasoning that is removed from the text are left out: the score is the probability of the answer
+    given the reasoning. With them, any long reasoning would score 1, whatever the answer. The
     generator must return token log-probabilities in `response_metadata`, as `ChatOpenAI(logprobs=True)`,
     `ChatOllama(logprobs=True)` and `ChatVertexAI(logprobs=True)` do.
 
@@ -38,21 +63,33 @@ class SequenceProbability(BaseVerifier):
         """State whether the mean is taken."""
         return f"SequenceProbability({'per_token=True' if self.per_token else ''})"
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Score each candidate by its own log-probabilities; the prompt is not used."""
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
+        """Score each candidate by its own log-probabilities; the prompt is not used.
+
+        An answer without usable log-probabilities has no verdict. If that holds for every answer, the cause
+        is the server or the settings, which is an error.
+        """
         del config
         yield from ()  # nothing is called
-        return [self._score(slot, candidate) for slot, candidate in enumerate(given["candidates"])]
+        found = [
+            None if candidate.no_answer is not None else self._score(slot, candidate)
+            for slot, candidate in enumerate(given["candidates"])
+        ]
+        errors = [one for one in found if isinstance(one, VerifierError)]
+        if errors and not any(isinstance(one, float) for one in found):
+            raise errors[0]
+        return [one if isinstance(one, float) else None for one in found]
 
-    def _score(self, slot: int, candidate: DrawnCandidate) -> float:
-        tokens = read_token_logprobs(candidate.message)
+    def _score(self, slot: int, candidate: DrawnCandidate) -> float | VerifierError:
+        """Return the score of an answer, or why it has none."""
+        tokens = select_answer_tokens(candidate)
         if not tokens:
             msg = (
                 f"candidate {slot} carries no token log-probabilities: ask the model for them, for example "
                 "ChatOpenAI(logprobs=True). If they were asked for, its server does not return them: use "
                 "another verifier"
             )
-            raise VerifierError(msg)
+            return VerifierError(msg)
         try:
             total = math.fsum(float(token["logprob"]) for token in tokens)
         except (KeyError, OverflowError, TypeError, ValueError) as error:
@@ -60,13 +97,13 @@ class SequenceProbability(BaseVerifier):
                 f"candidate {slot}: its token log-probabilities cannot be read ({describe_error(error)}); "
                 "expected a number `logprob` for each token"
             )
-            raise VerifierError(msg) from error
+            return VerifierError(msg)
         # Written so that NaN fails it as well; a probability in place of its logarithm would look certain.
         if not total <= _ROUND_OFF:
             msg = (
                 f"candidate {slot}: its token log-probabilities add up to {total}, which is not a "
                 "log-probability"
             )
-            raise VerifierError(msg)
+            return VerifierError(msg)
         # Servers round, and a sum of 1e-7 would give a score below 0.
         return 1.0 - math.exp(min(0.0, total / len(tokens) if self.per_token else total))

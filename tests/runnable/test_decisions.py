@@ -149,7 +149,7 @@ def test_best_prefix_set_rule_accepts_nothing_after_the_best() -> None:
     assert result.answers == ("b|0.1", "a|0.3")
 
 
-def test_empty_candidate_is_scored_but_never_accepted(invoke: Invoke) -> None:
+def test_empty_candidate_scores_worst_and_is_never_accepted(invoke: Invoke) -> None:
     def judge(_: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         return [0.1 if one.text == "" else 0.9 for one in candidates]
 
@@ -158,7 +158,7 @@ def test_empty_candidate_is_scored_but_never_accepted(invoke: Invoke) -> None:
     assert len(result.candidates) == N
     assert (result.answers, result.best, result.reason) == ((), None, "no_candidate_accepted")
     empty = result.candidates[1]
-    assert (empty.score, empty.level, empty.accepted, empty.length) == (0.1, None, False, 0)
+    assert (empty.score, empty.level, empty.accepted, empty.length) == (1.0, None, False, 0)
 
 
 def test_extractor_that_finds_no_answer_gives_only_blank_answers(invoke: Invoke) -> None:

@@ -49,6 +49,11 @@ class MessageModel(FakeListChatModel):
         return ChatResult(generations=[ChatGeneration(message=message.model_copy(deep=True))])
 
 
+def make_caller(messages: Sequence[AIMessage]) -> Runnable[Any, Any]:
+    """Make a generator with a tool, so that a call of it is an answer."""
+    return MessageModel(messages=messages).bind(tools=[{"name": "look_up"}])
+
+
 def call_tool(town: str, number: int) -> AIMessage:
     return AIMessage("", tool_calls=[{"name": "look_up", "args": {"town": town}, "id": f"call-{number}"}])
 
@@ -66,7 +71,7 @@ def score_by_town(_: Any, candidates: list[DrawnCandidate]) -> list[float]:
 
 
 def test_equal_tool_calls_are_one_answer(invoke: Invoke) -> None:
-    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town)
+    chain = make_chain(generator=make_caller(CALLS), verifier=score_by_town)
     result = invoke(chain, "x")
     expected = {"content": "", "tool_calls": [{"name": "look_up", "args": {"town": "Lima"}}]}
     assert [json.loads(answer) for answer in result.answers] == [expected]
@@ -75,7 +80,7 @@ def test_equal_tool_calls_are_one_answer(invoke: Invoke) -> None:
 
 
 def test_answer_key_of_a_recorded_tool_call_equals_the_served_answer() -> None:
-    result = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town).invoke("x")
+    result = make_chain(generator=make_caller(CALLS), verifier=score_by_town).invoke("x")
     record = Candidate(message=result.candidates[0].data, score=0.1, correct=True)
     assert record.answer_key == result.best
 
@@ -88,7 +93,7 @@ def test_extractor_can_make_different_tool_calls_one_answer(invoke: Invoke) -> N
 
     chain = make_chain(
         make_artifact(extracted=True),
-        generator=MessageModel(messages=CALLS),
+        generator=make_caller(CALLS),
         verifier=lambda _, candidates: [0.1] * len(candidates),
         answer=tool_of,
     )
@@ -96,7 +101,7 @@ def test_extractor_can_make_different_tool_calls_one_answer(invoke: Invoke) -> N
 
 
 def test_to_message_returns_the_best_tool_call_with_a_new_id(invoke: Invoke) -> None:
-    chain = make_chain(generator=MessageModel(messages=CALLS), verifier=score_by_town)
+    chain = make_chain(generator=make_caller(CALLS), verifier=score_by_town)
     message = invoke(chain, "x").to_message("no")
     (made,) = message.tool_calls
     assert (made["name"], made["args"]) == ("look_up", {"town": "Lima"})
@@ -107,7 +112,7 @@ def test_to_message_returns_the_best_tool_call_with_a_new_id(invoke: Invoke) -> 
 def test_to_message_returns_an_invalid_tool_call_unchanged() -> None:
     unread = invalid_tool_call(name="look_up", args="{Lima", id="call-0", error=None)
     unreadable = AIMessage("", invalid_tool_calls=[unread])
-    chain = make_chain(generator=MessageModel(messages=[unreadable, *CALLS[1:]]), verifier=score_by_town)
+    chain = make_chain(generator=make_caller([unreadable, *CALLS[1:]]), verifier=score_by_town)
     message = chain.invoke("x").to_message("no")
     assert message.tool_calls == []
     (made,) = message.invalid_tool_calls

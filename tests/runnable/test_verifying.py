@@ -30,7 +30,6 @@ INVALID_OUTPUTS: dict[str, tuple[Any, str]] = {
     "booleans of numpy": (np.array([True, False, True, False]), "score of candidate 0 is"),
     "text": (["0.3", 0.1, 0.1, 0.1], "score of candidate 0 is '0.3'"),
     "bytes": ([0.1, b"0.3", 0.1, 0.1], "score of candidate 1 is b'0.3'"),
-    "none inside": ([0.1, None, 0.1, 0.1], "score of candidate 1 is None"),
     "beyond floats": ([0.1, 10**400, 0.1, 0.1], "score of candidate 1 is 1000"),
     "nested": ([[0.1, 0.2], 0.1, 0.1, 0.1], r"score of candidate 0 is \[0.1, 0.2\]"),
     "none": (None, "returned NoneType instead of 4 scores"),

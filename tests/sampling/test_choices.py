@@ -95,7 +95,7 @@ def test_single_request_parses_each_choice(draw: Draw) -> None:
     assert list_requests(model) == [{"n": 3}]
 
 
-def test_single_request_redraws_choices_that_a_parser_refuses(draw: Draw) -> None:
+def test_single_request_does_not_redraw_choices_that_a_parser_refuses(draw: Draw) -> None:
     def checked(text: str) -> str:
         if text == "answer 1":
             msg = "no answer"
@@ -104,8 +104,12 @@ def test_single_request_redraws_choices_that_a_parser_refuses(draw: Draw) -> Non
 
     model = NumberedModel()
     found = draw(model | StrOutputParser() | checked, 3, "single_request")
-    assert [one.text for one in found] == ["answer 0", "answer 3", "answer 2"]
-    assert list_requests(model) == [{"n": 3}, {}]
+    assert [(one.text, one.no_answer) for one in found] == [
+        ("answer 0", None),
+        ("", "unparsable"),
+        ("answer 2", None),
+    ]
+    assert list_requests(model) == [{"n": 3}]
 
 
 def test_single_request_with_retry_repeats_the_request(draw: Draw) -> None:

@@ -81,8 +81,9 @@ def test_usage_includes_answers_that_a_parser_refused(invoke: Invoke) -> None:
 
     model = NumberedModel()
     result = invoke(make_accepting_chain(model | StrOutputParser() | checked), PROMPT)
-    assert len(model.requests) == N + 1
-    assert token_counts(result.usage)[:2] == ((N + 1) * TOKENS_IN, (N + 1) * TOKENS_OUT)
+    # Drawing again until it can be read would select among the model's answers.
+    assert len(model.requests) == N
+    assert token_counts(result.usage)[:2] == (N * TOKENS_IN, N * TOKENS_OUT)
     assert result.models == ("numbered-1",)
 
 

@@ -130,10 +130,11 @@ def test_log_probabilities_rounded_above_0_give_score_0() -> None:
         make_message_candidate({"logprobs": "none"}),
     ],
 )
-def test_sequence_probability_refuses_candidates_without_log_probabilities(candidate: DrawnCandidate) -> None:
-    with pytest.raises(VerifierError, match="candidate 1 carries no token log-probabilities") as failure:
-        score_candidates(make_candidate(-0.1), candidate)
-    assert "logprobs=True" in str(failure.value)
+def test_sequence_probability_refuses_prompts_without_log_probabilities(candidate: DrawnCandidate) -> None:
+    # One draw without them has no verdict.
+    assert score_candidates(make_candidate(0.0), candidate) == [0.0, None]
+    with pytest.raises(VerifierError, match="logprobs=True"):
+        score_candidates(candidate, candidate)
     with pytest.raises(VerifierError, match="candidate 0 carries no token log-probabilities"):
         asyncio.run(SequenceProbability().ainvoke(make_input(candidate)))
 

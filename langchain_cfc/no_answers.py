@@ -1,0 +1,170 @@
+"""What is no answer: its kinds with their cures, invisible text, and reasoning that a model writes into text.
+
+A candidate that is no answer has an empty text, the worst score and the label wrong, and no set rule admits
+it. All of this is a function of the draw alone, the same in calibration and in serving. So prompts stay
+exchangeable, and a promise about answer sets holds for generators that are sometimes cut off or refuse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+NoAnswer: TypeAlias = Literal[
+    "reasoning_only", "cut_off", "filtered", "refused", "tool_call_only", "unparsable", "blank"
+]
+"""Why a draw is no answer. `unparsable`: what reads the model's message (a parser, a schema) failed."""
+
+Unscored: TypeAlias = NoAnswer | Literal["no_verdict"]
+"""Why a candidate has the worst score: it is no answer, or the verifier has no verdict on it."""
+
+Reasoning: TypeAlias = Literal["strip", "keep"]
+"""Whether reasoning between tags such as <think> is removed from a candidate's text."""
+
+# What is said about each kind, and what helps.
+_KINDS: Mapping[str, tuple[str, str]] = {
+    "cut_off": ("cut off", "raise max_tokens, and the context window of a local model"),
+    "reasoning_only": ("reasoning without an answer", "raise max_tokens, or lower the reasoning effort"),
+    "filtered": ("stopped by the provider's content filter", "change the prompt or the filter's settings"),
+    "refused": ("refused by the model", "change the prompt, or leave such questions out"),
+    "tool_call_only": ("tool calls without an answer", "bind the tools to the generator, or switch them off"),
+    "unparsable": ("not readable by the generator's parser", "ask for its format in the prompt"),
+    "blank": ("blank", "look at what the model returns"),
+    "no_verdict": ("without a readable verdict of the verifier", "look at the verifier's replies"),
+}
+
+
+def describe_unscored(counts: Mapping[Unscored, int], total: int, what: str = "candidates") -> list[str]:
+    """Return a sentence for each kind of candidate that has the worst score, with what helps.
+
+    Args:
+        counts: Number of candidates by kind.
+        total: Number of all candidates.
+        what: The noun for candidates.
+
+    Returns:
+        The sentences, most frequent kind first.
+
+    Examples:
+        >>> describe_unscored({"cut_off": 8}, 400)
+        ['8 of 400 candidates were cut off: raise max_tokens, and the context window of a local model.']
+    """
+    ranked = sorted(counts.items(), key=lambda one: -one[1])
+    return [
+        f"{count:,} of {total:,} {what} were {_KINDS[kind][0]}: {_KINDS[kind][1]}."
+        for kind, count in ranked
+        if count
+    ]
+
+
+# Code points that show nothing: white space, controls (Cc), format characters (Cf), those that Unicode's
+# Default_Ignorable_Code_Point lists (fillers, variation selectors, tags), and the empty braille pattern.
+_INVISIBLE_RANGES = (
+    *((0x00, 0x20), (0x7F, 0xA0), (0xAD, 0xAD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C)),
+    *((0x06DD, 0x06DD), (0x070F, 0x070F), (0x0890, 0x0891), (0x08E2, 0x08E2), (0x115F, 0x1160)),
+    *((0x1680, 0x1680), (0x17B4, 0x17B5), (0x180B, 0x180F), (0x2000, 0x200F), (0x2028, 0x202F)),
+    *((0x205F, 0x206F), (0x2800, 0x2800), (0x3000, 0x3000), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
+    *((0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFC), (0x110BD, 0x110BD), (0x110CD, 0x110CD)),
+    *((0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+_INVISIBLE = re.compile("[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in _INVISIBLE_RANGES) + "]*")
+# The same for engines with the syntax of RE2.
+INVISIBLE_RE2 = "^[" + "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b in _INVISIBLE_RANGES) + "]*$"
+
+
+def is_invisible(text: str) -> bool:
+    r"""Return whether a text shows nothing: it is empty, or only white space and invisible characters.
+
+    Examples:
+        >>> is_invisible(" \u200b\n"), is_invisible("-")
+        (True, False)
+    """
+    return _INVISIBLE.fullmatch(text) is not None
+
+
+# Tags that models and their servers put around reasoning, as pairs: DeepSeek, Qwen, Seed and most others;
+# Magistral; Kimi; OpenThinker and Cohere; Gemma; the channels of gpt-oss. A tag in quotes or code is one that
+# the text is about.
+_WORDS = (
+    r"(?:seed:|ant)?(?:think(?:ing)?|thoughts?|reasoning|reflection|scratchpad|(?:inner|internal)_monologue)"
+)
+_PAIRS = (
+    (rf"<{_WORDS}(?:\s[^<>]*)?>", rf"</{_WORDS}\s*>"),
+    (r"\[THINK\]", r"\[/THINK\]"),
+    (r"◁think▷", r"◁/think▷"),
+    (
+        r"<\|(?:begin|start)_(?:of_)?(?:thought|think(?:ing)?)\|>",
+        r"<\|end_(?:of_)?(?:thought|think(?:ing)?)\|>",
+    ),
+    (r"<unused94>", r"<unused95>"),
+    (r"<\|channel>", r"<channel\|>"),
+    (
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<]*<\|message\|>",
+        r"(?:<\|start\|>assistant)?<\|channel\|>final[^<]*<\|message\|>",
+    ),
+)
+# Pairs whose second part may also stand alone in text that has nothing to do with reasoning: what gpt-oss
+# leaves where a server removed its special tokens, Granite's sentences, and Open WebUI's element.
+_AMBIGUOUS_PAIRS = (
+    (r"\A\s*analysis(?=.*assistantfinal)", r"assistantfinal"),
+    (r"Here(?:'s| is) my thought process:", r"Here(?:'s| is) my response:"),
+    (r"<details\s[^<>]*type=\"reasoning\"[^<>]*>", r"</details>"),
+)
+_TAG = re.compile(
+    "(?<![`\"'\u2018\u201c])(?:"
+    + "|".join(
+        f"(?P<open{number}>{opening})|(?P<close{number}>{closing})"
+        for number, (opening, closing) in enumerate(_PAIRS + _AMBIGUOUS_PAIRS)
+    )
+    + ")",
+    re.IGNORECASE | re.DOTALL,
+)
+# Special tokens around an answer that follows reasoning.
+_ANSWER_TOKENS = re.compile(r"<\|(?:end|return|call|(?:begin|end)_of_solution)\|>", re.IGNORECASE)
+
+
+def find_answer_spans(text: str) -> list[tuple[int, int]] | None:
+    """Return the parts of a text, as (start, end), that are not reasoning between tags.
+
+    A closing tag without an opening one ends reasoning that began in the prompt, as in some chat templates.
+
+    Args:
+        text: A model's whole text.
+
+    Returns:
+        The parts in order; None if reasoning is not closed, so that the text has no answer.
+    """
+    spans: list[tuple[int, int]] = []
+    start, opened = 0, None
+    for tag in _TAG.finditer(text):
+        kind = str(tag.lastgroup)
+        number = kind.removeprefix("open").removeprefix("close")
+        if kind.startswith("open"):
+            if opened is None:
+                spans.append((start, tag.start()))
+                opened = number
+        elif opened == number:
+            opened, start = None, tag.end()
+        elif opened is None and int(number) < len(_PAIRS):
+            spans, start = [], tag.end()
+    return None if opened is not None else [*spans, (start, len(text))]
+
+
+def strip_reasoning(text: str) -> str | None:
+    """Remove reasoning between tags from a text; None if it is not closed, so that there is no answer.
+
+    Args:
+        text: A model's whole text.
+
+    Returns:
+        The rest, without white space around it; a text without such tags is returned unchanged.
+
+    Examples:
+        >>> strip_reasoning("<think>Cusco? No.</think> Lima"), strip_reasoning("<think>Cusco?")
+        ('Lima', None)
+    """
+    spans = find_answer_spans(text)
+    if spans is None or (len(spans) == 1 and spans[0] == (0, len(text))):
+        return None if spans is None else text
+    return _ANSWER_TOKENS.sub("", "".join(text[start:end] for start, end in spans)).strip()
