@@ -1,16 +1,20 @@
-"""Find which option of a multiple-choice question a candidate chooses.
+r"""Find which option of a multiple-choice question a candidate chooses.
 
-Four places are searched, and the first that names an option decides:
+The first of these places that names an option decides:
 
-1. the whole answer is a letter (`B`, `(B)`, `b.`, `**B**`) or the text of an option;
-2. it says what its answer is: `Answer: B`, `the answer is (B)`, `the correct option is B`, `Answer: Paris`;
-3. it begins with a letter set off by a sign: `B. Paris`, `(B) Paris`, `B: because ...`;
-4. it contains a letter in round brackets: `so it must be (B)`.
+1. `<answer>B</answer>`, `\boxed{B}`, and words for "answer", "option" or "choice" in ten languages (English,
+   German, French, Spanish, Italian, Portuguese, Russian, Chinese, Japanese, Korean): `Answer: B`, `the answer
+   is (B)`, `{"answer": "B"}`, `Option B is correct`, `答案：B`; then verbs of choosing: `I would choose B`;
+2. the whole answer is a letter (`B`, `(B)`, `b.`, `$B$`) or the text of an option, or it begins with a letter
+   that a sign sets off: `B. Paris`, `(B) Paris`, `B, because ...`;
+3. it ends with a letter in brackets: `so we get (B)`.
 
-If the deciding place names two options, as in `Answer: B ... Answer: C`, or `B. Paris` where Paris is C, the
-candidate is wrong. It is also wrong if no place names an option. Texts of options are compared without case,
-surrounding punctuation and emphasis. They are not searched for inside other text, where "not Paris but Rome"
-would be found to say Paris.
+A candidate that names two options has chosen none: `B or C`, `B, C`, `B/C`, `B, but C is also possible`,
+`Answer: B ... Answer: C`, `B. Paris` where Paris is C. Neither has one that denies its choice, makes it
+depend on a condition, or takes it back (`The answer is B. No wait, C.`). Other letters may be mentioned in
+the explanation: `The answer is B because A is on the coast`, `D, not B`. Texts of options are compared
+without case, surrounding punctuation and emphasis. They are read where an answer is stated, and not searched
+for inside other text, where "not Paris but Rome" would be found to say Paris.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -25,8 +30,25 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
+from langchain_cfc.labelers._words import (
+    ADDITION,
+    ALTERNATIVE,
+    EXPLANATION,
+    NEGATION,
+    RETRACTION,
+    SUPPOSITION,
+    compile_lead,
+    join_words,
+)
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher
+from langchain_cfc.labelers.statements import (
+    fold_characters,
+    list_contents,
+    list_statements,
+    remove_markup,
+    unwrap_latex,
+)
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.self_consistency import Extractor
 
@@ -41,16 +63,71 @@ Options: TypeAlias = (
 _LETTERS = string.ascii_uppercase
 # The letters of the options if no options are given.
 DEFAULT_LETTERS = "ABCDE"
-_MARKS = r"[\s*_\"'`(\[]*"
-_BARE_LETTER = re.compile(rf"{_MARKS}([A-Za-z])[\s*_\"'`)\].,:;!]*")
-# No two repetitions of the same signs are adjacent, which would backtrack for very long on a run of them.
-_STATEMENT = r"(?i:\b(?:answer|choice|option)[\s*_]*(?:is\b(?:\s*:)?|[:=]))"
-_STATED_LETTER = re.compile(
-    rf"{_STATEMENT}{_MARKS}(?:(?i:option|choice)\b{_MARKS})?([A-Z]|(?<=\()[a-z](?=\)))(?!\w|['\u2019])"
+# Repetitions of the same signs are bounded: backtracking would take very long on a run of them.
+_OPEN = r"[\s*_\"'`‘“«(\[{<$]{0,12}"
+_CLOSE = r"[*_\"'`’”»)\]}>$]{0,12}"
+_NAMES = """
+    option choice letter answer the la le el il die der das letra lettre lettera buchstabe opción opzione
+    opção
+    a_letra a_opção a_alternativa alternativa вариант буква (?-i:a(?=_[B-Z]\\b))
+"""
+_NAMED = rf"(?:(?:{join_words(_NAMES)})[\s*_:]{{1,4}}){{0,2}}(?:选项|選択肢)?"
+# A letter as an option: a capital, or a small letter that brackets or the end of the answer set off. A and I
+# are also words.
+_LETTER = (
+    r"(?P<letter>[B-HJ-Z]|[AI](?!\s+[^\W\d_]|['’])"
+    rf"|[AI](?=\s+(?:{join_words('because since as here is was and or but due given oder')}))"
+    rf"|(?<=[(\[])[a-z](?=[)\]])|[a-z](?={_CLOSE}(?:[.,:;!](?!\w)|\s*$|\n)))(?!['’-]?{_CLOSE}[A-Za-z0-9])"
 )
-_STATEMENT_PATTERN = re.compile(_STATEMENT)
-_LEADING_LETTER = re.compile(r"[\s*_(\[]*([A-Za-z])[*_]*[).:\]]+[*_]*(?:\s+(.*))?", re.DOTALL)
-_BRACKETED_LETTER = re.compile(r"(?<!\w)\(([A-Za-z])\)")
+_OPTION = re.compile(rf"{_OPEN}(?i:{_NAMED}){_OPEN}{_LETTER}(?P<close>{_CLOSE})")
+_LEAD = compile_lead(choices=True)
+# Verbs that state a choice without a word for it.
+_CHOOSING = re.compile(
+    r"(?:\b(?:choos(?:e|ing)|chose|pick|select|go(?:ing)?[ ]with|it(?:['’]s|[ ]is)"
+    r"|(?:must|should|would|has[ ]to)[ ]be|is[ ]?:"
+    r"|(?:therefore|thus|hence|so)[ ]?[:,]?)(?=[ ]|[*(])|[选選][择擇]?(?=[\sA-Z(]))\s{0,3}:?",
+    re.IGNORECASE,
+)
+# "Option B is correct", "B 是正确的".
+_ADVERB = join_words("the clearly definitely probably most likely only indeed therefore obviously certainly")
+_CORRECT = re.compile(
+    rf"(?<![A-Za-z0-9_'’])(?P<letter>[A-Z]){_CLOSE}\s{{0,3}}(?:选项)?(?:"
+    rf"(?:is|seems|looks|must[ ]be|would[ ]be)\b[ ](?:(?:{_ADVERB})[ ]){{0,3}}"
+    rf"(?:{join_words('correct right true best answer choice option appropriate')})"
+    r"|(?:ist|est|es|è|é)[ ](?:(?:die|la|le|il|el|a)[ ])?"
+    rf"(?:{join_words('richtig korrekt correcte? bonne correct[ao] corret[ao] giust[ao] certa')})"
+    r"|(?:是|为)?(?:最)?(?:正确|对的|合适)|(?:가|이|が)\s?(?:정답|正解))"
+)
+_ENDING = re.compile(r"[(\[](?P<letter>[A-Za-z])[)\]]\W*$")
+_BRACKETED = re.compile(r"(?<!\w)[(\[]([A-Za-z])[)\]]")
+_JOINING = """
+    or and oder und ou et o y e и или maybe possibly perhaps as_well_as together_with along_with plus sowie
+"""
+# A second option directly after the first, however they are joined.
+_SECOND = re.compile(
+    rf"\W{{0,12}}(?:{join_words(_JOINING, '[和或与及、とか] または 或者 또는 와 과 및')})?"
+    rf"{_OPEN}(?i:{_NAMED}){_OPEN}([A-Za-z])(?![\w'’]|[ ][a-z]{{2}})"
+)
+_OR = re.compile(r"[^\w.]*\b(?:or|oder|ou|или|либо)\b|\s*(?:或|または|또는)", re.IGNORECASE)
+_DENIED = re.compile(r"\s?(?:では|じゃ|가|이|는|은)\s?(?:あり|な|아니|아닙|않)")
+# An option that is mentioned anywhere.
+_MENTION = re.compile(
+    r"(?<![A-Za-z0-9_'’])(?:[B-HJ-Z](?!['’]?[A-Za-z0-9_])|[AI](?!\s+[a-z]|['’]?[A-Za-z0-9_])"
+    r"|[AI](?=\s+(?:is|are|was|and|or|also|too|could|might|would)\b))"
+)
+_LISTED = re.compile(r"\n[\s*(\[]{0,8}([A-Z])\*{0,2}[.):\]]")
+# What sets off a letter at the beginning of an answer.
+_SIGN = re.compile(r"\s?[.:}、。,!]|\s\(|\s[-–—→]\s|\s?[–—]|\n|\s(?:because|since)\b|\s*$|(?<=[)\]])")
+_PREDICATE = re.compile(
+    r"\s+(?:"
+    + join_words(r"is are was were can cannot could might may does seems would ist est es è é \w+n['’]t")
+    + ")"
+)
+_SENTENCE_END = re.compile(r"[.!?](?=\s|$|[\"')*])|[\n;。！？]|[\"']\s?,\s?[\"']|,\s?[\"'](?=\w+[\"']\s?:)")
+# Stands for what names options without settling on one.
+_UNSETTLED = ""
+# How much after "B is correct" is searched for a second option, and how many of these are read.
+_CONTEXT, _MAX_PREDICATES = 1000, 50
 
 
 class MultipleChoice(TextMatcher):
@@ -108,18 +185,25 @@ class MultipleChoice(TextMatcher):
 
 
 def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | None:
-    """Return the letter that an answer chooses; None if no option is named, or two at the same place.
+    """Return the letter that an answer chooses; None if no option is named, or more than one.
 
     `options` maps the normalised text of each option to its letter, and may be empty.
 
     Examples:
         >>> find_choice("The answer is (b), because Lima is on the coast.", "ABC", {})
         'B'
+        >>> find_choice("The answer is B or C.", "ABC", {}) is None
+        True
     """
-    for find in (_find_bare, _find_stated, _find_leading, _find_bracketed):
-        named = {letter for letter in find(text, options) if letter and letter in letters}
+    folded = fold_characters(text)
+    plain = remove_markup(unwrap_latex(folded))
+    reader = _OptionReader(letters, options)
+    # The places in order; the first that names an option decides.
+    for named in reader.read_places(
+        plain, [remove_markup(unwrap_latex(one)) for one in list_contents(folded)]
+    ):
         if named:
-            return named.pop() if len(named) == 1 else None
+            return named.pop() if len(named) == 1 and _UNSETTLED not in named else None
     return None
 
 
@@ -133,28 +217,122 @@ def extract_choice(text: str) -> str:
     return find_choice(text, DEFAULT_LETTERS, {}) or ""
 
 
-def _find_bare(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    if matched := _BARE_LETTER.fullmatch(text):
-        yield matched[1].upper()
-    yield options.get(normalise_answer(text))
+class _OptionReader:
+    """Reads which options the pieces of an answer name, with `_UNSETTLED` where they settle on none."""
 
+    def __init__(self, letters: str, options: Mapping[str, str]) -> None:
+        self._letters = frozenset(letters)
+        self._options = options
+        texts = sorted(map(re.escape, options), key=len, reverse=True)
+        self._texts = re.compile(rf"(?<!\w)(?:{'|'.join(texts)})(?!\w)") if texts else None
 
-def _find_stated(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    yield from (letter.upper() for letter in _STATED_LETTER.findall(text))
-    # A stated answer ends with its line, or where the next statement begins.
-    rests = (rest for line in text.splitlines() for rest in _STATEMENT_PATTERN.split(line)[1:])
-    yield from (options.get(normalise_answer(rest)) for rest in rests)
+    def read_places(self, text: str, contents: list[str]) -> Iterator[set[str]]:
+        """Yield what each place names, from the most to the least explicit."""
+        yield set().union(
+            *map(self._read_whole, contents),
+            *map(self._read_statement, list_statements(text, _LEAD)),
+            *(
+                self._read_predicate(text, found)
+                for found in islice(_CORRECT.finditer(text), _MAX_PREDICATES)
+            ),
+        )
+        yield set().union(*map(self._read_statement, list_statements(text, _CHOOSING)))
+        yield self._read_whole(text)
+        yield self._read_ending(text)
 
+    def _read_statement(self, text: str) -> set[str]:
+        """Read what follows words for "answer"."""
+        text = text.lstrip(" \t\n:#*_-–—")
+        found = _OPTION.match(text)
+        if found and (letter := found["letter"].upper()) in self._letters:
+            return set() if _PREDICATE.match(text, found.end()) else self._check(letter, text[found.end() :])
+        return self._read_text(text)
 
-def _find_leading(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    if matched := _LEADING_LETTER.fullmatch(text):
-        yield matched[1].upper()
-        yield options.get(normalise_answer(matched[2] or ""))
+    def _read_whole(self, text: str) -> set[str]:
+        """Read an answer that is an option, or begins with one that a sign sets off."""
+        text = text.strip()
+        option = self._options.get(normalise_answer(text))
+        named = {option} if option else set()
+        found = _OPTION.match(text)
+        if found is None or (letter := found["letter"].upper()) not in self._letters:
+            return named
+        rest = text[found.end() :]
+        if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest):
+            return named
+        if {one[1] for one in _LISTED.finditer(text)} & self._letters - {letter}:
+            return {_UNSETTLED}
+        return named | self._check(letter, rest)
 
+    def _read_predicate(self, text: str, found: re.Match[str]) -> set[str]:
+        """Read "B is correct"."""
+        before = _SENTENCE_END.split(text[max(0, found.start() - 200) : found.start()])[-1]
+        if found["letter"] not in self._letters or NEGATION.search(before) or SUPPOSITION.search(before):
+            return set()
+        others = set(_MENTION.findall(before)) & self._letters - {found["letter"]}
+        if others and not EXPLANATION.search(before):
+            return {_UNSETTLED}
+        return self._check(found["letter"], text[found.end() : found.end() + _CONTEXT])
 
-def _find_bracketed(text: str, options: Mapping[str, str]) -> Iterator[str | None]:
-    del options
-    yield from (letter.upper() for letter in _BRACKETED_LETTER.findall(text))
+    def _read_ending(self, text: str) -> set[str]:
+        """Read an option in brackets with which a text ends."""
+        sentence = _SENTENCE_END.split(text.rstrip(" .!\n"))[-1]
+        if not _ENDING.search(sentence) or any(
+            words.search(sentence) for words in (NEGATION, ALTERNATIVE, ADDITION)
+        ):
+            return set()
+        return {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
+
+    def _read_text(self, text: str) -> set[str]:
+        """Read the text of an option at the beginning of a statement."""
+        if self._texts is None:
+            return set()
+        line = text.partition("\n")[0]
+        if letter := self._options.get(normalise_answer(line)):
+            return {letter}
+        sentence = _SENTENCE_END.split(line)[0]
+        head = normalise_answer(sentence)
+        found = self._texts.match(head)
+        if (
+            found is None
+            or not re.match(r"\s?[,:(]|\W*$", head[found.end() :])
+            or text[len(sentence) :].startswith("?")
+        ):
+            return set()
+        return self._check(self._options[found[0]], text[found.end() :])
+
+    def _check(self, letter: str, rest: str) -> set[str]:
+        """Return a letter that was read, unless what follows asks, names a second one, or takes it back."""
+        if re.match(r"\s?\?", rest):
+            return set()
+        others = self._letters - {letter}
+        second = _SECOND.match(rest)
+        if (
+            _DENIED.match(rest)
+            or _OR.match(rest)
+            or RETRACTION.search(rest)
+            or (second and second[1].upper() in others)
+        ):
+            return {_UNSETTLED}
+        first, *later = _SENTENCE_END.split(rest.lstrip(" .:,)]}*_\"'-–—\n"))
+        head = EXPLANATION.split(first)[0]
+        if others & set(self._list_texts(head)):
+            return {_UNSETTLED}
+        if _SENTENCE_END.match(rest.lstrip(")]}*_\"' ")):  # what follows is a sentence of its own
+            later = [first, *later]
+        elif others & set(_MENTION.findall(head)) or SUPPOSITION.search(head):
+            return {_UNSETTLED}
+        for sentence in later:
+            if (ALTERNATIVE.search(sentence) or ADDITION.search(sentence)) and others & set(
+                _MENTION.findall(EXPLANATION.split(sentence)[0])
+            ):
+                return {_UNSETTLED}
+        return {letter}
+
+    def _list_texts(self, text: str) -> list[str]:
+        """Return the letters of the options whose texts a piece of text contains."""
+        return (
+            [self._options[one] for one in self._texts.findall(normalise_answer(text))] if self._texts else []
+        )
 
 
 def _map_options(options: Any, failure: type[CFCError]) -> dict[str, str]:

@@ -1,28 +1,25 @@
-r"""Find the final number of a text, and compare it exactly.
+r"""Find the number that a text gives as its answer, and compare it exactly.
 
-The final number is the first one after the last `####`, with which GSM8K marks final answers (Cobbe et al.
-2021, "Training verifiers to solve math word problems"), else the last number of the text. These are read:
+The number is looked for in the first of these places that a text has:
 
-- whole numbers and decimals with a point: `42`, `0.50`, `.5`;
-- separators of thousands: `1,234,567`, and `12,34,567` as in India;
-- a sign directly before (`-`, `−`, `–`) that follows no digit, letter or closing bracket: `x = -5`, `-$5`;
-- simple and mixed fractions: `3/4`, `1 1/2`, `1½`;
-- scientific notation: `1.5e3`, `3 x 10^5`, `3 × 10^-5`;
-- `thousand`, `million`, `billion` and `trillion` after the number, by powers of a thousand.
+1. after the mark `####` of GSM8K (Cobbe et al. 2021, "Training verifiers to solve math word problems"),
+   inside `<answer>...</answer>` or inside `\boxed{...}`;
+2. after a word for "answer" in ten languages (English, German, French, Spanish, Italian, Portuguese, Russian,
+   Chinese, Japanese, Korean): `The answer is 5`, `{"answer": 5}`, `答案：5`;
+3. in its last sentence with a number: `So she needs 5 bags`. After an equals sign, only what follows counts.
 
-Currency signs, percent signs and units around a number are dropped. Digits directly after a letter, as in
-`H2O`, are not a number. A text whose final number is written in another way has no number: `1,23` and
-`1.234,5` may be decimals, lists or typing errors, `3/4/2025` is a date, and `5k`, `5M` or `5B` may be
-anything.
+The place must hold exactly one number, and several places of one kind must agree. These are read: decimals
+with a point; thousands in every common form (`1,000`, `1 000`, `1'000`, `1{,}000`, `12,34,567`, `1.000.000`,
+`1.234,50`); the decimal digits of every script; signs, and words for minus in the ten languages; simple and
+mixed fractions (`3/4`, `1½`, `\frac{3}{4}`); powers of ten (`1.5e3`, `3 \times 10^{8}`, `1.5×10³`) and
+words for them (`5 million`, `5万`). Currencies, percent signs and units are dropped, with the exponents
+of units: `25 m^2` is 25, and `50%` is 50, as GSM8K writes references. Remarks in brackets after the number
+and marks of citation are skipped.
 
-These notations remain ambiguous, and are read like this:
-
-- `50%` is 50, as GSM8K writes references, and not 0.5;
-- `5 apples for 3 boys` is 3, and `12:30` is 30: make models state the answer last, or extract it;
-- `-5` at the start of a line is a negative number, though it may be an item of a list;
-- a calculation is not carried out: `2 + 3` is 3, `10^5` is 5, but `45/9` is a fraction and so 5;
-- `$5.00-$7.00` is 7, the upper end of the range;
-- words (`five`) and LaTeX (`\frac{3}{4}`) are not read: extract them with `answer=`.
+A number that cannot be read with certainty is no number: two candidates (`3 or 5`), a range, an inequality, a
+denial ("It is not 5"), a supposition, a calculation or a power that is not carried out (`10 - 3`, `2^{10}`,
+`5²`), a variable (`5x`), a root, a base (`204_5`), a time, a date, a tuple, numbers in words (`five`, `3 and
+a half`), abbreviations (`5k`, `5M`), and what may be a decimal or a group of thousands (`1,5`, `1.500`).
 """
 
 from __future__ import annotations
@@ -30,64 +27,208 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from itertools import islice
+from typing import Any, TypeAlias
 
 from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.labelers._words import (
+    ADDITION,
+    ALTERNATIVE,
+    EXPLANATION,
+    NEGATION,
+    RETRACTION,
+    SUPPOSITION,
+    compile_lead,
+    join_words,
+)
 from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.labelers.statements import (
+    UNREADABLE,
+    fold_characters,
+    list_contents,
+    list_statements,
+    remove_markup,
+    unwrap_latex,
+)
 from langchain_cfc.verifiers.self_consistency import Extractor
 
 _MARK = "####"
-_MINUS = r"[-\u2212\u2013]"
-_CURRENCY = "[$€£¥₹]"
-_NUMBER = re.compile(
-    rf"""
-    (?P<sign>(?<![\w)\]}}%]){_MINUS})?
-    {_CURRENCY}?
-    (?P<inner>(?<={_CURRENCY}){_MINUS})?
-    (?<!\w)(?<![0-9][.,])                    # neither `x2` nor the rest of `x2.5`
-    (?:(?P<whole>[0-9]{{1,9}})[ ]{{1,2}}(?=[0-9]+[/\u2044]))?
-    (?P<body>(?:(?<![\w.])\.)?[0-9]+(?:[.,][0-9]+)*)
-    (?P<below>(?:[/\u2044][0-9]+)+(?![0-9]|[.,][0-9]))?
-    (?:[eE](?P<e>[-+]?[0-9]+)(?!\w))?
-    (?:\s?[x×*·]\s?10\s?\^\s?\{{?(?P<power>[-+\u2212]?[0-9]+)\}}?)?
-    (?:\s?(?i:(?P<scale>thousand|million|billion|trillion))\b|(?P<abbreviated>[kKMB])\b)?
+# Most digits, and largest exponent: beyond any answer, and far below where arithmetic takes noticeable time.
+_MAX_DIGITS = 400
+# 10! is a factorial, and 42! an exclamation.
+_LARGEST_FACTORIAL = 20
+# How much before and after a number is looked at.
+_CONTEXT = 60
+
+_GROUPED = re.compile(
+    r"""
+    [0-9]*(?:\.[0-9]+)?
+    | [1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?
+    | [1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}(?:\.[0-9]+)?                       # as in India
+    | [1-9][0-9]{0,2}(?:['’][0-9]{3})+(?:\.[0-9]+)?                    # as in Switzerland
+    | [1-9][0-9]{0,2}(?P<points>(?:\.[0-9]{3})+,[0-9]{1,2}|(?:\.[0-9]{3}){2,})
+    | [1-9][0-9]{0,2}(?:[ ][0-9]{3})+(?:\.[0-9]+|(?P<rest>,[0-9]{1,2}))?
     """,
     re.VERBOSE,
 )
-_SCALES = {"": 0, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_PLAIN_NUMBER = re.compile(r"[0-9]*(?:\.[0-9]+)?")
-_GROUPED_NUMBER = re.compile(r"[1-9](?:[0-9]{0,2}(?:,[0-9]{3})+|[0-9]?(?:,[0-9]{2})+,[0-9]{3})(?:\.[0-9]+)?")
-# Most digits, and largest exponent: beyond any answer, and far below where arithmetic takes noticeable time.
-_MAX_DIGITS = 400
-# NFKC writes them with a fraction slash; applied to whole texts, it would turn `5²` into `52`.
-_FRACTIONS = {ord(sign): f" {unicodedata.normalize('NFKC', sign)}" for sign in "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+# 1.500 is 1.5 in English and 1500 in German. Without a zero at the end it is read as in English.
+_AMBIGUOUS = re.compile(r"[1-9][0-9]{0,2}\.[0-9]{2}0")
+_NUMBER = re.compile(
+    r"""
+    (?:(?:(?<=[\s(=:~≈→"'$|\[,])|^)(?P<sign>[-+–]))?
+    (?:(?P<whole>[0-9]{1,9})[ ]{1,2}(?=[0-9]+/[0-9]))?
+    (?P<body>(?:(?<![0-9.])\.)?[0-9]+(?:(?:[.,'’]|[ ](?=[0-9]))[0-9]+)*)
+    (?P<below>(?:[ ]?/[ ]?[0-9]+(?:\.[0-9]+)?)+)?
+    (?:(?<=10)\^(?P<ten>[-+]?[0-9]+)(?![\w^]))?
+    (?:[eE](?P<e>[-+]?[0-9]+)(?!\w))?
+    (?:\s?[x×*·]\s?10\s?\^\s?(?P<power>[-+]?[0-9]+))?
+    """,
+    re.VERBOSE,
+)
+
+# Words that stand for a power of ten; "billion" is read as in English.
+_SCALES = {
+    word: exponent
+    for exponent, words in {
+        2: "hundred 百 백",
+        3: "thousand tsd tausend mille mil mila тыс тысяч тысячи тысяча 千 천",
+        4: "万 萬 만",
+        5: "lakh lakhs",
+        6: "million millions mio mln millionen millón millones milione milioni milhão milhões",
+        7: "crore crores",
+        8: "亿 億 억",
+        9: "billion billions milliard milliards milliarde milliarden mrd miliardo miliardi",
+        12: "trillion trillions",
+    }.items()
+    for word in words.split()
+} | {"миллион": 6, "миллиона": 6, "миллионов": 6, "млн": 6, "миллиард": 9, "миллиардов": 9, "млрд": 9}
+# What may follow a number without a space; other letters are variables or abbreviations.
+_UNIT_NAMES = """
+    st nd rd th km cm mm nm dm m kg mg g lb lbs oz ft in yd mi mph kph kmh ml mL cl dl L l kB KB MB GB TB Hz
+    kHz MHz GHz W kW MW kWh V kV mA kN kJ Pa kPa ms s sec min h hr hrs cal kcal mol rad deg px pt pct sq USD
+    EUR GBP JPY CHF INR CNY RUB dollars euros cents µm μm кг г км см м
+"""
+# Single letters that may follow a number after a space; others are variables.
+_SINGLE = frozenset("mgshlLtWVNJKCFaàyeoив")
+# Abbreviations of a scale that are no unit in any case.
+_ABBREVIATIONS = frozenset(["MM", "bn", "Bn", "BN", "mn", "Mn", "tn", "Tn", "bln", "trn"])
+# What makes another number of the one before or after it.
+_PART = (
+    "half halves thirds? quarters? fourths fifths sixths sevenths eighths ninths tenths hundredths "
+    "thousandths halb halbe hälfte demi demie moitié media medio mitad metà mezzo mezza metade meio meia "
+    "половин[аоыу]й? четверть"
+)
+_CHANGED_BEFORE = re.compile(
+    rf"(?:{join_words(_PART)})(?: (?:of|von|de|di|del|от))?\s*\W?$|(?:"
+    + join_words(
+        r"""
+        times plus over root(?:_of)? twice double triple log ln sin cos tan sqrt than least most under below
+        above within up_to exceed\w* minimum maximum als mindestens höchstens über unter bis plus_de
+        moins_de au_moins au_plus más_de menos_de al_menos più_di meno_di almeno mais_de pelo_menos более
+        менее больше меньше
+        """,
+        "至少 最多 超过 大于 小于 不到",
+    )
+    + r")\s*\W?$",
+    re.IGNORECASE,
+)
+_CHANGED_AFTER = re.compile(
+    rf"[\s-]*(?:(?:and|und|et|y|e|и|an?|one|two|three|une?|una?|eine?|uma?)[\s-]+){{0,2}}(?:{join_words(_PART)})"
+    r"|\s*(?:"
+    + join_words(
+        r"""
+        dozens? scores? gross squared cubed factorial plus minus times(?=_\w\b) divided over mod modulo
+        point [ap]\.?m mal billionen trillionen billones billón bilh(?:ão|ões) trilh(?:ão|ões)
+        """,
+        "以上 以下 未満 이상 이하 미만 倍 배",
+    )
+    + ")",
+    re.IGNORECASE,
+)
+_MINUS = re.compile(
+    r"(?P<before>[^\W\d_]+|[^\w\s]|)\s*\b(?:minus|negative|moins|menos|meno|минус)\s*\W?$"
+    r"|(?:负|負|マイナス|마이너스)\s?$",
+    re.IGNORECASE,
+)
+# After other words, minus subtracts: "ten minus 5".
+_BEFORE_MINUS = re.compile(
+    r"[=:(\"'$→≈,*]?|"
+    + join_words("is was are be to of a about exactly equals ist sind est es è é это равно"),
+    re.IGNORECASE,
+)
+# Words that name a place in a document, and not a quantity.
+_PLACE_NAMES = "steps? pages? table fig(?:ure)? eq(?:uation)? section question line chapter part note no"
+_PLACE_NAME = re.compile(rf"(?:{join_words(_PLACE_NAMES)}|[#№])\.?\s*\(?$", re.IGNORECASE)
+_CITATION = re.compile(
+    r"(?:(?<=[\w.%)])|(?<=[0-9.%)]\s)|(?<=[a-z]\s)(?=\[\^?[0-9]{1,3}\]\W*$))"
+    r"\[\^?[0-9]{1,3}(?:\s?[,–-]\s?[0-9]{1,3})*\]"
+)
+_REMARK = re.compile(r"(?<=\s)\([^()]*[^\W\d_]{2}[^()]*\)")
+_SENTENCE_END = re.compile(
+    r"""
+    (?:(?<!\.)(?<!\b[Nn]o)(?<!\bvs)(?<!\b[Ff]ig)(?<!\b[Ee]q)[.?;] | (?<![\d.])!)(?=\s|$|["'*)\]])
+    | [\n。！？；]
+    """,
+    re.VERBOSE,
+)
+_EQUALITY = re.compile(r"={1,3}|[≈→]|\bequals\b")
+_ASSIGNED = re.compile(r"(?<![^\W_])[A-Za-z]\s*=")
+# A term with a letter in it before an equals sign: an equation is no result.
+_UNKNOWN = re.compile(
+    r"[-+*×·^]\s*[^\W\d_]{1,20}\s*(?:[-+*×·^]|$)|(?<![^\W_])[A-Za-z]\s*[-+*/×·^]\s*\d|\d[a-zA-Z]\s*(?:[-+]|$)"
+    rf"|[|{UNREADABLE}]"
+)
+# Where a stated number ends, and a second one after it.
+_HEAD_END = re.compile(rf",(?=[\s\"'])|[(;]|{EXPLANATION.pattern}", re.IGNORECASE)
+_SECOND = re.compile(r"[^\w$.]*(?:(?:and|und|et|y|e|и)\b\W*)?(?:[A-Za-z]\s*=|[-+$]{0,2}\.?\d)")
+# A line that only gives a value, perhaps with its name.
+_ENTRY = re.compile(r"\W*(?:[^\W\d_][^:=\d]{0,40}[:=]\s*)?[-+$\d][\d.,' /%$]*[^\W\d_]{0,12}\W*")
+_SUMMARY = re.compile(
+    join_words(
+        "total sum answer result final therefore summe gesamt somme suma totale soma итого всего",
+        "合计 总 合計 총",
+    ),
+    re.IGNORECASE,
+)
+_LEAD = compile_lead(choices=False)
+
+# What is read at one place: nothing, one number, or None for what cannot be read with certainty.
+_Reading: TypeAlias = "list[Fraction | None]"
 
 
 def find_final_number(text: str) -> Fraction | None:
-    """Return the final number of a text, as described at the top of the module.
+    """Return the number that a text gives as its answer, as described at the top of the module.
 
     Args:
         text: Any text.
 
     Returns:
-        The exact number; None if there is none, or if it is written in a way that is not read.
+        The exact number; None if there is none, or if it cannot be read with certainty.
 
     Examples:
         >>> find_final_number("She pays 3 x $1,250.50 = $3,751.50."), find_final_number("about 1 1/2 cups")
         (Fraction(7503, 2), Fraction(3, 2))
+        >>> find_final_number("3 or 5"), find_final_number("25 m^2")
+        (None, Fraction(25, 1))
     """
-    _, marked, rest = text.rpartition(_MARK)
-    found = list(_NUMBER.finditer(rest.translate(_FRACTIONS)))
-    if not found:
-        return None
-    return _read_value(found[0] if marked else found[-1])
+    folded = re.sub(r"<<[^<>]*>>", "", fold_characters(text))
+    _, *marked = folded.split(_MARK)
+    contents = [one.strip().partition("\n")[0] for one in marked] or list_contents(folded)
+    if contents:
+        return _agree([_read_place(_tidy(one)) for one in contents])
+    plain = _tidy(folded)
+    stated = [_read_statement(one) for one in list_statements(plain, _LEAD)]
+    return _agree(stated) if any(stated) else _agree([_read_last_sentence(plain)])
 
 
 def extract_number(text: str) -> str:
-    """Return the final number of a text in plain digits, as an answer extractor.
+    """Return the number that a text gives as its answer, in plain digits, as an answer extractor.
+
+    Texts that give different numbers never get the same result, except the empty one, which means that no
+    number was read.
 
     Args:
         text: Any text.
@@ -96,7 +237,7 @@ def extract_number(text: str) -> str:
         A decimal if that is exact, else a fraction; empty if `find_final_number` finds none.
 
     Examples:
-        >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("none")
+        >>> extract_number("She pays $1,250.50."), extract_number("a third, 1/3"), extract_number("3 or 5")
         ('1250.5', '1/3', '')
     """
     number = find_final_number(text)
@@ -107,11 +248,11 @@ def extract_number(text: str) -> str:
 
 
 class NumericMatch(TextMatcher):
-    """A candidate is correct if its final number equals that of the reference.
+    """A candidate is correct if the number that it gives as its answer equals that of the reference.
 
-    The reference is a number, a text that holds exactly one or marks its final one with `####`, or a list of
-    these. Numbers are compared as fractions: 0.1 is 1/10, and 0.333 is not 1/3 unless the tolerance allows
-    it. A float counts as the decimal that it prints as. A candidate without a readable final number is wrong.
+    The reference is a number, a text from which the same reader reads one, or a list of these. Numbers are
+    compared as fractions: 0.1 is 1/10, and 0.333 is not 1/3 unless the tolerance allows it. A float counts
+    as the decimal that it prints as. A candidate without a number that can be read with certainty is wrong.
 
     Args:
         tolerance: Largest absolute difference that counts as equal, at least 0; text such as "0.01" or
@@ -151,47 +292,217 @@ def _read_tolerance(given: Any) -> Fraction:
 def _read_reference_number(reference: Any) -> Fraction:
     if isinstance(reference, str):
         number = find_final_number(reference)
-        several = _MARK not in reference and len(_NUMBER.findall(reference.translate(_FRACTIONS))) > 1
-        if number is not None and not several:
+        if number is not None:
             return number
     elif isinstance(reference, (int, float)) and not isinstance(reference, bool) and math.isfinite(reference):
         return Fraction(str(reference))
     msg = (
         f"the reference {reference!r:.80} is not one number: give a number, or a text that holds exactly "
-        f"one or marks the final one with {_MARK}"
+        f"one, readable with certainty, or marks the final one with {_MARK}"
     )
     raise LabelerError(msg)
 
 
+def _tidy(text: str) -> str:
+    """Return a text without markup, in which operators and currencies have one spelling."""
+    text = remove_markup(unwrap_latex(text))
+    for several, one in (("!=", "≠"), ("<=", "≤"), (">=", "≥"), ("=>", "→"), ("->", "→")):
+        text = text.replace(several, one)
+    text = "".join("$" if unicodedata.category(one) == "Sc" else one for one in text)
+    text = re.sub(r"(?<=\d)\s?x\s?(?=[\d$])", "×", text)
+    return re.sub(r"(?<![\w)\]])([-+–])\s?\$\s?(?=[\d.])", r" $\1", text)
+
+
+def _agree(places: list[_Reading]) -> Fraction | None:
+    values = {value for place in places for value in place}
+    return values.pop() if len(values) == 1 else None
+
+
+def _read_statement(text: str) -> _Reading:
+    """Read the number that follows words for "answer"."""
+    text = text.lstrip(" \t\n:#\"'*_")
+    end = _SENTENCE_END.search(text)
+    sentence = text[: end.start()] if end else text
+    if (end and end[0] == "?") or not (digit := re.search(r"\d", sentence)):
+        return []
+    stop = _HEAD_END.search(sentence, digit.end())
+    head, rest = (sentence[: stop.start()], sentence[stop.start() :]) if stop else (sentence, "")
+    number = _read_place(head)
+    is_doubtful = (
+        NEGATION.search(head)
+        or SUPPOSITION.search(sentence)
+        or ALTERNATIVE.search(head)
+        or _SECOND.match(rest)
+        or (re.search(r"\d", rest) and (ALTERNATIVE.search(rest) or ADDITION.search(rest)))
+        or RETRACTION.search(text, len(head))
+    )
+    return [None] if number and is_doubtful else number
+
+
+def _read_last_sentence(text: str) -> _Reading:
+    """Read the last sentence with a number."""
+    starts = [0, *(one.end() for one in _SENTENCE_END.finditer(text))]
+    later = ""
+    for start, end in zip(reversed(starts), [len(text), *reversed(starts[1:])], strict=True):
+        sentence = text[start:end]
+        number = _read_place(sentence.rstrip(" .?;\n。！？；")) if re.search(r"\d", sentence) else []
+        if number:
+            is_doubtful = (
+                _is_doubtful(sentence)
+                or RETRACTION.search("\n" + later)
+                or (
+                    _ENTRY.fullmatch(sentence)
+                    and not _SUMMARY.search(sentence)
+                    and _ends_with_entry(text[:start])
+                )
+            )
+            return [None] if is_doubtful else number
+        later = (sentence + later)[-10 * _CONTEXT :]
+    return []
+
+
+def _is_doubtful(sentence: str) -> bool:
+    """Return whether a sentence denies, asks, supposes or offers a choice; "if" may precede a calculation."""
+    *terms, _ = _EQUALITY.split(sentence)
+    supposed = terms[-1].rpartition(", ")[2] if terms else sentence
+    is_question = sentence.rstrip().endswith(("?", "？")) and re.search(r"[^\W\d_]{2}", sentence)
+    return bool(
+        is_question
+        or NEGATION.search(sentence)
+        or ALTERNATIVE.search(sentence)
+        or SUPPOSITION.search(supposed)
+    )
+
+
+def _ends_with_entry(text: str) -> bool:
+    """Return whether the last line of a text only gives a value, so that the next one continues a list."""
+    lines = text.rsplit("\n", 2)
+    return len(lines) > 1 and not lines[-1].strip() and _ENTRY.fullmatch(lines[-2]) is not None
+
+
+def _read_place(text: str) -> _Reading:
+    """Read the only number of a piece of text; None if it is not alone, or part of something else."""
+    for aside in (_CITATION, _REMARK):
+        found = aside.search(text)
+        first = re.search(r"\d", text)
+        if found and first and first.start() < found.start():
+            text = aside.sub(" ", text)
+    *terms, value = _EQUALITY.split(text)
+    if terms and re.search(r"\d", text):
+        if len(_ASSIGNED.findall(text)) > 1 or _UNKNOWN.search(terms[-1]) or not re.search(r"\d", value):
+            return [None]
+        text = value
+    numbers = list(islice(_read_numbers(text), 2))
+    return [None] if len(numbers) > 1 else numbers
+
+
+def _read_numbers(text: str) -> Iterator[Fraction | None]:
+    for found in _NUMBER.finditer(text):
+        before = text[max(0, found.start() - _CONTEXT) : found.start()]
+        after = text[found.end() : found.end() + _CONTEXT]
+        if _is_name(before):
+            continue
+        value, sign = _read_value(found), _read_sign(found, before)
+        exponent = _read_exponent(found, after, is_money=before.rstrip(" ").endswith("$"))
+        is_read = (
+            value is not None and sign is not None and exponent is not None and abs(exponent) <= _MAX_DIGITS
+        )
+        yield sign * value * Fraction(10) ** exponent if is_read else None  # type: ignore[operator]
+
+
+def _is_name(before: str) -> bool:
+    """Return whether digits belong to a name (`H2O`), to the exponent of a unit (`m^2`) or to a reference."""
+    last = before[-1:]
+    is_attached = last.isalpha() and not _is_unspaced(last)
+    return is_attached or bool(
+        re.search(r"[^\W\d]\^[-+]?$|[^\W\d_]_$", before) or _PLACE_NAME.search(before[-20:])
+    )
+
+
+def _is_unspaced(letter: str) -> bool:
+    """Return whether a letter is of a script that puts no spaces around numbers, such as Chinese or Thai."""
+    return "\u0e00" <= letter <= "\u0fff" or letter >= "\u3000"
+
+
+def _is_numeral(letter: str) -> bool:
+    """Return whether a letter is a numeral, such as those of Chinese."""
+    return letter.isalpha() and unicodedata.numeric(letter, None) is not None
+
+
+def _read_sign(found: re.Match[str], before: str) -> int | None:
+    """Return 1 or -1; None if what is before a number makes another one of it."""
+    sign = -1 if found["sign"] in {"-", "–"} else 1
+    if minus := _MINUS.search(before):
+        return -sign if _BEFORE_MINUS.fullmatch(minus["before"] or "") else None
+    bare = before.rstrip(" $\"'")
+    is_operand = (
+        bare[-1:] in set(f"+-*×·÷/^√±|!@&\\<>≤≥≠)_{UNREADABLE}")
+        or _CHANGED_BEFORE.search(before)
+        or re.search(r"[\w)]\($|\d\s?:$|(?<!\w)\w\s?–$", bare)
+        or (found["sign"] and re.search(r"(?<![^\W_])[A-Za-z]$", bare))
+        or _is_numeral(bare[-1:])
+    )
+    return None if is_operand else sign
+
+
+def _read_exponent(found: re.Match[str], after: str, *, is_money: bool) -> int | None:
+    """Return the power of ten after a number; None if what follows makes another number of it."""
+    powers = [found[one] or "0" for one in ("ten", "e", "power")]
+    if any(len(one) > len("-400") for one in powers) or (found["ten"] and found["body"] != "10"):
+        return None
+    exponent = sum(map(int, powers)) - (found["ten"] is not None)
+    bare = after.lstrip(" $")
+    is_operand = (
+        re.match(
+            r"[\^(]|_\w|['\"′″]\d|:\d|/(?![^\W\d_]{2}|[hs]\b)|-\d|\s?[-–]\s?[A-Za-z](?![^\W_])|!(?!\s|$)",
+            after,
+        )
+        or bare[:1] in set(f"+×*·÷^±<>≤≥≠|√&@‰{UNREADABLE}")
+        or _CHANGED_AFTER.match(after)
+        or (after.startswith("!") and (_read_decimal(found["body"]) or 0) <= _LARGEST_FACTORIAL)
+    )
+    if is_operand:
+        return None
+    word = re.match(r"[^\W\d_]*", bare)[0]  # type: ignore[index]
+    scale = _read_scale(word, bare[len(word) :], is_attached=after[:1].isalpha(), is_money=is_money)
+    return None if scale is None else exponent + scale
+
+
+def _read_scale(word: str, rest: str, *, is_attached: bool, is_money: bool) -> int | None:
+    """Return the power of ten for which a word after a number stands; None if that is not certain."""
+    if word and _is_unspaced(word[0]):
+        if re.match("千[克米瓦卡焦帕字]", word):  # kilogram, kilometre, ...
+            return 0
+        scale = _SCALES.get(word[0], 0)
+        following = word[1:] + rest if scale else word
+        return (
+            None if _is_numeral(following[:1]) or following[:1] in {*_SCALES, *"0123456789"} - {""} else scale
+        )
+    if (scale := _SCALES.get(word.casefold(), 0)) != 0:
+        following = re.match(r"[\s^-]*([^\W_]*)", rest)[1]  # type: ignore[index]
+        return None if following.casefold() in _SCALES or rest[:1] in {"-", "^"} else scale
+    known = set(_UNIT_NAMES.split()) if is_attached else _SINGLE if len(word) == 1 else {word}
+    is_unit = word in known and word not in _ABBREVIATIONS and not (is_attached and rest[:1].isdigit())
+    return 0 if not word or (is_unit and not (is_money and word in set("mMbBkK"))) else None
+
+
 def _read_value(found: re.Match[str]) -> Fraction | None:
-    """Return the number of a match; None where its notation is ambiguous."""
+    """Return the number of a match without its sign and power; None where its notation is ambiguous."""
     body = _read_decimal(found["body"])
-    below = 1 if found["below"] is None else _read_integer(found["below"][1:])
-    powers = [_read_integer(found[part] or "0") for part in ("e", "power")]
-    if body is None or not below or None in powers or found["abbreviated"] is not None:
+    parts = [part.strip() for part in (found["below"] or "/1").split("/")[1:]]
+    if body is None or len(parts) > 1 or len(parts[0]) > _MAX_DIGITS or not Fraction(parts[0]):
         return None
-    exponent = sum(power for power in powers if power is not None) + _SCALES[(found["scale"] or "").lower()]
-    if abs(exponent) > _MAX_DIGITS:
-        return None
-    size = _join_mixed_number(found["whole"], body, below) * Fraction(10) ** exponent
-    return -size if found["sign"] or found["inner"] else size
-
-
-def _join_mixed_number(whole: str | None, above: Fraction, below: int) -> Fraction:
-    """Add the whole number before a fraction below one; `5 10/2` are two numbers."""
-    fraction = above / below
-    return fraction + int(whole) if whole is not None and fraction < 1 else fraction
+    value = body / Fraction(parts[0])
+    if found["whole"] is None:
+        return value
+    return int(found["whole"]) + value if value < 1 else None
 
 
 def _read_decimal(body: str) -> Fraction | None:
-    if len(body) > _MAX_DIGITS:
+    if len(body) > _MAX_DIGITS or _AMBIGUOUS.fullmatch(body) or not (found := _GROUPED.fullmatch(body)):
         return None
-    if _PLAIN_NUMBER.fullmatch(body):
-        return Fraction(body)
-    return Fraction(body.replace(",", "")) if _GROUPED_NUMBER.fullmatch(body) else None
-
-
-def _read_integer(digits: str) -> int | None:
-    """Return the value of digits; None if there are too many, or if they are of a date, as in `4/2025`."""
-    plain = digits.replace("\u2212", "-")
-    return int(plain) if len(plain) <= _MAX_DIGITS and not re.search("[/\u2044]", plain) else None
+    if found["points"]:
+        body = body.replace(".", "").replace(",", ".")
+    elif found["rest"]:
+        body = body.replace(",", ".")
+    return Fraction(re.sub("[,'’ ]", "", body))

@@ -52,6 +52,23 @@ OPTIONS = {"lima": "A", "quito": "B", "la paz": "C", "st. john's": "D"}
         "B.\nIt lies on the equator.",
         "I think that it must be (B).",
         "(B) and only (B)",
+        "It is not A, the answer is B",
+        "B, not C",
+        "The answer is B. Note that C is a common distractor.",
+        "Option B is correct.",
+        "I would choose B",
+        "\\boxed{\\text{B}}",
+        "<answer>(B)</answer>",
+        '{"answer": "B", "reason": "A is too high"}',
+        "### Answer\nB",
+        "Ｂ",
+        "La bonne réponse est la B.",
+        "Die richtige Antwort lautet B.",
+        "A alternativa correta é a B.",
+        "Правильный ответ — B.",
+        "故选B。",
+        "答えはBです。",
+        "정답은 B입니다.",
     ],
 )
 def test_find_choice_finds_a_letter(text: str) -> None:
@@ -87,8 +104,21 @@ def test_find_choice_respects_signs_inside_options() -> None:
         "the answer is a matter of taste",
         "Bees",
         "not Quito but Lima",
-        "It is Quito",
         "B2",
+        "Answer: B or C",
+        "Answer: B, C",
+        "B/C",
+        "(B) and (C)",
+        "The answer is B, but C is also possible.",
+        "The answer is B if x > 0, otherwise C.",
+        "The answer is B. No wait, C.",
+        "Any option except (B)",
+        "I doubt that the answer is B.",
+        "B is wrong",
+        "A. Lima\nB. Quito\nC. La Paz",
+        "Answer: Quito or Lima",
+        "Answer: A. Quito",
+        "答案：B或C",
         "Answer: B's",
         "Answer: Both",
         "f(B)",
@@ -105,11 +135,31 @@ def test_find_choice_uses_the_first_place_that_names_an_option() -> None:
     assert find_choice("Answer: E, and then (B)", "ABCD", {}) == "B"
 
 
-@pytest.mark.parametrize("hostile", ["answer ", "answer is ", "answer: (", "(", "*", " ", "(B) ", "B. "])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        *(
+            "answer ",
+            "answer is ",
+            "answer: (",
+            "(",
+            "*",
+            " ",
+            "(B) ",
+            "B. ",
+            "B is right ",
+            "\n",
+            "{",
+            "\\boxed{",
+            "<b>",
+        ),
+        *("answer: B or ", "\\frac{", "a_", "^{", "option"),
+    ],
+)
 def test_find_choice_is_fast_on_long_hostile_texts(hostile: str) -> None:
-    find_choice(hostile * (200_000 // len(hostile)) + "?", "ABCD", OPTIONS)
-    find_choice("answer" + hostile.removeprefix("answer") * 100_000 + "?", "ABCD", OPTIONS)
-    find_choice("answer is option" + " " * 200_000 + "?", "ABCD", OPTIONS)
+    find_choice(hostile * (50_000 // len(hostile)) + "?", "ABCD", OPTIONS)
+    find_choice("answer" + hostile.removeprefix("answer") * 10_000 + "?", "ABCD", OPTIONS)
+    find_choice("answer is option" + " " * 50_000 + "?", "ABCD", OPTIONS)
 
 
 # References

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, LabelerError
-from langchain_cfc.labelers import NumericMatch, find_final_number
+from langchain_cfc.labelers import NumericMatch, extract_number, find_final_number
 from tests.calls import is_correct
 from tests.factories import labeler_input
 from tests.lengths import mostly_long
@@ -32,19 +33,12 @@ from tests.lengths import mostly_long
         ("1,234", "1234"),
         ("$1,234,567.80", "6172839/5"),
         ("12,34,567", "1234567"),
-        ("1, 2, 3", "3"),
         ("-5", "-5"),
         ("x = -5", "-5"),
         ("\u22125 degrees", "-5"),
         ("it is \u20135", "-5"),
         ("-$5", "-5"),
         ("$-5", "-5"),
-        ("10-3", "3"),
-        ("(4)-3", "3"),
-        ("x-3", "3"),
-        ("10 - 3", "3"),
-        ("10 -3", "-3"),
-        ("pages 5\u201310", "10"),
         ("€5", "5"),
         ("5€", "5"),
         ("US$5", "5"),
@@ -61,11 +55,11 @@ from tests.lengths import mostly_long
         ("1 ½ cups", "3/2"),
         ("¾", "3/4"),
         ("⅒", "1/10"),
-        ("5² m", "5"),
         ("3\u20444", "3/4"),
-        ("5 10/2", "5"),
         ("(12*2/3) + (12/2) = 24/6", "4"),
         ("1/4 + 1/2 = 3/4", "3/4"),
+        ("10^5", "100000"),
+        ("\u0663", "3"),
         ("1.5e3", "1500"),
         ("2E-2", "1/50"),
         ("3 x 10^5", "300000"),
@@ -78,10 +72,7 @@ from tests.lengths import mostly_long
         ("900/30*2.5=75", "75"),
         ("900/30=30. He earns 30 * $2.5 = $75.", "75"),
         ("1.50*5+0.5=8.00", "8"),
-        ("So 31/4=7.75, and she needs 8 boxes", "8"),
         ("5 + 7 = <<5+7=12>>12 apples\n#### 12", "12"),
-        ("#### 12 apples in 3 boxes", "12"),
-        ("#### 1\n#### 2", "2"),
         ("#### $1,200", "1200"),
     ],
 )
@@ -102,10 +93,28 @@ def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
         "1,23",
         "0,123",
         "87,7791",
-        "1.234,5",
         "1.2.3",
         "3/4/2025",
         "5/0",
+        "10-3",
+        "x-3",
+        "10 -3",
+        "pages 5\u201310",
+        "12 boxes or 3 bags",
+        "1, 2, 3",
+        "x = 3, y = 5",
+        "Ann: 3\nBob: 5",
+        "#### 1\n#### 2",
+        "\\boxed{1} and \\boxed{2}",
+        "The answer is 5. No, wait.",
+        "I doubt that the answer is 5.",
+        "If the answer is 5, the sum is odd.",
+        "3 + x = 10",
+        "2x = 10",
+        "5 and a half",
+        "half of 10",
+        "at least 5",
+        "ten minus 5",
         "5k",
         "5M",
         "2.5B",
@@ -114,7 +123,6 @@ def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
         "3 x 10^" + "9" * 500,
         "9" * 401,
         "1/" + "9" * 401,
-        "\u0663",
     ],
 )
 def test_find_final_number_returns_none_for_unreadable_texts(text: str) -> None:
@@ -129,14 +137,10 @@ def test_find_final_number_does_not_skip_an_unreadable_last_number() -> None:
     ("text", "read_as", "could_be"),
     [
         ("50%", "50", "1/2"),
-        ("5 apples for 3 boys", "3", "5"),
-        ("12:30", "30", "25/2"),
         ("-5 apples", "-5", "5"),
-        ("2 + 3", "3", "5"),
-        ("10^5", "5", "100000"),
-        ("$5.00-$7.00", "7", "5"),
-        ("\\frac{3}{4}", "4", "3/4"),
         ("45/9", "5", "9"),
+        ("3.142", "3.142", "3142"),
+        ("2 billion", "2000000000", "2000000000000"),
     ],
 )
 def test_find_final_number_reads_ambiguous_texts_as_documented(
@@ -145,17 +149,39 @@ def test_find_final_number_reads_ambiguous_texts_as_documented(
     assert find_final_number(text) == Fraction(read_as) != Fraction(could_be)
 
 
-NUMBERS = st.decimals(-(10**9), 10**9, places=3, allow_nan=False, allow_infinity=False)
+# Two decimals: 12.500 might be a group of thousands.
+NUMBERS = st.decimals(-(10**9), 10**9, places=2, allow_nan=False, allow_infinity=False)
+FORMS = ["{:f}", "{:,f}", "${:,f}", "€ {:f}", "{:f}%", "{:e}", "\\boxed{{{:f}}}", "<answer>{:,f}</answer>"]
 AROUND = st.text(
-    st.characters(categories=["Ll", "Lu", "Po", "Zs"], exclude_characters=".,%·/*#"), max_size=20
+    st.characters(categories=["Ll", "Lu", "Po", "Zs", "Nd", "Sm", "Ps", "Pe", "Sc", "Pd"]), max_size=20
 )
 
 
-@drawn(NUMBERS, AROUND, st.sampled_from(["{:f}", "{:,f}", "${:,f}", "€ {:f}", "{:f}%", "{:e}"]))
-def test_find_final_number_reads_formatted_numbers_exactly(number: Any, words: str, form: str) -> None:
-    written = form.format(number)
-    assert find_final_number(f"{words} = {written}.") == Fraction(number)
-    assert find_final_number(f"{words} 17 = {written} .") == Fraction(number)
+@drawn(NUMBERS, st.sampled_from(FORMS), st.sampled_from(["It costs", "So we get x =", "Answer:"]))
+def test_find_final_number_reads_formatted_numbers_exactly(number: Any, form: str, words: str) -> None:
+    assert find_final_number(f"{words} {form.format(number)}.") == Fraction(number)
+
+
+@drawn(NUMBERS, NUMBERS, st.sampled_from(FORMS[:6]), st.sampled_from(FORMS[:6]))
+def test_extract_number_never_merges_different_numbers(one: Any, other: Any, form: str, second: str) -> None:
+    assume(one != other)
+    assert extract_number(form.format(one)) != extract_number(second.format(other))
+    # Two numbers side by side are no answer.
+    assert extract_number(f"{form.format(one)} or {second.format(other)}") == ""
+
+
+@drawn(st.integers(2, 999), AROUND, AROUND)
+def test_extract_number_refuses_noise_instead_of_changing_the_number(
+    number: int, before: str, after: str
+) -> None:
+    words = f"{before} The answer is {number} {after}"
+    assume(not any(unicodedata.category(one) == "Nd" for one in before + after))
+    assert extract_number(words) in {"", str(number), f"-{number}"}
+
+
+@drawn(AROUND)
+def test_extract_number_reads_what_it_wrote(text: str) -> None:
+    assert extract_number(extract_number(text)) == extract_number(text)
 
 
 @drawn(st.integers(0, 50), st.integers(1, 50), st.integers(2, 60))
@@ -167,7 +193,24 @@ def test_find_final_number_reads_fractions_exactly(whole: int, above: int, below
 
 @mostly_long(
     "hostile",
-    ["1,", "1.", "1/", "1 ", "1e", "-", "$", " ", "x1", "1 1/", "9", "####", "½", "10^", "5 million "],
+    [
+        *("1,", "1.", "1/", "1 ", "1e", "-", "$", " ", "x1", "1 1/", "9", "####", "½", "10^", "5 million "),
+        *(
+            "answer",
+            "answer is ",
+            "\\boxed{",
+            "{",
+            "<answer>",
+            "=",
+            "x=",
+            "5. ",
+            "5\n",
+            "(",
+            "[1]",
+            "*",
+            "minus ",
+        ),
+    ],
     quick=3,
 )
 def test_find_final_number_is_fast_on_long_hostile_texts(hostile: str) -> None:
@@ -182,7 +225,7 @@ def test_numeric_match_compares_numbers_instead_of_texts() -> None:
     for text in ("1500", "1,500.00", "$1.5e3", "3000/2", "It is 1500 m."):
         assert is_correct(NumericMatch(), 1500, text)
         assert is_correct(NumericMatch(), "#### 1,500", text)
-    for text in ("1501", "-1500", "150", "15 00", "1500.0001", "none"):
+    for text in ("1501", "-1500", "150", "15 00", "1500 or 1501", "1500.0001", "none"):
         assert not is_correct(NumericMatch(), 1500, text)
 
 
@@ -240,6 +283,6 @@ def test_numeric_match_reads_the_marked_number_of_a_reference() -> None:
 
 
 def test_numeric_match_uses_the_answer_extractor() -> None:
-    text = "15 games a week make 120 games in 2 weeks"
+    text = "120 games in 2 weeks"
     assert not is_correct(NumericMatch(), 120, text)
     assert is_correct(NumericMatch(answer=lambda one: one.split(" in ")[0]), 120, text)

@@ -1,0 +1,194 @@
+r"""Find where a text states its answer: what is common to reading numbers and choices.
+
+A statement is what follows the words for "answer" in one of ten languages (English, German, French, Spanish,
+Italian, Portuguese, Russian, Chinese, Japanese, Korean), as in `Answer: B`, `"answer": 5` or `La respuesta es
+B`, and what stands inside `\boxed{...}` or `<answer>...</answer>`. A statement that is denied or supposed ("I
+doubt that the answer is B", "if the answer is B") states nothing, and one that is taken back afterwards ("No,
+wait") makes the whole text unreadable.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import islice, zip_longest
+
+from langchain_cfc.labelers._words import NEGATION, SUPPOSITION
+
+# What marks something in a text that cannot be read, such as an unknown command of LaTeX.
+UNREADABLE = "\ufffd"
+
+_SUPERSCRIPTS = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
+# Dashes that stand for a minus sign, signs of Arabic numbers, invisible operators, and the frame of a keycap.
+_FOLDED = {
+    **dict.fromkeys("\u2010\u2011\u2012\u2212\ufe63\uff0d", "-"),
+    **dict(zip("\u066b\u066c\u060c\u066a\u2062\u2063\u2064\u2044", ".,,%\u00d7,+/", strict=True)),
+    "\u20e3": "",
+}
+# Stands before a vulgar fraction, until it is clear whether it follows a digit.
+_HERE = "\ufff0"
+
+
+def fold_characters(text: str) -> str:
+    """Return a text with one spelling for digits, spaces, signs and forms of letters.
+
+    All decimal digits become ASCII digits, fullwidth and mathematical letters plain ones (NFKC), special
+    spaces a space, and invisible characters are deleted. Raised and lowered digits are marked by `^` and
+    `_`, and vulgar fractions are written out, because NFKC would join them to the number before: 5² is not
+    52, and 1½ not 11/2.
+
+    Examples:
+        >>> fold_characters("\uff22"), fold_characters("1\u00bd"), fold_characters("5\u00b2")
+        ('B', '1 1/2', '5^2')
+    """
+    text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
+    if text.isascii():
+        return text
+    folded = "".join(map(_fold_character, text)).replace("^\u2212", "^-")
+    return re.sub(rf"(?<=[0-9]){_HERE}", " ", folded).replace(_HERE, "")
+
+
+@lru_cache(maxsize=4096)
+def _fold_character(character: str) -> str:
+    if character.isascii() or character in _FOLDED:
+        return _FOLDED.get(character, character)
+    category = unicodedata.category(character)
+    if category == "Cf" or "\ufe00" <= character <= "\ufe0f":
+        return ""
+    if category == "Nd":
+        return str(unicodedata.decimal(character))
+    plain = unicodedata.normalize("NFKC", character)
+    form = unicodedata.decomposition(character).partition(" ")[0]
+    if form == "<fraction>":
+        return _HERE + plain.replace("\u2044", "/")
+    if form == "<sub>":
+        return "_" + plain
+    # A circled digit may mark a note; as a digit it would be joined to the number before.
+    return character if category == "No" else plain
+
+
+_STYLES = re.compile(
+    r"\\(?:text(?:bf|it|rm|tt|normal|style)?|math(?:rm|bf|it|sf|tt)|[mh]box|emph|bm|boldsymbol|operatorname|underline|left"
+    r"|right|[bB]igg?|displaystyle|limits|boxed|fbox)(?![A-Za-z])\*?"
+)
+_SYMBOLS = {
+    name: symbol
+    for symbol, names in {
+        "×": "times ast",
+        "·": "cdot bullet",
+        "÷": "div",
+        "±": "pm",
+        "≈": "approx simeq approxeq doteq",
+        "≤": "le leq leqslant",
+        "≥": "ge geq geqslant",
+        "≠": "ne neq",
+        "<": "lt",
+        ">": "gt",
+        "→": "implies to rightarrow Rightarrow Longrightarrow",
+        "°": "circ degree",
+        " ": "quad qquad thinspace space therefore",
+        "\n": "newline",
+    }.items()
+    for name in names.split()
+}
+_LATEX = re.compile(
+    r"\\begin\{[^{}]{0,20}\}|\\end\{[^{}]{0,20}\}|\\\\|\\(?P<name>[A-Za-z]+)|\\(?P<sign>[^A-Za-z])"
+)
+_FRACTION = re.compile(r"\\[dtc]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
+
+
+def unwrap_latex(text: str) -> str:
+    r"""Return a text without LaTeX: `\frac{3}{4}` as 3/4, symbols as signs, styles and delimiters as spaces.
+
+    What is not known, such as `\sqrt`, becomes `UNREADABLE`.
+
+    Examples:
+        >>> unwrap_latex(r"2\frac{1}{2}"), unwrap_latex(r"1{,}000"), unwrap_latex(r"3 \times 10^{8}")
+        (' 2 1/2 ', '1,000', '3 × 10^8')
+    """
+    if "\\" not in text and "{" not in text:
+        return text
+    text = re.sub(r"\\!|\\\\(?=boxed|frac|text)", lambda found: "\\" * (found[0] == "\\\\"), text)
+    text = re.sub(r"(?<=\d)\s?\{\s*,\s*\}\s?(?=\d)", ",", text)
+    text = re.sub(r"(?<=\d)\{?(?:\\[,:; ]|~)\}?(?=\d)", " ", text)
+    text = _STYLES.sub("", text)
+    text = re.sub(r"\{\s*\{([^{}]*)\}\s*\}", r"{\1}", text)
+    text = re.sub(r"\{\s*([A-Za-z/ ]{1,20}?)\s*\}(?=\^)", r" \1", text)
+    text = _FRACTION.sub(_write_fraction, text)
+    text = re.sub(r"([\^_])\s*\{\s*([^{}]*?)\s*\}", r"\1\2", text)
+    text = re.sub(r"\^\s*\\circ(?![A-Za-z])", "\u00b0", text)
+    return re.sub(r"[{}]", " ", _LATEX.sub(_write_symbol, text))
+
+
+def _write_fraction(found: re.Match[str]) -> str:
+    above, below = ((found[one] or found[one + 1] or "").strip() for one in (1, 3))
+    if not all(re.fullmatch(r"-?\d[\d.,]*", one) for one in (above, below)):
+        return f" {UNREADABLE} "
+    # After a digit, the fraction is the rest of a mixed number.
+    return f"{' ' * found.string[max(0, found.start() - 1) : found.start()].isdigit()}{above}/{below} "
+
+
+def _write_symbol(found: re.Match[str]) -> str:
+    if found["name"]:
+        return _SYMBOLS.get(found["name"], f" {UNREADABLE} ")
+    sign = found["sign"]
+    return "\n" if sign is None else sign if sign in "$%&#_{}" else " "
+
+
+_BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
+_ANSWER_TAG, _ANSWER_END = (
+    re.compile(rf"<{end}(?:answer|final_answer|ans)>", re.IGNORECASE) for end in ("", "/")
+)
+_TAG = re.compile(r"</?(?:[a-z]|[A-Za-z_]{2,20}[0-9]?)(?:\s[^<>]{0,100})?/?>")
+
+
+# Marks of emphasis; a sign of multiplication stands between two operands, or between spaces.
+_EMPHASIS = re.compile(
+    r"""
+    `+
+    | \*{2}(?=[\u3000-\uffef]) | (?<=[\u3000-\uffef])\*{2}         # beside letters of scripts without spaces
+    | (?<![\w)\]$*])\*{1,3}(?=[^\s*]) | (?<=[^\s*])\*{1,3}(?![\w(\[$.\\*])
+    | (?<!\w)__?(?=\w) | (?<=[^\W_])__?(?!\w)
+    """,
+    re.VERBOSE,
+)
+
+
+def list_contents(text: str) -> list[str]:
+    r"""Return what stands inside the answer tags of a text, or inside its `\boxed{...}` if it has no tags."""
+    opened = [_ANSWER_TAG.split(one) for one in _ANSWER_END.split(text)[:-1]]
+    return [one[-1] for one in opened if len(one) > 1] or list(_list_boxes(text))
+
+
+def _list_boxes(text: str) -> Iterator[str]:
+    starts: list[int | None] = []
+    for found in _BOX.finditer(text) if "boxed" in text or "fbox" in text else ():
+        if "box" in found[0]:
+            starts.append(found.end())
+        elif found[0] == "{":
+            starts.append(None)
+        elif found[0] == "}" and starts and (start := starts.pop()) is not None:
+            yield text[start : found.start()]
+
+
+def remove_markup(text: str) -> str:
+    """Return a text without tags, fences of code, and marks of emphasis that stand outside words."""
+    text = re.sub(r"<su([pb])>", lambda found: "^" if found[1] == "p" else "_", text)
+    return _EMPHASIS.sub(" ", _TAG.sub(" ", text))
+
+
+# Later ones are not read: bounds the time for texts that repeat themselves.
+_MAX_STATEMENTS = 500
+_SENTENCE = re.compile(r"[.!?\n。]")
+_CLAUSE = re.compile(r"[,;:，]")
+
+
+def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
+    """Yield what follows each lead of a text, up to the next one, unless it is denied or supposed."""
+    found = list(islice(lead.finditer(text), _MAX_STATEMENTS))
+    for one, following in zip_longest(found, found[1:]):
+        sentence = _SENTENCE.split(text[max(0, one.start() - 200) : one.start()])[-1]
+        if not NEGATION.search(_CLAUSE.split(sentence)[-1]) and not SUPPOSITION.search(sentence):
+            yield text[one.end() : following.start() if following else len(text)]
