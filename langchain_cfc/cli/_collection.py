@@ -29,6 +29,7 @@ from langchain_cfc.cli.store import print_status, summarize_status
 from langchain_cfc.collect.collecting import (
     CollectionOptions,
     CollectionResult,
+    check_references,
     collect,
     format_cost,
     show_progress,
@@ -224,10 +225,11 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
 
 def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
     """Print the requests, tokens and cost that a collection will take, without calling any model."""
-    executor = LocalExecutor(config.create_components())
+    components = config.create_components()
+    executor = LocalExecutor(components)
     is_batch = config.run.batch
     examples = config.source.read_examples()
-    wanted = list(examples)
+    wanted = list(check_references(examples, components.labeler))
     found = estimate_remaining(
         wanted,
         _read_status(config, executor),

@@ -30,15 +30,20 @@ from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import Components, Executor, LocalExecutor, RetryPolicy, TokenRateLimiter
 from langchain_cfc.collect.relabeling import check_relabeling, discard_labels
 from langchain_cfc.collect.run import Run
+from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CollectionWarning, InputError
+from langchain_cfc.errors import CollectionError, CollectionWarning, InputError, LabelerError
 from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.labelers import Labeler, LabelerInput
+from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 
 _MIN_SPARE_PROMPTS = 8
+# Number of unusable references that an error lists.
+_MOST_LISTED = 5
 # More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
 _BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
 
@@ -228,6 +233,7 @@ async def acollect(
             msg = "batch: an executor makes its own calls; give components that run in this process instead"
             raise InputError(msg)
         return await _run(examples, components, store, options)
+    examples = check_references(examples, components.labeler)
     limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
     if not policy.batch:
         return await _run(
@@ -245,6 +251,37 @@ async def acollect(
         return await _run(examples, executor, store, options, batcher)
     finally:
         await batcher.models.close()
+
+
+def check_references(examples: Iterable[Example], labeler: Labeler) -> Iterable[Example]:
+    """Return the same examples, which are refused once all are read if the labeler cannot use a reference.
+
+    So nothing is paid for candidates that could not be labelled. The rows of a dataset are then bad rows,
+    which its policy for them may leave out.
+    """
+
+    def check(example: Example) -> None:
+        given = LabelerInput(id=example.id, prompt=example.input, reference=example.reference, candidates=[])
+        check_reference(labeler, given)
+
+    if isinstance(examples, Examples):
+        examples.check = check
+        return examples
+    return _check_each(examples, check)
+
+
+def _check_each(examples: Iterable[Example], check: Callable[[Example], None]) -> Iterator[Example]:
+    problems: list[str] = []
+    for example in examples:
+        try:
+            check(example)
+        except LabelerError as error:
+            problems.append(f"{example.id}: {error}")
+        yield example
+    if problems:
+        listed = "; ".join(problems[:_MOST_LISTED])
+        msg = f"the labeler cannot use the reference of {pluralize(len(problems), 'prompt')}: {listed}"
+        raise CollectionError(msg)
 
 
 def _group_components(components: Components) -> dict[Stage, Any]:

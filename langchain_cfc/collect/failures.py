@@ -11,6 +11,8 @@ from typing import Any
 from langchain_cfc.errors import CFCError, ServingTimeoutError
 
 _TRANSIENT_STATUS = {408, 409, 425, 429}
+# An invalid key, a missing permission, an unknown model or address.
+_REFUSED_STATUS = {401, 403, 404}
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
 # Time-outs of a server or gateway: the request may have been answered nevertheless.
@@ -44,6 +46,8 @@ def is_transient(outcome: Any) -> bool:
         # Look at the cause: a failed call of a verifier, for example, is wrapped in a `VerifierError`.
         return outcome.__cause__ is not None and is_transient(outcome.__cause__)
     status = _read_status(outcome)
+    if _is_quota_used_up(outcome):
+        return False
     if status is not None:
         return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
     if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
@@ -52,15 +56,36 @@ def is_transient(outcome: Any) -> bool:
     return any(word in name for name in names for word in _TRANSIENT_NAMES)
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a server refused the key or the model, which no other prompt will change.
+
+    A malformed request (status 400) is none: servers also refuse single prompts like that.
+    """
+    chain = _list_causes(error)
+    statuses = [_read_status(one) for one in chain if isinstance(one, Exception)]
+    return bool(_REFUSED_STATUS.intersection(statuses)) or any(map(_is_quota_used_up, chain))
+
+
+def _is_quota_used_up(error: BaseException) -> bool:
+    """Return whether the account is empty, for which OpenAI has the status of a rate limit."""
+    return getattr(error, "code", None) == "insufficient_quota"
+
+
+def _list_causes(error: BaseException) -> list[BaseException]:
+    """Return an exception with those that caused it."""
+    chain: list[BaseException] = []
+    while error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__ or error
+    return chain
+
+
 def may_be_charged(error: BaseException) -> bool:
     """Return whether a server may have answered, and charge for, a request whose call failed.
 
     False if the server refused the request or was not reached.
     """
-    chain: list[BaseException] = []
-    while error not in chain:
-        chain.append(error)
-        error = error.__cause__ or error.__context__ or error
+    chain = _list_causes(error)
     statuses = [
         status for one in chain if isinstance(one, Exception) and (status := _read_status(one)) is not None
     ]

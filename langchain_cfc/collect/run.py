@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import islice
 
+from langchain_cfc._internal.text import pluralize
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
+from langchain_cfc.collect.failures import is_refusal
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
@@ -31,6 +33,8 @@ from langchain_cfc.verifiers.base import VerifierScores
 # This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
 # remaining prompts as failed.
 MAX_CONSECUTIVE_FAILURES = 25
+# Prompts run one at a time until one is scored; this many failures before that mean a wrong setting.
+MAX_FAILURES_AT_START = 3
 
 
 def list_candidates_to_score(
@@ -84,6 +88,8 @@ class Run:
         self._warnings = EarlyWarnings(n, store.unit)
         self._writer = Writer(store)
         self._consecutive_failures = 0
+        # With batches, all prompts must start before the first can succeed.
+        self._has_succeeded = batcher is not None
         self._is_stopping = self._all_started = False
         self._unfinished = store.read_unfinished()
         self._page: deque[StoredPrompt] = deque()
@@ -133,7 +139,9 @@ class Run:
         return self._all_started
 
     async def _run_workers(self) -> bool:
-        """Process prompts, many at a time, and return True."""
+        """Process prompts, many at a time once one has succeeded, and return True."""
+        while not self._has_succeeded and (prompt := await self._start_next_prompt()) is not None:
+            await self._process(prompt)
         size = max(1, min(self._prompts_at_once, self.status.remaining))
         workers = [asyncio.ensure_future(self._run_worker()) for _ in range(size)]
         try:
@@ -291,14 +299,19 @@ class Run:
         self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
         self._update_costs()
         if error is None:
+            # Labels cost little, and a sheet of people's labels may hold only some prompts.
+            self._has_succeeded |= journal.stage is not Stage.DRAWN
             return True
         self.status.failed += 1
         self._consecutive_failures += 1
         self._on_progress(self.status)
-        if self._consecutive_failures == MAX_CONSECUTIVE_FAILURES:
+        is_trial = not self._has_succeeded and journal.stage is not Stage.LABELLED
+        limit = MAX_FAILURES_AT_START if is_trial else MAX_CONSECUTIVE_FAILURES
+        if self._consecutive_failures == limit or is_refusal(error):
             msg = (
-                f"stopped because {self._consecutive_failures} prompts in a row failed, the last one with "
-                f"{type(error).__name__}: {error}. Fix the cause, then run again with --retry-failed"
+                f"stopped because {pluralize(self._consecutive_failures, 'prompt')} in a row failed, the "
+                f"last one with {type(error).__name__}: {error}. Fix the cause, then run again with "
+                "--retry-failed"
             )
             raise CollectionError(msg) from error
         return False

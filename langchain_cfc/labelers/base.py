@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from typing_extensions import NotRequired, TypedDict
 
 from langchain_cfc.errors import LabelerError
-from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct
+from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags, map_distinct, run_flow
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.verifiers.base import list_values, to_python_scalar
@@ -78,6 +78,15 @@ def check_labels(labels: Any, n: int) -> list[bool]:
             msg = f"the label of candidate {slot} is {value!r:.80}: {_HINT}"
             raise LabelerError(msg)
     return values
+
+
+def check_reference(labeler: Labeler, given: LabelerInput) -> None:
+    """Raise a `LabelerError` if a labeler of this package cannot use the reference of a prompt.
+
+    It is asked about no candidate, so no model is called. Nothing is checked for the user's own labelers.
+    """
+    if isinstance(labeler, BaseLabeler):
+        run_flow(labeler.flow({**given, "candidates": []}, {}))
 
 
 Reads: TypeAlias = Literal["answer", "text"]

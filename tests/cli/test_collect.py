@@ -202,7 +202,7 @@ def test_collect_stops_at_max_cost_and_resumes_without_it(
 def test_collect_reports_failures_and_retries_them_on_request(
     collect: Collect, folder: Path, script: Script
 ) -> None:
-    script.faults = (Fault("status 400", frozenset(range(3 * N))),)
+    script.faults = (Fault("status 400", frozenset(range(N, 4 * N))),)
     ran = collect("--set", "run.concurrency=1")
     assert ran.code == 1
     assert "9 of 12 finished, 3 failed" in ran.out
@@ -374,8 +374,17 @@ def test_collect_relabel_refuses_another_generator_and_keeps_labels(collect: Col
     assert run("status", folder / "facts.db", "--json").data["finished"] == 3
 
 
-def test_collect_relabel_labels_prompts_that_failed_before(collect: Collect, folder: Path) -> None:
-    ran = collect("--labeler", "langchain_cfc.labelers:NumericMatch")
+def test_collect_relabel_labels_prompts_that_failed_before(
+    collect: Collect, folder: Path, facts: list[PromptRecord]
+) -> None:
+    lines = [
+        {"prompt": one.input, "text": candidate.text, "correct": candidate.correct}
+        for one in facts[:COUNT:2]
+        for candidate in one.candidates
+    ]
+    (folder / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    sheet = f"labeler.arguments.path={folder / 'people.jsonl'}"
+    ran = collect("--labeler", "langchain_cfc.labelers:HumanLabels", "--set", sheet)
     assert ran.code == 1
     assert 0 < run("status", folder / "facts.db", "--json").data["failed"] < COUNT
     assert collect("--relabel").code == 0

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc import calibrate
 from langchain_cfc.collect import CollectionOptions, Components, collect
 from langchain_cfc.collect.costs import Stage, Usage
-from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, Run
+from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, MAX_FAILURES_AT_START, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import PAGE_SIZE, Store
 from langchain_cfc.collect.store.wrong_answers import WrongAnswer, read_wrong_answers
@@ -127,14 +127,52 @@ def test_retry_failed_repeats_only_the_failed_stage(path: Path, stage: str, kept
 
 
 def test_run_ends_after_too_many_consecutive_failures(path: Path) -> None:
-    executor = FakeExecutor(fails=make_failures("draw", range(100)))
+    executor = FakeExecutor(fails=make_failures("draw", range(1, 100)))
     said = f"{MAX_CONSECUTIVE_FAILURES} prompts in a row failed, .* DrawError: draw .*--retry-failed"
     with pytest.raises(CollectionError, match=said):
         run(path, executor, 100, at_once=4)
-    # What was under way is finished, and nothing else is begun.
-    assert MAX_CONSECUTIVE_FAILURES <= executor.count("draw") < MAX_CONSECUTIVE_FAILURES + 4
+    # What was under way is finished, and nothing else is begun. The first prompt succeeded.
+    failed = executor.count("draw") - 1
+    assert MAX_CONSECUTIVE_FAILURES <= failed < MAX_CONSECUTIVE_FAILURES + 4
     with Store(path) as store:
-        assert len(store.read_failures()) == executor.count("draw")
+        assert len(store.read_failures()) == failed
+
+
+def test_run_tries_one_prompt_at_a_time_until_one_succeeds(path: Path) -> None:
+    executor = FakeExecutor(fails=make_failures("draw", range(100)))
+    with pytest.raises(CollectionError, match=f"{MAX_FAILURES_AT_START} prompts in a row failed"):
+        run(path, executor, 100, at_once=20)
+    assert executor.count("draw") == MAX_FAILURES_AT_START
+
+
+class RefusedError(Exception):
+    """Stands for a client's error with the status of a response."""
+
+    def __init__(self, status: int, code: str | None = None) -> None:
+        super().__init__(f"refused with {status}")
+        self.status_code, self.code = status, code
+
+
+def make_refusals(numbers: Sequence[int], status: int, code: str | None = None) -> dict[tuple[str, str], Any]:
+    failures = make_failures("draw", numbers)
+    for failure in failures.values():
+        failure.__cause__ = RefusedError(status, code)
+    return failures
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, None), (403, None), (404, None), (429, "insufficient_quota")]
+)
+def test_run_ends_at_the_first_refusal_of_the_key_or_model(path: Path, status: int, code: str | None) -> None:
+    executor = FakeExecutor(fails=make_refusals(range(5, 100), status, code))
+    with pytest.raises(CollectionError, match=r"1 prompt in a row failed.*--retry-failed"):
+        run(path, executor, 100, at_once=1)
+    assert executor.count("draw") == 6
+
+
+def test_run_continues_after_single_prompts_that_the_server_refuses(path: Path) -> None:
+    ran = run(path, FakeExecutor(fails=make_refusals([0, 3], 400)), 10, at_once=2)
+    assert (ran.status.labelled, ran.status.failed) == (8, 2)
 
 
 def test_success_between_failures_keeps_the_run_going(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -27,7 +27,7 @@ from pydantic import (
 from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
-from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.records._json import check_json, parse_json, short_repr
 from langchain_cfc.records.schema import Example, validate_fields
 from langchain_cfc.records.splits import draw_sample
@@ -447,11 +447,13 @@ class Examples:
     Attributes:
         source: Name of the dataset in errors.
         bad_rows: The bad rows that the latest iteration has found so far.
+        check: Called with each example; a row is bad if it raises a `LabelerError`. None to check nothing.
     """
 
     def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy, limit: int | None = None) -> None:
         self.source = rows.name
         self.bad_rows: list[BadRow] = []
+        self.check: Callable[[Example], None] | None = None
         self._rows = rows
         self._columns = columns
         self._policy = policy
@@ -507,8 +509,12 @@ class Examples:
         number, values = row
         try:
             example = self._columns.create_example(values, self.source, number)
+            if self.check is not None:
+                self.check(example)
         except RecordError as error:
             return BadRow(number, error.field, error.problem)
+        except LabelerError as error:
+            return BadRow(number, "reference", str(error))
         if example.id not in first_seen:
             first_seen[example.id] = number
             return example

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from langchain_cfc.collect.sources import BadRow, Columns, Rows, read_examples, read_rows
-from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.records import Example
 from tests.collect.sources.writing import (
     WRITERS,
@@ -373,3 +373,22 @@ def test_limit_refuses_bad_rows_outside_its_sample_and_numbers_below_1() -> None
         read_sample([*SORTED, {"q": None}], 3)
     with pytest.raises(InputError, match="limit is 0"):
         read_sample(SORTED, 0)
+
+
+def refuse_blank_references(example: Example) -> None:
+    if not example.reference:
+        msg = "the reference is blank"
+        raise LabelerError(msg)
+
+
+def test_examples_check_makes_rows_with_unusable_references_bad() -> None:
+    rows = [{"q": "a", "r": "x"}, {"q": "b", "r": ""}, {"q": "c", "r": None}]
+    for policy in ("refuse", "set_aside"):
+        examples = read_examples(rows, Columns(input="q", reference="r"), policy)  # type: ignore[arg-type]
+        examples.check = refuse_blank_references
+        if policy == "refuse":
+            with pytest.raises(RecordError, match=r"row 2: reference: the reference is blank"):
+                list(examples)
+        else:
+            assert [one.input for one in examples] == ["a"]
+        assert [bad.number for bad in examples.bad_rows] == [2, 3]
