@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -10,7 +11,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.errors import InputError, LabelerError, VerifierError
+from langchain_cfc.errors import CollectionWarning, InputError, LabelerError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import VerifierInput, combine_fingerprints
@@ -27,6 +28,9 @@ class JudgeLabels(BaseLabeler):
     function is called with `(prompt, reference, text)`, a Runnable with `{"prompt": ..., "reference": ...,
     "candidate": text}`. All may be async. The judge's result is read as by `from_evaluator` of
     `langchain_cfc.verifiers`.
+
+    A result that cannot be read is asked for once more. If that one cannot be read either, the candidate is
+    labelled wrong, with a warning: this costs answers, but no promise.
 
     A judge makes mistakes, and a guarantee that was calibrated on its labels is about what the judge calls
     correct. Have people label a sample, use `compare_labels`, and see `bound_true_coverage`.
@@ -83,7 +87,10 @@ class JudgeLabels(BaseLabeler):
             shares = yield from self._make_evaluator(given["reference"]).flow(asked, config)
         except VerifierError as error:
             raise LabelerError(str(error)) from error
-        return [self._is_correct(share) for share in shares]
+        if None in shares:
+            msg = "a verdict of the judge could not be read twice: the candidate is labelled wrong"
+            warnings.warn(msg, CollectionWarning, stacklevel=2)
+        return [share is not None and self._is_correct(share) for share in shares]
 
     def _make_evaluator(self, reference: Any) -> EvaluatorVerifier:
         """Make a verifier that passes the reference of one prompt to the judge."""

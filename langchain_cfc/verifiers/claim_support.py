@@ -42,7 +42,7 @@ class ClaimAgreement(BaseVerifier):
         """Return the form of the call that makes the verifier."""
         return "ClaimAgreement(entails=...)"
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each other answer entails each distinct claim."""
         others = [one.text for one in given.get("answers", [])[1:]]
         if not others:
@@ -52,7 +52,7 @@ class ClaimAgreement(BaseVerifier):
             )
             raise VerifierError(msg)
         support = yield from _estimate_support(self._judge, given, others, config)
-        return [1.0 - sum(row) / len(row) for row in support]
+        return [None if row is None else 1.0 - sum(row) / len(row) for row in support]
 
 
 class ContextSupport(BaseVerifier):
@@ -76,7 +76,7 @@ class ContextSupport(BaseVerifier):
         """Return the form of the call that makes the verifier."""
         return "ContextSupport(entails=..., context=...)"
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
         """Ask whether each passage entails each distinct claim; without any passage none is supported."""
         found = yield from self._context.invoke_one(given["prompt"], config)
         passages = [found] if isinstance(found, str) else found
@@ -84,7 +84,7 @@ class ContextSupport(BaseVerifier):
             msg = f"context= returned {found!r:.80}; expected a text or a list of texts"
             raise VerifierError(msg)
         support = yield from _estimate_support(self._judge, given, list(passages), config)
-        return [1.0 - max(row, default=0.0) for row in support]
+        return [None if row is None else 1.0 - max(row, default=0.0) for row in support]
 
 
 def _make_judge(entails: Entailment) -> Call:
@@ -93,8 +93,11 @@ def _make_judge(entails: Entailment) -> Call:
 
 def _estimate_support(
     judge: Call, given: VerifierInput, premises: Sequence[str], config: RunnableConfig
-) -> Steps[list[list[float]]]:
-    """Return for each candidate the probability that each premise entails it; ask about each pair once."""
+) -> Steps[list[list[float] | None]]:
+    """Return for each candidate the probability that each premise entails it; ask about each pair once.
+
+    A pair without a verdict counts as no entailment; None for a candidate without any verdict.
+    """
     texts = [one.text for one in given["candidates"]]
     pairs = [(premise, text) for text in dict.fromkeys(texts) for premise in dict.fromkeys(premises)]
     asked: list[Any] = [
@@ -102,4 +105,10 @@ def _estimate_support(
     ]
     replies = (yield from judge.invoke_each(asked, config)) if asked else []
     known = {pair: estimate_entailment(reply) for pair, reply in zip(pairs, replies, strict=True)}
-    return [[known[premise, text] for premise in premises] for text in texts]
+    support: list[list[float] | None] = []
+    for text in texts:
+        row = [known[premise, text] for premise in premises]
+        support.append(
+            [one or 0.0 for one in row] if any(one is not None for one in row) or not row else None
+        )
+    return support

@@ -6,7 +6,9 @@ hypothesis, contradicts it or does neither. Two answers have the same meaning if
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias, TypedDict
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -14,7 +16,14 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_cfc.errors import VerifierError
 from langchain_cfc.execution import Call, FlowRunnable, Steps
 from langchain_cfc.verifiers.base import to_python_scalar
-from langchain_cfc.verifiers.prompted import PromptedModel, Question, shorten_reply, silence_model
+from langchain_cfc.verifiers.prompted import (
+    READABLE_REPLY_REQUEST,
+    PromptedModel,
+    Question,
+    get_reply_text,
+    shorten_reply,
+    silence_model,
+)
 
 Entailment: TypeAlias = (
     Runnable[Any, Any] | Callable[[Any, str, str], Any] | Callable[[Any, str, str], Awaitable[Any]]
@@ -36,8 +45,10 @@ one word: entailment, contradiction or neutral."""
 
 _ENTAILMENT = "entailment"
 _LABELS = frozenset({_ENTAILMENT, "neutral", "contradiction", "not_entailment"})
-# Characters that may surround a label in a reply.
-_PUNCTUATION = " \t\r\n.,:;!\"'`*_"
+_WORD = re.compile(r"[^\W_]+(?:_[^\W_]+)*")
+_DENIALS = frozenset({"not", "no", "neither", "nor", "never", "t"})
+# As in `{"label": "entailment"}` or "The relation between the two is neutral."
+_MOST_WORDS = 8
 _EXPECTED_REPLY = (
     "expected True or False, one of the labels entailment, neutral and contradiction, or the probability of "
     "each by label"
@@ -52,11 +63,12 @@ class EntailmentInput(TypedDict):
     hypothesis: str
 
 
-class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
+class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool | None]):
     """Asks a chat model whether one answer entails another; for `SelfConsistency(entails=...)`.
 
     The model sees the question and both answers, and replies with one word. Each ordered pair of answers
-    takes one request, without streaming. Any other reply raises a `VerifierError`.
+    takes one request, without streaming. Another reply is asked for once more; if that one cannot be read
+    either, the judge returns None: no verdict, which counts as no entailment.
 
     Source: Farquhar et al. (2024), "Detecting hallucinations in large language models using semantic
     entropy", where chat models judge entailment besides models of natural language inference.
@@ -77,13 +89,19 @@ class EntailmentJudge(PromptedModel, FlowRunnable[EntailmentInput, bool]):
         """Name the model."""
         return f"EntailmentJudge({self._model_name()})"
 
-    def flow(self, given: EntailmentInput, config: RunnableConfig) -> Steps[bool]:
-        """Ask once, and read the verdict."""
+    def flow(self, given: EntailmentInput, config: RunnableConfig) -> Steps[bool | None]:
+        """Ask once, or twice if the reply cannot be read, and return the verdict."""
         asked = {"premise": given["premise"], "hypothesis": given["hypothesis"]}
-        [reply] = yield from self._ask_each(
-            given["prompt"], config, lambda question: [self._write(question, asked)]
-        )
-        return read_entailment(reply)
+        for note in ("", READABLE_REPLY_REQUEST):
+            write = partial(self._write_request, asked, note)
+            [reply] = yield from self._ask_each(given["prompt"], config, write)
+            label = _find_label(get_reply_text(reply))
+            if label is not None:
+                return label == _ENTAILMENT
+        return None
+
+    def _write_request(self, asked: Mapping[str, str], note: str, question: str) -> list[str]:
+        return [self._write(question, asked) + note]
 
     def _write(self, question: str, asked: Mapping[str, str]) -> str:
         return "\n\n".join([INSTRUCTIONS, question, PAIR_TEMPLATE.format(**asked), REPLY_FORMAT])
@@ -97,15 +115,18 @@ def read_entailment(reply: Any) -> bool:
 
     The reply is a boolean; a label, or a message that holds one; a mapping of labels to probabilities, of
     which entailment must have the largest; or the output of a `transformers` pipeline, one or several
-    mappings with `label` and `score`. Anything else, or an unknown label, raises a `VerifierError`.
+    mappings with `label` and `score`. None is no verdict, which is no entailment. Anything else, or an
+    unknown label, raises a `VerifierError`.
     """
+    if reply is None:
+        return False
     entailed, other = _read_probabilities(reply)
     return entailed > other
 
 
-def estimate_entailment(reply: Any) -> float:
-    """Return the probability of entailment in a reply; 1 or 0 if it states a verdict only."""
-    return _read_probabilities(reply)[0]
+def estimate_entailment(reply: Any) -> float | None:
+    """Return the probability of entailment in a reply; 1 or 0 for a bare verdict, None without one."""
+    return None if reply is None else _read_probabilities(reply)[0]
 
 
 def _read_probabilities(reply: Any) -> tuple[float, float]:
@@ -133,10 +154,18 @@ def _unwrap_labels(value: Any) -> Any:
 
 def _read_label(value: Any, reply: Any) -> str:
     text = getattr(value, "text", value)
-    label = str(text).strip(_PUNCTUATION).casefold() if isinstance(text, str) else ""
-    if label not in _LABELS:
+    label = _find_label(text) if isinstance(text, str) else None
+    if label is None:
         raise _make_unreadable_error(reply)
     return label
+
+
+def _find_label(text: str) -> str | None:
+    """Return the only label in a text that says little else and denies nothing; None if there is none."""
+    words = _WORD.findall(text.casefold())
+    found = {word for word in words if word in _LABELS}
+    is_short = len(words) <= _MOST_WORDS and not _DENIALS & set(words)
+    return found.pop() if len(found) == 1 and is_short else None
 
 
 def _is_probability(value: Any) -> bool:

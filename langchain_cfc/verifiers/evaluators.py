@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
+from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import make_silent_call
@@ -67,8 +71,8 @@ class EvaluatorVerifier(TextVerifier):
             f"EvaluatorVerifier(key={self.key!r}, {better} is better, {self.ends[0]:g} to {self.ends[1]:g})"
         )
 
-    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float]]:
-        """Evaluate each text."""
+    def score_texts(self, prompt: Any, config: RunnableConfig, texts: list[str]) -> Steps[list[float | None]]:
+        """Evaluate each text, and once more if the result cannot be read."""
         if self._keywords is None:
             requests = [{"prompt": prompt, "candidate": text} for text in texts]
         else:
@@ -78,7 +82,15 @@ class EvaluatorVerifier(TextVerifier):
                 for request in requests:
                     del request["inputs"]
         results = yield from self._call.invoke_each(requests, config)
-        return [self._score(result) for result in results]
+        scores = [self._score(result) for result in results]
+        unread = [slot for slot, score in enumerate(scores) if score is None]
+        if unread:
+            again = yield from self._call.invoke_each([requests[slot] for slot in unread], config)
+            for slot, result in zip(unread, again, strict=True):
+                results[slot], scores[slot] = result, self._score(result)
+        if len(scores) > 1 and set(scores) == {None}:
+            raise self._make_error(_read_value(results[0], self.key))
+        return scores
 
     def _make_arguments(self, prompt: Any, config: RunnableConfig) -> Steps[dict[str, Any]]:
         if self._arguments is None:
@@ -89,20 +101,27 @@ class EvaluatorVerifier(TextVerifier):
             raise VerifierError(msg)
         return dict(arguments)
 
-    def _score(self, result: Any) -> float:
+    def _make_error(self, value: Any) -> VerifierError:
+        low, high = self.ends
+        return VerifierError(
+            f"the evaluator returned {value!r:.80}; expected True, False or a number from {low:g} to "
+            f"{high:g}. Pass range=(low, high) for another range"
+        )
+
+    def _score(self, result: Any) -> float | None:
         value = _read_value(result, self.key)
         number = to_python_scalar(value)
+        if isinstance(number, str):
+            number = _read_text(number, self.key)
         low, high = self.ends
         if isinstance(number, bool):
             share = float(number)
-        elif isinstance(number, (int, float)) and low <= number <= high:  # NaN fails this as well
+        elif number is None or (isinstance(number, float) and math.isnan(number)):
+            return None
+        elif isinstance(number, (int, float)) and low <= number <= high:
             share = (number - low) / (high - low)
         else:
-            msg = (
-                f"the evaluator returned {value!r:.80}; expected True, False or a number from {low:g} to "
-                f"{high:g}. Pass range=(low, high) for another range"
-            )
-            raise VerifierError(msg)
+            raise self._make_error(value)
         return 1.0 - share if self.higher_is_better else share
 
 
@@ -120,9 +139,11 @@ def from_evaluator(
     the prompt, `outputs` the candidate's text. A Runnable is invoked with `{"prompt": ..., "candidate":
     text}`, any other function is called with `(prompt, text)`. All may be async.
 
-    It returns a number, a bool, a mapping or object with a `score`, or a list of such mappings. Streaming
-    cannot be disabled here for models inside a function: if a judge quotes candidates, make its models with
-    `disable_streaming=True`, or users who stream the chain see its tokens.
+    It returns a number, a bool, a mapping or object with a `score`, a list of such mappings, or text that
+    states a verdict, also as JSON. It is called once more for a text if the result cannot be read (None, NaN
+    or other text); then there is no verdict. Streaming cannot be disabled here for models inside a function:
+    if a judge quotes candidates, make its models with `disable_streaming=True`, or users who stream the chain
+    see its tokens.
 
     Args:
         evaluator: A function or Runnable, plain or async.
@@ -176,8 +197,30 @@ def to_evaluator_inputs(prompt: Any) -> Any:
     return dict(prompt) if isinstance(prompt, Mapping) else unwrap_prompt(prompt)
 
 
+_VERDICTS = {
+    **dict.fromkeys(["true", "yes", "correct"], True),
+    **dict.fromkeys(["false", "no", "incorrect"], False),
+}
+_FENCE = re.compile(r"```\w*\s(.*)```", re.DOTALL)
+_NAMED = re.compile(r"(?:score|verdict|result)[\s*_]*[:=](.+)", re.IGNORECASE)
+
+
+def _read_text(text: str, key: str | None) -> Any:
+    """Return the verdict or number that a text states, also as JSON; None if it states none."""
+    fenced = _FENCE.search(text)
+    text = fenced[1] if fenced else text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        named = _NAMED.findall(text)
+        return _VERDICTS.get(normalise_answer(text), _read_text(named[-1], key) if named else None)
+    return None if isinstance(value, str) else _read_value(value, key)
+
+
 def _read_value(result: Any, key: str | None) -> Any:
     """Return the value in an evaluator's result."""
+    if isinstance(result, BaseMessage):
+        return str(result.text)
     if hasattr(result, "model_dump"):
         result = result.model_dump()
     if isinstance(result, Mapping):

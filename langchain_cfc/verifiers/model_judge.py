@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeGuard, get_args
@@ -10,16 +11,17 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, Field, ValidationError
 
-from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc._internal.normalisation import unify_characters
+from langchain_cfc.errors import InputError
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
     Choice,
     PromptedVerifier,
     Question,
     find_chat_model,
+    get_reply_text,
     read_choice,
     request_logprobs,
-    shorten_reply,
     silence_model,
 )
 
@@ -58,7 +60,14 @@ _LABEL = "Verdict"
 _MAX_PERCENT = 100
 # Whole numbers only: 0.85 would be read as less than one percent.
 _PERCENT_DESCRIPTION = "probability that the answer is correct, in percent: a whole number from 0 to 100"
-_PERCENT_LINE = re.compile(r"percent\s*:\s*(\d{1,3})\s*%?", re.IGNORECASE)
+_MARKUP = r"[\s\"'*_`<\[({$~]*(?:\\boxed\{)?"
+# A number with its unit, which no other number follows, as in `80-90` or `85 or 90`.
+_NUMBER = r"(-?\d+(?:\.\d+)?)(?![\w.]*\d)\s*(%|percent\b|/\s*100\b)?(?!\s*(?:[-/,]|to\b|or\b|and\b)\s*\d)"
+_NAMED_NUMBER = re.compile(
+    rf"(percent(?:age)?|prozent|pourcentage|porcentaje|porcentagem|probability)[\s\"'*_`]*[:=]{_MARKUP}{_NUMBER}",
+    re.IGNORECASE,
+)
+_BARE_NUMBER = re.compile(rf"{_MARKUP}{_NUMBER}[\s\"'*_`>\])}}$.]*")
 
 
 # The docstrings and descriptions of these two are part of the schema that the model is sent.
@@ -91,6 +100,9 @@ class ModelJudge(PromptedVerifier):
     `top_logprobs`; else `structured` if it is a chat model that can call tools or has structured output of
     its own; else `line`. Reasoning models and OpenAI's Responses API do not support `logprobs`: choose one of
     the other modes for them.
+
+    A reply that cannot be read is asked for once more; if that one cannot be read either, there is no verdict
+    about the candidate, which then scores worst.
 
     A stated probability is a whole percent, mostly a round number, and many candidates share it. Candidates
     can also argue for themselves: measure how good a judge is on labelled candidates, with
@@ -144,21 +156,13 @@ class ModelJudge(PromptedVerifier):
         # The part that requests share comes first, so that servers can reuse it.
         return "\n\n".join([instructions, question, ANSWER_TEMPLATE.format(text=text), asked])
 
-    def _read_score(self, reply: Any, slot: int) -> float:
+    def _read_score(self, reply: Any, slot: int) -> float | None:
         if self.mode == "logprobs":
-            return self._read_logprobs(reply, slot)
-        if self.mode == "structured":
-            return _read_structured(reply, slot)
-        return _read_line(reply, slot)
-
-    def _read_logprobs(self, reply: Any, slot: int) -> float:
-        score, token = read_choice(reply, VERDICT, slot, _LABEL if self.reasoning else None)
-        if score is not None:
-            return score
-        expected = f"a last line '{_LABEL}: Yes' or '{_LABEL}: No'" if self.reasoning else "Yes or No"
-        if token is not None:
-            expected += f" among the likeliest tokens, which are {token.list_alternatives()}"
-        raise _make_error(slot, shorten_reply(reply), expected)
+            return read_choice(reply, VERDICT, slot, _LABEL if self.reasoning else None)
+        percent = (
+            _read_structured(reply) if self.mode == "structured" else read_percent(get_reply_text(reply))
+        )
+        return None if percent is None else (_MAX_PERCENT - percent) / _MAX_PERCENT
 
 
 def _check_mode(mode: Mode) -> Mode:
@@ -224,31 +228,51 @@ class _LenientOutput(Runnable[Any, Any]):
             return {"raw": error.errors()[0]["input"], "parsed": None}
 
 
-def _read_structured(reply: Any, slot: int) -> float:
+def _read_structured(reply: Any) -> float | None:
+    """Return the percent in structured output, also if it is not quite in the form of the schema."""
     parsed = reply.get("parsed") if isinstance(reply, Mapping) else reply
     if isinstance(parsed, (Estimate, ReasonedEstimate)):
-        return _score_percent(parsed.percent, slot, repr(parsed.percent))
+        return _check_percent(parsed.percent)
     raw = reply["raw"] if isinstance(reply, Mapping) and "raw" in reply else reply
-    raise _make_error(slot, shorten_reply(raw), "structured output with the whole number `percent`")
+    calls = getattr(raw, "tool_calls", None)
+    raw = calls[0]["args"] if calls else raw
+    return read_percent(json.dumps(raw, default=str) if isinstance(raw, Mapping) else get_reply_text(raw))
 
 
-def _read_line(reply: Any, slot: int) -> float:
-    lines = [line for line in str(getattr(reply, "text", reply)).splitlines() if line.strip()]
-    # Only emphasis marks may surround the line.
-    matched = _PERCENT_LINE.fullmatch(lines[-1].strip(" \t*_`")) if lines else None
-    if matched is None:
-        raise _make_error(slot, shorten_reply(reply), "a last line such as 'Percent: 50'")
-    return _score_percent(int(matched[1]), slot, shorten_reply(reply))
+def read_percent(text: str) -> float | None:
+    """Return the percent from 0 to 100 that a reply states; None if it states none, or not certainly.
+
+    It is the field `percent` of JSON, the last number after `Percent:`, or the only content of the reply. A
+    decimal up to 1 without a unit may be a share or a percent, so it is read only as a probability.
+
+    Examples:
+        >>> [read_percent(text) for text in ("**Percent:** 85 %", "Probability: 0.85", "Percent: 0.85")]
+        [85.0, 85.0, None]
+    """
+    text = unify_characters(text)
+    opening, closing = text.find("{"), text.rfind("}")
+    if opening > closing:
+        return None  # cut off, perhaps within the number
+    try:
+        fields = json.loads(text[opening : closing + 1])
+    except (ValueError, RecursionError):
+        fields = None
+    stated = {name.casefold(): value for name, value in fields.items()} if isinstance(fields, dict) else {}
+    if "percent" in stated and not isinstance(stated["percent"], bool):
+        text = str(stated["percent"])
+    named = list(_NAMED_NUMBER.finditer(text))
+    if named:
+        name, number, unit = named[-1].groups()
+    elif bare := _BARE_NUMBER.fullmatch(text):
+        name, (number, unit) = "", bare.groups()
+    else:
+        return None
+    value = float(number)
+    if "." in number and 0.0 < value <= 1.0 and not unit:
+        return 100.0 * value if name.casefold() == "probability" else None
+    # Is a probability of 1 certain, or one percent?
+    return None if name.casefold() == "probability" and value == 1.0 and not unit else _check_percent(value)
 
 
-def _score_percent(percent: int, slot: int, reply: str) -> float:
-    if not 0 <= percent <= _MAX_PERCENT:
-        raise _make_error(slot, reply, "a percent from 0 to 100")
-    return (_MAX_PERCENT - percent) / _MAX_PERCENT
-
-
-def _make_error(slot: int, reply: str, expected: str) -> VerifierError:
-    return VerifierError(
-        f"candidate {slot}: the judge replied {reply}; expected {expected}. Use a model that keeps to the "
-        f"reply format, or another mode of ModelJudge ({', '.join(get_args(Mode))})"
-    )
+def _check_percent(percent: float) -> float | None:
+    return percent if 0 <= percent <= _MAX_PERCENT else None

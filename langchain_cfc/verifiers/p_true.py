@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from langchain_core.runnables import Runnable
 
-from langchain_cfc.errors import InputError, VerifierError
+from langchain_cfc.errors import InputError
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
     Choice,
@@ -15,7 +15,6 @@ from langchain_cfc.verifiers.prompted import (
     Question,
     read_choice,
     request_logprobs,
-    shorten_reply,
     silence_model,
 )
 
@@ -52,7 +51,8 @@ class PTrue(PromptedVerifier):
 
     The model sees the question and one candidate, and is asked whether it is true. P(True) is the probability
     that its first word is "true" rather than "false", from the log-probabilities of that token, summed over
-    spellings: p(T) / (p(T) + p(F)). Each distinct text takes one request of a few tokens.
+    spellings: p(T) / (p(T) + p(F)). Each distinct text takes one request of a few tokens, and a second one if
+    the reply begins with neither word; if that reply does not either, there is no verdict.
 
     Usually the model is the one that drew the candidates. Small models judge their own knowledge badly, and
     candidates can argue for themselves: measure how good the score is on labelled candidates, with
@@ -104,15 +104,5 @@ class PTrue(PromptedVerifier):
             [INSTRUCTIONS, question, *ideas, ANSWER_TEMPLATE.format(text=text), REPLY_FORMATS[self.wording]]
         )
 
-    def _read_score(self, reply: Any, slot: int) -> float:
-        score, token = read_choice(reply, self._choice, slot)
-        if score is not None:
-            return score
-        alternatives = token.list_alternatives() if token is not None else "only whitespace"
-        msg = (
-            f"candidate {slot}: P(True) cannot be read from {shorten_reply(reply)}; expected "
-            f"{' or '.join(sorted(self._choice.words))} among the likeliest first tokens, which are "
-            f"{alternatives}. Use a model that keeps to the reply format without reasoning first, the other "
-            "wording, or ModelJudge"
-        )
-        raise VerifierError(msg)
+    def _read_score(self, reply: Any, slot: int) -> float | None:
+        return read_choice(reply, self._choice, slot)

@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, describe_error, map_distinct
+from langchain_cfc.no_answers import strip_reasoning
+from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import (
@@ -40,6 +42,10 @@ QUESTION_TEMPLATE = """\
 <question>
 {question}
 </question>"""
+# Added when a reply cannot be read, so that a cache does not give the same one again.
+READABLE_REPLY_REQUEST = """
+
+Your last reply could not be read. Reply in exactly the form that is asked for."""
 QUESTION_IS_ABOVE = "The question is asked by the conversation above this message."
 _HINT = "pass question=, a function from a prompt to text or messages"
 
@@ -83,6 +89,7 @@ class PromptedModel:
     def _make_fingerprint(self, **settings: Any) -> dict[str, Any]:
         """Return the settings, the model's fingerprint, and a digest of the text that all requests share."""
         words = [self._write_sample(place) for place in (QUESTION_TEMPLATE, QUESTION_IS_ABOVE)]
+        words.append(READABLE_REPLY_REQUEST)
         source = "prompt" if self.question is None else "own"
         return combine_fingerprints(
             str(self.name),
@@ -95,7 +102,11 @@ class PromptedModel:
 
 
 class PromptedVerifier(PromptedModel, BaseVerifier):
-    """Asks a model about each distinct text of a prompt's candidates, concurrently."""
+    """Asks a model about each distinct text of a prompt's candidates, concurrently.
+
+    A reply that cannot be read is asked for once more. If that one cannot be read either, there is no verdict
+    about the text; if this is so for every one of several texts, a `VerifierError` is raised.
+    """
 
     shares_scores = True
 
@@ -104,25 +115,50 @@ class PromptedVerifier(PromptedModel, BaseVerifier):
         """Return the request about a candidate's `text`; `texts` are of all candidates in draw order."""
 
     @abstractmethod
-    def _read_score(self, reply: Any, slot: int) -> float:
-        """Return the score in [0, 1] that a reply states; raise a `VerifierError` if it states none."""
+    def _read_score(self, reply: Any, slot: int) -> float | None:
+        """Return the score in [0, 1] that a reply states; None if it states none.
 
-    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
-        """Ask the model once per distinct text."""
+        Raises a `VerifierError` if the model or its server does not do what this verifier needs.
+        """
+
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float | None]]:
+        """Ask the model once per distinct text, and twice if its reply cannot be read."""
         texts = [candidate.text for candidate in given["candidates"]]
 
-        def ask(distinct: list[str]) -> Steps[list[float]]:
+        def ask(distinct: list[str], note: str = "") -> Steps[list[float | None]]:
             replies = yield from self._ask_each(
                 given["prompt"],
                 config,
-                lambda question: [self._write_request(question, text, texts) for text in distinct],
+                lambda question: [self._write_request(question, text, texts) + note for text in distinct],
             )
-            return [
-                self._read_score(reply, texts.index(text))
+            read = [
+                self._read_or_explain(reply, texts.index(text))
                 for text, reply in zip(distinct, replies, strict=True)
             ]
+            faults = [one for one in read if isinstance(one, VerifierError)]
+            if faults and len(faults) == len(read) and not note:
+                raise faults[0]  # no odd reply, but how the model or its server works
+            scores = [None if isinstance(one, VerifierError) else one for one in read]
+            unread = [text for text, score in zip(distinct, scores, strict=True) if score is None]
+            if not unread or note:
+                return scores
+            again = dict(zip(unread, (yield from ask(unread, READABLE_REPLY_REQUEST)), strict=True))
+            if len(distinct) > 1 and set(again) == set(distinct) and set(again.values()) == {None}:
+                msg = (
+                    f"none of the replies of {self.name} can be read, asked again either; the first is "
+                    f"{shorten_reply(replies[0])}. Use a model that keeps to the reply format without "
+                    "reasoning first, or another mode of ModelJudge"
+                )
+                raise VerifierError(msg)
+            return [again.get(text, score) for text, score in zip(distinct, scores, strict=True)]
 
         return (yield from map_distinct(texts, ask))
+
+    def _read_or_explain(self, reply: Any, slot: int) -> float | VerifierError | None:
+        try:
+            return self._read_score(reply, slot)
+        except VerifierError as fault:
+            return fault
 
     def _write_sample(self, question: str) -> str:
         return self._write_request(question, "{text}", ["{first}", "{second}"])
@@ -193,18 +229,12 @@ class Token:
         """The token in lower case, without blanks and punctuation around the word; may be empty."""
         return _normalise_word(self.text)
 
-    def list_alternatives(self) -> str:
-        """Return the alternatives to the token, most likely first, as text for messages."""
-        return ", ".join(repr(str(one.get("token"))) for one in self.entry.get("top_logprobs") or [])
 
+def read_choice(reply: Any, choice: Choice, slot: int, label: str | None = None) -> float | None:
+    """Return the probability of `no` against `yes`, read from a token's alternatives.
 
-def read_choice(
-    reply: Any, choice: Choice, slot: int, label: str | None = None
-) -> tuple[float | None, Token | None]:
-    """Return the probability of `no` against `yes`, and the token that it was read from.
-
-    The token is the first word of the reply; with a `label`, the word in a last line `label: word`. It is
-    None if there is no such word, and the probability is None if neither answer is among its alternatives.
+    The token is the first word of the reply; with a `label`, the word in a last line `label: word`. None if
+    there is no such word, or if neither answer is among its alternatives.
 
     Raises:
         VerifierError: If the reply has no readable log-probabilities; the message names the slot.
@@ -214,7 +244,7 @@ def read_choice(
         token = next((token for token in tokens if token.word), None)
     else:
         token = _find_last_word(tokens, choice, label)
-    return (None if token is None else _compute_no_probability(token, choice, slot)), token
+    return None if token is None else _compute_no_probability(token, choice, slot)
 
 
 def _read_tokens(reply: Any, slot: int) -> list[Token]:
@@ -293,6 +323,13 @@ def _log_sum(logprobs: Iterable[float]) -> float:
     given = list(logprobs)
     most = max(given, default=-math.inf)
     return most if math.isinf(most) else most + math.log(math.fsum(math.exp(one - most) for one in given))
+
+
+def get_reply_text(reply: Any) -> str:
+    """Return the text of a judge's reply without its reasoning; empty if it was cut off or refused."""
+    if isinstance(reply, BaseMessage) and classify_ending(reply) is not None:
+        return ""
+    return strip_reasoning(str(getattr(reply, "text", reply))) or ""
 
 
 def shorten_reply(reply: Any) -> str:

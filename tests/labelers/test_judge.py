@@ -17,7 +17,7 @@ from openevals.llm import create_llm_as_judge
 from openevals.string import levenshtein_distance
 from pydantic import SecretStr
 
-from langchain_cfc.errors import InputError, LabelerError
+from langchain_cfc.errors import CollectionWarning, InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke, invoke_async, invoke_sync, is_correct
@@ -182,9 +182,38 @@ def test_judge_labels_raises_labeler_error_for_failing_judges(invoke: Invoke) ->
 
     with pytest.raises(LabelerError, match="failed with KeyError: 'quito'"):
         invoke(JudgeLabels(failing), ASKED)
-    for nothing in (None, "yes", float("nan"), 2.0):
+    for nothing in (None, "high", float("nan"), 2.0):
         with pytest.raises(LabelerError, match="the evaluator returned"):
             invoke(JudgeLabels(partial(return_value, nothing)), ASKED)
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        True,
+        1,
+        "true",
+        "YES.",
+        "**Correct**",
+        {"score": "yes"},
+        '```json\n{"score": true}\n```',
+        "Verdict: yes",
+    ],
+)
+def test_judge_labels_reads_verdicts_in_many_forms(stated: Any) -> None:
+    assert JudgeLabels(partial(return_value, stated)).invoke(ASKED) == [True] * len(ASKED["candidates"])
+
+
+def test_judge_labels_calls_a_candidate_without_a_verdict_wrong(invoke: Invoke) -> None:
+    replies = {"lima": ["true"], "quito": ["Well, hm.", "That is hard."], "oslo": ["?", "yes"]}
+
+    def judge(prompt: Any, reference: Any, text: str) -> str:
+        del prompt, reference
+        return replies[text].pop(0)
+
+    asked = {**ASKED, "candidates": [DrawnCandidate(text) for text in replies]}
+    with pytest.warns(CollectionWarning, match="could not be read twice"):
+        assert invoke(JudgeLabels(judge), asked) == [True, False, True]
 
 
 def test_judge_labels_refuses_invalid_judges_and_limits() -> None:

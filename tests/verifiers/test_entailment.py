@@ -139,6 +139,9 @@ def test_score_statistics_give_the_semantic_entropy() -> None:
         ("**Neutral**", False),
         ("contradiction", False),
         (HumanMessage("Entailment"), True),
+        (None, False),
+        ('{"label": "entailment"}', True),
+        ("The relation is **neutral**.", False),
         ({"entailment": 0.5, "neutral": 0.3, "contradiction": 0.2}, True),
         ({"ENTAILMENT": 0.4, "NEUTRAL": 0.5, "CONTRADICTION": 0.1}, False),
         # No more probable than another label.
@@ -157,12 +160,13 @@ def test_read_entailment_accepts_many_forms(reply: Any, verdict: bool) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        None,
         1,
         0.9,
         "",
         "yes",
         "the premise entails the hypothesis",
+        "no entailment",
+        "entailment or neutral",
         "LABEL_2",
         [],
         {},
@@ -249,10 +253,13 @@ def test_entailment_judge_uses_the_question_function() -> None:
     assert all("Capital?" in one and "secret" not in one for one in seen)
 
 
-def test_entailment_judge_refuses_replies_that_are_no_verdict(invoke: Invoke) -> None:
-    judge = EntailmentJudge(FakeListChatModel(responses=["I think that it does."]))
-    with pytest.raises(VerifierError, match="I think that it does"):
-        invoke(SelfConsistency(entails=judge), make_input("lima", "quito"))
+def test_entailment_judge_asks_once_more_and_then_gives_no_verdict(invoke: Invoke) -> None:
+    asked = {"prompt": "where?", "premise": "lima", "hypothesis": "quito"}
+    for replies, verdict in ((["Hm.", "Entailment"], True), (["Hm.", "I think that it does."], None)):
+        assert invoke(EntailmentJudge(FakeListChatModel(responses=replies)), asked) is verdict
+    # Answers without a verdict stay in groups of their own.
+    odd = EntailmentJudge(FakeListChatModel(responses=["Hm."]))
+    assert invoke(SelfConsistency(entails=odd), make_input("lima", "quito")) == [0.5, 0.5]
 
 
 def test_entailment_calls_keep_the_concurrency_limit(invoke: Invoke) -> None:

@@ -261,7 +261,7 @@ def test_evaluator_key_chooses_one_result(invoke: Invoke, result: Any, key: str,
         (10**400, None, "returned 1000.*; expected"),
         (None, None, "returned None; expected"),
         ({"key": "right", "score": None}, None, "returned None; expected"),
-        ("0.5", None, "returned '0.5'; expected"),
+        ("high", None, "returned 'high'; expected"),
         (np.array([0.5, 0.5]), None, "returned array.*; expected"),
     ],
 )

@@ -127,8 +127,10 @@ def test_model_judge_does_not_switch_modes(invoke: Invoke) -> None:
         "Peru": make_reply(token("Yes", -0.1, YES_NO)),
         "Norway": AIMessage("Percent: 85"),
     }
-    with pytest.raises(VerifierError, match=r"candidate 1.*no token log-probabilities"):
-        invoke(ModelJudge(LogprobModel(replies=replies)), llama_input("Peru", "Norway"))
+    scores = invoke(ModelJudge(LogprobModel(replies=replies)), llama_input("Peru", "Norway"))
+    assert scores[1] is None
+    with pytest.raises(VerifierError, match=r"candidate 0.*no token log-probabilities"):
+        invoke(ModelJudge(LogprobModel(replies=replies)), llama_input("Norway"))
     assert invoke(ModelJudge(LogprobModel(replies=replies), mode="line"), llama_input("Norway")) == [0.15]
 
 
@@ -183,21 +185,17 @@ def test_model_judge_reads_the_last_line_after_reasoning() -> None:
         [token("\n", -0.1, {})],
     ],
 )
-def test_model_judge_refuses_reasoning_without_a_verdict(tokens: list[dict[str, Any]]) -> None:
-    with pytest.raises(
-        VerifierError, match=r"candidate 0: the judge replied .*'Verdict: Yes' or 'Verdict: No'"
-    ):
-        score_reply(make_reply(*tokens), reasoning=True)
+def test_model_judge_reads_no_verdict_from_reasoning_alone(tokens: list[dict[str, Any]]) -> None:
+    assert score_reply(make_reply(*tokens), reasoning=True) is None
 
 
 # Stated probabilities
 
 
 @pytest.mark.parametrize("stated", [-1, 101, 10**30])
-def test_structured_mode_refuses_a_percentage_out_of_range(stated: int) -> None:
+def test_structured_mode_reads_no_percentage_out_of_range(stated: int) -> None:
     model = StructuredModel(replies={"Peru": AIMessage("x")}, outputs={"x": {"percent": stated}})
-    with pytest.raises(VerifierError, match=rf"replied {stated!r}; expected a percent from 0 to 100"):
-        ModelJudge(model).invoke(llama_input("Peru"))
+    assert ModelJudge(model).invoke(llama_input("Peru")) == [None]
 
 
 @pytest.mark.parametrize(("stated", "score"), [(0, 1.0), (100, 0.0), (50, 0.5), (99, 0.01)])
@@ -207,67 +205,89 @@ def test_model_judge_turns_percentages_into_scores(stated: int, score: float) ->
     assert score_reply(AIMessage(f"Percent: {stated}"), mode="line") == score
 
 
-def test_structured_mode_shortens_replies_it_cannot_parse() -> None:
+def test_model_judge_raises_if_no_reply_about_several_texts_is_readable() -> None:
     reply = "no idea " * 100
-    model = StructuredModel(replies={"Peru": AIMessage(reply)}, outputs={reply: ValueError("no JSON")})
-    with pytest.raises(VerifierError) as caught:
-        ModelJudge(model).invoke(llama_input("Peru"))
-    for part in ("candidate 0", "'no idea no idea", "...'", "whole number `percent`", "another mode"):
-        assert part in str(caught.value)
+    model = StructuredModel(
+        replies=dict.fromkeys(["Peru", "Norway"], AIMessage(reply)), outputs={reply: ValueError("no JSON")}
+    )
+    with pytest.raises(VerifierError, match="'no idea no idea") as caught:
+        ModelJudge(model).invoke(llama_input("Peru", "Norway"))
     assert len(str(caught.value)) < 500
 
 
-def test_structured_mode_refuses_invalid_output_over_http(invoke: Invoke) -> None:
+def test_structured_mode_reads_other_forms_over_http(invoke: Invoke) -> None:
     replies = {
-        "Bern": ("", "''"),
-        "Cairo": ("no idea", "'no idea'"),
-        "Delhi": ('{"percent": null}', "'None'"),
-        "Lima": ('{"percent": "85"}', "'85'"),
-        "Paris": ('{"percent": true}', "'True'"),
-        "Quito": ('{"percent": 0.85}', "'0.85'"),
-        "Riga": ('{"p": 3}', "p': 3"),
-        "Rome": ('{"percent": NaN}', "'nan'"),
-        "Sofia": ('{"percent": 120}', "120"),
-        "Tunis": ("x" * 500, "xxx...'"),
+        "Bern": ("", None),
+        "Cairo": ("no idea", None),
+        "Delhi": ('{"percent": null}', None),
+        "Lima": ('{"percent": "85"}', 0.15),
+        "Oslo": ('```json\n{"percent": 85.0}\n```', 0.15),
+        "Paris": ('{"percent": true}', None),
+        "Quito": ('{"percent": 0.85}', None),
+        "Riga": ('{"p": 3}', None),
+        "Rome": ('{"percent": NaN}', None),
+        "Sofia": ('{"percent": 120}', None),
+        "Tunis": ('{"percent": 8', None),
+        "Seoul": ('Sure: {"Percent": 85, "why": "percent: 10"}', 0.15),
     }
-    answers = {city: Answer(text, -1.0) for city, (text, _) in replies.items()}
-    with judging({"Oslo": STRUCTURED_ANSWERS["Norway"], **answers}) as (_, make):
+    with judging({city: Answer(text, -1.0) for city, (text, _) in replies.items()}) as (script, make):
         judge = ModelJudge(make(), mode="structured")
-        for city, (_, came) in replies.items():
-            with pytest.raises(VerifierError) as caught:
-                invoke(judge, llama_input("Oslo", city))
-            for part in ("candidate 1: the judge replied", came, "percent", "another mode"):
-                assert part in str(caught.value)
-            assert len(str(caught.value)) < 500
+        assert invoke(judge, llama_input(*replies)) == [
+            None if score is None else pytest.approx(score) for _, score in replies.values()
+        ]
+        # Only replies that cannot be read are asked for again.
+        assert len(script.requests) == len(replies) + sum(score is None for _, score in replies.values())
 
 
-@pytest.mark.parametrize("emphasis", ["{}", "**{}**", "I think so.\n\n{}", "{}\n\n", "  `{}` ", "{}%"])
-def test_line_mode_reads_the_last_line(emphasis: str) -> None:
-    reply = AIMessage(emphasis.format("Percent: 85"))
-    assert score_reply(reply, mode="line") == 0.15
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(
+            "{}",
+            "**{}**",
+            "I think so.\n\n{}",
+            "{}\n\n",
+            "  `{}` ",
+            "{}%",
+            "{}.0",
+            "{} %",
+            "{}/100",
+            "{}.",
+            "```\n{}\n```",
+        ),
+        *("Percent: 20? No. {}", "{}\nI am sure.", "My {}", '{{"percent": "85"}}'),
+        *(
+            "85",
+            "85%",
+            "**Percent:** 85",
+            "Percent: **85**",
+            "Percentage = <85>",
+            "Percent： ８５",
+            "$\\boxed{{85}}$",
+        ),
+        *("Probability: 0.85", "Prozent: 85", "<think>Percent: 3</think>\n{}"),
+    ],
+)
+def test_line_mode_reads_a_percentage_in_many_forms(form: str) -> None:
+    assert score_reply(AIMessage(form.format("Percent: 85")), mode="line") == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "85",
-        "Percent:",
-        "Percent: high",
-        "Percent: nan",
-        "Percent: 8e1",
-        "Percent: 0.85",
-        "Percent: -5",
-        "Percent: 85 or 90",
-        "Percent: 1000",
-        "Percent: 101",
-        "Percent: 85\nI am sure.",
-        "My Percent: 85",
+        *("", "Percent:", "Percent: high", "Percent: nan", "Percent: 8e1", "Percent: 0.85", "Percent: 1.0"),
+        *("Percent: -5", "Percent: 85 or 90", "Percent: 80-90", "Percent: 1000", "Percent: 101", "80 or 90"),
+        *("Probability: 1", "I give it 85", '{"percent": 8', "Percent: 85.5.5"),
     ],
 )
-def test_line_mode_refuses_other_lines(text: str) -> None:
-    with pytest.raises(VerifierError, match=r"candidate 0: the judge replied .*; expected a .*another mode"):
-        score_reply(AIMessage(text), mode="line")
+def test_line_mode_reads_nothing_uncertain(text: str) -> None:
+    assert score_reply(AIMessage(text), mode="line") is None
+
+
+def test_line_mode_reads_nothing_from_a_reply_that_is_cut_off() -> None:
+    cut = AIMessage("Percent: 8", response_metadata={"finish_reason": "length"})
+    assert score_reply(cut, mode="line") is None
+    assert score_reply(AIMessage("<think>Percent: 85"), mode="line") is None
 
 
 @pytest.mark.parametrize("mode", ["structured", "line"])

@@ -150,9 +150,8 @@ def test_p_true_treats_an_unlisted_choice_as_impossible() -> None:
     assert score_reply(make_reply(token("A", -9999.0, {"A": -9999.0, "B": -9999.0}))) == 0.5
 
 
-def test_p_true_refuses_blank_replies() -> None:
-    with pytest.raises(VerifierError, match="only whitespace"):
-        score_reply(make_reply(token("\n", -0.1, {"\n": -0.1, "A": -2.0})))
+def test_p_true_reads_no_verdict_from_a_blank_reply() -> None:
+    assert score_reply(make_reply(token("\n", -0.1, {"\n": -0.1, "A": -2.0}))) is None
 
 
 def test_p_true_refuses_a_single_alternative() -> None:
