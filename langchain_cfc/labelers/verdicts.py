@@ -48,6 +48,8 @@ _STATEMENT = re.compile(
     r"\b(?:answer|anwser|verdict|label|conclusion|classification|prediction|result|judge?ment|decision)s?\s*"
     r"(?:(?:is|was|would be|should be|must be|will be)\s*:?|[:=])\s*$"
 )
+# A statement of what the answer is not: "Wrong answer: ".
+_WRONG_STATEMENT = re.compile(r"\b(?:incorrect|wrong|false|other|not the)\s+[\w']+\s*(?:\w+\s*)?[:=]?\s*$")
 # Words before a member that ends a clause.
 _LINKS = (
     "is was are were be been it's that's so then thus hence therefore answer in of as definitely clearly "
@@ -71,7 +73,8 @@ UNDECIDED = re.compile(
 )
 # What follows a `no` that answers, without a comma: "No it isn't".
 _NOT_A_NOUN = re.compile(
-    r"\s+(?:it|he|she|they|this|that|these|those|there|i|we|you|but|because|since|as|and|or|not|wait|sorry|the|a|an)\b"
+    r"\s+(?:it|he|she|they|this|that|these|those|there|i|we|you|but|because|since|as|and|or|not|wait|sorry|the|a|an|"
+    r"for|in|if|on|at|when|with|\d+)\b"
 )
 
 # The clause that repeats a verdict: "Yes, it is.", "No, they don't."
@@ -128,7 +131,7 @@ class VerdictExtractor:
         self._forms = {**short, **self._synonyms, **dict(zip(self._members, self._members, strict=True))}
         words = sorted({*self._members, *self._synonyms}, key=len, reverse=True)
         self._mention = re.compile(
-            rf"(?<![\w'+#%$^/\-])(?<!\d[.,])({'|'.join(map(re.escape, words))})(?![\w+#%^/\-]|['.,]\w)"
+            rf"(?<![\w'+#%$^/\-])(?<!\d[.,])({'|'.join(map(re.escape, words))})(?![\w+#%^/\-]|'\w|[.,]\d)"
         )
         self.fingerprint = {
             "id": "verdict-extractor",
@@ -185,6 +188,7 @@ class VerdictExtractor:
 
     def _list_mentions(self, text: str) -> Iterator[_Mention]:
         cuts = [0, *(cut.end() for cut in _CLAUSE_START.finditer(text))]
+        last = 0
         for found in self._mention.finditer(text):
             word, start, end = found[0], found.start(), found.end()
             rest = text[end : end + _NEAR]
@@ -193,8 +197,11 @@ class VerdictExtractor:
                 continue  # before a noun
             cut = cuts[bisect_right(cuts, start) - 1]
             clause = text[max(cut, start - _NEAR) : start]
-            is_stated = _STATEMENT.search(text[max(0, start - _NEAR) : start]) is not None
-            is_denied = _NEGATION.search(clause) is not None
+            before = text[max(0, start - _NEAR) : start]
+            is_stated = _STATEMENT.search(before) is not None
+            # An earlier member answers, and denies nothing: "No and yes".
+            denying = text[max(last, cut, start - _NEAR) : start]
+            is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))
             is_asked = re.match(r"[^.!;:,\n]*\?", rest) is not None
             left = re.findall(r"[\w']+", clause)[-1:]
             is_linked = not left or left[0] in _LINKS.split() or _SAYS.search(clause) is not None
@@ -214,7 +221,7 @@ class VerdictExtractor:
                 and not (is_denied or is_asked or _DOUBT.search(clause) or re.match(r"\s*(?:or\b|/)", rest))
             )
             if word in self._members or (is_ended and is_linked) or is_denied:
-                member = self._synonyms.get(word, word)
+                member, last = self._synonyms.get(word, word), end
                 yield _Mention(member, start, end, decides, is_denied, is_stated)
 
 
