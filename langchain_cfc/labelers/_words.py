@@ -81,7 +81,7 @@ _VERB = join_words(
     is was (?:would|will|must|should|could|might|may|can|has_to|seems_to|appears_to)_be ist lautet wäre est
     serait es sería è sarebbe é seria
     """,
-    "(?:应该|應該|就|应)?(?:是|为|為|选择?|選) は [은이는]",
+    "(?:应该|應該|可能|就|应)?(?:是|为|為|选择?|選) は [은이는]",
 )
 _ADVERB = join_words(
     """

@@ -77,7 +77,9 @@ _NAMED = rf"(?:(?:{join_words(_NAMES)})[\s*_:]{{1,4}}){{0,2}}(?:选项|選択肢
 _LETTER = (
     r"(?P<letter>[B-HJ-Z]|[AI](?!\s+[^\W\d_]|['’])"
     rf"|[AI](?=\s+(?:{join_words('because since as here is was and or but due given oder')}))"
-    rf"|(?<=[(\[])[a-z](?=[)\]])|[a-z](?={_CLOSE}(?:[.,:;!](?!\w)|\s*$|\n)))(?!['’-]?{_CLOSE}[A-Za-z0-9])"
+    rf"|(?<=[(\[])[a-z](?=[)\]])|[a-z](?=\)\s)|[a-z](?={_CLOSE}(?:[.,:;!](?!\w)|\s*$|\n)))"
+    # Not part of a word or a name (`B12`, `B.1`), and not struck out.
+    rf"(?!['’-]?{_CLOSE}[A-Za-z0-9\u0300-\u036f]|\.[0-9])"
 )
 _OPTION = re.compile(rf"{_OPEN}(?i:{_NAMED}){_OPEN}{_LETTER}(?P<close>{_CLOSE})")
 _LEAD = compile_lead(choices=True)
@@ -257,7 +259,8 @@ class _OptionReader:
         if found is None or (letter := found["letter"].upper()) not in self._letters:
             return named
         rest = text[found.end() :]
-        if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest):
+        is_key = '"' in found["close"] and rest.startswith(":")  # as in {"A": 0.1, "B": 0.9}
+        if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest) or is_key:
             return named
         if {one[1] for one in _LISTED.finditer(text)} & self._letters - {letter}:
             return {_UNSETTLED}
@@ -302,7 +305,7 @@ class _OptionReader:
 
     def _check(self, letter: str, rest: str) -> set[str]:
         """Return a letter that was read, unless what follows asks, names a second one, or takes it back."""
-        if re.match(r"\s?\?", rest):
+        if re.match(r"[\s!]?\?", rest):
             return set()
         others = self._letters - {letter}
         second = _SECOND.match(rest)
@@ -310,7 +313,11 @@ class _OptionReader:
             _DENIED.match(rest)
             or _OR.match(rest)
             or RETRACTION.search(rest)
-            or (second and second[1].upper() in others)
+            or (
+                second
+                and second[1].upper() != letter
+                and (second[1].isupper() or second[1].upper() in others)
+            )
         ):
             return {_UNSETTLED}
         first, *later = _SENTENCE_END.split(rest.lstrip(" .:,)]}*_\"'-–—\n"))

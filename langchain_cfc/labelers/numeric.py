@@ -112,7 +112,7 @@ _UNIT_NAMES = """
     EUR GBP JPY CHF INR CNY RUB dollars euros cents µm μm кг г км см м
 """
 # Single letters that may follow a number after a space; others are variables.
-_SINGLE = frozenset("mgshlLtWVNJKCFaàyeoив")
+_SINGLE = frozenset("mgshlLtWVNJKCFΩaàyeoив")
 # Abbreviations of a scale that are no unit in any case.
 _ABBREVIATIONS = frozenset(["MM", "bn", "Bn", "BN", "mn", "Mn", "tn", "Tn", "bln", "trn"])
 # What makes another number of the one before or after it.
@@ -121,29 +121,31 @@ _PART = (
     "thousandths halb halbe hälfte demi demie moitié media medio mitad metà mezzo mezza metade meio meia "
     "половин[аоыу]й? четверть"
 )
+_MONTHS = "january february march april may june july august september october november december"
 _CHANGED_BEFORE = re.compile(
-    rf"(?:{join_words(_PART)})(?: (?:of|von|de|di|del|от))?\s*\W?$|(?:"
+    rf"(?:{join_words(_PART)})(?: (?:of|past|to|von|de|di|del|от))?\s*\W?$|(?:"
     + join_words(
         r"""
         times plus over root(?:_of)? twice double triple log ln sin cos tan sqrt than least most under below
         above within up_to exceed\w* minimum maximum als mindestens höchstens über unter bis plus_de
         moins_de au_moins au_plus más_de menos_de al_menos più_di meno_di almeno mais_de pelo_menos более
-        менее больше меньше
+        менее больше меньше (?:hundred|thousand|million)(?:_and)?
         """,
         "至少 最多 超过 大于 小于 不到",
     )
-    + r")\s*\W?$",
+    + rf"|{join_words(_MONTHS)})\s*\W?$",
     re.IGNORECASE,
 )
 _CHANGED_AFTER = re.compile(
-    rf"[\s-]*(?:(?:and|und|et|y|e|и|an?|one|two|three|une?|una?|eine?|uma?)[\s-]+){{0,2}}(?:{join_words(_PART)})"
-    r"|\s*(?:"
+    rf"[\s-]*(?:(?:and|und|et|y|e|и)[\s-]+)?(?:[^\W\d_]{{1,12}}[\s-]+)?(?:{join_words(_PART)})"
+    rf"|(?:st|nd|rd|th)?\.?\s?(?:of )?(?:{join_words(_MONTHS)})"
+    r"|\s?[^\W\d_]{0,3}(?:以上|以下|未満|이상|이하|미만)|\s*(?:"
     + join_words(
         r"""
         dozens? scores? gross squared cubed factorial plus minus times(?=_\w\b) divided over mod modulo
         point [ap]\.?m mal billionen trillionen billones billón bilh(?:ão|ões) trilh(?:ão|ões)
         """,
-        "以上 以下 未満 이상 이하 미만 倍 배",
+        "倍 배",
     )
     + ")",
     re.IGNORECASE,
@@ -161,12 +163,12 @@ _BEFORE_MINUS = re.compile(
 )
 # Words that name a place in a document, and not a quantity.
 _PLACE_NAMES = "steps? pages? table fig(?:ure)? eq(?:uation)? section question line chapter part note no"
-_PLACE_NAME = re.compile(rf"(?:{join_words(_PLACE_NAMES)}|[#№])\.?\s*\(?$", re.IGNORECASE)
+_PLACE_NAME = re.compile(rf"(?:{join_words(_PLACE_NAMES)}|[#№第])\.?\s*\(?$", re.IGNORECASE)
 _CITATION = re.compile(
     r"(?:(?<=[\w.%)])|(?<=[0-9.%)]\s)|(?<=[a-z]\s)(?=\[\^?[0-9]{1,3}\]\W*$))"
     r"\[\^?[0-9]{1,3}(?:\s?[,–-]\s?[0-9]{1,3})*\]"
 )
-_REMARK = re.compile(r"(?<=\s)\([^()]*[^\W\d_]{2}[^()]*\)")
+_REMARK = re.compile(r"(?<=\s)\((?!mod\b)[^()]*[^\W\d_]{2}[^()]*\)")
 _SENTENCE_END = re.compile(
     r"""
     (?:(?<!\.)(?<!\b[Nn]o)(?<!\bvs)(?<!\b[Ff]ig)(?<!\b[Ee]q)[.?;] | (?<![\d.])!)(?=\s|$|["'*)\]])
@@ -175,7 +177,7 @@ _SENTENCE_END = re.compile(
     re.VERBOSE,
 )
 _EQUALITY = re.compile(r"={1,3}|[≈→]|\bequals\b")
-_ASSIGNED = re.compile(r"(?<![^\W_])[A-Za-z]\s*=")
+_ASSIGNED = re.compile(r"(?<![^\W_])[A-Za-z](?:_?[0-9]{1,2})?\s*=")
 # A term with a letter in it before an equals sign: an equation is no result.
 _UNKNOWN = re.compile(
     r"[-+*×·^]\s*[^\W\d_]{1,20}\s*(?:[-+*×·^]|$)|(?<![^\W_])[A-Za-z]\s*[-+*/×·^]\s*\d|\d[a-zA-Z]\s*(?:[-+]|$)"
@@ -305,7 +307,7 @@ def _read_reference_number(reference: Any) -> Fraction:
 
 def _tidy(text: str) -> str:
     """Return a text without markup, in which operators and currencies have one spelling."""
-    text = remove_markup(unwrap_latex(text))
+    text = remove_markup(unwrap_latex(re.sub(r"\bhttps?://\S+", " ", text)))
     for several, one in (("!=", "≠"), ("<=", "≤"), (">=", "≥"), ("=>", "→"), ("->", "→")):
         text = text.replace(several, one)
     text = "".join("$" if unicodedata.category(one) == "Sc" else one for one in text)
@@ -342,28 +344,24 @@ def _read_statement(text: str) -> _Reading:
 def _read_last_sentence(text: str) -> _Reading:
     """Read the last sentence with a number."""
     starts = [0, *(one.end() for one in _SENTENCE_END.finditer(text))]
-    later = ""
-    for start, end in zip(reversed(starts), [len(text), *reversed(starts[1:])], strict=True):
-        sentence = text[start:end]
-        number = _read_place(sentence.rstrip(" .?;\n。！？；")) if re.search(r"\d", sentence) else []
+    sentences = [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+    with_digits = [index for index, one in enumerate(sentences) if re.search(r"\d", one)]
+    for index in reversed(with_digits):
+        number = _read_place(sentences[index].rstrip(" .?;\n。！？；"))
         if number:
-            is_doubtful = (
-                _is_doubtful(sentence)
-                or RETRACTION.search("\n" + later)
-                or (
-                    _ENTRY.fullmatch(sentence)
-                    and not _SUMMARY.search(sentence)
-                    and _ends_with_entry(text[:start])
-                )
+            earlier = sentences[max((one for one in with_digits if one < index), default=index)]
+            return (
+                [None]
+                if _is_doubtful(*sentences[index:]) or _continues_list(earlier, sentences[index])
+                else number
             )
-            return [None] if is_doubtful else number
-        later = (sentence + later)[-10 * _CONTEXT :]
     return []
 
 
-def _is_doubtful(sentence: str) -> bool:
-    """Return whether a sentence denies, asks, supposes or offers a choice; "if" may precede a calculation."""
+def _is_doubtful(sentence: str, *later: str) -> bool:
+    """Return whether a sentence denies, asks, supposes or offers a choice, or is taken back by later ones."""
     *terms, _ = _EQUALITY.split(sentence)
+    # "If" may precede a calculation.
     supposed = terms[-1].rpartition(", ")[2] if terms else sentence
     is_question = sentence.rstrip().endswith(("?", "？")) and re.search(r"[^\W\d_]{2}", sentence)
     return bool(
@@ -371,13 +369,14 @@ def _is_doubtful(sentence: str) -> bool:
         or NEGATION.search(sentence)
         or ALTERNATIVE.search(sentence)
         or SUPPOSITION.search(supposed)
+        or RETRACTION.search("\n" + "".join(later))
     )
 
 
-def _ends_with_entry(text: str) -> bool:
-    """Return whether the last line of a text only gives a value, so that the next one continues a list."""
-    lines = text.rsplit("\n", 2)
-    return len(lines) > 1 and not lines[-1].strip() and _ENTRY.fullmatch(lines[-2]) is not None
+def _continues_list(earlier: str, sentence: str) -> bool:
+    """Return whether two sentences only give a value each, so that no single answer is given."""
+    is_list = _ENTRY.fullmatch(earlier) and _ENTRY.fullmatch(sentence) and earlier is not sentence
+    return bool(is_list and not _SUMMARY.search(sentence))
 
 
 def _read_place(text: str) -> _Reading:
@@ -436,9 +435,9 @@ def _read_sign(found: re.Match[str], before: str) -> int | None:
         return -sign if _BEFORE_MINUS.fullmatch(minus["before"] or "") else None
     bare = before.rstrip(" $\"'")
     is_operand = (
-        bare[-1:] in set(f"+-*×·÷/^√±|!@&\\<>≤≥≠)_{UNREADABLE}")
+        bare[-1:] in set(f"+-*×·÷/^√∛∜±|!@&\\<>≤≥≠)_{UNREADABLE}")
         or _CHANGED_BEFORE.search(before)
-        or re.search(r"[\w)]\($|\d\s?:$|(?<!\w)\w\s?–$", bare)
+        or re.search(r"[\w)+*×·÷/^√-]\($|\d\s?:$|(?<!\w)\w\s?–$", bare)
         or (found["sign"] and re.search(r"(?<![^\W_])[A-Za-z]$", bare))
         or _is_numeral(bare[-1:])
     )
@@ -454,7 +453,7 @@ def _read_exponent(found: re.Match[str], after: str, *, is_money: bool) -> int |
     bare = after.lstrip(" $")
     is_operand = (
         re.match(
-            r"[\^(]|_\w|['\"′″]\d|:\d|/(?![^\W\d_]{2}|[hs]\b)|-\d|\s?[-–]\s?[A-Za-z](?![^\W_])|!(?!\s|$)",
+            r"[\^(\u0300-\u036f]|_\w|['\"′″]\d|:\d|/(?![^\W\d_]{2}|[hs]\b)|-\d|\s?[-–]\s?[A-Za-z](?![^\W_])|!(?!\s|$)",
             after,
         )
         or bare[:1] in set(f"+×*·÷^±<>≤≥≠|√&@‰{UNREADABLE}")
@@ -482,7 +481,8 @@ def _read_scale(word: str, rest: str, *, is_attached: bool, is_money: bool) -> i
         following = re.match(r"[\s^-]*([^\W_]*)", rest)[1]  # type: ignore[index]
         return None if following.casefold() in _SCALES or rest[:1] in {"-", "^"} else scale
     known = set(_UNIT_NAMES.split()) if is_attached else _SINGLE if len(word) == 1 else {word}
-    is_unit = word in known and word not in _ABBREVIATIONS and not (is_attached and rest[:1].isdigit())
+    is_split = rest[:1].isdigit() and (is_attached or word == "e")  # `5h30`, `5 e3`
+    is_unit = word in known and word not in _ABBREVIATIONS and not is_split
     return 0 if not word or (is_unit and not (is_money and word in set("mMbBkK"))) else None
 
 
@@ -490,6 +490,8 @@ def _read_value(found: re.Match[str]) -> Fraction | None:
     """Return the number of a match without its sign and power; None where its notation is ambiguous."""
     body = _read_decimal(found["body"])
     parts = [part.strip() for part in (found["below"] or "/1").split("/")[1:]]
+    if _AMBIGUOUS.fullmatch(found["body"]) and not (found["e"] or found["power"]):
+        return None
     if body is None or len(parts) > 1 or len(parts[0]) > _MAX_DIGITS or not Fraction(parts[0]):
         return None
     value = body / Fraction(parts[0])
@@ -499,7 +501,7 @@ def _read_value(found: re.Match[str]) -> Fraction | None:
 
 
 def _read_decimal(body: str) -> Fraction | None:
-    if len(body) > _MAX_DIGITS or _AMBIGUOUS.fullmatch(body) or not (found := _GROUPED.fullmatch(body)):
+    if len(body) > _MAX_DIGITS or not (found := _GROUPED.fullmatch(body)):
         return None
     if found["points"]:
         body = body.replace(".", "").replace(",", ".")

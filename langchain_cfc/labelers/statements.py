@@ -141,6 +141,7 @@ _BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _ANSWER_TAG, _ANSWER_END = (
     re.compile(rf"<{end}(?:answer|final_answer|ans)>", re.IGNORECASE) for end in ("", "/")
 )
+_STRUCK = re.compile(r"~~[^~\n]*~~|<(s|del|strike)>[^<]*</\1>")
 _TAG = re.compile(r"</?(?:[a-z]|[A-Za-z_]{2,20}[0-9]?)(?:\s[^<>]{0,100})?/?>")
 
 
@@ -149,7 +150,7 @@ _EMPHASIS = re.compile(
     r"""
     `+
     | \*{2}(?=[\u3000-\uffef]) | (?<=[\u3000-\uffef])\*{2}         # beside letters of scripts without spaces
-    | (?<![\w)\]$*])\*{1,3}(?=[^\s*]) | (?<=[^\s*])\*{1,3}(?![\w(\[$.\\*])
+    | (?<![\w)\]$*])\*{1,3}(?=[^\s*]) | (?<=[^\s*])\*{1,3}(?![\w(\[$\\*]|\.\d)
     | (?<!\w)__?(?=\w) | (?<=[^\W_])__?(?!\w)
     """,
     re.VERBOSE,
@@ -174,7 +175,8 @@ def _list_boxes(text: str) -> Iterator[str]:
 
 
 def remove_markup(text: str) -> str:
-    """Return a text without tags, fences of code, and marks of emphasis that stand outside words."""
+    """Return a text without tags, what is struck out, fences of code, and marks of emphasis outside words."""
+    text = _STRUCK.sub(" ", text)
     text = re.sub(r"<su([pb])>", lambda found: "^" if found[1] == "p" else "_", text)
     return _EMPHASIS.sub(" ", _TAG.sub(" ", text))
 
