@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.serialization import compute_sha256
+from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
@@ -132,13 +133,16 @@ class ModelSplitter(FlowRunnable[str, list[Span]]):
         text = str(getattr(reply, "text", reply))
         lines = [line.strip(" \t-*") for line in text.splitlines() if "||" in line]
         if not lines and text.strip().casefold() != "none":
-            msg = f"the model listed no claims: it replied {text!r:.80}; expected lines of `claim || quote`"
+            msg = (
+                f"the model listed no claims: it replied {quote(repr(text))}; expected lines of "
+                "`claim || quote`"
+            )
             raise SplitterError(msg)
         spans = []
         for line in lines:
-            claim, _, quote = line.partition("||")
+            claim, _, words = line.partition("||")
             if claim.strip():
-                spans.append(_find_quote(given, quote.strip(" \t\"'`"), claim.strip()))
+                spans.append(_find_quote(given, words.strip(" \t\"'`"), claim.strip()))
         return spans
 
 
@@ -209,7 +213,7 @@ def _read_span(answer: str, given: Any) -> Span:
     first, last, claim = found
     is_span = type(first) is int and type(last) is int and 0 <= first < last <= len(answer)
     if not is_span or not (claim is None or (isinstance(claim, str) and claim.strip())):
-        msg = f"the splitter returned {given!r:.80} for an answer of {len(answer)} characters: {_HINT}"
+        msg = f"the splitter returned {quote(repr(given))} for an answer of {len(answer)} characters: {_HINT}"
         raise SplitterError(msg)
     return Span(first, last, answer[first:last] if claim is None else claim)
 

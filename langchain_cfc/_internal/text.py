@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from decimal import ROUND_FLOOR, Context
 
 # C0 and C1 controls and DEL, which terminals interpret as commands, except newline and tab; and characters
@@ -13,6 +15,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 _CONTROLS_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 _REDACTED = "[redacted]"
+_WITHHOLDS_QUOTES: ContextVar[bool] = ContextVar("langchain_cfc_withholds_quotes", default=False)
 _SENSITIVE_NAME = (
     r"\b(?:proxy-)?authorization|\b(?:x-)?api[-_ ]?key|\b(?:\w+[-_])?secret(?:[-_ ](?:access[-_ ])?key)?"
     r"|\bpassw(?:or)?d|\b(?:access|auth|bearer|id|refresh|session)[-_ ]?token|\b(?:set-)?cookie"
@@ -54,8 +57,23 @@ def redact_secrets(text: str) -> str:
     return text
 
 
-def quote(text: str) -> str:
-    """Return the beginning of an untrusted text, without secrets or control characters, for a message."""
+@contextmanager
+def withhold_quotes() -> Iterator[None]:
+    """Leave out of messages what they would quote: the error of a served call may reach its end user."""
+    token = _WITHHOLDS_QUOTES.set(True)
+    try:
+        yield
+    finally:
+        _WITHHOLDS_QUOTES.reset(token)
+
+
+def quote(text: str, *, is_own: bool = False) -> str:
+    """Return the beginning of an untrusted text, without secrets or control characters, for a message.
+
+    `is_own` says that it is a message of this package, which quotes by this function.
+    """
+    if _WITHHOLDS_QUOTES.get() and not is_own:
+        return "(withheld, as it may quote a rejected answer: see `__cause__`, or set show_rejected)"
     # Cut after redaction, because half a secret is not recognisable; a rough cut before bounds the work.
     shown = escape_controls(redact_secrets(text[: 20 * _MAX_QUOTED]))
     if len(shown) <= _MAX_QUOTED:

@@ -454,6 +454,6 @@ def redact_errors() -> Iterator[None]:
 def describe_error(error: BaseException) -> str:
     """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
     try:
-        return f"{type(error).__name__}: {quote(str(error))}"
+        return f"{type(error).__name__}: {quote(str(error), is_own=isinstance(error, CFCError))}"
     except Exception:  # noqa: BLE001 - a user-defined `__str__` may fail
         return type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from langchain_cfc._internal.serialization import canonical_json
+from langchain_cfc._internal.text import withhold_quotes
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
@@ -111,8 +112,9 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         verifier_id: The same for the verifier.
         answer_id: The same for the answer extractor.
         splitter_id: The same for the splitter.
-        show_rejected: Whether results include the texts of rejected candidates. Off by default, because
-            anything that streams or stores a result would expose them.
+        show_rejected: Whether results and errors include the texts of what is not answered: of rejected
+            candidates, of withheld sets and, for a bot, of all but the best answer. Off by default, because
+            anything that streams or stores a result or an error would expose them.
         on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
             `AbstentionError` that holds the result, for error handling such as `with_fallbacks`.
 
@@ -409,7 +411,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     ) -> CFCResult:
         promise = self._select_promise(alpha, max_wrong_rate)
         steps, limits = self._prepare_call(prompt, run_manager, config, promise)
-        with limits:
+        with limits, self._withhold_quotes():
             run = partial(run_flow, steps)
             return self._check_abstention(
                 run() if self.timeout is None else run_with_timeout(run, self.timeout)
@@ -425,7 +427,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     ) -> CFCResult:
         promise = self._select_promise(alpha, max_wrong_rate)
         steps, limits = self._prepare_call(prompt, run_manager, config, promise)
-        with limits:
+        with limits, self._withhold_quotes():
             return self._check_abstention(await arun_with_timeout(arun_flow(steps), self.timeout))
 
     def _prepare_call(
@@ -438,6 +440,10 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         )
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         return steps, apply_limits(CallLimits(self._limiter or find_limiter(config), deadline), child)
+
+    def _withhold_quotes(self) -> AbstractContextManager[None]:
+        """Return a context in which errors quote no candidates, nor what others say about them."""
+        return nullcontext() if self.show_rejected else withhold_quotes()
 
     def _check_abstention(self, result: CFCResult) -> CFCResult:
         if result.abstained and self.on_abstain == "raise":

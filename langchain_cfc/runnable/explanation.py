@@ -107,7 +107,8 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
 
 def _count_agreeing(result: CFCResult) -> int:
     """Return how many candidates give the best answer, accepted or not."""
-    (best,) = {one.same_as for one in result.candidates if one.accepted}
+    accepted = [one for one in result.candidates if one.accepted]
+    best = min(accepted, key=lambda one: (one.score, one.slot)).same_as
     return sum(one.same_as == best for one in result.candidates)
 
 

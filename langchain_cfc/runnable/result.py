@@ -54,11 +54,11 @@ class ScoredCandidate(BaseModel):
         score: Verifier score in [0, 1], smaller is better.
         scores: Raw outputs by verifier, if the artifact combines several; None otherwise.
         level: Smallest threshold at which it enters the set; None if it never does.
-        accepted: Whether it is in the answer set.
-        text: Its text; None if it was rejected, unless `show_rejected` is set.
+        accepted: Whether the threshold, or a bot's certified policy, accepts it; it may still be withheld.
+        text: Its text; None unless it gives one of the result's `answers`, or `show_rejected` is set.
         data: Structured output, or text and tool calls, as a JSON object; None if the candidate is text, or
-            if it was rejected, as for `text`.
-        answer: The extracted answer; None without an extractor, or if it was rejected, as for `text`.
+            if it is withheld, as for `text`.
+        answer: The extracted answer; None without an extractor, or if it is withheld, as for `text`.
         same_as: Slot of the first candidate with the same answer: its own, or an earlier one.
         length: Number of characters of its answer, 0 for a blank one.
     """
@@ -87,10 +87,10 @@ class CFCResult(BaseModel):
             found no answer in it), `not_certifiable` (the threshold reached the cap, the artifact keeps too
             few calibration prompts to determine it, or the prompt's category is unknown), or
             `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds the
-            set; the accepted candidates are still listed). For claims also `no_claim_kept`, or `no_claims`
+            set). For claims also `no_claim_kept`, or `no_claims`
             if the answer makes none.
         answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
-            otherwise texts.
+            otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.
         threshold: The unclipped threshold; `inf` if none can be certified, in JSON the text `"inf"`.
         features: The prompt's features by name.
@@ -98,7 +98,7 @@ class CFCResult(BaseModel):
         unknown_categories: The metadata keys whose category does not occur in the calibration data, which
             makes the prompt not certifiable; usually empty.
         guarantee: The guarantee of this answer set.
-        candidates: All n, in draw order; by default without the texts of rejected ones.
+        candidates: All n, in draw order; by default without the texts of what is not answered.
         models: The names reported by the models that drew the candidates, if any.
         usage: Tokens used by draws and verifier, including queries written for a retriever; None if no model
             reports any.

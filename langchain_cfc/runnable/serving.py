@@ -209,8 +209,13 @@ class ServingPipeline:
             policy=promise.policy,
             uniforms=self._draw_uniforms(),
         )
-        distinct = tuple(dict.fromkeys(map(texts.__getitem__, decisions.list_best_first(0))))
-        answers = distinct if decisions.answered[0] else ()
+        answers = tuple(dict.fromkeys(map(texts.__getitem__, decisions.list_best_first(0))))
+        if not decisions.answered[0]:
+            answers = ()
+        elif promise.is_bot:
+            # What is certified is how often the best answer is wrong. The certificate says nothing about
+            # other answers, even if the policy uses a set that holds them.
+            answers = answers[:1]
         # Validating all candidates at once, as plain data, is faster than building them one by one.
         return CFCResult.model_validate(
             {
@@ -218,7 +223,7 @@ class ServingPipeline:
                 "reason": decisions.find_reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
-                "candidates": self._list_candidates(draws, texts, scored, decisions),
+                "candidates": self._list_candidates(draws, texts, scored, decisions, answers),
                 **self._describe_decision(promise, decisions),
                 **common,
             }
@@ -284,13 +289,20 @@ class ServingPipeline:
         texts: Sequence[str],
         scored: VerifierScores,
         decisions: Decisions,
+        answers: Sequence[str],
     ) -> tuple[dict[str, Any], ...]:
-        """Return the fields of the result's `ScoredCandidate` objects, in draw order."""
+        """Return the fields of the result's `ScoredCandidate` objects, in draw order.
+
+        Without `show_rejected` a candidate has a text only if it is accepted and gives one of the `answers`.
+        """
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         batch = decisions.draws
         codes, lengths = np.asarray(batch.answer_codes)[0].tolist(), np.asarray(batch.lengths)[0].tolist()
-        shown = [True] * len(inside) if self.show_rejected else inside
+        shown = [
+            self.show_rejected or (is_in and text in answers)
+            for is_in, text in zip(inside, texts, strict=True)
+        ]
         has_extractor = self.description.has_extractor
         return tuple(
             [

@@ -19,6 +19,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 from typing_extensions import NotRequired
 
+from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import CFCError, VerifierError
@@ -133,7 +134,7 @@ def check_scores(scores: Any, n: int) -> list[float | None]:
     numbers = _to_floats(values)
     for slot, number in enumerate(numbers):
         if number is not None and not 0.0 <= number <= 1.0:  # NaN fails this as well
-            msg = f"the verifier's score of candidate {slot} is {values[slot]!r}: {_HINT}"
+            msg = f"the verifier's score of candidate {slot} is {_quote_value(values[slot])}: {_HINT}"
             raise VerifierError(msg)
     return numbers
 
@@ -147,11 +148,16 @@ def check_outputs(outputs: Any, n: int, name: str) -> list[float | None]:
     for slot, number in enumerate(numbers):
         if number is not None and not math.isfinite(number):
             msg = (
-                f"the output of the verifier {name!r} for candidate {slot} is {values[slot]!r}: "
+                f"the output of the verifier {name!r} for candidate {slot} is {_quote_value(values[slot])}: "
                 f"{_OUTPUT_HINT}"
             )
             raise VerifierError(msg)
     return numbers
+
+
+def _quote_value(value: Any) -> str:
+    """Return a value for a message; anything but a number may quote a candidate."""
+    return repr(value) if isinstance(value, (int, float, np.generic)) else quote(repr(value))
 
 
 def list_values(

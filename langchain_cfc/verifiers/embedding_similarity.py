@@ -10,6 +10,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Steps, Target, call_each, describe_error, unwrap_outcomes
 from langchain_cfc.sampling.fingerprints import describe_embeddings
@@ -137,8 +138,8 @@ def _make_unit_vectors(found: Any, texts: Sequence[str]) -> Vectors:
     if bad.any():
         row = int(np.argmax(bad))
         msg = (
-            f"the embedding of {texts[row]!r:.80} is zero or not finite, so it has no direction: does the "
-            "model accept such a text?"
+            f"the embedding of {quote(repr(texts[row]))} is zero or not finite, so it has no direction: does "
+            "the model accept such a text?"
         )
         raise VerifierError(msg)
     # Divide by the largest entry first: squares of very large or small numbers overflow or underflow.

@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc._internal.normalisation import normalise_answer
+from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import make_silent_call
@@ -104,8 +105,8 @@ class EvaluatorVerifier(TextVerifier):
     def _make_error(self, value: Any) -> VerifierError:
         low, high = self.ends
         return VerifierError(
-            f"the evaluator returned {value!r:.80}; expected True, False or a number from {low:g} to "
-            f"{high:g}. Pass range=(low, high) for another range"
+            f"the evaluator returned {quote(repr(value))}; expected True, False or a number from {low:g} "
+            f"to {high:g}. Pass range=(low, high) for another range"
         )
 
     def _score(self, result: Any) -> float | None:

@@ -23,6 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
 from langchain_cfc._internal.serialization import compute_sha256
+from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, describe_error, map_distinct
 from langchain_cfc.no_answers import strip_reasoning
@@ -172,6 +173,8 @@ def silence_model(model: Any) -> Runnable[Any, Any]:
     raise InputError(msg)
 
 
+# Number of characters of a reply in a message.
+_MAX_LENGTH = 120
 # The most that hosted models return.
 TOP_LOGPROBS = 20
 # The most by which a server's rounding can lift a log-probability above 0.
@@ -180,7 +183,6 @@ _ROUND_OFF = 1e-3
 _PUNCTUATION = string.whitespace + string.punctuation + "\u0120\u010a\u2581"
 # The word may follow a bracket or a line break, each of which may be a token.
 _MAX_TOKENS = 4
-_MAX_LENGTH = 120
 
 
 def request_logprobs(model: Runnable[Any, Any], top: int, *, short: bool) -> Runnable[Any, Any]:
@@ -334,5 +336,5 @@ def get_reply_text(reply: Any) -> str:
 
 def shorten_reply(reply: Any) -> str:
     """Return the text of a reply, shortened for messages."""
-    text = str(getattr(reply, "text", reply))
+    text = quote(str(getattr(reply, "text", reply)))
     return repr(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")

@@ -21,6 +21,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
+from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
 from langchain_cfc.sampling.models import make_optional_call
@@ -170,6 +171,7 @@ class RewardModel(TextVerifier):
         text = content.decode("utf-8", "replace")
         if self._key is not None:
             text = text.replace(self._key.get_secret_value(), "***")
+        text = quote(text)
         return repr(text if len(text) <= _MAX_LENGTH else text[:_MAX_LENGTH] + "...")
 
     def _read_rewards(self, answer: Any, count: int) -> list[float]:
@@ -180,8 +182,9 @@ class RewardModel(TextVerifier):
         rewards = [found.get(index) for index in range(count)]
         if len(entries) != count or not all(map(_is_reward, rewards)):
             msg = (
-                f"the reward model at {self._url} answered for {count} texts with {answer!r:.{_MAX_LENGTH}}; "
-                "expected 'data' with one 'index' and one finite 'score' per text"
+                f"the reward model at {self._url} answered for {count} texts with "
+                f"{quote(repr(answer))[:_MAX_LENGTH]}; expected 'data' with one 'index' and one finite "
+                "'score' per text"
             )
             raise VerifierError(msg)
         return [float(reward) for reward in rewards if reward is not None]

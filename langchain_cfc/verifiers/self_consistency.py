@@ -11,6 +11,7 @@ import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer
+from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, map_distinct
@@ -195,7 +196,7 @@ def _read_verdict(reply: Any) -> bool:
     if isinstance(value, bool):
         return value
     msg = (
-        f"equivalent= returned {reply!r:.80}; expected True or False: let the function parse the judge's "
-        "reply"
+        f"equivalent= returned {quote(repr(reply))}; expected True or False: let the function parse the "
+        "judge's reply"
     )
     raise VerifierError(msg)

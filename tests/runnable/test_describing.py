@@ -41,7 +41,7 @@ def test_failing_extractor_raises_description_error(runnable: bool, invoke: Invo
         raise LookupError(msg)
 
     chain = make_chain(answer=RunnableLambda(extract) if runnable else extract)
-    with pytest.raises(DescriptionError, match="answer extractor failed with LookupError: no answer") as e:
+    with pytest.raises(DescriptionError, match="answer extractor failed with LookupError") as e:
         invoke(chain, "x")
     assert isinstance(e.value.__cause__, LookupError)
 
@@ -95,9 +95,7 @@ def test_failing_metadata_function_raises_before_any_draw(
         raise LookupError(msg)
 
     model = ScriptedModel()
-    with pytest.raises(
-        DescriptionError, match="the metadata function failed with LookupError: no topic"
-    ) as e:
+    with pytest.raises(DescriptionError, match="the metadata function failed with LookupError") as e:
         invoke(make_chain(by_topics, generator=model, metadata=describe), "x")
     assert isinstance(e.value.__cause__, LookupError)
     assert model.drawn == []

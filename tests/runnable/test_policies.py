@@ -195,8 +195,10 @@ def test_max_answers_withholds_larger_sets() -> None:
         (),
         None,
     )
-    # The full set is there for callers that show it.
-    assert [one.text for one in result.candidates if one.accepted] == list(texts[:3])
+    # Callers that show the whole set say so.
+    assert [one.text for one in result.candidates] == [None] * 4
+    shown = make_chain(generator=model, max_answers=2, show_rejected=True).invoke("x")
+    assert [one.text for one in shown.candidates if one.accepted] == list(texts[:3])
     assert (
         "3 of the 4 answers that the model gave passed the check, and these are 3 different"
         in result.explain()

@@ -232,7 +232,8 @@ def test_failed_question_clears_the_earlier_answer(
 def test_error_cause_quotes_candidates_and_checkpoints_do_not(
     chain: CFCRunnable, served: Script, tmp_path: Path, what: str, run: Run
 ) -> None:
-    broken = make_failing(chain, served, what)
+    # A chain that shows rejected texts quotes them in its errors as well.
+    broken = make_failing(chain, served, what).model_copy(update={"show_rejected": True})
     error, _ = run(tmp_path / "guarded", make_guarded(broken), [{"question": UNSURE}])
     assert MARK in str(error.__cause__)
     assert type(error.__cause__) is type(error)
@@ -248,7 +249,7 @@ def test_error_cause_quotes_candidates_and_checkpoints_do_not(
 def test_streams_do_not_quote_candidates_of_errors(
     chain: CFCRunnable, tmp_path: Path, make: Callable[..., Make]
 ) -> None:
-    broken = chain.model_copy(update=FAILING["verifier"][0])
+    broken = chain.model_copy(update={**FAILING["verifier"][0], "show_rejected": True})
     shown = []
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
         stream = make(broken)(saver).stream({"question": UNSURE}, thread(), stream_mode=list(MODES))

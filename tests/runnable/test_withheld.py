@@ -1,0 +1,201 @@
+"""Texts that are not answered leave in nothing that a result, an error, a stream or a log is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
+from langchain_cfc.errors import AbstentionError, DescriptionError, DrawError, SplitterError, VerifierError
+from langchain_cfc.monitor import CFCMonitor
+from langchain_cfc.runnable import read_result
+from tests.claims.chains import make_chain as make_claims_chain
+from tests.factories import make_artifact, make_chain
+from tests.fakes import ScriptedModel, answer_of
+from tests.runnable.test_bot import with_policy
+
+# Part of every text that must not leave.
+MARK = "zurich-7f3a"
+# At the threshold 0.75 of the artifacts: accepted texts that the policy of each case withholds.
+TWO_ANSWERS = (f"{MARK} a|0.1", f"{MARK} b|0.3", f"{MARK} a|0.9", f"{MARK} c|0.8")
+ONE_VOTE = (f"{MARK} a|0.1", f"{MARK} b|0.9", f"{MARK} c|0.9", f"{MARK} d|0.8")
+NONE_ACCEPTED = (f"{MARK} a|0.9", f"{MARK} b|0.9", f"{MARK} c|0.8", f"{MARK} d|1.0")
+# The best answer, another accepted one, and rejected ones.
+ANSWERED = ("lima|0.1", f"{MARK} b|0.3", "lima|0.9", f"{MARK} c|0.8")
+
+
+def make_case(texts: tuple[str, ...], policy: dict[str, Any] | None, **fields: Any) -> CFCRunnable:
+    """A bot with a policy, or answer sets without one."""
+    artifact = make_artifact(extracted=True, never_empty=False)
+    if policy is not None:
+        artifact = with_policy(artifact, "0.25", **policy)
+        fields["max_wrong_rate"] = "0.05"
+    return make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of, **fields)
+
+
+def make_structured(**fields: Any) -> CFCRunnable:
+    """Answer sets of structured candidates, all rejected."""
+    model: Any = RunnableLambda(lambda _: {"city": MARK})
+    return make_chain(
+        make_artifact(never_empty=False),
+        generator=model,
+        verifier=lambda _, candidates: [0.9] * len(candidates),
+        **fields,
+    )
+
+
+def make_flagged(by_topics: CalibrationArtifact, **fields: Any) -> CFCRunnable:
+    return make_chain(
+        by_topics,
+        generator=ScriptedModel(texts=TWO_ANSWERS),
+        metadata=lambda _: {"topic": "hopeless"},
+        **fields,
+    )
+
+
+CASES: dict[str, tuple[str, Callable[..., CFCRunnable]]] = {
+    "bot, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, {"max_answers": 1}, **f)),
+    "bot, one vote": ("too_little_agreement", lambda **f: make_case(ONE_VOTE, {"min_agreement": 2}, **f)),
+    "bot, empty": ("no_candidate_accepted", lambda **f: make_case(NONE_ACCEPTED, {"max_answers": 1}, **f)),
+    "bot, answered": ("answered", lambda **f: make_case(ANSWERED, {"max_answers": 2}, **f)),
+    "sets, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, None, max_answers=1, **f)),
+    "sets, empty": ("no_candidate_accepted", lambda **f: make_case(NONE_ACCEPTED, None, **f)),
+    "structured": ("no_candidate_accepted", make_structured),
+}
+
+
+@pytest.fixture(params=[*CASES, "flagged"])
+def case(request: Any, by_topics: CalibrationArtifact) -> tuple[str, Callable[..., CFCRunnable]]:
+    if request.param == "flagged":
+        return "not_certifiable", lambda **fields: make_flagged(by_topics, **fields)
+    return CASES[request.param]
+
+
+def list_outputs(chain: CFCRunnable, tmp_path: Path) -> Iterator[Any]:
+    """Everything that leaves a call: results, messages, streams, events, states, errors and stores."""
+    result = chain.invoke("x")
+    yield from (result, repr(result), result.model_dump_json(), result.explain(), pickle.dumps(result))
+    yield read_result(json.loads(result.model_dump_json()))
+    yield from chain.stream("x")
+    model = CFCChatModel(chain=chain, full_result=True)
+    yield from (model.invoke("x"), *model.stream("x"), chain.as_answer(full_result=True).invoke("x"))
+    yield chain.or_else(lambda _: "a person").invoke("x")
+    yield asyncio.run(_list_events(chain))
+    raising = chain.model_copy(update={"on_abstain": "raise"})
+    try:
+        raising.invoke("x")
+    except AbstentionError as error:
+        yield from (error, str(error), error.result, pickle.dumps(error))
+    with CFCMonitor(chain.artifact, tmp_path / "monitor.db") as monitor:
+        monitor.record(result)
+    yield from (path.read_bytes() for path in tmp_path.iterdir())
+    yield from _run_graph(chain)
+
+
+async def _list_events(chain: CFCRunnable) -> list[Any]:
+    """The events of a call, without those of its draws and verifier, which are trace data."""
+    events = [one async for one in chain.astream_events("x", version="v2")]
+    return [one for one in events if not {"nostream", "cfc:verifier"} & {*one.get("tags", ())}]
+
+
+class State(TypedDict, total=False):
+    question: str
+    decision: dict[str, Any]
+    message: AIMessage
+
+
+def _run_graph(chain: CFCRunnable) -> Iterator[Any]:
+    """The streams of all modes, and the checkpoints, of a graph with the chain as a node."""
+
+    def decide(state: State, config: RunnableConfig) -> State:
+        result = chain.invoke(state["question"], config)
+        return {"decision": result.model_dump(mode="json")}
+
+    graph: Any = StateGraph(State)
+    graph.add_node("decide", decide)
+    graph.add_edge(START, "decide")
+    graph.add_edge("decide", END)
+    made = graph.compile(checkpointer=InMemorySaver())
+    thread: RunnableConfig = {"configurable": {"thread_id": "1"}}
+    modes = ["values", "updates", "messages", "custom", "debug", "checkpoints", "tasks"]
+    yield from made.stream({"question": "x"}, thread, stream_mode=modes, subgraphs=True)
+    yield from made.get_state_history(thread)
+
+
+def holds_mark(output: Any) -> bool:
+    return MARK in (output.decode("latin-1") if isinstance(output, bytes) else f"{output!r}{output}")
+
+
+def test_withheld_texts_leave_in_no_output(
+    case: tuple[str, Callable[..., CFCRunnable]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason, make = case
+    chain = make()
+    assert chain.invoke("x").reason == reason
+    with caplog.at_level(logging.INFO):
+        outputs = list(list_outputs(chain, tmp_path))
+    assert len(outputs) > 15
+    assert [one for one in outputs if holds_mark(one)] == []
+    assert not holds_mark(caplog.text)
+    # Control: the switch that shows them shows them all.
+    shown = make(show_rejected=True).invoke("x")
+    assert holds_mark(shown)
+    assert None not in [one.text for one in shown.candidates]
+
+
+def test_bot_gives_its_best_answer_alone() -> None:
+    chain = make_case(ANSWERED, {"max_answers": 2})
+    result = chain.invoke("x")
+    assert (result.answers, result.best) == (("lima",), "lima")
+    assert [one.text for one in result.candidates] == ["lima|0.1", None, None, None]
+    # The answer sets of the same level hold the other accepted answer too.
+    sets = chain.invoke("x", alpha="0.25")
+    assert sets.answers == ("lima", f"{MARK} b")
+    assert [one.accepted for one in result.candidates] == [one.accepted for one in sets.candidates]
+
+
+def quote_text(text: str) -> Any:
+    msg = f"cannot read {text}"
+    raise ValueError(msg)
+
+
+PARTS: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+    "verifier": (VerifierError, {"verifier": lambda _, candidates: quote_text(candidates[0].text)}),
+    "scores": (VerifierError, {"verifier": lambda _, candidates: candidates}),
+    "extractor": (DescriptionError, {"answer": quote_text}),
+    "parser": (DrawError, {"generator": ScriptedModel(texts=TWO_ANSWERS) | RunnableLambda(str) | quote_text}),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("timeout", [None, 60.0])
+def test_errors_quote_no_candidate(name: str, timeout: float | None, invoke: Any) -> None:
+    kind, parts = PARTS[name]
+    chain = make_chain(**{"generator": ScriptedModel(texts=TWO_ANSWERS), "timeout": timeout, **parts})
+    with pytest.raises(kind, match="withheld") as failure:
+        invoke(chain, "x")
+    assert not holds_mark(failure.value)
+    # Control: a chain that shows rejected texts shows what its errors quote.
+    if name != "parser":
+        with pytest.raises(kind) as shown:
+            invoke(chain.model_copy(update={"show_rejected": True}), "x")
+        assert holds_mark(shown.value)
+
+
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
+def test_errors_of_claims_quote_no_answer() -> None:
+    chain = make_claims_chain(generator=ScriptedModel(texts=TWO_ANSWERS), splitter=quote_text)
+    with pytest.raises(SplitterError, match="withheld") as failure:
+        chain.invoke("x")
+    assert not holds_mark(failure.value)
