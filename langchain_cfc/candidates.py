@@ -191,6 +191,7 @@ class LabelledBatch:
         weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
+        inputs: (N,) digests of the prompts, equal for prompts that say the same; None if unknown.
         unit: `answers`, or `claims` if the slots of `draws` hold the claims of one answer per prompt and
             `correct` says which of them are supported; see `from_claims`.
     """
@@ -204,6 +205,7 @@ class LabelledBatch:
     raw: Mapping[str, FloatArray] = field(default_factory=dict)
     weights: FloatArray | None = None
     prompt_kinds: frozenset[PromptKind] | None = None
+    inputs: IntArray | None = None
     unit: Unit = "answers"
 
     def __post_init__(self) -> None:
@@ -343,6 +345,7 @@ class LabelledBatch:
         extracted = {part.extracted for part in several}
         is_weighted = any(part.weights is not None for part in several)
         kinds = [part.prompt_kinds for part in several]
+        inputs = [part.inputs for part in several if part.inputs is not None]
         whole = cls(
             CandidateBatch.concatenate([part.draws for part in several]),
             _concatenate_padded([part.correct for part in several], False),
@@ -355,6 +358,7 @@ class LabelledBatch:
             if is_weighted
             else None,
             None if None in kinds else frozenset().union(*(one for one in kinds if one is not None)),
+            None if len(inputs) < len(several) else np.concatenate(inputs),
             first.unit,
         )
         _check_distinct(whole.ids)
@@ -379,6 +383,7 @@ class LabelledBatch:
             clusters=_select(self.clusters, rows),
             raw={name: outputs[rows] for name, outputs in self.raw.items()},
             weights=None if self.weights is None else self.weights[rows],
+            inputs=None if self.inputs is None else self.inputs[rows],
         )
 
     def keep_first_candidates(self, n: int) -> LabelledBatch:

@@ -74,7 +74,7 @@ def make_answer(
         made.append(Claim(text=text, start=start, end=end, score=score, supported=supported))
         start = end + len(separator)
     answer = separator.join(text for text, *_ in claims)
-    return ClaimsRecord(**{"id": name, "input": "?", "answer": answer, "claims": tuple(made), **fields})
+    return ClaimsRecord(**{"id": name, "input": name, "answer": answer, "claims": tuple(made), **fields})
 
 
 def make_hopeless_records(topic: str = "hopeless", size: int = 39) -> list[PromptRecord]:

@@ -40,7 +40,7 @@ def make_records(
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": "abc"[row % 3], "year": int(rng.integers(0, 9))},
             candidates=tuple(
                 Candidate(
@@ -157,7 +157,9 @@ def test_flagged_prompts_have_empty_sets_under_every_set_rule() -> None:
 def make_correct_records(scores: list[float]) -> list[PromptRecord]:
     """Prompts of one candidate that is right, with the scores given."""
     return [
-        PromptRecord(id=f"p{row}", input="?", candidates=(Candidate(text="x", score=score, correct=True),))
+        PromptRecord(
+            id=f"p{row}", input=f"p{row}", candidates=(Candidate(text="x", score=score, correct=True),)
+        )
         for row, score in enumerate(scores)
     ]
 
@@ -192,7 +194,7 @@ def test_decide_accepts_none_below_and_all_above_every_score() -> None:
     known = [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"t": float(t)},
             candidates=(Candidate(text="x", score=float(3 * t - 1), correct=True),),
         )
@@ -289,7 +291,7 @@ def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:
     records = [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"t": float(t)},
             candidates=(Candidate(text="x", score=float(0.5 + 0.01 * t * rng.random()), correct=True),),
         )

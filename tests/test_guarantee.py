@@ -46,7 +46,7 @@ def make_records(size: int = 80, clusters: int | None = None) -> list[PromptReco
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": ("capital", "river")[row % 2]},
             cluster=f"c{row % clusters}" if clusters else None,
             candidates=tuple(

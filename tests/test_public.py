@@ -378,7 +378,7 @@ from langchain_cfc import calibrate, read_records
 from langchain_cfc.demo.replay import ReplayChatModel
 from langchain_cfc.verifiers import SequenceProbability, pointwise
 records = [
-    PromptRecord(id=str(k), input="x", candidates=(Candidate(text="a", score=k / 40, correct=True),))
+    PromptRecord(id=str(k), input=str(k), candidates=(Candidate(text="a", score=k / 40, correct=True),))
     for k in range(1, 40)
 ]
 artifact = calibrate(records, alpha=0.25, features="1")

@@ -34,7 +34,7 @@ def make_recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
             Candidate(text=f"{slot}", score=float(score), correct=bool(ok))
             for slot, (score, ok) in enumerate(zip(scores, right, strict=True))
         )
-        records.append(PromptRecord(id=f"p{row}", input="?", candidates=candidates))
+        records.append(PromptRecord(id=f"p{row}", input=f"p{row}", candidates=candidates))
     return records
 
 

@@ -207,8 +207,11 @@ def _certify_wrong_rates(
     if not config.wrong_rates:
         return artifact
     if config.certifies_mean_score:
-        # Labels of the fit split certify as well, unless they made the scores or fixed the groups.
-        fits = config.combine is not None or config.wrong_rate_groups
+        # Labels of the fit split certify as well, unless they made the scores, fixed the groups, or may have
+        # chosen the draw rule, as in `suggest`. Records that were drawn by the rule had it before any label.
+        drawn_by = None if artifact.provenance is None else artifact.provenance.draws
+        is_rule_given = artifact.draws is None or drawn_by is not None
+        fits = config.combine is not None or config.wrong_rate_groups or not is_rule_given
         return certify_mean_score(
             artifact,
             prompts.select_one_per_cluster(fair if fits else prompts.get_fit_and_calibration_prompts()),

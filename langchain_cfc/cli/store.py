@@ -29,8 +29,8 @@ from langchain_cfc.collect.review import read_people_claims, write_review
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.batches import read_open_batches
+from langchain_cfc.collect.store.doubtful_labels import read_doubtful_labels
 from langchain_cfc.collect.store.shrink import shrink_store
-from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 
@@ -164,7 +164,7 @@ def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
 
 
 def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
-    """Return the state of a collection as plain data, with some answers (or claims) labelled wrong."""
+    """Return the state of a collection as plain data, with the labels that scores contradict most."""
     wrong, correct = state.mean_scores
     labels: dict[str, Any] = {
         "pass_at_n": state.coverage,
@@ -190,7 +190,7 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
         "models": store.read_models(),
-        "wrong_answers": [asdict(one) for one in read_wrong_answers(store)],
+        "doubtful_labels": [asdict(one) for one in read_doubtful_labels(store)],
         **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }
 
@@ -239,10 +239,10 @@ def print_status(
         for one in summary.get("open_batches", ())
     ]
     print_lines(console, lines)
-    if summary["wrong_answers"]:
+    if summary["doubtful_labels"]:
         columns = configuration.get("columns") or {}
-        label = "labelled unsupported" if state.unit == "claims" else "labelled wrong"
-        _print_wrong_answers(console, label, summary["wrong_answers"], columns.get("prompt"))
+        names = ("unsupported", "supported") if state.unit == "claims" else ("wrong", "correct")
+        _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
 
 
 def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
@@ -252,14 +252,15 @@ def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> s
     return ", ".join(models) + (f" (requested: {asked})" if differs else "")
 
 
-def _print_wrong_answers(
-    console: Console, label: str, wrong: Sequence[Mapping[str, Any]], template: Any
+def _print_doubtful_labels(
+    console: Console, names: tuple[str, str], doubtful: Sequence[Mapping[str, Any]], template: Any
 ) -> None:
-    """Print some answers labelled wrong, or claims labelled unsupported, so that people can check them."""
-    table = make_table(label, "reference", "prompt", texts=3)
-    for one in wrong:
+    """Print the answers or claims whose labels the scores contradict most, so that people can check them."""
+    table = make_table("answer", "labelled", "reference", "prompt", texts=4)
+    for one in doubtful:
         table.add_row(
             format_answer_cell(one["answer"]),
+            names[one["correct"]],
             format_answer_cell(one["reference"]),
             format_answer_cell(one["prompt"], template),
         )

@@ -320,7 +320,11 @@ async def _run(
             )
             corrected, missing = discard_labels(opened, stated, examples)
             if corrected:
-                options.on_notice(f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}")
+                options.on_notice(
+                    f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}. If only prompts "
+                    "with answers labelled wrong were checked, certificates are too good: check a random "
+                    "sample, right ones included (langchain-cfc store export --sample-for-review)"
+                )
             if missing:
                 options.on_notice(
                     f"labelled by the reference that they have, because the dataset does not hold them: "

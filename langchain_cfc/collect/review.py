@@ -84,6 +84,7 @@ from langchain_cfc.records import (
     require_claims,
 )
 from langchain_cfc.records.batches import check_records
+from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -175,8 +176,9 @@ def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> lis
         return {place: best[place] for place in sorted(best)[:k]}
 
     for record in check_records(records):
-        group = ("id", record.id) if record.cluster is None else ("cluster", str(record.cluster))
-        place = _hash_to_int(seed, *group)
+        # Without a cluster, prompts that say the same are one, as in calibration.
+        cluster = record.cluster or f"input:{digest_inputs([record.input])[0]}"
+        place = _hash_to_int(seed, "cluster", cluster)
         mine = (_hash_to_int(seed, "pick", record.id), record)
         best[place] = min(mine, best.get(place, mine), key=lambda one: one[0])
         if len(best) >= 2 * k:

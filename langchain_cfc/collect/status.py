@@ -12,7 +12,7 @@ import numpy as np
 from langchain_cfc.candidates import Unit
 from langchain_cfc.collect.costs import ASSUMED_OUTPUT, CHARACTERS_PER_TOKEN, Budget, ModelCalls, Stage, Usage
 from langchain_cfc.collect.store import Store
-from langchain_cfc.collect.store.wrong_answers import MAX_WRONG_ANSWERS, WrongAnswer
+from langchain_cfc.collect.store.doubtful_labels import MAX_DOUBTFUL_LABELS, LabelledAnswer
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import SamplingName
 from langchain_cfc.scoring import compute_auroc
@@ -207,7 +207,7 @@ class EarlyWarnings:
         self._scores: list[Sequence[float]] = []
         self._correct: list[Sequence[bool]] = []
         self._models: set[str] = set()
-        self._examples: list[WrongAnswer] = []
+        self._examples: list[LabelledAnswer] = []
 
     def check_draws(self, texts: Sequence[str], usage: Usage) -> Iterator[str]:
         """Yield warnings after one more prompt's candidates were drawn."""
@@ -237,9 +237,9 @@ class EarlyWarnings:
     ) -> Iterator[str]:
         """Yield warnings after one more prompt was labelled, which `status` counts already."""
         # An answer may have no claims.
-        if scores and status.covered == 0 and len(self._examples) < MAX_WRONG_ANSWERS:
+        if scores and status.covered == 0 and len(self._examples) < MAX_DOUBTFUL_LABELS:
             best = min(range(len(scores)), key=scores.__getitem__)
-            self._examples.append(WrongAnswer(example.input, answers[best], example.reference))
+            self._examples.append(LabelledAnswer(example.input, answers[best], example.reference, False))
         if status.labelled == _FIRST_CHECK and status.covered == 0:
             lines = "".join(f"\n  {one}" for one in self._examples)
             yield (

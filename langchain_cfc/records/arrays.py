@@ -25,6 +25,7 @@ from langchain_cfc.records.batches import (
 )
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import LabelledRecord, Provenance
+from langchain_cfc.records.splits import cluster_repeated_inputs
 from langchain_cfc.scoring import Combination, check_names
 
 
@@ -52,7 +53,8 @@ def tabulate(
         claims: Whether the caller supports claims, so that records may hold them in place of candidates.
 
     Returns:
-        The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`.
+        The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`. Prompts that
+        say the same form one cluster, unless they name their own.
 
     Raises:
         RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids), or a
@@ -143,7 +145,7 @@ def _tabulate(
             "artifact with the same rule, or use records with all n candidates"
         )
         raise InputError(msg)
-    return labelled
+    return cluster_repeated_inputs(labelled)
 
 
 def _read_batches(records: Iterable[LabelledRecord], provenance: Provenance | None) -> Iterator[Batch]:

@@ -33,6 +33,7 @@ from langchain_cfc.records.schema import (
     Provenance,
     require_candidates,
 )
+from langchain_cfc.records.splits import digest_inputs
 
 # Number of records turned into arrays at a time; more would not fit in the processor's cache.
 BATCH_SIZE = 64
@@ -243,6 +244,7 @@ def _make_batch_of_candidates(records: list[PromptRecord], max_candidates: int |
         tuple([record.cluster for record in records]),
         n,
         prompt_kinds=find_prompt_kinds([record.input for record in records]),
+        inputs=digest_inputs(record.input for record in records),
     )
     return Batch(
         labelled,
@@ -263,6 +265,7 @@ def _make_batch_of_claims(records: list[ClaimsRecord]) -> Batch:
         scores=[claim.score for claim in claims],
         supported=[claim.supported for claim in claims],
         prompt_kinds=find_prompt_kinds([record.input for record in records]),
+        inputs=digest_inputs(record.input for record in records),
         find_outputs=lambda name: _list_outputs(claims, name),
         list_records=lambda: list(records),
     )
@@ -281,6 +284,7 @@ def stack_claims(
     scores: Sequence[float] | FloatArray,
     supported: Sequence[bool] | BoolArray,
     prompt_kinds: frozenset[PromptKind],
+    inputs: IntArray,
     find_outputs: Callable[[str], Sequence[float] | FloatArray],
     list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
@@ -300,6 +304,7 @@ def stack_claims(
         tuple(ids),
         tuple(clusters),
         prompt_kinds=prompt_kinds,
+        inputs=inputs,
         unit="claims",
     )
     return Batch(labelled, lambda name: stack(find_outputs(name), 0.0), list_records)

@@ -18,6 +18,7 @@ from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import UncertainError, are_valid_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, validate_fields
+from langchain_cfc.records.splits import digest_inputs
 
 # Columns that hold any JSON, as text.
 JSON_COLUMNS = ("input", "reference", "metadata")
@@ -32,13 +33,16 @@ def decode_rows(rows: Any, source: str, first: int) -> Batch | None:
     """Check and decode rows column by column; None if only the strict reader can decide about them."""
     decode = _decode_claims if find_list_column(rows.schema.names) == "claims" else _decode_candidates
     try:
-        return decode(rows, _check_prompts(rows), lambda: list(parse_rows(rows, source, first)))
+        return decode(rows, *_check_prompts(rows), lambda: list(parse_rows(rows, source, first)))
     except (UncertainError, ValueError):
         return None
 
 
 def _decode_candidates(
-    rows: Any, metadata: JsonMetadata, list_records: Callable[[], list[LabelledRecord]]
+    rows: Any,
+    metadata: JsonMetadata,
+    inputs: IntArray,
+    list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
     sizes, candidates = _check_items(rows, "candidates", "correct")
     n = int(sizes[0])
@@ -62,13 +66,17 @@ def _decode_candidates(
         tuple(rows["cluster"].to_pylist()),
         n,
         prompt_kinds=_find_prompt_kinds(rows),
+        inputs=inputs,
     )
     is_extracted = _to_bools(candidates["answer"].is_valid()).reshape(-1, n)
     return Batch(labelled, lambda name: find_outputs(name).reshape(-1, n), list_records, is_extracted)
 
 
 def _decode_claims(
-    rows: Any, metadata: JsonMetadata, list_records: Callable[[], list[LabelledRecord]]
+    rows: Any,
+    metadata: JsonMetadata,
+    inputs: IntArray,
+    list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
     counts, claims = _check_items(rows, "claims", "supported")
     require_certain(claims["text"].null_count == 0)
@@ -90,6 +98,7 @@ def _decode_claims(
         scores=claims["score"].to_numpy(),
         supported=_to_bools(claims["supported"]),
         prompt_kinds=_find_prompt_kinds(rows),
+        inputs=inputs,
         find_outputs=_decode_outputs(claims["scores"]),
         list_records=list_records,
     )
@@ -145,8 +154,12 @@ def _find_prompt_kinds(rows: Any) -> frozenset[PromptKind]:
     return find_json_prompt_kinds(text.decode() for text in _list_texts(rows["input"]))
 
 
-def _check_prompts(rows: Any) -> JsonMetadata:
-    """Return the metadata; raise UncertainError for prompts that the strict reader might refuse."""
+def _check_prompts(rows: Any) -> tuple[JsonMetadata, IntArray]:
+    """Return the metadata and the digests of the inputs.
+
+    Raises:
+        UncertainError: If the strict reader might refuse a prompt.
+    """
     for name in ("id", "cluster"):
         shortest = _require_compute().min(_require_compute().utf8_length(rows[name])).as_py()
         require_certain(shortest is None or shortest > 0)
@@ -156,7 +169,8 @@ def _check_prompts(rows: Any) -> JsonMetadata:
     parse_values(_list_texts(rows["reference"]))
     encoded = rows["metadata"].fill_null("{}").dictionary_encode()
     require_certain(are_valid_metadata(parse_values(_list_texts(encoded.dictionary))))
-    return JsonMetadata(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64))
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    return JsonMetadata(encoded.dictionary.to_pylist(), codes), digest_inputs(inputs)
 
 
 def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str, Any]]:

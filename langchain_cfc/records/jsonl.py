@@ -47,6 +47,7 @@ from langchain_cfc.records.schema import (
     Provenance,
     validate_fields,
 )
+from langchain_cfc.records.splits import digest_inputs
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 
@@ -173,6 +174,7 @@ def _decode_candidates(lines: Sequence[bytes]) -> Batch:
         tuple([record.get("cluster") for record in records]),
         n,
         prompt_kinds=find_prompt_kinds(record["input"] for record in records),
+        inputs=digest_inputs(record["input"] for record in records),
     )
     return Batch(
         labelled,
@@ -216,6 +218,7 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
         scores=columns["score"],
         supported=columns["supported"],
         prompt_kinds=find_prompt_kinds(record["input"] for record in records),
+        inputs=digest_inputs(record["input"] for record in records),
         find_outputs=partial(_list_outputs, outputs),
         list_records=partial(_parse_lines, lines),
     )

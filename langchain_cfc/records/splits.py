@@ -7,6 +7,7 @@ Digests of each part's ids, and a small sketch of the ids used, let a later eval
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -16,15 +17,16 @@ import numpy as np
 from pydantic import ConfigDict, field_validator
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.serialization import OmitsDefaults, compute_sha256
+from langchain_cfc._internal.serialization import OmitsDefaults, canonical_json, compute_sha256
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, SamplingWarning
 
 Part = Literal["fit", "calibration", "certification", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.
 _HELD_OUT_PARTS: tuple[Part, ...] = ("test", "certification", "fit")
 SKETCH_SIZE = 256
+_ALL_BITS = 2**64 - 1
 
 T = TypeVar("T")
 
@@ -141,6 +143,65 @@ def digest_ids(ids: Iterable[str]) -> str:
     hashes = b"".join(sorted(_compute_hashes(ids)))
     # One hash per line, in hexadecimal.
     return compute_sha256(hashes.hex("\n", hashlib.sha256().digest_size))
+
+
+def digest_inputs(inputs: Iterable[object]) -> IntArray:
+    """Compute the digest of each prompt, equal for prompts that differ at most in white space.
+
+    The ids of chat messages are left out, because programs give every message another one.
+    """
+    texts = (canonical_json(_normalise_input(one)) for one in inputs)
+    digests = b"".join(one[:8] for one in _compute_hashes(texts))
+    return np.frombuffer(digests, dtype=">i8").astype(np.int64)
+
+
+def _normalise_input(value: object) -> object:
+    if isinstance(value, str):
+        return " ".join(value.split())
+    if isinstance(value, list):
+        return list(map(_normalise_input, value))
+    if isinstance(value, dict):
+        is_message = "content" in value
+        return {key: _normalise_input(one) for key, one in value.items() if not (is_message and key == "id")}
+    return value
+
+
+def cluster_repeated_inputs(labelled: LabelledBatch) -> LabelledBatch:
+    """Make one cluster of the prompts that say the same under different ids.
+
+    Their labels are not independent: ten questions with forty ids each are ten labels, not 400. A prompt that
+    names a cluster stays in it, and prompts that say the same but name none join it.
+
+    Args:
+        labelled: N prompts. Without known inputs, or with weights, which clusters cannot have, they are
+            returned as they are.
+
+    Returns:
+        The prompts, with clusters for those that repeat.
+
+    Warns:
+        SamplingWarning: If any prompt joins a cluster; it says how many distinct prompts these are.
+    """
+    if labelled.inputs is None or labelled.weights is not None:
+        return labelled
+    _, groups, counts = np.unique(labelled.inputs, return_inverse=True, return_counts=True)
+    clusters = list(labelled.clusters)
+    repeated = np.flatnonzero(counts[groups] > 1).tolist()
+    named = sorted(
+        ((groups[row], clusters[row]) for row in repeated if clusters[row] is not None), reverse=True
+    )
+    known: dict[int, str | None] = dict(named)  # the first of several names, whatever the order of the rows
+    joined = [row for row in repeated if clusters[row] is None]
+    for row in joined:
+        clusters[row] = known.get(groups[row]) or f"input:{int(labelled.inputs[row]) & _ALL_BITS:016x}"
+    if not joined:
+        return labelled
+    msg = (
+        f"{len(joined)} of {len(labelled)} prompts repeat the input of another under another id: they are "
+        f"{len(set(groups[joined].tolist()))} distinct prompts, and each of these counts once, as a cluster"
+    )
+    warnings.warn(msg, SamplingWarning, stacklevel=2)
+    return replace(labelled, clusters=tuple(clusters))
 
 
 def draw_sample(items: Iterable[T], size: int, name: Callable[[T], str]) -> list[T]:

@@ -38,7 +38,7 @@ def make_claims(seed: int, size: int) -> list[ClaimsRecord]:
     return [
         ClaimsRecord(
             id=f"{seed}-{row}",
-            input="?",
+            input=f"{seed}-{row}",
             answer="a. b. c.",
             claims=tuple(
                 Claim(text=f"{slot}", start=3 * slot, end=3 * slot + 2, score=score, supported=score < 0.6)

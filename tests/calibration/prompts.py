@@ -25,7 +25,7 @@ def make_prompts(
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": TOPICS[int(rng.integers(2))]},
             cluster=clusters[row] if clusters is not None else None,
             candidates=tuple(

@@ -68,7 +68,7 @@ def make_some_hopeless(size: int, hopeless: int, topics: tuple[str, ...] = ("all
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": topics[row % len(topics)]},
             candidates=(Candidate(text="?", score=row / size, correct=row >= hopeless),),
         )
@@ -123,7 +123,7 @@ def make_half_hopeless_topic() -> list[PromptRecord]:
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": "b" if row % 4 == 0 else "a"},
             candidates=(Candidate(text="?", score=row / 80, correct=row % 8 != 0),),
         )

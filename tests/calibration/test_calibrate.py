@@ -189,7 +189,7 @@ def test_calibrate_refuses_an_unknown_option_value_and_lists_known_ones(
 
 def test_calibrate_refuses_two_labels_of_one_answer_under_unique() -> None:
     candidates = tuple(Candidate(text="same", score=0.5, correct=correct) for correct in (True, False))
-    records = [PromptRecord(id=f"q{row}", input="?", candidates=candidates) for row in range(9)]
+    records = [PromptRecord(id=f"q{row}", input=f"q{row}", candidates=candidates) for row in range(9)]
     with pytest.raises(InputError, match=r"record 'q\d': candidates 0 and 1 give the same answer"):
         calibrate(records, alpha="0.2", features="1", set_rule="unique")
     assert calibrate(records, alpha="0.2", features="1").set_rule == "all"

@@ -184,7 +184,7 @@ def make_records(seed: int, size: int, *, prefix: str = "p", n: int = 4) -> list
     return [
         PromptRecord(
             id=f"{prefix}{row}",
-            input="?",
+            input=f"{prefix}{row}",
             metadata={"topic": "ab"[row % 2]},
             candidates=tuple(
                 Candidate(

@@ -408,3 +408,30 @@ def test_calibrate_n_refuses_a_comparing_verifier_in_a_combination() -> None:
     assert calibrate(both, provenance=header, allow_unattainable=True, **options).n == 8
     with pytest.raises(InputError, match="the verifier compares the candidates"):
         calibrate(both, n=3, provenance=header, allow_unattainable=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("draws", "collected", "certifies"),
+    [
+        ("below(0.5, at_most=8)", False, False),
+        ("below(0.5, at_most=8)", True, True),
+        ("fixed(4)", False, True),
+    ],
+)
+def test_fit_labels_certify_only_if_they_cannot_have_chosen_the_rule(
+    draws: str, collected: bool, certifies: bool
+) -> None:
+    # Collected: records that were drawn by the rule had it before there was any label.
+    provenance = SEPARATE.model_copy(update={"draws": draws}) if collected else SEPARATE
+    table = tabulate(make_records(0, 300))
+    options = {"alpha": None, "max_wrong_rate": 0.9, "fit_fraction": 0.5, "features": "mean_score"}
+
+    def count_answers(correct: Any) -> Any:
+        artifact = calibrate_with(draws, replace(table, correct=correct), provenance, **options)
+        return artifact.certified_policy.certificate.groups[0]
+
+    split = calibrate_with(draws, table, provenance, **options).calibration.split
+    flipped = table.correct.copy()
+    flipped[split.list_rows(table)["fit"]] ^= True
+    # The counts differ only if labels of the fit split are among those counted.
+    assert (count_answers(table.correct) == count_answers(flipped)) != certifies

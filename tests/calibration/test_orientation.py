@@ -76,7 +76,7 @@ def test_orientation_warning_counts_a_cluster_once() -> None:
             Candidate(text="a", score=right, correct=True),
             Candidate(text="b", score=wrong, correct=False),
         )
-        return PromptRecord(id=name, input="?", cluster=cluster, candidates=candidates)
+        return PromptRecord(id=name, input=name, cluster=cluster, candidates=candidates)
 
     rng = np.random.default_rng(0)
     alone = [

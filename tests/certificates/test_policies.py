@@ -340,7 +340,7 @@ def test_policy_halves_delta_if_groups_are_certified() -> None:
     known = [
         PromptRecord(
             id=f"k{row}",
-            input="?",
+            input=f"k{row}",
             metadata={"topic": "ab"[row % 2]},
             candidates=(Candidate(text="x", score=0.5, correct=True),),
         )
@@ -400,7 +400,7 @@ def make_two_policies(
     known = [
         PromptRecord(
             id=f"k{row}",
-            input="?",
+            input=f"k{row}",
             metadata={"topic": "ab"[row % 2]},
             candidates=(Candidate(text="x", score=0.5, correct=True),) * 2,
         )

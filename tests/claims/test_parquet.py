@@ -48,7 +48,7 @@ def make_claim(**changes: Any) -> dict[str, Any]:
 
 
 def make_row(name: str = "this", **changes: Any) -> dict[str, Any]:
-    return {"id": name, "input": '"?"', "claims": [make_claim(), make_claim(text="9 moons.")]} | changes
+    return {"id": name, "input": f'"{name}"', "claims": [make_claim(), make_claim(text="9 moons.")]} | changes
 
 
 def change_second(**changes: Any) -> dict[str, Any]:
@@ -181,6 +181,7 @@ def test_read_records_names_the_bad_claims_row(
     assert get_outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
 
 
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_tabulate_makes_no_model_of_ordinary_claims_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10)]
     expected = get_outcome(read_records(write_table(path, rows)), claims=True)
@@ -246,7 +247,9 @@ def test_read_records_accepts_related_claims_types(path: Path) -> None:
 def test_write_records_writes_claims_in_row_groups(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "_GROUP_ITEMS", 10)
     written = [
-        ClaimsRecord(id=f"q{size}", input="?", claims=(Claim(text="a", score=0, supported=True),) * size)
+        ClaimsRecord(
+            id=f"q{size}", input=f"q{size}", claims=(Claim(text="a", score=0, supported=True),) * size
+        )
         for size in range(1, 9)
     ]
     write_records(path, written)

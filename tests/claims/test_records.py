@@ -33,7 +33,7 @@ CLAIMS: list[dict[str, Any]] = [
 
 
 def make_fields(*claims: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"id": "a", "input": "Tell me of Peru.", "claims": list(claims or CLAIMS), **more}
+    return {"id": "a", "input": f"Tell me of {more.get('id')}.", "claims": list(claims or CLAIMS), **more}
 
 
 def change_claim(**changes: Any) -> dict[str, Any]:
@@ -108,7 +108,9 @@ DIFFICULT_LINES: list[Any] = [
 @example([16, 16])
 def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
     lines = [
-        encode_line(DIFFICULT_LINES[one]).replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
+        encode_line(DIFFICULT_LINES[one])
+        .replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
+        .replace(b"Tell me", f"{place}. Tell me".encode(), 1)
         for place, one in enumerate(chosen)
     ]
     decoded = decode_lines(lines)
@@ -140,7 +142,9 @@ def test_fast_claims_reader_decodes_ordinary_lines() -> None:
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
 def test_claims_records_round_trip(tmp_path: Path, name: str) -> None:
     records = [
-        ClaimsRecord(id=f"p{row}", input="?", answer=ANSWER, claims=tuple(map(Claim.model_validate, CLAIMS)))
+        ClaimsRecord(
+            id=f"p{row}", input=f"p{row}", answer=ANSWER, claims=tuple(map(Claim.model_validate, CLAIMS))
+        )
         for row in range(70)
     ]
     path = tmp_path / name

@@ -44,7 +44,7 @@ def make_answers(
         records.append(
             ClaimsRecord(
                 id=f"{rng.integers(2**63):x}",
-                input="?",
+                input=f"question {t}",
                 metadata={"difficulty": t, "tier": "easy" if t < 0.5 else "hard"},
                 claims=claims,
             )

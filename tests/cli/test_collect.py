@@ -309,18 +309,20 @@ def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
     assert not (tmp_path / "none.db").exists()
 
 
-def test_collect_and_status_list_wrong_answers_with_references(collect: Collect, folder: Path) -> None:
+def test_collect_and_status_list_doubtful_labels_with_references(collect: Collect, folder: Path) -> None:
     data = collect("--json").data
-    wrong = data["wrong_answers"]
-    assert len(wrong) == 3
-    assert not any(one["answer"] in one["reference"] for one in wrong)
+    doubtful = data["doubtful_labels"]
+    assert [one["correct"] for one in doubtful] == [False] * 3 + [True] * 3
+    assert [one["answer"] in one["reference"] for one in doubtful] == [False] * 3 + [True] * 3
     for ran in (collect(), run("status", folder / "facts.db")):
-        head, *rows = ran.out[ran.out.index("labelled wrong") :].splitlines()[:4]
-        assert head.split() == ["labelled", "wrong", "reference", "prompt"]
-        for row, one in zip(rows, wrong, strict=True):
+        head, *rows = ran.out[ran.out.index("answer  ") :].partition("\n\n")[0].splitlines()
+        assert head.split() == ["answer", "labelled", "reference", "prompt"]
+        shown = [row for row in rows if {"wrong", "correct"} & set(row.split())]
+        for row, one in zip(shown, doubtful, strict=True):
+            assert ("correct" if one["correct"] else "wrong") in row
             assert row.startswith(one["answer"][:20])
-            assert len(row) <= 80
-    assert run("status", folder / "facts.db", "--json").data["wrong_answers"] == wrong
+        assert max(map(len, rows)) <= 80
+    assert run("status", folder / "facts.db", "--json").data["doubtful_labels"] == doubtful
 
 
 def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect, folder: Path) -> None:

@@ -23,7 +23,7 @@ from langchain_cfc.collect.calibrating import calibrate_chain
 from langchain_cfc.collect.costs import Budget, Stage
 from langchain_cfc.collect.executor import LocalExecutor
 from langchain_cfc.collect.status import CollectionStatus
-from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
+from langchain_cfc.collect.store.doubtful_labels import read_doubtful_labels
 from langchain_cfc.errors import InputError, StoreError
 from langchain_cfc.records import read_records, tabulate, write_records
 from langchain_cfc.runnable import ClaimsResult
@@ -328,14 +328,19 @@ def test_store_check_finds_damaged_claims(path: Path, damage: str, stage: str | 
         store.check()
 
 
-def test_read_wrong_answers_lists_unsupported_claims_by_score(path: Path) -> None:
+def test_read_doubtful_labels_lists_claims_that_scores_contradict(path: Path) -> None:
     collect_claims(path, make_parts(Claiming()))
     with Store(path) as store:
-        shown = read_wrong_answers(store)
-        wrong = [c for r in store.read_claims() for c in r.claims if not c.supported]
-    assert shown
-    assert all("wrong" in one.answer and one.reference == "right" for one in shown)
+        shown = read_doubtful_labels(store)
+        claims = [claim for record in store.read_claims() for claim in record.claims]
+    wrong, right = (
+        [one for one in claims if not one.supported],
+        [one for one in claims if one.supported],
+    )
+    assert [one.correct for one in shown] == [False] * 3 + [True] * 3
+    assert all("wrong" in one.answer and one.reference == "right" for one in shown[:3])
     assert shown[0].answer == min(wrong, key=lambda one: one.score).text
+    assert shown[3].answer == max(right, key=lambda one: one.score).text
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecor
         texts = [f"{'fact' if one else 'myth'} {place}." for place, one in enumerate(supported)]
         said = supported ^ (rng.random(3) < mistakes)
         claims = zip(texts, scores.tolist(), said.tolist(), strict=True)
-        records.append(make_answer(f"{seed}-{number}", *claims, separator=" ", input="Tell me."))
+        records.append(make_answer(f"{seed}-{number}", *claims, separator=" "))
     return records
 
 

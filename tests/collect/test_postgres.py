@@ -26,9 +26,9 @@ from langchain_cfc.collect.costs import ModelCalls, Stage, Usage
 from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.relabeling import discard_labels
 from langchain_cfc.collect.store import PAGE_SIZE, Store, rows, schema
+from langchain_cfc.collect.store.doubtful_labels import read_doubtful_labels
 from langchain_cfc.collect.store.schema import Write
 from langchain_cfc.collect.store.shrink import shrink_store
-from langchain_cfc.collect.store.wrong_answers import read_wrong_answers
 from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
 from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -219,7 +219,7 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
         finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
     failed = LabelerError("no label")
     write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
-    assert [one.answer for one in read_wrong_answers(store, 2)] == ["wrong 0", "wrong 1"]
+    assert [one.answer for one in read_doubtful_labels(store, 2)][:2] == ["wrong 0", "wrong 1"]
     with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
         discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
     assert store.count_stages()[Stage.LABELLED] == 3
@@ -245,7 +245,7 @@ def test_discard_labels_resets_labels_and_references(store: Store) -> None:
         write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
     store.check()
     assert len(list(store.read_records())) == 3
-    assert read_wrong_answers(store) == []
+    assert all(one.correct for one in read_doubtful_labels(store))
 
 
 def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
@@ -556,7 +556,7 @@ def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
     assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
     with Store(where) as store:
         store.check()
-        records, wrong = list(store.read_claims()), read_wrong_answers(store)
+        records, wrong = list(store.read_claims()), read_doubtful_labels(store)
         assert store.count_without_labels() == 2
         assert sum(len(one.claims) for one in records) == sum(
             count_lines(f"question {number}") for number in range(10)

@@ -97,6 +97,7 @@ def test_review_sheet_cells_are_safe_from_spreadsheet_conversion(tmp_path: Path)
         PromptRecord(
             id=text or "empty",
             input=text,
+            cluster=repr(text),
             reference=text,
             candidates=(Candidate(text=text, score=0.5, correct=True),),
         )

@@ -19,7 +19,7 @@ from langchain_cfc.collect.costs import Stage, Usage
 from langchain_cfc.collect.run import MAX_CONSECUTIVE_FAILURES, MAX_FAILURES_AT_START, Run
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import PAGE_SIZE, Store
-from langchain_cfc.collect.store.wrong_answers import WrongAnswer, read_wrong_answers
+from langchain_cfc.collect.store.doubtful_labels import LabelledAnswer, read_doubtful_labels
 from langchain_cfc.errors import (
     CollectionError,
     DrawError,
@@ -358,7 +358,7 @@ def test_notice_of_no_correct_candidate_shows_three_wrong_answers(
         assert "  answer 'p0 1', reference None, prompt 'question 0'" in shown
 
 
-def test_read_wrong_answers_returns_the_best_scored_wrong_answers(path: Path) -> None:
+def test_read_doubtful_labels_returns_labels_that_scores_contradict(path: Path) -> None:
     # Slot 1 of every other prompt is right; of the others the score falls with the number.
     right = {f"p{number}" for number in range(0, 10, 2)}
     executor = FakeExecutor(
@@ -367,12 +367,14 @@ def test_read_wrong_answers_returns_the_best_scored_wrong_answers(path: Path) ->
     )
     run(path, executor, 10)
     with Store(path) as store:
-        found = read_wrong_answers(store)
-        more = read_wrong_answers(store, 7)
+        found = read_doubtful_labels(store)
+        more = read_doubtful_labels(store, 7)
     # All slots of odd prompts are wrong, so that their best is slot 1; prompts of equal scores are in order.
-    assert [one.answer for one in found] == ["p1 1", "p3 1", "p5 1"]
-    assert found[0] == WrongAnswer("question 1", "p1 1", None)
-    assert [one.answer for one in more[5:]] == ["p8 0", "p6 0"]
+    assert [one.answer for one in found[:3]] == ["p1 1", "p3 1", "p5 1"]
+    assert found[0] == LabelledAnswer("question 1", "p1 1", None, False)
+    assert [one.answer for one in more[5:7]] == ["p8 0", "p6 0"]
+    # Right ones, too: people who check only answers labelled wrong make certificates too good.
+    assert [(one.answer, one.correct) for one in found[3:]] == [(f"p{row} 1", True) for row in (0, 2, 4)]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def make_record(name: str, topic: str, unsupported: tuple[float, ...]) -> Claims
     claims = [Claim(text="?", score=1.0 - one, supported=False) for one in unsupported]
     return ClaimsRecord(
         id=name,
-        input="?",
+        input=name,
         metadata={"topic": topic},
         claims=(Claim(text="sure", score=0.0, supported=True), *claims),
     )

@@ -13,7 +13,7 @@ from langchain_cfc import Candidate, PromptRecord
 def make_prompt(name: str, topic: str, *candidates: tuple[float, str, bool], **changes: Any) -> PromptRecord:
     """A prompt with candidates (score, text, correct)."""
     made = tuple(Candidate(score=score, text=text, correct=correct) for score, text, correct in candidates)
-    return PromptRecord(id=name, input="?", metadata={"topic": topic}, candidates=made, **changes)
+    return PromptRecord(id=name, input=name, metadata={"topic": topic}, candidates=made, **changes)
 
 
 def make_prompts(

@@ -55,8 +55,8 @@ def make_prompts(
     # Ids only have to differ within a test; 64 random bits do.
     return [
         PromptRecord(
-            id=f"{rng.integers(2**63):x}",
-            input="?",
+            id=(name := f"{rng.integers(2**63):x}"),
+            input=name,
             metadata={"difficulty": float(t[row]), "tier": "easy" if t[row] < 0.5 else "hard"},
             candidates=tuple(
                 Candidate(

@@ -39,8 +39,8 @@ def make_noisy_records(rng: np.random.Generator, size: int) -> list[PromptRecord
     raw[..., 0] += correct
     return [
         PromptRecord(
-            id=f"{rng.integers(2**63):x}",
-            input="?",
+            id=(name := f"{rng.integers(2**63):x}"),
+            input=name,
             candidates=tuple(
                 Candidate(
                     text=str(slot),

@@ -270,8 +270,8 @@ def make_certain_records(rng: np.random.Generator, size: int) -> list[PromptReco
     scores = rng.random((size, 2))
     return [
         PromptRecord(
-            id=f"{rng.integers(2**63):x}",
-            input="?",
+            id=(name := f"{rng.integers(2**63):x}"),
+            input=name,
             candidates=tuple(Candidate(text="right", score=float(score), correct=True) for score in row),
         )
         for row in scores

@@ -21,7 +21,7 @@ def make_records(size: int = 50) -> list[PromptRecord]:
     return [
         PromptRecord(
             id=f"q{row}",
-            input="?",
+            input=f"q{row}",
             metadata={"topic": "ab"[row % 2]},
             cluster=f"c{row // 4}" if row % 3 else None,
             candidates=tuple(

@@ -37,7 +37,7 @@ def make_record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
         Candidate(text=text, score=slot / 10, correct=text == "b", scores={"judge": slot + 0.5})
         for slot, text in enumerate(texts)
     )
-    return PromptRecord(id=name, input="?", candidates=candidates, **changes)
+    return PromptRecord(id=name, input=name, candidates=candidates, **changes)
 
 
 @pytest.fixture
@@ -50,7 +50,11 @@ def make_candidate(**changes: Any) -> dict[str, Any]:
 
 
 def make_row(name: str = "q1", **changes: Any) -> dict[str, Any]:
-    return {"id": name, "input": '"?"', "candidates": [make_candidate(), make_candidate(text="b")]} | changes
+    return {
+        "id": name,
+        "input": f'"{name}"',
+        "candidates": [make_candidate(), make_candidate(text="b")],
+    } | changes
 
 
 def change_second(**changes: Any) -> dict[str, Any]:
@@ -205,6 +209,7 @@ def test_read_records_names_the_bad_parquet_row(
     assert get_outcome(read_records(path)) == (RecordError, str(caught.value))
 
 
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
 def test_tabulate_makes_no_model_of_ordinary_parquet_rows(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ HEADER: dict[str, Any] = {"format": "langchain-cfc/records", "version": 1, "n": 
 
 def make_fields(name: str = "q1", n: int = 2, **changes: Any) -> dict[str, Any]:
     candidates = [{"text": f"answer {slot}", "score": 0.5, "correct": slot == 0} for slot in range(n)]
-    return {"id": name, "input": "Capital?", "candidates": candidates} | changes
+    return {"id": name, "input": name, "candidates": candidates} | changes
 
 
 def make_line(**changes: Any) -> str:

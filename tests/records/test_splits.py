@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
-from langchain_cfc.errors import InputError
-from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, make_split_plan
+from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.records import Candidate, PromptRecord, tabulate
+from langchain_cfc.records.splits import SKETCH_SIZE, SplitPlan, digest_ids, digest_inputs, make_split_plan
 from tests.lengths import repetitions
 
 PLAN = make_split_plan(0, fit=0.25, test=0.3)
@@ -252,3 +253,52 @@ def test_split_plan_accepts_names_with_lone_surrogates() -> None:
     # Half of a surrogate pair is no Unicode text, but reaches Python through file names and escapes.
     assert PLAN.find_part("\ud800", None) in {"fit", "calibration", "test"}
     assert digest_ids(["\ud800"]) != digest_ids(["\ud801"])
+
+
+def make_record(name: str, asked: Any, cluster: str | None = None) -> PromptRecord:
+    candidates = (Candidate(text="a", score=0.5, correct=True),)
+    return PromptRecord(id=name, input=asked, cluster=cluster, candidates=candidates)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Capital of Peru?", "  Capital  of\nPeru?\u00a0", True),
+        ({"q": "a ", "k": 1}, {"k": 1, "q": "a"}, True),
+        (
+            [{"role": "user", "content": "a", "id": "m1"}],
+            [{"content": "a", "role": "user", "id": "m2"}],
+            True,
+        ),
+        ({"id": "1", "q": "a"}, {"id": "2", "q": "a"}, False),
+        ("Capital of Peru?", "capital of Peru?", False),
+        ("a b", "ab", False),
+        (["a"], "a", False),
+        ([{"content": "a"}, {"content": "b"}], [{"content": "b"}, {"content": "a"}], False),
+    ],
+)
+def test_digest_inputs_is_equal_for_inputs_that_say_the_same(one: Any, other: Any, same: bool) -> None:
+    first, second = digest_inputs([one, other]).tolist()
+    assert (first == second) == same
+
+
+def test_tabulate_makes_one_cluster_of_repeated_inputs() -> None:
+    records = [
+        make_record("a", "Who?"),
+        make_record("b", "Who? "),
+        make_record("c", "When?"),
+        make_record("d", "Where?"),
+        make_record("e", " Where?", "x"),
+        make_record("f", "Why?", "y"),
+        make_record("g", "Why?", "z"),
+    ]
+    with pytest.warns(SamplingWarning, match="3 of 7 prompts .* are 2 distinct prompts"):
+        table = tabulate(records)
+    first, second, *others = table.clusters
+    assert first == second is not None
+    # Named clusters are the user's choice: "f" and "g" stay apart.
+    assert others == [None, "x", "x", "y", "z"]
+    assert len(PLAN.select_one_per_cluster(table)) == 5
+    with pytest.warns(SamplingWarning):
+        assert set(tabulate(records[::-1]).clusters) == set(table.clusters)
+    assert tabulate(table).clusters == table.clusters  # without a second warning

@@ -28,7 +28,7 @@ def make_record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
         Candidate(text=text * (slot + 1 if text == "c" else 1), score=slot / 10, correct=text == "b")
         for slot, text in enumerate(texts)
     )
-    return PromptRecord(id=name, input="?", candidates=candidates, **changes)
+    return PromptRecord(id=name, input=name, candidates=candidates, **changes)
 
 
 def test_tabulate_turns_records_into_arrays() -> None:
@@ -108,7 +108,7 @@ def test_tabulate_does_not_hold_texts() -> None:
     def large() -> Iterator[PromptRecord]:
         for number in range(3000):
             answer = Candidate(text=f"{number}" * 2000, score=0.5, correct=True)
-            yield PromptRecord(id=f"q{number}", input="?" * 4000, candidates=(answer,))
+            yield PromptRecord(id=f"q{number}", input=f"{number}" + "?" * 4000, candidates=(answer,))
 
     tracemalloc.start()
     try:
@@ -124,7 +124,7 @@ def test_tabulate_does_not_hold_texts() -> None:
 
 def make_scored_record(name: str, *outputs: dict[str, float] | None) -> PromptRecord:
     candidates = tuple(Candidate(text="?", score=0.5, correct=True, scores=one) for one in outputs)
-    return PromptRecord(id=name, input="?", candidates=candidates)
+    return PromptRecord(id=name, input=name, candidates=candidates)
 
 
 JUDGE = Combination(names=("judge",), centres=(1.0,), scales=(2.0,), coefficients=(0.5,), intercept=0.1)

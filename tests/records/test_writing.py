@@ -22,7 +22,7 @@ def list_names(folder: Path) -> list[str]:
 
 def make_record(name: str = "q1", n: int = 2, **changes: Any) -> PromptRecord:
     candidates = tuple(Candidate(text=f"answer {slot}", score=0.5, correct=slot == 0) for slot in range(n))
-    return PromptRecord(id=name, input="Capital?", candidates=candidates, **changes)
+    return PromptRecord(id=name, input=name, candidates=candidates, **changes)
 
 
 def draw_json_values() -> st.SearchStrategy[Any]:

@@ -52,6 +52,7 @@ def make_hostile_records(size: int = 300, n: int = 4, seed: int = 0) -> list[Pro
             PromptRecord(
                 id=f"{row} {HOSTILE[row % len(HOSTILE)]}",
                 input=HOSTILE[(row + 3) % len(HOSTILE)],
+                cluster=f"{seed}-{row}",
                 metadata={"topic": TOPICS[topic]},
                 candidates=candidates,
             )
@@ -75,6 +76,7 @@ def make_hostile_answers(size: int = 300, n: int = 5, seed: int = 0) -> list[Cla
                 *zip(texts, scores.tolist(), supported.tolist(), strict=True),
                 separator=" ",
                 input=HOSTILE[(row + 3) % len(HOSTILE)],
+                cluster=f"{seed}-{row}",
                 metadata={"topic": TOPICS[row % len(TOPICS)]},
             )
         )
@@ -87,7 +89,7 @@ def make_prompt(
     """A prompt with candidates (score, text, correct)."""
     made = tuple(Candidate(score=score, text=text, correct=correct) for score, text, correct in candidates)
     return PromptRecord(
-        id=name, **{"input": "?", "metadata": {"topic": topic}, "candidates": made, **changes}
+        id=name, **{"input": name, "metadata": {"topic": topic}, "candidates": made, **changes}
     )
 
 

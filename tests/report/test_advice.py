@@ -78,7 +78,7 @@ def make_answered_records(size: int = SIZE) -> list[PromptRecord]:
     return [
         PromptRecord(
             id=f"p{row}",
-            input="?",
+            input=f"p{row}",
             metadata={"topic": ("capital", "river")[row % 2], "ratio": 1.0 + row % 3},
             cluster=f"c{row // 2}" if row < size // 2 else None,
             candidates=tuple(

@@ -83,7 +83,7 @@ def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
     with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
     assert (with_text.with_text, without.with_text) == (True, False)
-    assert with_text.prompts[0].prompt == "?"
+    assert with_text.prompts[0].prompt == "empty"
     assert [one.answer for one in with_text.prompts[0].answers] == ["yes", "no"]
     for shown, hidden in zip(with_text.prompts, without.prompts, strict=True):
         assert hidden.prompt is None

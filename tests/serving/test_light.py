@@ -163,7 +163,7 @@ import sys
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate, evaluate
 from langchain_cfc.errors import CFCError, MissingExtraError
 records = [
-    PromptRecord(id=str(k), input="x", candidates=(Candidate(text="a", score=k / 99, correct=True),))
+    PromptRecord(id=str(k), input=str(k), candidates=(Candidate(text="a", score=k / 99, correct=True),))
     for k in range(99)
 ]
 artifact = calibrate(records, alpha=0.25, features="1", test_fraction=0.4)  # calibration is plain NumPy

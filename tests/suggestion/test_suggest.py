@@ -338,7 +338,7 @@ def test_suggest_omits_a_verifier_missing_from_some_candidates() -> None:
         return Candidate(text="right" if correct else "wrong", score=score, correct=correct, scores=scores)
 
     records = [
-        PromptRecord(id=f"{row}", input="?", candidates=tuple(candidate(row) for _ in range(4)))
+        PromptRecord(id=f"{row}", input=f"{row}", candidates=tuple(candidate(row) for _ in range(4)))
         for row in range(300)
     ]
     settings: dict[str, Any] = {"alpha": "0.3", "features": ["1"], "set_rules": ["all"], "splits": 2}

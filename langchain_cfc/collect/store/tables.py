@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -15,6 +16,7 @@ from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
 from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import schema
 from langchain_cfc.errors import StoreError
+from langchain_cfc.records.splits import digest_inputs
 
 _prompts, _draws, _claims = schema.prompts, schema.draws, schema.claims
 _scores, _labels, _calls, _announced = schema.scores, schema.labels, schema.calls, schema.announced
@@ -73,7 +75,7 @@ def read_batch(
     shape = (len(rows), n)
     is_extracted = {answer is not None for answer in extracted}
     answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
-    return LabelledBatch.from_arrays(
+    table = LabelledBatch.from_arrays(
         [row.id for row in rows],
         np.fromiter(scores, np.float64, len(scores)).reshape(shape),
         np.fromiter(correct, np.bool_, len(correct)).reshape(shape),
@@ -84,6 +86,7 @@ def read_batch(
         extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
         prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
     )
+    return replace(table, inputs=digest_inputs(json.loads(row.input) for row in rows))
 
 
 def _merge_metadata(row: Any) -> str:
