@@ -228,7 +228,7 @@ def _check_recorded_scores(labelled: LabelledBatch, scores: FloatArray) -> None:
 
 
 def _get_verifier_name(verifier: Mapping[str, Any] | None) -> object:
-    return None if verifier is None else verifier.get("id", verifier.get("method"))
+    return None if verifier is None else verifier.get("method", verifier.get("id"))
 
 
 def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:

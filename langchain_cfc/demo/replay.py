@@ -319,7 +319,9 @@ def _find_slot(run_manager: CallbackManagerForLLMRun | None) -> int | None:
 
 
 def _get_fingerprint(provenance: Provenance | None, part: str) -> dict[str, Any]:
-    return dict(getattr(provenance, part, None) or {})
+    stated = getattr(provenance, part, None)
+    # The class is that of the recorded part, which older records do not state.
+    return {"class": None, **stated} if stated else {}
 
 
 def compute_prompt_key(prompt: Any) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.guarantee import Binding
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint, explain_doubt
+from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 
 def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:

@@ -1,54 +1,59 @@
-"""Compute fingerprints of generators, verifiers and extractors, and compare serving with calibrated parts.
+"""Compute fingerprints of generators, verifiers, labelers and extractors.
 
-A fingerprint is a mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`. A chat
-model states every sampling parameter that is known here, `null` if it is unset, so that a parameter that
-appears or disappears counts as a difference and not as a gap. Other settings that differ from their defaults
-are listed under `settings`. Parts that cannot be described, such as a function in a chain, are listed under
-`unnamed`.
-
-If two fingerprints state different values, the part is refused. They match if they are equal and neither side
-leaves anything unstated; otherwise they are unverified. An `id` given by the user vouches for parts that
-cannot be described. `model_version`, the name that a served model reports, may drift, so it only warns.
+A fingerprint is a mapping such as `{"id": "my-judge", "model": "gpt-4o-mini", "temperature": 0.7}`. It states
+the class of the part. A chat model states every sampling parameter that is known here, `null` if it is unset,
+so that a parameter that appears or disappears counts as a difference and not as a gap. Other settings that
+differ from their defaults, headers included, are listed under `settings`, and a digest of the server's
+address under `address`. Parts that cannot be described, such as a function in a chain or a class of the
+user's own, are listed under `unnamed`. `langchain_cfc.sampling.comparison` says when two of them match.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
 
 from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
-from langchain_core.load import Serializable, dumps
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import RunnablePassthrough, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBranch,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
 from langchain_core.runnables.base import RunnableBinding, RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables.passthrough import RunnableAssign
 from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
-from pydantic.fields import FieldInfo
 
 from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.errors import FingerprintError
 from langchain_cfc.execution.langgraph_compat import get_tracing_params
-
-__all__ = [
-    "SAMPLING_PARAMETERS",
-    "Fingerprint",
-    "Match",
-    "compare_fingerprints",
-    "compute_fingerprint",
-    "explain_doubt",
-    "is_identified",
-    "state_settings",
-]
-
-Fingerprint = Mapping[str, Any]
-Match = Literal["matched", "unverified"]
+from langchain_cfc.sampling.code_identity import (
+    find_named_class,
+    is_described_by_base,
+    is_known_code,
+    name_code,
+)
+from langchain_cfc.sampling.connections import (
+    ACCOUNT_ENDINGS,
+    ADDRESS_ENDINGS,
+    describe_address,
+    is_mapping_of_headers,
+    list_custom_clients,
+    select_headers,
+)
+from langchain_cfc.sampling.step_descriptions import describe_step, is_default, list_shadowed_methods
 
 # LangChain's tracing parameters, with their names in a fingerprint.
 _LANGCHAIN_NAMES = {
@@ -92,29 +97,24 @@ _IGNORED = frozenset(
     {
         *("n", "candidate_count", "logprobs", "top_logprobs"),
         *("stream", "streaming", "stream_usage", "stream_options", "disable_streaming"),
-        *("user", "metadata", "tags", "store", "service_tier", "run_name", "callbacks"),
-        *("timeout", "max_retries", "extra_headers", "headers", "extra_query", "default_query"),
+        *("user", "metadata", "tags", "store", "run_name", "callbacks", "timeout", "max_retries"),
         *("keep_alive", "http_socket_options", "include_response_headers", "prompt_cache_options"),
         *("tiktoken_model_name", "ls_structured_output_format"),
         *("on_abstain", "full_result"),  # of a `CFCChatModel`
     }
-)
-# Endings of the names of fields that say where and how a model is reached.
-_CONNECTION_ENDINGS = (
-    *("key", "token", "secret", "password", "credentials", "headers"),
-    *("url", "uri", "endpoint", "_base", "host", "proxy", "region", "location"),
-    *("organization", "project", "timeout", "retries", "client", "session"),
 )
 # Names of the model field in providers' embeddings classes, and fields that do not change a vector.
 _EMBEDDING_MODEL_FIELDS = ("model", "model_name", "model_id", "repo_id", "deployment")
 _EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progress_bar", "skip_empty")
 # Bound arguments that turn a model into a different generator; compared by a common digest.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
-_TOOLS_DIGEST = "tools_digest"
+TOOLS_DIGEST = "tools_digest"
 _PROMPT_DIGEST = "prompt_digest"
 _STEPS_DIGEST = "steps_digest"
 _SETTINGS = "settings"
 _UNNAMED = "unnamed"
+CLASS = "class"
+ADDRESS = "address"
 
 
 def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
@@ -132,21 +132,25 @@ def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, 
     Raises:
         FingerprintError: If the part states an id other than `given_id`.
     """
-    known = _describe_part(part, {})
+    known = _describe_part(part, {}) or _describe_plain_step(part)
     if given_id is None:
         return known
+    is_ours = str(known.get(CLASS)).startswith("langchain_cfc")
+    if is_ours and known.get("id", given_id) != given_id:
+        # Such an id names a method; the user's vouches for the servers and functions in it.
+        known = {**known, "method": known["id"], "id": given_id}
     if known.get("id", given_id) != given_id:
         msg = f"given the id {given_id!r}, but it states the id {known['id']!r}"
         raise FingerprintError(msg)
-    return {**{key: value for key, value in known.items() if not _is_unnamed(key)}, "id": given_id}
+    return {**{key: value for key, value in known.items() if not is_unnamed(key)}, "id": given_id}
 
 
 def is_identified(stated: Mapping[str, Any]) -> bool:
-    """Return whether a fingerprint names an id or a model and leaves nothing in it unnamed."""
-    return bool({"id", "model"} & set(stated)) and not any(_is_unnamed(key) for key in stated)
+    """Return whether a fingerprint names an id, a model or a class, and leaves nothing in it unnamed."""
+    return bool({"id", "model", CLASS} & set(stated)) and not any(is_unnamed(key) for key in stated)
 
 
-def _is_unnamed(key: str) -> bool:
+def is_unnamed(key: str) -> bool:
     """Return whether a fingerprint's key lists parts that cannot be described."""
     # Keys of composite fingerprints have the role as a prefix: `model.unnamed`.
     return key.rpartition(".")[2] == _UNNAMED
@@ -160,15 +164,42 @@ def _describe_part(part: object, bound: Mapping[str, Any]) -> dict[str, Any]:
         # Other wrappers, such as a message history, may change the prompt.
         is_plain = isinstance(part, (RunnableBinding, RunnableRetry))
         return known if is_plain or not known else _add_unnamed(known, [type(part).__name__])
-    if isinstance(part, (DynamicRunnable, RunnableWithFallbacks)):
+    if isinstance(part, DynamicRunnable):
         return {}
     # `getattr` alone would instantiate a model that is only made when called, if the attribute is missing.
     own = getattr(part, "fingerprint", None) if inspect.getattr_static(part, "fingerprint", None) else None
     if isinstance(own, Mapping):
-        return _add_bound_arguments(own, bound)
+        return _add_bound_arguments(_add_class(part, own), bound)
     if isinstance(part, RunnableSequence):
         return _describe_sequence(part, bound)
+    if isinstance(part, tuple(_CONTAINERS)):
+        return _describe_container(part, bound)
     return _describe_chat_model(part, bound) if isinstance(part, BaseChatModel) else {}
+
+
+def _describe_plain_step(part: object) -> dict[str, Any]:
+    """Return the fingerprint of a function or Runnable without a model; empty if it cannot be described."""
+    written = _write_step(part, {})
+    return {} if written is None else {CLASS: name_code(type(part)), _STEPS_DIGEST: compute_sha256(written)}
+
+
+def _add_class(part: object, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part's own fingerprint with its class.
+
+    What an own class inherits from a class of this library describes only the latter: its id does not vouch.
+    """
+    kind = find_named_class(type(part))
+    if isinstance(part, FunctionType) or kind.__module__ in sys.stdlib_module_names:
+        return dict(own)
+    known = {CLASS: name_code(kind), **own}
+    if isinstance(part, BaseChatModel) and (address := describe_address(part)) is not None:
+        known.setdefault(ADDRESS, address)
+    if known[CLASS] is None:  # a part that replays records, which do not state the class
+        del known[CLASS]
+    if not is_described_by_base(part, "fingerprint"):
+        return known
+    inherited = {"method" if key == "id" else key: value for key, value in known.items()}
+    return _add_unnamed({**inherited, CLASS: name_code(kind)}, [f"the class {kind.__name__}"])
 
 
 def _add_bound_arguments(own: Mapping[str, Any], bound: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,18 +223,16 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
     steps = list(_flatten_steps(sequence))
     # A sequence passes its arguments to its first step.
     stated = [_describe_part(step, bound if position == 0 else {}) for position, step in enumerate(steps)]
-    speaking = [position for position, known in enumerate(stated) if known]
-    if not speaking:
+    answering = _find_answering(stated)
+    if answering is None:
         return {}
-    models = [position for position in speaking if "model" in stated[position]]
-    answering = (models or speaking)[-1]
     prompts: list[str] = []
     others: list[list[str]] = []
     unnamed = [f"the arguments {', '.join(bound)}"] if bound and answering != 0 and not stated[0] else []
     for position, step in enumerate(steps):
-        if position == answering or _is_identity(step):
+        if position == answering or _is_identity(step, is_last=position == len(steps) - 1):
             continue
-        written = _serialise(step, stated[position])
+        written = _write_step(step, stated[position])
         if written is None:
             unnamed.append(_name_step(step))
         elif isinstance(step, BasePromptTemplate) and position < answering:
@@ -212,11 +241,68 @@ def _describe_sequence(sequence: RunnableSequence[Any, Any], bound: Mapping[str,
             # The position matters: after a prompt template, a step receives the prompt instead of the input.
             before = "between" if prompts else "before"
             others.append([before if position < answering else "after", written])
-    known = stated[answering]
+    return _add_steps(stated[answering], prompts, others, unnamed)
+
+
+def _describe_container(part: Any, bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fingerprint of the answering model in a map, branch or fallbacks; empty without a model."""
+    kind = next(one for one in _CONTAINERS if isinstance(part, one))
+    names, parts = zip(*_CONTAINERS[kind](part), strict=True)
+    # Maps and branches pass arguments on to all parts.
+    stated = [_describe_part(one, bound) for one in parts]
+    answering = _find_answering(stated)
+    if answering is None:
+        return {}
+    unnamed = []
+    others = [[kind.__name__, names[answering]]]
+    for position, one in enumerate(parts):
+        if position == answering:
+            continue
+        written = _write_step(one, stated[position])
+        if written is None:
+            unnamed.append(_name_step(one))
+        else:
+            others.append([names[position], written])
+    if kind is RunnableWithFallbacks:
+        unnamed.append("fallbacks, of which any may answer")
+    return _add_steps(stated[answering], [], others, unnamed)
+
+
+def _list_branches(part: RunnableBranch[Any, Any]) -> list[tuple[str, Any]]:
+    conditions = [(f"if {number}", one) for number, (one, _) in enumerate(part.branches)]
+    return [
+        *conditions,
+        *((f"then {number}", one) for number, (_, one) in enumerate(part.branches)),
+        ("else", part.default),
+    ]
+
+
+# Runnables that call one or several others, with a function that lists them by name.
+_CONTAINERS: Mapping[type, Callable[[Any], list[tuple[str, Any]]]] = {
+    RunnableParallel: lambda part: sorted(part.steps__.items()),
+    RunnableAssign: lambda part: [("assign", part.mapper)],
+    RunnableBranch: _list_branches,
+    RunnableWithFallbacks: lambda part: [
+        (f"choice {number}", one) for number, one in enumerate(part.runnables)
+    ],
+}
+
+
+def _find_answering(stated: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the position of the part that answers: the last model, or the last part that states anything."""
+    speaking = [position for position, known in enumerate(stated) if known]
+    models = [position for position in speaking if "model" in stated[position]]
+    return next(reversed(models or speaking), None)
+
+
+def _add_steps(
+    known: dict[str, Any], prompts: list[str], others: list[list[str]], unnamed: Sequence[str]
+) -> dict[str, Any]:
+    """Return the fingerprint of an answering part with digests of prompt templates and steps around it."""
     if prompts and known.get(_PROMPT_DIGEST):
-        prompts.append(known[_PROMPT_DIGEST])
+        prompts = [*prompts, known[_PROMPT_DIGEST]]
     if others and known.get(_STEPS_DIGEST):
-        others.append(["in", known[_STEPS_DIGEST]])
+        others = [*others, ["in", known[_STEPS_DIGEST]]]
     if prompts:
         known = {**known, _PROMPT_DIGEST: compute_sha256("\n".join(prompts))}
     if others:
@@ -233,37 +319,30 @@ def _flatten_steps(sequence: RunnableSequence[Any, Any]) -> Iterator[Any]:
             yield step
 
 
-def _is_identity(step: Any) -> bool:
-    """Return whether a step passes its input on; a message and its text count as the same candidate."""
+def _is_identity(step: Any, *, is_last: bool) -> bool:
+    """Return whether a step changes nothing; a message and its text count as the same candidate."""
     if type(step) is RunnablePassthrough:
         return step.func is None and step.afunc is None
-    return type(step) is StrOutputParser
+    return type(step) is StrOutputParser and is_last
 
 
-def _serialise(step: Any, known: Mapping[str, Any]) -> str | None:
+def _write_step(step: Any, known: Mapping[str, Any]) -> str | None:
     """Return a step as text, equal for equal steps; None if it cannot be described."""
-    if known:
-        return json.dumps(known, sort_keys=True) if is_identified(known) else None
-    try:
-        json.dumps(step, default=_list_fields)
-        text = dumps(step)
-    except (TypeError, ValueError):
+    if known and not is_identified(known):
         return None
-    # LangChain writes other objects with their memory address, which differs in every process.
-    return None if '"not_implemented"' in text else text
+    try:
+        return json.dumps(known or describe_step(step, _describe_inner), sort_keys=True)
+    except Exception:  # noqa: BLE001 - a schema or a setting may fail in ways of its own
+        return None
 
 
-def _list_fields(part: Any) -> Any:
-    """Return LangChain's serialised form of a part of a step.
-
-    Raises `TypeError` for parts that it does not fully describe: a step configured per call is written with
-    its default only, and a user's class only by its name.
-    """
-    is_described = isinstance(part, Serializable) and type(part).__module__.startswith("langchain")
-    if not is_described or isinstance(part, DynamicRunnable):
-        msg = f"{type(part).__name__} cannot be described"
+def _describe_inner(part: Runnable[Any, Any]) -> Any:
+    """Return the fingerprint of a model inside a step, None for other parts."""
+    known = _describe_part(part, {})
+    if known and not is_identified(known):
+        msg = f"{_name_step(part)} cannot be described"
         raise TypeError(msg)
-    return part.to_json()
+    return known or None
 
 
 def _name_step(step: Any) -> str:
@@ -278,8 +357,11 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     if params.get("ls_model_name") is None:
         return {}
     known = {name: params[key] for key, name in _LANGCHAIN_NAMES.items() if params.get(key) is not None}
-    known = {**dict.fromkeys(SAMPLING_PARAMETERS), **known}
+    kind = find_named_class(type(model))
+    known = {CLASS: name_code(kind), **dict.fromkeys(SAMPLING_PARAMETERS), **known}
     own = _read_own_settings(model, BaseChatModel)
+    unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
+    unknown += [f"the attribute {name}" for name in list_shadowed_methods(model)]
     given = {**dict(_flatten_settings(own)), **dict(_flatten_settings(bound))}
     for name in ("model", *SAMPLING_PARAMETERS):
         if (value := given.pop(name, None)) is not None:
@@ -287,7 +369,8 @@ def _describe_chat_model(model: BaseChatModel, bound: Mapping[str, Any]) -> dict
     known["stop"] = [known["stop"]] if isinstance(known["stop"], str) else known["stop"] or None
     plain, unnamed = _describe_settings({name: known[name] for name in SAMPLING_PARAMETERS}, verbatim=True)
     settings = state_settings(given)
-    return _add_unnamed({**known, **plain, **settings}, unnamed)
+    unnamed += [*unknown, *list_custom_clients(model)]
+    return _add_unnamed({**known, **plain, ADDRESS: describe_address(model), **settings}, unnamed)
 
 
 def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -303,7 +386,7 @@ def state_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat = dict(_flatten_settings(given))
     described, unnamed = _describe_settings(flat)
-    unset = dict.fromkeys((_TOOLS_DIGEST, _PROMPT_DIGEST, _STEPS_DIGEST))
+    unset = dict.fromkeys((TOOLS_DIGEST, _PROMPT_DIGEST, _STEPS_DIGEST))
     digest, unnamed_tools = _digest_tools(flat)
     return _add_unnamed({**unset, _SETTINGS: described or None, **digest}, [*unnamed, *unnamed_tools])
 
@@ -316,14 +399,19 @@ def describe_embeddings(embeddings: Embeddings) -> dict[str, Any]:
     if known or model is None:
         return known
     dimensions = getattr(embeddings, "dimensions", None)
-    known = {"model": model, **({"dimensions": dimensions} if isinstance(dimensions, int) else {})}
+    kind = find_named_class(type(embeddings))
+    unknown = [] if is_known_code(kind) else [f"the class {kind.__name__}"]
+    dimensions = {"dimensions": dimensions} if isinstance(dimensions, int) else {}
+    known = _add_unnamed({CLASS: name_code(kind), "model": model, **dimensions}, unknown)
     if not isinstance(embeddings, BaseModel):
         return known
     own = _read_own_settings(embeddings, Embeddings)
     ignored = (*_EMBEDDING_MODEL_FIELDS, *_EMBEDDING_DELIVERY)
     given = {name: value for name, value in _flatten_settings(own) if name not in ignored}
     settings, unnamed = _describe_settings(given)
-    return _add_unnamed({**known, _SETTINGS: settings or None}, unnamed)
+    unnamed += list_custom_clients(embeddings)
+    known = {**known, ADDRESS: describe_address(embeddings), _SETTINGS: settings or None}
+    return _add_unnamed(known, unnamed)
 
 
 def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
@@ -338,22 +426,18 @@ def _read_own_settings(model: BaseModel, base: type) -> dict[str, Any]:
         field = type(model).model_fields.get(name)
         if field is None and name not in extra:
             continue
-        if name in inherited or (field is not None and field.exclude):
+        # `output_version` may choose another interface of the provider.
+        if (name in inherited and name != "output_version") or (field is not None and field.exclude):
             continue
         # Sampling parameters are always stated, other settings only if they differ from their default and do
         # not concern the connection. The model's name comes from the tracing parameters.
         usual = _ALIASES.get(name, name)
-        is_unstated = name.endswith(_CONNECTION_ENDINGS) or (field is not None and _is_default(field, value))
+        is_unstated = (
+            name.endswith((*ACCOUNT_ENDINGS, *ADDRESS_ENDINGS, "client")) and not is_mapping_of_headers(name)
+        ) or (field is not None and is_default(field, value))
         if usual != "model" and (usual in SAMPLING_PARAMETERS or not is_unstated):
             settings[name] = value
     return settings
-
-
-def _is_default(field: FieldInfo, value: Any) -> bool:
-    try:
-        return bool(value == field.get_default(call_default_factory=True, validated_data={}))
-    except Exception:  # noqa: BLE001 - a provider's default factory, or a comparison without a boolean result
-        return False
 
 
 def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -361,6 +445,8 @@ def _flatten_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in settings.items():
         if name in PASS_THROUGH and isinstance(value, Mapping):
             yield from _flatten_settings(value)
+        elif is_mapping_of_headers(name):
+            yield name, select_headers(name, value)
         elif name not in _IGNORED:
             yield _ALIASES.get(name, name), value
 
@@ -398,7 +484,7 @@ def _digest_tools(bound: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
         written = json.dumps(tools, sort_keys=True, default=_describe_tool)
     except (TypeError, ValueError):
         return {}, [f"the {' and '.join(tools)} bound to it"]
-    return {_TOOLS_DIGEST: compute_sha256(written)}, []
+    return {TOOLS_DIGEST: compute_sha256(written)}, []
 
 
 def _describe_tool(tool: Any) -> Any:
@@ -415,98 +501,3 @@ def _add_unnamed(known: dict[str, Any], unnamed: Sequence[str]) -> dict[str, Any
     if not unnamed:
         return known
     return {**known, _UNNAMED: [*known.get(_UNNAMED, []), *unnamed]}
-
-
-_MODEL_VERSION = "model_version"
-# Maximum number of keys that a message lists.
-_MAX_KEYS = 4
-
-
-def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
-    """Return whether a serving part is known to be the calibrated one; refuse it if it differs.
-
-    Args:
-        part: `generator`, `verifier`, `answer` or `splitter`, for messages.
-        calibrated: The artifact's fingerprint of the part; None if the records had none.
-        serving: The fingerprint of the serving part.
-
-    Returns:
-        `matched` if both state the same and leave nothing out; else `unverified`, for the reason that
-            `explain_doubt` gives.
-
-    Raises:
-        FingerprintError: If a key that both state has different values.
-
-    Warns:
-        FingerprintWarning: If the served model reports a different version.
-    """
-    calibrated = calibrated or {}
-    if calibrated.get(_TOOLS_DIGEST) is not None:
-        serving = _remove_unset_tools(serving)
-    shared = [key for key in calibrated if key in serving and not _is_unnamed(key)]
-    different = [key for key in shared if calibrated[key] != serving[key]]
-    if serving.get(_TOOLS_DIGEST) and "model" in shared and not {"id", _TOOLS_DIGEST} & set(calibrated):
-        # A fingerprint that names a model but no tools means that the model had no tools.
-        calibrated, different = {**calibrated, _TOOLS_DIGEST: None}, [*different, _TOOLS_DIGEST]
-    if _MODEL_VERSION in different:
-        msg = (
-            f"the {part}'s model now reports version {serving[_MODEL_VERSION]!r}, in calibration it was "
-            f"{calibrated[_MODEL_VERSION]!r}: calibrate again soon"
-        )
-        warnings.warn(msg, FingerprintWarning, stacklevel=3)
-    refused = [key for key in different if key != _MODEL_VERSION]
-    if refused:
-        listed = ", ".join(
-            f"{key} is {serving[key]!r}, in calibration it was {calibrated[key]!r}" for key in refused
-        )
-        msg = (
-            f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
-            f"calibrated {part}, or calibrate with this one"
-        )
-        raise FingerprintError(msg)
-    return "matched" if explain_doubt(calibrated, serving) is None else "unverified"
-
-
-def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str | None:
-    """Return why two fingerprints that do not contradict each other fail to match; None if they match.
-
-    A shared `id` vouches for everything that the serving fingerprint does not state. It also vouches for what
-    the records do not state, unless they describe the model: then settings added since are not covered.
-
-    Args:
-        calibrated: The artifact's fingerprint of the part; None if the records had none.
-        serving: The fingerprint of the serving part.
-
-    Returns:
-        The reason as a clause, for messages.
-    """
-    calibrated = {key: value for key, value in (calibrated or {}).items() if key != _MODEL_VERSION}
-    serving = {key: value for key, value in serving.items() if key != _MODEL_VERSION}
-    if calibrated.get(_TOOLS_DIGEST) is not None:
-        serving = _remove_unset_tools(serving)
-    if not calibrated or not serving:
-        return "it does not identify itself" if calibrated else "the records do not identify it"
-    for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
-        unnamed = [name for key, names in stated.items() if _is_unnamed(key) for name in names]
-        if unnamed:
-            return f"{when} parts that cannot be compared ({', '.join(map(str, unnamed))})"
-    new = [key for key in serving if key not in calibrated and key != "id"]
-    missing = [key for key in calibrated if key not in serving]
-    if "id" in calibrated and "id" in serving:
-        describes_model = any(key.rpartition(".")[2] == "model" for key in calibrated)
-        new, missing = [key for key in new if describes_model and serving[key] is not None], []
-    elif not new and not missing and "model" not in calibrated:
-        return "neither an id nor a model is stated"
-    if new:
-        return f"the records do not state {_list_keys(new)}"
-    return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
-
-
-def _remove_unset_tools(serving: Fingerprint) -> Fingerprint:
-    """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
-    return {key: value for key, value in serving.items() if key != _TOOLS_DIGEST or value is not None}
-
-
-def _list_keys(keys: Sequence[str]) -> str:
-    shown = ", ".join(keys[:_MAX_KEYS])
-    return shown if len(keys) <= _MAX_KEYS else f"{shown} and {len(keys) - _MAX_KEYS} more settings"

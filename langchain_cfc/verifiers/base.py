@@ -220,7 +220,11 @@ def combine_fingerprints(
     `settings` are plain values that change its results; `parts` maps roles to what the user passed (None if
     left out). The method is the `id` only if every part identifies itself, as an id vouches for all of them.
     """
-    stated = {role: compute_fingerprint(part) for role, part in parts.items() if part is not None}
+    stated = {
+        role: compute_fingerprint(part) or {"unnamed": [getattr(part, "__name__", type(part).__name__)]}
+        for role, part in parts.items()
+        if part is not None
+    }
     known = all(is_identified(one) for one in stated.values())
     flat = {f"{role}.{key}": value for role, one in stated.items() for key, value in one.items()}
     return {"id" if known else "method": method, **settings, **flat}

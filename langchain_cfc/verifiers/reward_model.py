@@ -21,9 +21,11 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
+from langchain_cfc.sampling.connections import normalise_address
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers._prompts import read_prompt
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints
@@ -44,7 +46,7 @@ class RewardModel(TextVerifier):
 
     Args:
         base_url: Where the model is served, such as `http://localhost:8000`; `/v1` may follow.
-        model: Name under which it is served; the fingerprint states this name, but not the address.
+        model: Name under which it is served; the fingerprint states it, and a digest of the address.
         api_key: Sent as bearer token. Neither messages nor `repr` show it.
         question: Function or Runnable, plain or async, from a prompt to the text that candidates are judged
             by. By default, the prompt's own text, or the transcript of its messages; a prompt that holds more
@@ -81,6 +83,7 @@ class RewardModel(TextVerifier):
         self._timeout = timeout
         settings = {
             "reward_model": model,
+            "reward_model.address": compute_sha256(normalise_address(self._url)),
             "score": "1 - reward" if scale is None else f"1 / (1 + exp(reward / {float(scale)!r}))",
             "question": "of the prompt" if question is None else "own",
         }

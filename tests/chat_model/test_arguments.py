@@ -263,7 +263,7 @@ def test_bind_tools_raises_if_the_model_supports_no_tools() -> None:
 @pytest.fixture(scope="module")
 def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
-    stated = compute_fingerprint(make_client("http://127.0.0.1", temperature=0.7))
+    stated = compute_fingerprint(make_client("http://127.0.0.1", temperature=0.7), "mine")
     provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
     return calibrate(make_records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
 
@@ -273,8 +273,8 @@ def test_chat_model_refuses_arguments_that_were_not_calibrated(
     named: CalibrationArtifact, url: str, responder: Responder, arguments: dict[str, Any], invoke: Invoke
 ) -> None:
     model = make_client(url, temperature=0.7)
-    chain = CFCRunnable(generator=model, verifier=accept_all, verifier_id="certain", artifact=named)
-    facade = CFCChatModel(chain=chain)
+    ids = {"generator_id": "mine", "verifier_id": "certain"}
+    facade = CFCChatModel(chain=CFCRunnable(generator=model, verifier=accept_all, artifact=named, **ids))
     with pytest.raises(FingerprintError, match="calibrated"):
         invoke(facade.bind(**arguments), "where?")
     with pytest.raises(FingerprintError, match=r"tools_digest is .sha256:.*., in calibration it was None"):

@@ -23,6 +23,7 @@ from langchain_cfc.labelers import HumanLabels, LabelerInput
 from langchain_cfc.labelers.human import format_value
 from langchain_cfc.records import ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.cli.running import run
 from tests.collect.claiming import Claiming, make_examples, make_parts
 from tests.collect.filling import make_numbered_records, read_rows_of, write_rows
@@ -262,7 +263,7 @@ def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
         (False, False),
     }
     assert read.provenance is not None
-    assert (read.provenance.labeler or {}) == dict(HumanLabels(sheet).fingerprint)
+    assert (read.provenance.labeler or {}) == compute_fingerprint(HumanLabels(sheet))
     labelled = tmp_path / "labelled.jsonl"
     assert run("store", "export", store, labelled).code == 0
     ran = run("agreement", labelled, sheet)

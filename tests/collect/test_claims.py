@@ -27,6 +27,7 @@ from langchain_cfc.collect.store.doubtful_labels import read_doubtful_labels
 from langchain_cfc.errors import InputError, StoreError
 from langchain_cfc.records import read_records, tabulate, write_records
 from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import ClaimAgreement, SequenceProbability
 from tests.collect.claiming import (
     IDS,
@@ -156,7 +157,7 @@ def test_token_probabilities_of_claims_survive_a_later_run(path: Path) -> None:
         assert collect_claims(path, parts, retry_failed=True).status.labelled == SIZE
     with Store(path) as store:
         records, header = list(store.read_claims()), store.read_provenance()
-    assert header.splitter == dict(SentenceSplitter().fingerprint)
+    assert header.splitter == compute_fingerprint(SentenceSplitter())
     assert [one.text for one in records[0].claims] == ["One is right.", "Two is wrong."]
     assert 0.0 < records[0].claims[0].score < 1.0
 

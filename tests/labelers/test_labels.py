@@ -26,7 +26,7 @@ from langchain_cfc.labelers import (
     PatternMatch,
 )
 from langchain_cfc.labelers.base import check_labels, make_labeler_call
-from langchain_cfc.sampling.fingerprints import compare_fingerprints
+from langchain_cfc.sampling.comparison import compare_fingerprints
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.factories import labeler_input
 
@@ -149,7 +149,7 @@ def test_labelers_raise_labeler_error_for_failing_extractors(invoke: Invoke) -> 
 
 def test_labeler_fingerprint_has_no_id_with_an_unknown_extractor() -> None:
     assert NormalisedMatch().fingerprint["id"] == "normalised-match"
-    nameless = NormalisedMatch(answer=str.strip).fingerprint
+    nameless = NormalisedMatch(answer=lambda text: text.strip()).fingerprint
     assert "id" not in nameless
     assert nameless["answer"] == "extracted"
 

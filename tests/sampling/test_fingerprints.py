@@ -13,38 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain.chat_models import init_chat_model
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.language_models.base import LangSmithParams
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.tools import StructuredTool
+from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, create_model
 
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compute_fingerprint
 
 
-class TracedModel(FakeListChatModel):
-    """A chat model that tells its parameters the way providers' models do."""
-
-    responses: list[str] = ["x"]  # noqa: RUF012 - pydantic copies it
-    temperature: float | None = 0.7
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
-        params = LangSmithParams(ls_provider="traced", ls_model_name=kwargs.get("model", "m-1"))
-        params["ls_temperature"] = kwargs.get("temperature", self.temperature)
-        if stop:
-            params["ls_stop"] = stop
-        if "max_tokens" in kwargs:
-            params["ls_max_tokens"] = kwargs["max_tokens"]
-        return params
-
-
-class SampledModel(TracedModel):
-    """A chat model with parameters that tracers do not ask for."""
-
-    top_p: float | None = 0.8
-    extra_body: dict[str, Any] | None = None
+def make_model(**fields: Any) -> ChatOpenAI:
+    return ChatOpenAI(**{"model": "m-1", "temperature": 0.7, "api_key": "none", **fields})
 
 
 class Named:
@@ -57,9 +40,10 @@ class Named:
         return value
 
 
-class NamedModel(TracedModel):
+class NamedModel(FakeListChatModel):
     """A chat model with a fingerprint of its own."""
 
+    responses: list[str] = ["x"]  # noqa: RUF012 - pydantic copies it
     fingerprint: dict[str, Any]
 
 
@@ -67,39 +51,43 @@ class NamedModel(TracedModel):
 UNSET_SETTINGS = dict.fromkeys(
     [*SAMPLING_PARAMETERS, "tools_digest", "prompt_digest", "steps_digest", "settings"]
 )
-BASE = {**UNSET_SETTINGS, "model": "m-1", "temperature": 0.7}
+BASE = {
+    **UNSET_SETTINGS,
+    "class": "langchain_openai.ChatOpenAI",
+    "model": "m-1",
+    "temperature": 0.7,
+    "address": compute_sha256('["https://api.openai.com/v1?[]"]'),
+}
 OWN = {"id": "mine", "temperature": 0.7}
 
 
 def test_fingerprint_contains_sampling_parameters_of_the_model() -> None:
-    assert compute_fingerprint(SampledModel()) == {**BASE, "top_p": 0.8}
-    assert compute_fingerprint(SampledModel(top_p=None)) == BASE
-    assert compute_fingerprint(SampledModel().bind(top_p=0.1, presence_penalty=0.5)) == {
+    assert compute_fingerprint(make_model(top_p=0.8)) == {**BASE, "top_p": 0.8}
+    assert compute_fingerprint(make_model(top_p=None)) == BASE
+    assert compute_fingerprint(make_model(top_p=0.8).bind(top_p=0.1, presence_penalty=0.5)) == {
         **BASE,
         "top_p": 0.1,
         "presence_penalty": 0.5,
     }
-    passed_on = SampledModel(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
+    passed_on = make_model(top_p=None, extra_body={"top_k": 40, "cache_prompt": True})
     assert compute_fingerprint(passed_on) == {**BASE, "top_k": 40, "settings": {"cache_prompt": True}}
     assert compute_fingerprint(passed_on.bind(extra_body={"top_k": 5}))["top_k"] == 5
     with pytest.raises(FingerprintError, match=r"top_p is 0\.1, in calibration it was 0\.8"):
-        compare_fingerprints(
-            "generator", compute_fingerprint(SampledModel()), compute_fingerprint(SampledModel(top_p=0.1))
-        )
+        compare_fingerprints("generator", *(compute_fingerprint(make_model(top_p=p)) for p in (0.8, 0.1)))
 
 
 def test_fingerprint_of_a_chat_model_contains_its_ls_params() -> None:
-    assert compute_fingerprint(TracedModel()) == BASE
-    assert compute_fingerprint(TracedModel(temperature=None)) == {**UNSET_SETTINGS, "model": "m-1"}
+    assert compute_fingerprint(make_model()) == BASE
+    assert compute_fingerprint(make_model(temperature=None)) == {**BASE, "temperature": None}
 
 
 def test_fingerprint_contains_bound_arguments() -> None:
-    bound = TracedModel().bind(temperature=0.2, stop=["\n"], max_tokens=16)
+    bound = make_model().bind(temperature=0.2, stop=["\n"], max_tokens=16)
     assert compute_fingerprint(bound) == {**BASE, "temperature": 0.2, "stop": ["\n"], "max_tokens": 16}
 
 
 def test_fingerprint_prefers_the_outer_of_two_bindings() -> None:
-    inner = TracedModel().bind(temperature=0.2, stop=["\n"])
+    inner = make_model().bind(temperature=0.2, stop=["\n"])
     assert compute_fingerprint(inner.bind(temperature=0.9))["temperature"] == 0.9
     # Retries in between keep the two apart; the outer one is passed on with the call.
     assert compute_fingerprint(inner.with_retry().bind(temperature=0.9))["temperature"] == 0.9
@@ -112,33 +100,33 @@ def test_fingerprint_prefers_the_outer_of_two_bindings() -> None:
 
 def test_fingerprint_finds_models_in_retries_and_sequences() -> None:
     template = ChatPromptTemplate.from_template("{input}")
-    model = TracedModel()
+    model = make_model()
     for part in (model.with_retry(), template | model, template | model.bind() | StrOutputParser()):
         assert {**compute_fingerprint(part), "prompt_digest": None} == BASE
 
 
 def test_fingerprint_of_a_sequence_is_that_of_its_last_model() -> None:
-    sequence = TracedModel(temperature=0.1) | StrOutputParser() | TracedModel(temperature=0.9)
+    sequence = make_model(temperature=0.1) | StrOutputParser() | make_model(temperature=0.9)
     assert compute_fingerprint(sequence)["temperature"] == 0.9
 
 
 @pytest.mark.parametrize("own", [OWN, MappingProxyType(OWN)])
 def test_fingerprint_attribute_of_a_part_is_used(own: Mapping[str, Any]) -> None:
-    assert compute_fingerprint(Named(own)) == OWN
-    assert compute_fingerprint(NamedModel(fingerprint=OWN)) == OWN
+    assert compute_fingerprint(Named(own)) == {**OWN, "class": "Named"}
+    assert compute_fingerprint(NamedModel(fingerprint=OWN)) == {**OWN, "class": "NamedModel"}
 
 
 def test_fingerprint_is_a_copy_of_the_attribute() -> None:
     part = Named(dict(OWN))
     found = compute_fingerprint(part)
     part.fingerprint["id"] = "other"
-    assert found == OWN
+    assert found == {**OWN, "class": "Named"}
 
 
 def test_bound_tools_add_a_digest_to_an_own_fingerprint() -> None:
     own = {"model": "m-1", "tools": None}
     bound = compute_fingerprint(NamedModel(fingerprint=own).bind(tools=[{"name": "look_up"}]))
-    assert set(bound) == {"model", "tools", "tools_digest"}
+    assert set(bound) == {"class", "model", "tools", "tools_digest"}
     assert bound["tools"] is None
     with pytest.raises(FingerprintError, match="tools_digest is"):
         compare_fingerprints("generator", own, bound)
@@ -164,21 +152,26 @@ def make_tool(description: str) -> Any:
 )
 def test_tools_and_formats_are_compared_by_their_schema(name: str, one: Any, other: Any) -> None:
     made, same, changed = (
-        compute_fingerprint(TracedModel().bind(**{name: value})) for value in (one, copy.deepcopy(one), other)
+        compute_fingerprint(make_model().bind(**{name: value})) for value in (one, copy.deepcopy(one), other)
     )
     assert compare_fingerprints("generator", made, same) == "matched"
     with pytest.raises(FingerprintError, match="tools_digest is"):
         compare_fingerprints("generator", made, changed)
     # What no schema can be made of is not compared, and never takes part by its name alone.
-    unknown = compute_fingerprint(TracedModel().bind(tools=[object()]))
+    unknown = compute_fingerprint(make_model().bind(tools=[object()]))
     assert compare_fingerprints("generator", unknown, unknown) == "unverified"
 
 
 def test_bound_arguments_override_an_own_fingerprint() -> None:
     model = NamedModel(fingerprint=OWN)
-    assert compute_fingerprint(model.bind(temperature=1.5)) == {**OWN, "temperature": 1.5}
+    known = {**OWN, "class": "NamedModel"}
+    assert compute_fingerprint(model.bind(temperature=1.5)) == {
+        **OWN,
+        "class": "NamedModel",
+        "temperature": 1.5,
+    }
     # Something it does not speak of has no name to be compared under.
-    assert compute_fingerprint(model.bind(user="u")) == OWN
+    assert compute_fingerprint(model.bind(user="u")) == known
 
 
 @pytest.mark.parametrize(
@@ -190,9 +183,8 @@ def test_bound_arguments_override_an_own_fingerprint() -> None:
         object(),
         FakeListChatModel(responses=["x"]),
         # Who answers, and how, is settled only when it is called.
-        NamedModel(fingerprint=OWN).with_fallbacks([TracedModel()]),
-        NamedModel(fingerprint=OWN).configurable_fields(temperature=ConfigurableField(id="t")),
-        NamedModel(fingerprint=OWN).configurable_alternatives(ConfigurableField(id="m"), other=TracedModel()),
+        make_model().configurable_fields(temperature=ConfigurableField(id="t")),
+        NamedModel(fingerprint=OWN).configurable_alternatives(ConfigurableField(id="m"), other=make_model()),
     ],
 )
 def test_fingerprint_of_other_parts_is_empty(part: object) -> None:
@@ -201,23 +193,27 @@ def test_fingerprint_of_other_parts_is_empty(part: object) -> None:
 
 
 def test_given_id_completes_an_own_fingerprint() -> None:
-    assert compute_fingerprint(Named({"model": "m"}), "given") == {"model": "m", "id": "given"}
+    assert compute_fingerprint(Named({"model": "m"}), "given") == {
+        "class": "Named",
+        "model": "m",
+        "id": "given",
+    }
     with pytest.raises(FingerprintError, match="given the id 'given', but it states the id"):
         compute_fingerprint(Named({**OWN, "id": "own"}), "given")
-    assert compute_fingerprint(Named({**OWN, "id": "own"}), "own") == {**OWN, "id": "own"}
+    assert compute_fingerprint(Named({**OWN, "id": "own"}), "own")["id"] == "own"
 
 
 def test_fingerprint_of_a_sequence_holds_a_prompt_digest() -> None:
     def of(text: str) -> dict[str, Any]:
         return compute_fingerprint(
-            ChatPromptTemplate.from_messages([("system", text), ("human", "{q}")]) | TracedModel()
+            ChatPromptTemplate.from_messages([("system", text), ("human", "{q}")]) | make_model()
         )
 
     assert of("Be brief.")["prompt_digest"].startswith("sha256:")
     assert of("Be brief.") == of("Be brief.")
     assert of("Be brief.")["prompt_digest"] != of("Be long.")["prompt_digest"]
     made_by_code = ChatPromptTemplate.from_template("{q} {now}").partial(now=lambda: "today")
-    assert compute_fingerprint(made_by_code | TracedModel())["unnamed"] == ["ChatPromptTemplate"]
+    assert compute_fingerprint(made_by_code | make_model())["unnamed"] == ["ChatPromptTemplate"]
 
 
 @pytest.mark.parametrize(
@@ -322,7 +318,7 @@ TOOL = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
 
 
 def test_tools_digest_distinguishes_bound_tools() -> None:
-    model = TracedModel(responses=["x"])
+    model = make_model()
     plain, bound = compute_fingerprint(model), compute_fingerprint(model.bind(tools=[TOOL]))
     assert {key for key in bound if bound[key] != plain[key]} == {"tools_digest"}
     assert compute_fingerprint(model.bind(tools=[TOOL])) == bound
@@ -340,7 +336,7 @@ def test_tools_digest_distinguishes_bound_tools() -> None:
 
 
 def test_id_covers_tools_unless_records_describe_the_model() -> None:
-    bound = compute_fingerprint(TracedModel(responses=["x"]).bind(tools=[TOOL]), "mine")
+    bound = compute_fingerprint(make_model().bind(tools=[TOOL]), "mine")
     assert compare_fingerprints("generator", {"id": "mine"}, bound) == "matched"
     assert compare_fingerprints("generator", {"id": "mine", "model": bound["model"]}, bound) == "unverified"
 
@@ -349,7 +345,7 @@ def test_response_format_class_has_a_stable_fingerprint() -> None:
     class Town:
         """A format."""
 
-    model = TracedModel(responses=["x"])
+    model = make_model()
     assert compute_fingerprint(model.bind(response_format=Town)) == compute_fingerprint(
         model.bind(response_format=Town)
     )
@@ -385,13 +381,13 @@ FIELD = PromptTemplate.from_template("Answer: {q}").configurable_fields(template
 @pytest.mark.parametrize(
     "chain",
     [
-        CHOICE | TracedModel(),
-        (CHOICE | TracedModel()).with_config(configurable={"prompt": "lie"}),
-        FIELD | TracedModel(),
-        RunnableParallel(q=CHOICE) | GOOD | TracedModel(),
-        GOOD | TracedModel() | OwnParser(),
-        OwnPrompt.from_template("Answer: {q}") | TracedModel(),
-        RunnableParallel(q=OwnParser()) | GOOD | TracedModel(),
+        CHOICE | make_model(),
+        (CHOICE | make_model()).with_config(configurable={"prompt": "lie"}),
+        FIELD | make_model(),
+        RunnableParallel(q=CHOICE) | GOOD | make_model(),
+        GOOD | make_model() | OwnParser(),
+        OwnPrompt.from_template("Answer: {q}") | make_model(),
+        RunnableParallel(q=OwnParser()) | GOOD | make_model(),
     ],
 )
 def test_chains_with_undescribed_steps_are_unverified(chain: Any) -> None:
@@ -399,12 +395,12 @@ def test_chains_with_undescribed_steps_are_unverified(chain: Any) -> None:
     assert found["model"] == "m-1"
     assert compare_fingerprints("generator", found, found) == "unverified"
     # Its control: the same chain of steps that can be described.
-    plain = compute_fingerprint(GOOD | TracedModel() | StrOutputParser())
+    plain = compute_fingerprint(GOOD | make_model() | StrOutputParser())
     assert compare_fingerprints("generator", plain, plain) == "matched"
 
 
 def test_steps_digest_depends_on_the_order_of_steps() -> None:
     step: Any = RunnableParallel(q=RunnablePassthrough())
-    one, other = (compute_fingerprint(chain | TracedModel()) for chain in (step | GOOD, GOOD | step))
+    one, other = (compute_fingerprint(chain | make_model()) for chain in (step | GOOD, GOOD | step))
     with pytest.raises(FingerprintError, match="steps_digest is"):
         compare_fingerprints("generator", one, other)

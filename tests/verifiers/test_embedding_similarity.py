@@ -19,9 +19,11 @@ from langchain_core.runnables import RunnableLambda
 from langchain_openai import OpenAIEmbeddings
 from pydantic import SecretStr
 
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers.embedding_similarity import EmbeddingSimilarity
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
 from tests.concurrency import ConcurrencyCounter
@@ -273,7 +275,9 @@ def test_embedding_similarity_with_a_client_over_http(invoke: Invoke, base_url: 
     assert verifier.fingerprint == {
         "id": "embedding-similarity",
         "context": "of the prompt",
+        "embeddings.class": "langchain_openai.OpenAIEmbeddings",
         "embeddings.model": "recorded",
+        "embeddings.address": compute_sha256(f'["{base_url}?[]"]'),
         "embeddings.settings": {"check_embedding_ctx_length": False},
     }
     assert repr(verifier) == "EmbeddingSimilarity(recorded)"

@@ -25,7 +25,8 @@ from pydantic import BaseModel, SecretStr
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import BaseVerifier
 from langchain_cfc.verifiers.evaluators import from_evaluator
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
@@ -385,11 +386,13 @@ class Named(CallableEvaluator):
 def test_evaluator_fingerprint_names_its_settings() -> None:
     verifier = from_evaluator(Named(), range=(0, 10))
     assert compute_fingerprint(verifier) == {
+        "class": "langchain_cfc.EvaluatorVerifier",
         "id": "evaluator",
         "key": "its only one",
         "better": "higher",
         "range": "0.0 to 10.0",
         "arguments": "none",
+        "evaluator.class": "Named",
         "evaluator.id": "my-judge",
     }
     assert repr(verifier) == "EvaluatorVerifier(key=None, higher is better, 0 to 10)"

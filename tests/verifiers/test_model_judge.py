@@ -14,7 +14,7 @@ from langchain_openai import ChatOpenAI
 from pydantic import Field
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.sampling.fingerprints import compare_fingerprints
+from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.verifiers.model_judge import Mode, ModelJudge
 from tests.calls import Invoke
 from tests.serving.openai_bodies import Answer

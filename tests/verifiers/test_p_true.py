@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.fingerprints import compare_fingerprints
+from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.verifiers import VerifierInput
 from langchain_cfc.verifiers.p_true import PTrue
 from tests.calls import Invoke, invoke_async

@@ -19,9 +19,11 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from pydantic import SecretStr
 
+from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
 from tests.calls import Invoke, copies_of, invoke_sync
 from tests.factories import verifier_input
@@ -291,19 +293,21 @@ def test_reward_model_refuses_invalid_arguments(arguments: dict[str, Any], messa
 def test_reward_model_fingerprint_names_model_and_scale() -> None:
     verifier = RewardModel("http://host:8000/v1/", "judge", scale=2)
     assert compute_fingerprint(verifier) == {
+        "class": "langchain_cfc.RewardModel",
         "id": "reward-model",
         "reward_model": "judge",
+        "reward_model.address": compute_sha256("http://host:8000/v1/score?[]"),
         "score": "1 / (1 + exp(reward / 2.0))",
         "question": "of the prompt",
     }
     assert repr(verifier) == "RewardModel('judge' at http://host:8000/v1/score)"
-    # Where it is served does not matter, what is served does.
+    # Another address may serve the same model; nothing can tell.
     elsewhere = compute_fingerprint(RewardModel("https://other", "judge", scale=2.0, api_key=SECRET))
-    assert compare_fingerprints("verifier", compute_fingerprint(verifier), elsewhere) == "matched"
+    assert compare_fingerprints("verifier", compute_fingerprint(verifier), elsewhere) == "unverified"
     for other in (RewardModel("http://host", "other", scale=2.0), RewardModel("http://host", "judge")):
         with pytest.raises(Exception, match="not the one that the artifact was calibrated for"):
             compare_fingerprints("verifier", compute_fingerprint(verifier), compute_fingerprint(other))
-    assert "id" not in compute_fingerprint(RewardModel("http://host", "judge", question=str))
+    assert "id" not in compute_fingerprint(RewardModel("http://host", "judge", question=lambda given: given))
 
 
 def test_copied_reward_models_score_alike(base_url: str) -> None:

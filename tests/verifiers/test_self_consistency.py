@@ -19,7 +19,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.demo.replay import RecordedAnswers
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import normalise_answer
 from langchain_cfc.verifiers.self_consistency import SelfConsistency, group_connected
 from tests.calls import Invoke, copies_of, invoke_async, invoke_sync
@@ -232,6 +233,7 @@ def test_self_consistency_refuses_equivalent_with_entails() -> None:
 
 def test_self_consistency_fingerprint_names_its_settings() -> None:
     assert compute_fingerprint(SelfConsistency()) == {
+        "class": "langchain_cfc.SelfConsistency",
         "id": "self-consistency",
         "answer": "whole text",
         "normalised": "answers-1",

@@ -150,8 +150,11 @@ def test_sequence_probability_refuses_invalid_log_probabilities(
 
 
 def test_sequence_probability_fingerprint_and_repr() -> None:
-    assert compute_fingerprint(SequenceProbability()) == {"id": "sequence-probability"}
-    assert compute_fingerprint(SequenceProbability(per_token=True)) == {"id": "token-probability"}
+    for verifier, name in (
+        (SequenceProbability(), "sequence-probability"),
+        (SequenceProbability(per_token=True), "token-probability"),
+    ):
+        assert compute_fingerprint(verifier) == {"class": "langchain_cfc.SequenceProbability", "id": name}
     assert repr(SequenceProbability()) == "SequenceProbability()"
     assert repr(SequenceProbability(per_token=True)) == "SequenceProbability(per_token=True)"
 

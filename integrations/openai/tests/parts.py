@@ -114,8 +114,11 @@ class Hosted:
             "generator": fields.pop("generator", None) or self.generator(),
             "verifier": fields.pop("using", None) or self.verifier(verifier),
             "artifact": CalibrationArtifact.load(saved[verifier]),
+            # The server has another port than when the records were collected.
+            "generator_id": "recorded",
+            "verifier_id": verifier,
         }
-        return CFCRunnable(**given, **fields)
+        return CFCRunnable(**{**given, **fields})
 
 
 def collect_artifacts(folder: Path) -> None:
@@ -133,6 +136,8 @@ def collect_artifacts(folder: Path) -> None:
                 labeler=NormalisedMatch(),
                 n=N,
                 sampling="single_request",
+                generator_id="recorded",
+                verifier_id=name,
             )
             ended = collect(
                 examples,

@@ -14,6 +14,7 @@ from langchain_cfc.collect import Store, collect
 from langchain_cfc.collect.config import read_config
 from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import FingerprintError
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.serving.openai_server import Fault
 
 COLLECTION = """
@@ -104,7 +105,7 @@ def test_components_of_the_configuration_serve_as_calibrated(hosted: Hosted, ser
         sampling="single_request",
     )
     assert artifact.provenance.generator == {
-        **hosted.generator(top_p=None).fingerprint,
+        **compute_fingerprint(hosted.generator(top_p=None)),
         "model_version": "recorded",
     }
     assert chain.guarantee.binding == "matched"

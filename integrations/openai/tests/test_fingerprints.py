@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from integrations.openai.tests.parts import Hosted, Saved, Serve, both_ways, get_question
 from langchain_cfc import CalibrationArtifact, CFCChatModel
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 # What a request says beside, and what CFC itself asks for.
 BESIDE = {
@@ -109,12 +110,21 @@ def test_chain_refuses_an_omitted_setting(hosted: Hosted, saved: Saved) -> None:
 def test_connection_settings_do_not_change_the_fingerprint(hosted: Hosted, saved: Saved) -> None:
     # The negative control of the tests above.
     otherwise = hosted.generator(
-        api_key="another", timeout=3.0, max_retries=5, default_headers={"X-Team": "blue"}, logprobs=False
+        api_key="another",
+        timeout=3.0,
+        max_retries=5,
+        default_headers={"X-Request-Id": "blue"},
+        logprobs=False,
     )
     for same in (otherwise, otherwise.bind(timeout=4.0), otherwise.with_retry(), hosted.generator(stop="\n")):
         assert hosted.chain(saved, generator=same).guarantee.binding == "matched"
     told = json.dumps(compute_fingerprint(otherwise))
     assert not any(word in told for word in ("another", "blue", hosted.url))
+
+
+def test_chain_refuses_other_headers(hosted: Hosted, saved: Saved) -> None:
+    with pytest.raises(FingerprintError, match="settings is "):
+        hosted.chain(saved, generator=hosted.generator(default_headers={"x-model": "other"}))
 
 
 def test_fingerprint_states_a_single_stop_text_as_a_list(hosted: Hosted) -> None:

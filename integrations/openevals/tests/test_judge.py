@@ -36,7 +36,8 @@ from integrations.openevals.tests.parts import (
     run_invoke,
 )
 from langchain_cfc.errors import FingerprintError, InputError, LabelerError, VerifierError
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import from_evaluator
 from tests.factories import verifier_input
 from tests.serving.openai_server import Fault, Script, serving

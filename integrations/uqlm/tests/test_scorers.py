@@ -18,7 +18,8 @@ from uqlm import BlackBoxUQ, LLMPanel
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.preview import preview
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.sampling.fingerprints import compare_fingerprints, compute_fingerprint
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import VerifierInput
 from tests.calls import Invoke, invoke_async
 

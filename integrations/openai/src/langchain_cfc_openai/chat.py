@@ -69,7 +69,7 @@ class ChatCompletions(ChatOpenAI):
         """The model and every parameter that changes what it draws; None if the endpoint chooses its value.
 
         Unset parameters are stated as well, so that serving notices when one is bound to a call: it compares
-        only keys that both sides state. Key, address, timeouts and retries are left out.
+        only keys that both sides state. Key, timeouts and retries are left out, and the address is added.
         """
         sent = self._default_params
         # Renamed to the common name in fingerprints of chat models.
@@ -80,7 +80,8 @@ class ChatCompletions(ChatOpenAI):
             "structured_output": self.structured_output
         }
         # Adds the other settings, including `model_kwargs`, and null digests of tools, prompts and steps.
-        stated |= state_settings(sent)
+        beside = {"default_headers": self.default_headers, "default_query": self.default_query}
+        stated |= state_settings({**sent, **beside})
         # Converted to JSON and back, so that tuples and numeric keys equal those read from a file.
         written: dict[str, Any] = json.loads(json.dumps(stated))
         return written

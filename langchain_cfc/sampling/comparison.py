@@ -1,0 +1,129 @@
+"""Compare the fingerprints of serving parts with those of the calibrated ones.
+
+If two fingerprints state different values, the part is refused. They match if they are equal and neither side
+leaves anything unstated; otherwise they are unverified. Three keys are special:
+
+- An `id` given by the user vouches for what cannot be described and for what the other side does not state.
+  It does not hide a stated difference.
+- `address`: what answers at another address cannot be compared, and may be the same model. So another address
+  is unverified, unless an id that the user gave vouches for it.
+- `model_version`, the name that a served model reports, may drift, so it only warns.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from langchain_cfc.errors import FingerprintError, FingerprintWarning
+from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, TOOLS_DIGEST, is_unnamed
+
+Fingerprint = Mapping[str, Any]
+Match = Literal["matched", "unverified"]
+
+_MODEL_VERSION = "model_version"
+# Maximum number of keys that a message lists.
+_MAX_KEYS = 4
+
+
+def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fingerprint) -> Match:
+    """Return whether a serving part is known to be the calibrated one; refuse it if it differs.
+
+    Args:
+        part: `generator`, `verifier`, `answer` or `splitter`, for messages.
+        calibrated: The artifact's fingerprint of the part; None if the records had none.
+        serving: The fingerprint of the serving part.
+
+    Returns:
+        `matched` if both state the same and leave nothing out; else `unverified`, for the reason that
+            `explain_doubt` gives.
+
+    Raises:
+        FingerprintError: If a key that both state has different values.
+
+    Warns:
+        FingerprintWarning: If the served model reports a different version.
+    """
+    calibrated = calibrated or {}
+    if calibrated.get(TOOLS_DIGEST) is not None:
+        serving = _remove_unset_tools(serving)
+    shared = [key for key in calibrated if key in serving and not is_unnamed(key)]
+    different = [key for key in shared if calibrated[key] != serving[key]]
+    if serving.get(TOOLS_DIGEST) and "model" in shared and not {"id", TOOLS_DIGEST} & set(calibrated):
+        # A fingerprint that names a model but no tools means that the model had no tools.
+        calibrated, different = {**calibrated, TOOLS_DIGEST: None}, [*different, TOOLS_DIGEST]
+    if _MODEL_VERSION in different:
+        msg = (
+            f"the {part}'s model now reports version {serving[_MODEL_VERSION]!r}, in calibration it was "
+            f"{calibrated[_MODEL_VERSION]!r}: calibrate again soon"
+        )
+        warnings.warn(msg, FingerprintWarning, stacklevel=3)
+    refused = [key for key in different if key != _MODEL_VERSION and not _is_address(key)]
+    if refused:
+        listed = ", ".join(
+            f"{key} is {serving[key]!r}, in calibration it was {calibrated[key]!r}" for key in refused
+        )
+        msg = (
+            f"the {part} is not the one that the artifact was calibrated for: {listed}. Serve with the "
+            f"calibrated {part}, or calibrate with this one"
+        )
+        raise FingerprintError(msg)
+    return "matched" if explain_doubt(calibrated, serving) is None else "unverified"
+
+
+def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str | None:
+    """Return why two fingerprints that do not contradict each other fail to match; None if they match.
+
+    A shared `id` vouches for everything that the serving fingerprint does not state. It also vouches for what
+    the records do not state, unless they describe the model: then settings added since are not covered.
+
+    Args:
+        calibrated: The artifact's fingerprint of the part; None if the records had none.
+        serving: The fingerprint of the serving part.
+
+    Returns:
+        The reason as a clause, for messages.
+    """
+    calibrated = {key: value for key, value in (calibrated or {}).items() if key != _MODEL_VERSION}
+    serving = {key: value for key, value in serving.items() if key != _MODEL_VERSION}
+    if calibrated.get(TOOLS_DIGEST) is not None:
+        serving = _remove_unset_tools(serving)
+    if not calibrated or not serving:
+        return "it does not identify itself" if calibrated else "the records do not identify it"
+    for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
+        unnamed = [name for key, names in stated.items() if is_unnamed(key) for name in names]
+        if unnamed:
+            return f"{when} parts that cannot be compared ({', '.join(map(str, unnamed))})"
+    # Beside `method`, the id is the user's; alone, in a verifier of this library, it names the method.
+    is_vouched = "id" in calibrated and "id" in serving
+    is_vouched_inside = is_vouched and "method" in calibrated
+    for key in filter(_is_address, calibrated.keys() & serving.keys()):
+        if calibrated[key] != serving[key] and not (is_vouched if key == ADDRESS else is_vouched_inside):
+            return f"its {key} is not the calibrated one, and what answers there cannot be compared"
+    new = [key for key in serving if key not in calibrated and key != "id"]
+    missing = [key for key in calibrated if key not in serving]
+    if "id" in calibrated and "id" in serving:
+        describes_model = any(key.rpartition(".")[2] == "model" for key in calibrated)
+        settings = [key for key in new if serving[key] is not None and key not in {CLASS, ADDRESS}]
+        new, missing = settings if describes_model else [], []
+    elif not new and not missing and not {CLASS, "model"} & calibrated.keys():
+        return "neither an id nor a model is stated"
+    if new:
+        return f"the records do not state {_list_keys(new)}"
+    return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
+
+
+def _is_address(key: str) -> bool:
+    """Return whether a key states an address; those of the models in a verifier have a prefix."""
+    return key.rpartition(".")[2] == ADDRESS
+
+
+def _remove_unset_tools(serving: Fingerprint) -> Fingerprint:
+    """Return a fingerprint without a null `tools_digest`, because tools may still be bound to each call."""
+    return {key: value for key, value in serving.items() if key != TOOLS_DIGEST or value is not None}
+
+
+def _list_keys(keys: Sequence[str]) -> str:
+    shown = ", ".join(keys[:_MAX_KEYS])
+    return shown if len(keys) <= _MAX_KEYS else f"{shown} and {len(keys) - _MAX_KEYS} more settings"

@@ -1,0 +1,164 @@
+"""Ordinary LangChain chains are recognised when they are made again, in another process as well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from operator import itemgetter
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.output_parsers import (
+    CommaSeparatedListOutputParser,
+    JsonOutputParser,
+    PydanticOutputParser,
+    StrOutputParser,
+    XMLOutputParser,
+)
+from langchain_core.prompts import (
+    ChatPromptTemplate,
+    FewShotChatMessagePromptTemplate,
+    MessagesPlaceholder,
+    PromptTemplate,
+)
+from langchain_core.runnables import (
+    Runnable,
+    RunnableBranch,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+    RunnablePick,
+)
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import AfterValidator, BaseModel, Field, model_validator
+from typing_extensions import TypedDict
+
+from langchain_cfc.sampling.comparison import compare_fingerprints
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+
+
+class Answer(BaseModel):
+    """An answer."""
+
+    text: str = Field(description="the answer")
+    sure: bool = True
+
+
+class TypedAnswer(TypedDict):
+    """An answer as a dict."""
+
+    text: Annotated[str, ..., "the answer"]
+
+
+@tool
+def look_up(word: str) -> str:
+    """Look a word up."""
+    return word
+
+
+def make_chains() -> dict[str, Runnable[Any, Any]]:
+    model = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, api_key="none")  # type: ignore[arg-type]
+    template = ChatPromptTemplate.from_messages([("system", "Be right."), ("human", "{q}")])
+    example = ChatPromptTemplate.from_messages([("human", "{i}"), ("ai", "{o}")])
+    few_shots = FewShotChatMessagePromptTemplate(examples=[{"i": "1", "o": "2"}], example_prompt=example)
+    history = MessagesPlaceholder("history", optional=True)
+    ask = template | model
+    strip = itemgetter("x") | RunnableLambda(str.strip)
+    return {
+        "map": {"q": RunnablePassthrough()} | ask | StrOutputParser(),
+        "key": {"q": itemgetter("question")} | ask | StrOutputParser(),
+        "pick": RunnablePick("q") | PromptTemplate.from_template("{q}") | model,
+        "assign": RunnablePassthrough.assign(q=strip) | ask,
+        "structured": template | model.with_structured_output(Answer),
+        "structured_dict": template | model.with_structured_output(TypedAnswer),
+        "structured_schema": model.with_structured_output({"title": "T", "type": "object", "properties": {}}),
+        "structured_function": model.with_structured_output(Answer, method="function_calling"),
+        "structured_json": model.with_structured_output(Answer, method="json_mode"),
+        "structured_raw": model.with_structured_output(Answer, include_raw=True),
+        "tools": template | model.bind_tools([look_up]),
+        "json": ask | JsonOutputParser() | itemgetter("a"),
+        "json_schema": ask | JsonOutputParser(pydantic_object=Answer),
+        "pydantic": ask | PydanticOutputParser(pydantic_object=Answer),
+        "list": ask | CommaSeparatedListOutputParser(),
+        "xml": ask | XMLOutputParser(tags=["a"]),
+        "few_shots": ChatPromptTemplate.from_messages([few_shots, history, ("human", "{q}")]) | model,
+        "partial": template.partial(q="x") | model,
+        "branch": RunnableBranch((itemgetter("math"), ask), template | model.bind(temperature=0)),
+        "parallel": RunnableParallel(raw=model, q=RunnablePassthrough()) | itemgetter("raw"),
+        "retry": (template | model.bind(stop=["x"])).with_retry().with_config(tags=["x"]),
+    }
+
+
+def state_chains() -> dict[str, Any]:
+    return {name: compute_fingerprint(chain) for name, chain in make_chains().items()}
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> dict[str, Any]:
+    """The fingerprints as another process states them, with another hash seed."""
+    code = f"import json; from {__name__} import state_chains; print(json.dumps(state_chains()))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    stated: dict[str, Any] = json.loads(run.stdout)
+    return stated
+
+
+@pytest.mark.parametrize("name", make_chains())
+def test_unchanged_chain_is_matched_in_another_process(name: str, elsewhere: dict[str, Any]) -> None:
+    here = state_chains()
+    assert compare_fingerprints("generator", elsewhere[name], here[name]) == "matched"
+    # Its control: no other of these chains is taken for it.
+    assert sum(stated == here[name] for stated in here.values()) == 1
+
+
+def double(text: str) -> str:
+    return text + text
+
+
+class Validated(Answer):
+    """Has a validator."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Validated:
+        return self
+
+
+class Annotating(BaseModel):
+    """Has a validator in an annotation."""
+
+    text: Annotated[str, AfterValidator(double)]
+
+
+class Nested(BaseModel):
+    """Refers to a class with a validator."""
+
+    inner: list[Validated]
+
+
+class Writing(Answer):
+    """Writes itself in its own way."""
+
+    def model_dump(self, **_: Any) -> dict[str, Any]:
+        """Return nothing."""
+        return {}
+
+
+@pytest.mark.parametrize("schema", [Validated, Annotating, Nested, Writing])
+def test_schema_with_own_code_is_unverified(schema: type[BaseModel]) -> None:
+    chain = make_chains()["map"] | PydanticOutputParser(pydantic_object=schema)
+    stated = compute_fingerprint(chain)
+    assert compare_fingerprints("generator", stated, stated) == "unverified"
+
+
+def test_function_that_claims_a_known_name_is_unverified() -> None:
+    def disguised(text: str) -> str:
+        return text
+
+    disguised.__module__, disguised.__qualname__ = "json", "loads"
+    for claimed in ("json.loads", "langchain_core.output_parsers.<locals>.f"):
+        disguised.__module__, _, disguised.__qualname__ = claimed.rpartition(".")
+        stated = compute_fingerprint(RunnableLambda(disguised) | make_chains()["map"])
+        assert compare_fingerprints("generator", stated, stated) == "unverified"
+    known = compute_fingerprint(RunnableLambda(json.loads) | make_chains()["map"])
+    assert compare_fingerprints("generator", known, known) == "matched"
