@@ -127,7 +127,17 @@ class CalibrationError(CFCError):
 
 
 class UnattainableTargetError(CalibrationError):
-    """The target coverage is out of reach for these records with any threshold."""
+    """The target coverage is out of reach for these records with any threshold, or was not certified.
+
+    Attributes:
+        attempts: The ledger of the attempts on these labels, this one included; None if no label was used for
+            a certificate. `calibrate(..., after=error)` makes the next attempt at its share of delta.
+    """
+
+    def __init__(self, message: str, *, attempts: Any = None) -> None:
+        """Make the error."""
+        super().__init__(message)
+        self.attempts = attempts
 
 
 class OverlapError(CalibrationError):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
-from langchain_cfc.candidates import CandidateBatch, PromptKind
+from langchain_cfc.artifact import AttemptLedger, PlannedAttempt
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.records import Claim, ClaimsRecord
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.thresholds import format_delta
 from langchain_cfc.verifiers import VerifierInput
 from tests.fakes import TEXTS, N, ScriptedModel, verify
 
@@ -132,3 +135,13 @@ def reload_artifact(artifact: CalibrationArtifact) -> CalibrationArtifact:
         path = Path(folder, "artifact.json")
         artifact.save(path)
         return CalibrationArtifact.load(path)
+
+
+def plan_first_test(labelled: LabelledBatch) -> PlannedAttempt:
+    """The first test on these labels, which has 80 % of delta."""
+    return AttemptLedger().plan_attempt(labelled, "settings", "records")
+
+
+def find_delta(level: str) -> str:
+    """The delta of which a first test has this level."""
+    return format_delta(Decimal(level) / Decimal("0.8"))

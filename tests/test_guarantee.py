@@ -354,7 +354,7 @@ def test_confident_conditional_guarantee_covers_only_all_prompts() -> None:
     assert [one.name for one in found.weightings] == ["1"]
     assert ON_AVERAGE not in found.not_promised
     assert any("before labels choose a level or a policy" in one for one in found.not_promised)
-    assert found.sentence.endswith("not only on average over calibration sets: over all prompts.")
+    assert found.sentence.endswith("over all prompts. First test on these labels, at 80 % of delta.")
 
 
 def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from langchain_cfc.artifact.attempt_files import open_attempts
+from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, PlannedAttempt, Previous
 from langchain_cfc.artifact.content import LevelState, SelfCheck
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
@@ -38,6 +40,8 @@ from langchain_cfc.artifact.prefixes import (
 __all__ = [
     "HELD_OUT_PART",
     "AttainableGroup",
+    "Attempt",
+    "AttemptLedger",
     "CalibrationArtifact",
     "CalibrationFacts",
     "CertifiedPolicy",
@@ -45,6 +49,8 @@ __all__ = [
     "LevelState",
     "PackedArray",
     "PeopleEvidence",
+    "PlannedAttempt",
+    "Previous",
     "Promise",
     "ReferenceHistogram",
     "Ridge",
@@ -58,6 +64,7 @@ __all__ = [
     "has_separate_scores",
     "looks_like_artifact",
     "make_threshold_rule",
+    "open_attempts",
     "replay_outputs",
     "replay_prefixes",
     "select_held_out",

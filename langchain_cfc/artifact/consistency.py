@@ -23,8 +23,8 @@ from langchain_cfc.artifact.content import ArtifactContent, LevelState
 from langchain_cfc.artifact.facts import AttainableGroup, CertifiedPolicy, Confidence, TradeOff
 from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, has_separate_scores
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Certificate, CoverageCertificate, WrongRateCertificate
-from langchain_cfc.guarantee.certified import divide_delta
+from langchain_cfc.guarantee import Certificate, CoverageCertificate, TestedCertificate, WrongRateCertificate
+from langchain_cfc.guarantee.certified import compute_share, divide_delta
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     compute_confident_rank,
@@ -53,7 +53,8 @@ def find_contradictions(artifact: ArtifactContent) -> Iterator[str]:
         yield from _check_quantile(artifact, level)
     yield from _check_confidence(artifact)
     for one in artifact.certificates:
-        yield from _check_coverage(artifact, one, among=1)
+        yield from _check_coverage(artifact, one)
+    yield from _check_attempts(artifact)
     if artifact.policy is not None:
         yield from _check_policy(artifact, artifact.policy)
 
@@ -131,6 +132,27 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     names = {one.name for one in artifact.feature_map.list_guaranteed_weights()}
     if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
         yield "confidence is claimed for a weighting that the feature map does not have"
+
+
+def _check_attempts(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that each test names an attempt of the ledger, and that they use at most its share."""
+    numbers = [one.number for one in artifact.attempts if one.kind == "certificate"]
+    for place, number in enumerate(numbers):
+        if number is None or number > place + 1:
+            yield f"attempt {place + 1} is numbered {number}, more than there are"
+    certified = {one.number for one in artifact.attempts if one.certified}
+    tested: list[TestedCertificate | Confidence] = [*artifact.certificates]
+    tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
+    tested += [] if artifact.policy is None else [*artifact.policy.certificates, *artifact.policy.coverage]
+    spent: dict[tuple[str | None, int, str], float] = {}
+    for one in tested:
+        if one.attempt not in certified:
+            yield f"a certificate is of attempt {one.attempt}, which the ledger does not hold as certified"
+        key = (one.records_digest, one.attempt, one.delta)
+        spent[key] = spent.get(key, 0.0) + one.level
+    for (_, attempt, delta), level in spent.items():
+        if level > float(delta) * compute_share(attempt) * (1.0 + TOLERANCE):
+            yield f"the tests of attempt {attempt} use more of delta = {delta} than its share"
 
 
 def _check_people(artifact: ArtifactContent) -> Iterator[str]:
@@ -354,7 +376,7 @@ def _check_tested_levels(artifact: ArtifactContent, confidence: Confidence) -> I
     for level in artifact.levels:
         missed = confidence.missed.get(level.alpha, 0)
         p_value = compute_lower_tail(min(missed, confidence.prompts), confidence.prompts, float(level.alpha))
-        if p_value > float(confidence.delta) * (1.0 + TOLERANCE):
+        if p_value > confidence.level * (1.0 + TOLERANCE):
             yield f"confidence: {missed} of {confidence.prompts} prompts missed do not certify {level.alpha}"
 
 
@@ -366,10 +388,7 @@ def _check_order_statistics(artifact: ArtifactContent, confidence: Confidence) -
     threshold is below a stored order statistic of at most the required rank. Smaller errors go unnoticed.
     """
     facts, grouped = artifact.calibration, artifact.threshold_rule == "grouped"
-    among = artifact.feature_map.dimension if grouped else 1
-    if artifact.policy is not None:
-        among *= len(artifact.levels)  # the policy may have been found at any of them
-    share = Fraction(confidence.delta) / among
+    share = Fraction(confidence.level) / (artifact.feature_map.dimension if grouped else 1)
     relaxed = min(share * Fraction(1.0 + TOLERANCE), (1 + share) / 2)
     marginal_quantiles = [
         (
@@ -407,8 +426,8 @@ def _read_quantiles(artifact: ArtifactContent, names: Mapping[str, str]) -> list
     return state["quantiles" if "quantiles" in state else "quantile"].tolist() or [math.inf]
 
 
-def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: int) -> Iterator[str]:
-    """Check Clopper-Pearson bounds; delta is divided among levels and groups as in `certify`."""
+def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate) -> Iterator[str]:
+    """Check Clopper-Pearson bounds; the level is divided among groups as in `certify`."""
     all_prompts, *groups = one.shares
     named = [(weight.name, weight.words) for weight in artifact.feature_map.list_guaranteed_weights()]
     if [(share.name, share.words) for share in one.shares] != named or all_prompts.prompts != one.prompts:
@@ -416,7 +435,7 @@ def _check_coverage(artifact: ArtifactContent, one: CoverageCertificate, among: 
     if one.given_drawn != (artifact.calibration.drawn_among is not None):
         yield f"the certificate at {one.alpha} is not about the same prompts as the guarantee"
     yield from _check_stated_coverage(artifact, one)
-    parts = divide_delta(float(one.delta) / among, len(groups))
+    parts = divide_delta(one.level, len(groups))
     for share, part in zip(one.shares, parts, strict=True):
         failing = part / (3 if share is all_prompts else 2)
         for count, bound in ((share.kept, share.kept_at_least), (share.covered, share.coverage_at_least)):
@@ -460,7 +479,8 @@ def _check_stated_coverage(artifact: ArtifactContent, one: CoverageCertificate) 
 
 def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
     """Check the exact tests of wrong-answer rates, and the bounds of the curve."""
-    curve, delta = policy.curve, float(policy.certificate.delta)
+    curve, first = policy.curve, policy.certificate
+    level = float(first.delta) * float(compute_share(first.attempt))
     rates = [one.max_wrong_rate for one in policy.certificates]
     if rates != sorted({*rates}.difference(policy.refused), key=float):
         yield "expected certificates of different rates, ascending, none of them refused"
@@ -469,12 +489,11 @@ def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterato
     for certificate in policy.certificates:
         yield from _check_wrong_rate(artifact, certificate)
         yield from _check_policy_choice(certificate, curve)
-        first = policy.certificate
         if (certificate.delta, certificate.records_digest) != (first.delta, first.records_digest):
             yield "certificates of different rates have different prompts or a different delta"
     for trade in curve:
         bound = trade.wrong_rate_at_most
-        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, delta / len(curve)):
+        if not _is_lower_bound(1.0 - bound, trade.answered - trade.wrong, trade.answered, level / len(curve)):
             yield f"a policy at {trade.alpha} states a bound that contradicts its counts"
     yield from _check_coverage_of_policy(artifact, policy)
 
@@ -495,7 +514,7 @@ def _check_wrong_rate(artifact: ArtifactContent, certificate: WrongRateCertifica
         yield f"the policy rests on {certificate.prompts} prompts, more than were held out for it"
     if all_prompts.prompts != certificate.prompts or not all_prompts.certified:
         yield "the policy is not certified over all prompts"
-    parts = divide_delta(float(certificate.delta), len(groups))
+    parts = divide_delta(certificate.level, len(groups))
     for one, failing in zip(certificate.groups, parts, strict=True):
         p_value = 1.0 if one.wrong == one.answered else compute_lower_tail(one.wrong, one.answered, rate)
         if one.certified and p_value > failing * (1.0 + TOLERANCE):
@@ -530,9 +549,8 @@ def _check_policy_choice(certificate: WrongRateCertificate, curve: Sequence[Trad
 
 
 def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
-    """Check the certificates of the policy's sets; delta is divided among the levels compared."""
+    """Check the certificates of the policy's sets, whose level is divided among the levels compared."""
     certificate = policy.certificate
-    among = len({one.alpha for one in policy.curve} | set(artifact.alphas))
     for coverage in policy.coverage:
         if (coverage.delta, coverage.prompts, coverage.records_digest) != (
             certificate.delta,
@@ -540,7 +558,7 @@ def _check_coverage_of_policy(artifact: ArtifactContent, policy: CertifiedPolicy
             certificate.records_digest,
         ):
             yield f"the policy and its sets at {coverage.alpha} have different prompts or a different delta"
-        yield from _check_coverage(artifact, coverage, among)
+        yield from _check_coverage(artifact, coverage)
 
 
 def _is_lower_bound(bound: float, count: int, size: int, failing: float) -> bool:

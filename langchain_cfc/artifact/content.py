@@ -15,6 +15,7 @@ from typing_extensions import Self
 
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
+from langchain_cfc.artifact.attempts import Attempt
 from langchain_cfc.artifact.facts import (
     ArtifactData,
     CalibrationFacts,
@@ -113,6 +114,7 @@ class ArtifactContent(ArtifactData):
     people_evidence: list[PeopleEvidence] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])
     draws: str | None = None
+    attempts: list[Attempt] = Field(default=[])
 
     @cached_property
     def draw_rule(self) -> DrawRule | None:
@@ -176,7 +178,7 @@ class ArtifactContent(ArtifactData):
     @cached_property
     def frozen_digest(self) -> str:
         """Digest of what certificates are about: the artifact without them, and without counts for drift."""
-        certified = ("certificates", "people_certificates", "people_evidence", "reference")
+        certified = ("attempts", "certificates", "people_certificates", "people_evidence", "reference")
         bare: dict[str, Any] = {"policy": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 

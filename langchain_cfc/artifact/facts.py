@@ -146,6 +146,9 @@ class Confidence(ArtifactData):
 
     Attributes:
         delta: Probability that it does not hold, as decimal text.
+        attempt: k: how many attempts on the same labels there were, this one included.
+        level: Level of each test or order statistic: delta, times the share of attempt k, divided among the
+            error levels.
         names: Names of the weightings for which it holds, jointly.
         prompts: Number of certification prompts on which levels were tested; 0 if the confidence comes from
             the law of an order statistic, which needs none.
@@ -154,6 +157,8 @@ class Confidence(ArtifactData):
     """
 
     delta: Delta
+    attempt: Annotated[int, Field(ge=1)]
+    level: Annotated[float, Field(gt=0.0, lt=1.0)]
     names: list[str]
     prompts: Count = 0
     records_digest: str | None = None

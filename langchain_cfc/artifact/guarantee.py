@@ -11,6 +11,7 @@ from langchain_cfc.guarantee import (
     Guarantee,
     Weighting,
     add_people,
+    describe_attempt,
     find_guarantee_kind,
     list_assumptions,
     list_exclusions,
@@ -67,8 +68,9 @@ def build_guarantee(
         randomised=_has_exact_coverage(artifact, alpha),
         at_most=artifact.at_most,
     )
-    if delta is not None:
-        sentence = f"{sentence} {state_confidence(delta, confident, weightings)}"
+    if confidence is not None and delta is not None:
+        attempt = describe_attempt(confidence.attempt, confidence.level, confidence.delta)
+        sentence = f"{sentence} {state_confidence(delta, confident, weightings)} {attempt}"
     level = next(one for one in artifact.levels if one.alpha == alpha)
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
     guarantee = Guarantee(

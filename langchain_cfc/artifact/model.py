@@ -37,6 +37,7 @@ from langchain_cfc.thresholds import (
     ThresholdRule,
     Thresholds,
     format_alpha,
+    format_delta,
 )
 
 
@@ -77,6 +78,8 @@ class CalibrationArtifact(ArtifactContent):
         reference: Histograms of the prompts, to detect drift; empty if there is nothing to compare with.
         draws: Text form of the draw rule, which stops after n candidates at the latest; None if n are always
             drawn.
+        attempts: The attempts on the labels that certify something, up to the last one in this artifact; see
+            `AttemptLedger`.
     """
 
     @model_validator(mode="after")
@@ -162,7 +165,8 @@ class CalibrationArtifact(ArtifactContent):
 
     @cached_property
     def _rules(self) -> dict[str, ThresholdRule[Any]]:
-        delta = None if self.confidence is None or self.confidence.prompts else self.confidence.delta
+        confidence = self.confidence
+        delta = None if confidence is None or confidence.prompts else format_delta(confidence.level)
         adaptive = self.feature_map.adaptive_alpha
         return {
             level.alpha: make_threshold_rule(

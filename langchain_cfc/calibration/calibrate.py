@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import Literal
 
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc.artifact import (
+    AttemptLedger,
     CalibrationArtifact,
     Confidence,
+    PlannedAttempt,
+    Previous,
     ThresholdRuleName,
     compute_likelihood_ratios,
 )
@@ -26,13 +31,15 @@ from langchain_cfc.calibration.fit import (
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
-from langchain_cfc.errors import CalibrationError
+from langchain_cfc.certificates.bounds import required_size
+from langchain_cfc.certificates.coverage import compute_records_digest
+from langchain_cfc.errors import CalibrationError, OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import WINDOW, Level
+from langchain_cfc.thresholds import WINDOW, Level, format_delta
 
 
 def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
@@ -68,6 +75,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     within_clusters: Literal["one", "all"] = "one",
     allow_unattainable: bool = False,
     provenance: Provenance | None = None,
+    after: Previous = None,
 ) -> CalibrationArtifact:
     """Build a calibration artifact from labelled records.
 
@@ -84,6 +92,9 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
             labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
             ridge, a shift, stability or randomised thresholds); everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
+        after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
+            the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
+            delta that is left for this attempt; equal records and settings are the same attempt.
 
     Returns:
         The artifact. Equal input gives equal artifacts except for the creation time, which
@@ -96,7 +107,9 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         CalibrationError: If a split is empty, the candidates to fit a combination to are all correct or all
             wrong, or `given_drawn` finds no prompt with a correct candidate.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
-            rate or confidence cannot be certified with them.
+            rate or confidence is not certified with them; its `attempts` belong to the next attempt.
+        OverlapError: If figures from the labels of all prompts that would certify were looked at before
+            these settings were tried.
         MissingExtraError: If SciPy is not installed, but verifiers are combined, levels are adaptive or
             something is certified.
 
@@ -104,14 +117,21 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
         OrientationWarning: If correct candidates score worse than wrong ones.
     """
-    options = {name: value for name, value in locals().items() if name not in {"records", "provenance"}}
-    return _calibrate(records, CalibrationConfig(**options), provenance)
+    given = {"records", "provenance", "after"}
+    options = {name: value for name, value in locals().items() if name not in {*given, "given"}}
+    ledger = AttemptLedger.collect(after)
+    try:
+        return _calibrate(records, CalibrationConfig(**options), provenance, ledger)
+    except UnattainableTargetError as error:
+        error.attempts = error.attempts or ledger
+        raise
 
 
 def _calibrate(
     records: Iterable[LabelledRecord] | LabelledBatch,
     config: CalibrationConfig,
     provenance: Provenance | None,
+    ledger: AttemptLedger,
 ) -> CalibrationArtifact:
     config.check()
     rule = parse_set_rule(config.rule_text)
@@ -144,7 +164,7 @@ def _calibrate(
             units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
             cap=float(config.cap),
         )
-    check_orientation(prompts.select_one_per_cluster(labelled), prompts.combination)
+    attempt = _plan_attempt(config, prompts, labelled, ledger, provenance)
     alphas = _select_alphas(config, data)
     adaptive = feature_map.adaptive_alpha
     check_attainable(
@@ -157,12 +177,21 @@ def _calibrate(
             and adaptive is None
             and not config.certifies_mean_score
         ),
-        allow_unattainable=config.allow_unattainable,
+        # A bot on the mean score needs no sets, and its calibration labels are still to certify.
+        allow_unattainable=config.allow_unattainable or config.certifies_mean_score,
         unit=config.unit,
     )
     steps = {alpha: config.list_level_steps(alpha) for alpha in alphas}
     fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
-    levels, arrays = fit_levels(data, config, sorted(fitted, key=float), plan.flag_fair_sample(labelled))
+    made = ledger if attempt is None else attempt.end(certified=True)
+    confidence = _make_confidence(config, data, attempt)
+    levels, arrays = fit_levels(
+        data,
+        config,
+        sorted(fitted, key=float),
+        plan.flag_fair_sample(labelled),
+        delta=None if confidence is None else format_delta(confidence.level),
+    )
     fair = plan.draw_fair_sample(everyone)
     artifact = CalibrationArtifact(
         library_version=__version__,
@@ -185,49 +214,84 @@ def _calibrate(
         combination=prompts.combination,
         ridge=config.ridge_penalty,
         stability=config.stability,
-        confidence=_make_confidence(config, data),
+        confidence=confidence,
+        # An order statistic holds with confidence in any case; what is tested may still be refused.
+        attempts=list(ledger.attempts if confidence is None else made.attempts),
         shift=None if shift is None else shift.text,
         randomised=config.randomised,
         # An answer without claims keeps the promise about unsupported claims.
         never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
-    if config.tests_levels:
-        artifact = select_tested_levels(
-            artifact, prompts.get_certification_prompts(), steps, config.failure_probability
-        )
-    artifact = _certify_wrong_rates(artifact.with_settings(), prompts, fair, config)
-    return artifact.model_copy(update={"reference": make_reference_histograms(artifact, prompts, fair)})
+    if config.tests_levels and attempt is not None:
+        artifact = select_tested_levels(artifact, attempt, steps, config.failure_probability)
+    artifact = artifact.with_settings()
+    if config.wrong_rates and attempt is not None:
+        if config.certifies_mean_score:
+            artifact = certify_mean_score(
+                artifact,
+                attempt,
+                max_wrong_rates=config.wrong_rates,
+                delta=config.failure_probability,
+                by_group=config.wrong_rate_groups,
+            )
+        else:
+            artifact = certify_policy(
+                artifact,
+                fair,
+                attempt,
+                max_wrong_rate=config.wrong_rates[0],
+                delta=config.failure_probability,
+                by_group=config.wrong_rate_groups,
+                keep_levels=config.alpha is not None,
+            )
+    # Only now, since the labels that show the orientation may have had to certify.
+    check_orientation(prompts.select_one_per_cluster(labelled), prompts.combination)
+    reference = make_reference_histograms(artifact, prompts, fair)
+    return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
 
 
-def _certify_wrong_rates(
-    artifact: CalibrationArtifact, prompts: CalibrationPrompts, fair: LabelledBatch, config: CalibrationConfig
-) -> CalibrationArtifact:
-    """Return the artifact with a certified policy for each wrong-answer rate that was asked for."""
-    if not config.wrong_rates:
-        return artifact
+def _plan_attempt(
+    config: CalibrationConfig,
+    prompts: CalibrationPrompts,
+    labelled: LabelledBatch,
+    ledger: AttemptLedger,
+    provenance: Provenance | None,
+) -> PlannedAttempt | None:
+    """Plan the attempt to certify something; None if nothing holds with confidence.
+
+    Order statistics rest on the labels of all calibration prompts, and with a policy on sets beside them the
+    attempt is about two parts of the labels, which divide its level.
+    """
+    if not config.confident and not config.wrong_rates:
+        return None
+    parts = [labelled] if config.confident and not config.tests_levels else []
     if config.certifies_mean_score:
         # Labels of the fit split certify as well, unless they made the scores, fixed the groups, or may have
         # chosen the draw rule, as in `suggest`. Records that were drawn by the rule had it before any label.
-        drawn_by = None if artifact.provenance is None else artifact.provenance.draws
-        is_rule_given = artifact.draws is None or drawn_by is not None
+        rule = None if config.draw_rule is None else config.draw_rule.stored_text
+        is_rule_given = rule is None or (provenance is not None and provenance.draws is not None)
         fits = config.combine is not None or config.wrong_rate_groups or not is_rule_given
-        return certify_mean_score(
-            artifact,
-            prompts.select_one_per_cluster(fair if fits else prompts.get_fit_and_calibration_prompts()),
-            max_wrong_rates=config.wrong_rates,
-            delta=config.failure_probability,
-            by_group=config.wrong_rate_groups,
-        )
-    return certify_policy(
-        artifact,
-        fair,
-        prompts.get_certification_prompts(),
-        max_wrong_rate=config.wrong_rates[0],
-        delta=config.failure_probability,
-        by_group=config.wrong_rate_groups,
-        keep_levels=config.alpha is not None,
+        fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts(config.within_clusters))
+        used = fair if fits else prompts.get_fit_and_calibration_prompts()
+        parts.append(prompts.select_one_per_cluster(used))
+    elif config.needs_certification:
+        parts.append(prompts.get_certification_prompts())
+    everything = LabelledBatch.concatenate(parts)
+    tests, rates = max(1, len(config.wrong_rates)), config.wrong_rates or config.alphas
+    attempt = ledger.plan_attempt(
+        everything,
+        config.digest,
+        compute_records_digest(prompts.get_labelled_but_test()),
+        needed=required_size(0.0, Fraction(rates[-1]), float(config.failure_probability) * 0.8 / tests),
     )
+    if config.confident and not config.tests_levels and len(attempt.labelled) < len(everything):
+        msg = (
+            "figures from labels of calibration prompts were shown before these settings were first tried, "
+            "so nothing holds with confidence: calibrate on prompts whose labels were not looked at"
+        )
+        raise OverlapError(msg)
+    return attempt if len(parts) == 1 else replace(attempt, labelled=parts[-1], parts=len(parts))
 
 
 def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:
@@ -239,11 +303,17 @@ def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[st
     return attainable[:1] if config.certifies_mean_score else attainable
 
 
-def _make_confidence(config: CalibrationConfig, data: CalibrationData) -> Confidence | None:
+def _make_confidence(
+    config: CalibrationConfig, data: CalibrationData, attempt: PlannedAttempt | None
+) -> Confidence | None:
     """Return the confidence that follows from the law of an order statistic; None in all other cases."""
-    if not config.confident or config.tests_levels:
+    if attempt is None or not config.confident or config.tests_levels:
         return None
     names = [one.name for one in data.weightings]
     return Confidence(
-        delta=config.failure_probability, names=names if config.threshold_rule == "grouped" else names[:1]
+        delta=config.failure_probability,
+        attempt=attempt.number,
+        # A policy or a caller may choose among the levels, so the confidence holds for all of them jointly.
+        level=attempt.compute_level(config.failure_probability, len(config.alphas)),
+        names=names if config.threshold_rule == "grouped" else names[:1],
     )

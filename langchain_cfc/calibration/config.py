@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Any, Literal
 
+from langchain_cfc._internal.serialization import canonical_json, compute_sha256
 from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName, make_threshold_rule
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -365,16 +366,20 @@ class CalibrationConfig:
         return self.tests_levels or (self.max_wrong_rate is not None and not self.certifies_mean_score)
 
     def make_rule(
-        self, alpha: str, effective_alpha: str | None = None, levels: tuple[str, ...] = ()
+        self,
+        alpha: str,
+        effective_alpha: str | None = None,
+        levels: tuple[str, ...] = (),
+        *,
+        delta: str | None = None,
     ) -> ThresholdRule[Any]:
-        """Make the unfitted threshold rule of one level; prompts may have one of `levels` instead."""
-        delta = None
-        if self.confident and not self.tests_levels:
+        """Make the unfitted threshold rule of one level; prompts may have one of `levels` instead.
+
+        An order statistic with confidence fails with probability at most `delta`, `failure_probability` if
+        None.
+        """
+        if delta is None and self.confident and not self.tests_levels:
             delta = self.failure_probability
-            if self.max_wrong_rate is not None:
-                # The policy may be at any level, so the confidence must hold for all levels jointly.
-                shared = Decimal(delta) / len(self.alphas)
-                delta = format_delta(shared.quantize(LEVEL_UNIT, rounding=ROUND_FLOOR))
         return make_threshold_rule(
             self.threshold_rule,
             alpha,
@@ -416,6 +421,23 @@ class CalibrationConfig:
         return make_split_plan(
             self.seed, fit=fit_fraction, test=self.test_fraction, certification=certification_fraction
         )
+
+    @property
+    def digest(self) -> str:
+        """Digest of the options, equal for options that mean the same."""
+        given = self.features
+        stability = self.stability
+        same = {
+            "alpha": None if self.alpha is None else self.alphas,
+            "max_wrong_rate": self.wrong_rates,
+            "delta": self.failure_probability,
+            "seed": str(self.seed),
+            "features": given.to_data() if isinstance(given, FeatureMap) else FeatureMap.parse(given).text,
+            "stability": None if stability is None else [stability.delta, str(stability.constant)],
+            "draws": None if self.draw_rule is None else self.draw_rule.stored_text,
+            "combine": None if self.combine is None else list(self.combine),
+        }
+        return compute_sha256(canonical_json({**self.to_arguments(), **same}))
 
     def to_arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `calibrate`."""

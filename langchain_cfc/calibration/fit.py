@@ -148,9 +148,16 @@ def compute_ridge_units(feature_map: FeatureMap, fit_split: LabelledBatch) -> Fl
 
 
 def fit_levels(
-    data: CalibrationData, config: CalibrationConfig, alphas: Sequence[str], fair: BoolArray
+    data: CalibrationData,
+    config: CalibrationConfig,
+    alphas: Sequence[str],
+    fair: BoolArray,
+    *,
+    delta: str | None = None,
 ) -> tuple[list[LevelState], dict[str, PackedArray]]:
     """Fit the rules at every level, and return their states with the arrays these refer to.
+
+    Order statistics with confidence fail with probability at most `delta` at each level.
 
     The marginal rule supports no weights, so it is fitted on the prompts that `fair` (N,) marks as a fair
     sample; if there are none, it flags every prompt.
@@ -169,7 +176,8 @@ def fit_levels(
             effective = config.stability.effective_alpha(alpha, len(data.labelled))
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
-        rule = config.make_rule(alpha, effective, () if adaptive is None else adaptive.list_levels(alpha))
+        stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
+        rule = config.make_rule(alpha, effective, stated_levels, delta=delta)
         fitted = None if effective == "0" else _fit_rule(rule, data, stated)
         check = None
         if isinstance(fitted, ConditionalThreshold):
@@ -395,6 +403,11 @@ class CalibrationPrompts:
         if self.labelled.unit == "answers":
             return self.labelled.draws.n
         return 1 if provenance is None else provenance.n
+
+    def get_labelled_but_test(self) -> LabelledBatch:
+        """Return all prompts but those held out for evaluation."""
+        rows = self.plan.list_rows(self.labelled)
+        return self.labelled.take(np.sort(np.concatenate([rows[one] for one in rows if one != "test"])))
 
     def get_fit_and_calibration_prompts(self) -> LabelledBatch:
         """Return a fair sample of the prompts of the fit and the calibration split."""

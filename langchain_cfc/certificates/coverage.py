@@ -11,8 +11,14 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
+from langchain_cfc._internal.serialization import canonical_json, compute_sha256
+from langchain_cfc.artifact import (
+    AttemptLedger,
+    CalibrationArtifact,
+    PlannedAttempt,
+    Previous,
+    tabulate_held_out,
+)
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import lower_bound, mean_upper_bound
 from langchain_cfc.decision import Decisions, decide
@@ -158,11 +164,13 @@ def certify(
     alpha: Level | None = None,
     delta: Level = "0.05",
     provenance: Provenance | None = None,
+    after: Previous = None,
 ) -> CalibrationArtifact:
     """Certify the sets of an artifact on held-out labelled prompts.
 
     Given the artifact, however its thresholds were computed, the promise is kept on each independent prompt
-    with the same unknown probability, so exact binomial bounds hold (Clopper and Pearson 1934). Half of delta
+    with the same unknown probability, so exact binomial bounds hold (Clopper and Pearson 1934). This is an
+    attempt on the labels, at its share of delta (see `AttemptLedger`), divided among the levels. Half of that
     goes to the three bounds over all prompts, the other half is divided among those of the groups
     (Bonferroni), so that all of them hold together. The mean set size is bounded by the empirical Bernstein
     inequality (Maurer and Pontil 2009).
@@ -176,13 +184,15 @@ def certify(
         alpha: Error level; by default every level of the artifact, each with its own certificate.
         delta: Probability that any bound of a certificate is wrong, 0 < delta < 1.
         provenance: Header of the records, if they do not carry one themselves.
+        after: What else was attempted with these labels: an artifact, a refusal or an `AttemptLedger`. The
+            attempts that the artifact holds are known.
 
     Returns:
         The artifact with its certificates.
 
     Raises:
         OverlapError: If these are the calibration records and none were held out for certificates, or those
-            held out have been used already.
+            held out have been used already, or figures from all their labels were looked at.
         CalibrationError: If no prompt is left to certify on.
         InputError: If the artifact lacks a level or has a certificate for it already, a record cannot be
             used, or answers are not distinguished as in calibration.
@@ -202,10 +212,17 @@ def certify(
     provenance = find_provenance(records, provenance)
     check_origin(artifact, provenance)
     labelled, _ = tabulate_held_out(artifact, records, "certification")
-    digest = compute_records_digest(labelled)
-    new = [certify_level(artifact, labelled, level, text, digest) for level in levels]
+    # The same artifact made again at another time is no other attempt.
+    timeless = artifact.model_copy(update={"created_at": "", "library_version": ""})
+    settings = compute_sha256(canonical_json([timeless.frozen_digest, levels, text]))
+    attempt = AttemptLedger.collect(artifact, after).plan_attempt(
+        labelled, settings, compute_records_digest(labelled)
+    )
+    level = attempt.compute_level(text, len(levels))
+    new = [certify_level(artifact, attempt, one, text, level) for one in levels]
     certificates = sorted([*artifact.certificates, *new], key=lambda one: float(one.alpha))
-    return artifact.model_copy(update={"certificates": certificates})
+    attempts = list(attempt.end(certified=True).attempts)
+    return artifact.model_copy(update={"certificates": certificates, "attempts": attempts})
 
 
 def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -> None:
@@ -230,22 +247,17 @@ def check_origin(artifact: CalibrationArtifact, provenance: Provenance | None) -
 
 def certify_level(
     artifact: CalibrationArtifact,
-    labelled: LabelledBatch,
+    attempt: PlannedAttempt,
     alpha: str,
     delta: str,
-    digest: str,
-    *,
-    among: int = 1,
+    level: float,
 ) -> CoverageCertificate:
-    """Certify the sets of one level on m held-out prompts with the given digest.
-
-    If these prompts were also used to choose among several levels, delta is divided by the number of levels,
-    `among`, so that the bounds hold for whichever level was chosen.
-    """
+    """Certify the sets at one error level, with a part of delta as the level of its bounds."""
+    labelled = attempt.labelled
     seen = compute_outcomes(artifact, labelled, alpha)
     everyone, *groups = sample_groups(artifact, labelled, seen.decisions.features)
     # Three bounds over all prompts, two for every group.
-    overall, *each = divide_delta(float(delta) / among, len(groups))
+    overall, *each = divide_delta(level, len(groups))
     overall /= 3
     is_adaptive = artifact.feature_map.adaptive_alpha is not None
 
@@ -266,6 +278,8 @@ def certify_level(
     return CoverageCertificate(
         alpha=alpha,
         delta=delta,
+        attempt=attempt.number,
+        level=level,
         prompts=len(labelled),
         shares=(
             certify_share(everyone, overall),
@@ -273,7 +287,7 @@ def certify_level(
         ),
         **_bound_sizes(artifact, seen.decisions, overall),
         given_drawn=artifact.calibration.drawn_among is not None,
-        records_digest=digest,
+        records_digest=compute_records_digest(labelled),
         artifact_digest=artifact.frozen_digest,
     )
 

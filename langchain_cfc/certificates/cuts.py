@@ -61,7 +61,7 @@ early. So the rest of delta is divided among `FALLBACKS` sequences that start at
 answered, and test every size from there on. In groups the main sequence also tests every size from m_0 on, so
 that cuts in between are certified, too.
 
-*Several rates* have separate sequences, and each rate holds with confidence 1 - delta by itself.
+*Several rates* have separate sequences and divide the level, so that all rates hold together.
 
 Sources: given the k-th order statistic those below are independent draws from the distribution cut off there
 (David and Nagaraja 2003, "Order statistics", Theorem 2.5); fixed sequence testing (Maurer, Hothorn and
@@ -87,16 +87,16 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, PlannedAttempt, TradeOff
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import LARGEST_SIZE, binomial_p_value, required_size, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
     compute_outcomes,
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.certificates.refusals import explain_needed, make_refusal
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
@@ -114,7 +114,7 @@ _ZERO_SCORES_ONLY = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
 
 def certify_mean_score(
     artifact: CalibrationArtifact,
-    certification: LabelledBatch,
+    attempt: PlannedAttempt,
     *,
     max_wrong_rates: Sequence[str],
     delta: str,
@@ -123,43 +123,50 @@ def certify_mean_score(
     """Certify a cut on the mean score for each rate, and store the certificates in the artifact.
 
     The policy ignores sets, so the certification prompts may have calibrated their thresholds, or fitted the
-    feature map. Nothing is certified about the sets. With `by_group` half of delta goes to all prompts, and
-    the other half is divided among the groups, which must not depend on the certification prompts. Of the
-    cuts certified over all prompts, those with the most groups certified are preferred, and among these the
-    one that answers most. A rate that cannot be certified is stored with the reason, if another one can.
+    feature map. Nothing is certified about the sets. The level of the attempt is divided among the rates.
+    With `by_group` half of a rate's level goes to all prompts, and the other half is divided among the
+    groups, which must not depend on the certification prompts. Of the cuts certified over all prompts, those
+    with the most groups certified are preferred, and among these the one that answers most. A rate that
+    cannot be certified is stored with the reason, if another one can.
 
     Raises:
         UnattainableTargetError: If none of the rates can be certified.
     """
-    alpha = artifact.alphas[0]
+    certification, alpha = attempt.labelled, artifact.alphas[0]
     seen = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
     ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}
     for rate in max_wrong_rates:
+        level = attempt.compute_level(delta, len(max_wrong_rates))
         certificate = _certify_rate(
             artifact,
-            certification,
+            attempt,
             seen,
             ranking,
             max_wrong_rate=rate,
             delta=delta,
+            level=level,
             by_group=by_group,
         )
-        if isinstance(certificate, str):
-            stricter = [one for one in certificates if Fraction(one.max_wrong_rate) < Fraction(rate)]
-            refused[rate] = _explain_stricter_rate(rate, stricter[-1]) if stricter else certificate
-        else:
+        if certificate is not None:
             certificates.append(certificate)
+            continue
+        stricter = [one for one in certificates if Fraction(one.max_wrong_rate) < Fraction(rate)]
+        refused[rate] = (
+            _explain_stricter_rate(rate, stricter[-1])
+            if stricter
+            else _explain_refusal(rate, level * MAIN_SHARE / (2 if by_group else 1))
+        )
     if not certificates:
-        raise UnattainableTargetError(" ".join(refused.values()))
+        raise make_refusal(" ".join(refused.values()), attempt, delta)
     first, *others = certificates
     stored = CertifiedPolicy(
         certificate=first,
         others=others,
         refused=refused,
         coverage=[],
-        curve=list(_compute_curve(ranking, alpha, float(delta))),
+        curve=list(_compute_curve(ranking, alpha, attempt.compute_level(delta))),
         level_chosen=True,
     )
     return artifact.model_copy(update={"policy": stored})
@@ -332,23 +339,24 @@ def _run_tests(ranking: _Ranking, sizes: Iterable[int], rate: Fraction, delta: f
 
 def _certify_rate(
     artifact: CalibrationArtifact,
-    certification: LabelledBatch,
+    attempt: PlannedAttempt,
     seen: Outcomes,
     ranking: _Ranking,
     *,
     max_wrong_rate: str,
     delta: str,
+    level: float,
     by_group: bool,
-) -> WrongRateCertificate | str:
-    """Return the certificate of the best cut at a rate, or why there is none."""
-    rate = Fraction(max_wrong_rate)
+) -> WrongRateCertificate | None:
+    """Return the certificate of the best cut at a rate; None if no cut is certified."""
+    rate, certification = Fraction(max_wrong_rate), attempt.labelled
     everyone, *groups = sample_groups(artifact, certification, seen.decisions.features)
     groups = groups if by_group else []
-    own, *each = divide_delta(float(delta), len(groups))
+    own, *each = divide_delta(level, len(groups))
     passed = _find_passing(ranking, rate, own).tolist()
     sizes = [size for size in passed if not ranking.divides_ties(size)]
     if not sizes:
-        return _explain_refusal(ranking, rate, own)
+        return None
     within = []
     for group, failing in zip(groups, each, strict=True):
         members = ranking.select(group.members, seen.wrong)
@@ -362,6 +370,8 @@ def _certify_rate(
     return WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
         delta=delta,
+        attempt=attempt.number,
+        level=level,
         alpha=artifact.alphas[0],
         policy=_ZERO_SCORES_ONLY if answers_zeros else ranking.make_policy(size),
         prompts=len(certification),
@@ -396,50 +406,9 @@ def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[Trad
         )
 
 
-def _explain_refusal(ranking: _Ranking, rate: Fraction, delta: float) -> str:
-    """Say why a rate cannot be certified, and what would help: prompts, or a better model or verifier."""
-    everyone = len(ranking.scores)
-    words = f"A wrong-answer rate of {float(rate):g} cannot be certified with these records. "
-    if not everyone:
-        return words + "All answers of the certification prompts are blank."
-    least = required_size(0.0, rate, delta * MAIN_SHARE)
-    if least is None or least > everyone:
-        return words + (
-            f"Even without a wrong answer, {least or f'more than {LARGEST_SIZE:,}'} answered prompts are "
-            f"needed, and there are {everyone}: add more records."
-        )
-    level = delta * MAIN_SHARE
-    tests = list(ranking.list_tests(_list_sizes(everyone, rate, level)))
-    failed = tests[len(list(_run_tests(ranking, tests, rate, level)))]
-    allowed = bisect_left(
-        range(failed), True, key=lambda wrong: binomial_p_value(wrong + 1, failed, rate) > level
-    )
-    words += (
-        f"Among the {failed} prompts with the smallest mean scores"
-        f"{' (ties in random order)' if ranking.divides_ties(failed) else ''}, {ranking.wrong[failed]} got a "
-        f"wrong best answer, but {f'at most {allowed} may' if allowed else 'none may'}. "
-    )
-    sizes = [failed, *(size for size in list_complete_ties(ranking.scores) if size > failed)]
-    needed = project_sizes(ranking.wrong, rate, _get_fallback_level(delta), sizes)
-    if needed:
-        size = min(needed, key=lambda one: needed[one])
-        words += (
-            f"Among the first {size}, {ranking.wrong[size]} did; at this rate about {needed[size]} prompts "
-            f"would be enough, {max(needed[size] - everyone, 1)} more than there are: add more records. "
-        )
-    else:
-        words += (
-            "At every cut too large a share is wrong, so more prompts would not help: use a better model or "
-            "verifier, or allow a larger rate. "
-        )
-    wrong_rate = float(ranking.wrong[everyone] / everyone)
-    least_abstention = compute_least_abstention(wrong_rate, float(rate))
-    if least_abstention:
-        words += (
-            f"With {format_percent(wrong_rate)} of all best answers wrong, every method must abstain on at "
-            f"least {format_percent(least_abstention)} of the prompts."
-        )
-    return words.rstrip()
+def _explain_refusal(rate: str, level: float) -> str:
+    """Say that a rate is not certified, and what its test needs."""
+    return f"A wrong-answer rate of {float(rate):g} is not certified. {explain_needed(rate, level)}"
 
 
 def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:

@@ -2,10 +2,10 @@
 
 Given the calibration set, the share of prompts on which the conditional rule keeps its promise follows no
 known law. So the rule is fitted at levels from far below alpha up to alpha, and each is tested on a third
-split against "the promise fails more often than alpha": from the strictest on, each at level delta, until one
-fails its test. The last one that passed is served. The order does not depend on the third split, so the first
-level in it at which the promise does fail more often than alpha is fixed before the tests, and passes with
-probability at most delta: no division of delta is needed.
+split against "the promise fails more often than alpha": from the strictest on, each at the same level, until
+one fails its test. The last one that passed is served. The order does not depend on the third split, so the
+first level in it at which the promise does fail more often than alpha is fixed before the tests, and passes
+with at most the probability of one test. Only several alphas divide the level of the attempt.
 
 Source: fixed sequence testing (Maurer, Hothorn and Lehmacher 1995); Learn then Test (Angelopoulos, Bates,
 Candes, Jordan and Lei 2021).
@@ -16,38 +16,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState
+from langchain_cfc.artifact import CalibrationArtifact, Confidence, LevelState, PlannedAttempt
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates.bounds import binomial_p_value, required_size
+from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.certificates.coverage import compute_outcomes, compute_records_digest
-from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.certificates.refusals import explain_needed, make_refusal
 
 
 def select_tested_levels(
     artifact: CalibrationArtifact,
-    certification: LabelledBatch,
+    attempt: PlannedAttempt,
     steps: Mapping[str, Sequence[str]],
     delta: str,
 ) -> CalibrationArtifact:
     """Replace each level by the largest of its steps that is shown to keep the promise.
 
     The artifact holds every step as a level. `steps` lists for each level alpha the levels to test, in the
-    order of the tests: smaller ones, and alpha itself last. The certification prompts must have been used for
-    nothing else. If there are several levels, one may be served the larger threshold of another.
+    order of the tests: smaller ones, and alpha itself last. If there are several levels, one
+    may be served the larger threshold of another.
     """
     held = {one.alpha: one for one in artifact.levels}
-    selected = [
-        _select_step(artifact, certification, alpha, [held[one] for one in tried], delta)
+    level = attempt.compute_level(delta, len(steps))
+    selected = {
+        alpha: _select_step(artifact, attempt.labelled, alpha, [held[one] for one in tried], level)
         for alpha, tried in steps.items()
-    ]
+    }
+    for alpha, step in selected.items():
+        if step is None:
+            needed = explain_needed(alpha, level, wrong="misses", prompts="certification prompts")
+            reason = f"alpha = {alpha} is not promised with confidence, even at the strictest level. {needed}"
+            raise make_refusal(reason, attempt, delta)
+    passed = {alpha: step for alpha, step in selected.items() if step is not None}
     confidence = Confidence(
         delta=delta,
+        attempt=attempt.number,
+        level=level,
         names=[artifact.feature_map.list_guaranteed_weights()[0].name],
-        prompts=len(certification),
-        records_digest=compute_records_digest(certification),
-        missed={level.alpha: missed for level, missed in selected},
+        prompts=len(attempt.labelled),
+        records_digest=compute_records_digest(attempt.labelled),
+        missed={alpha: missed for alpha, (_, missed) in passed.items()},
     )
-    levels = sorted((level for level, _ in selected), key=lambda one: float(one.alpha))
+    levels = sorted((step for step, _ in passed.values()), key=lambda one: float(one.alpha))
     return artifact.with_levels(levels, confidence=confidence)
 
 
@@ -56,13 +65,12 @@ def _select_step(
     certification: LabelledBatch,
     alpha: str,
     tried: Sequence[LevelState],
-    delta: str,
-) -> tuple[LevelState, int]:
+    level: float,
+) -> tuple[LevelState, int] | None:
     """Return the last step before the first failed test, and on how many prompts its promise failed."""
     passed: tuple[LevelState, int] | None = None
-    missed = 0
     for step in tried:
-        level = step.model_copy(
+        stricter = step.model_copy(
             update={
                 "alpha": alpha,
                 "effective_alpha": None if step.alpha == alpha else step.alpha,
@@ -70,26 +78,9 @@ def _select_step(
             }
         )
         # Tested alone: among other levels the largest of several thresholds would be served.
-        seen = compute_outcomes(artifact.with_levels([level]), certification, alpha)
+        seen = compute_outcomes(artifact.with_levels([stricter]), certification, alpha)
         missed = len(certification) - int(seen.kept.sum())
-        if binomial_p_value(missed, len(certification), Fraction(alpha)) > float(delta):
+        if binomial_p_value(missed, len(certification), Fraction(alpha)) > level:
             break
-        passed = level, missed
-    if passed is None:
-        raise _make_unattainable_error(alpha, delta, missed, len(certification))
+        passed = stricter, missed
     return passed
-
-
-def _make_unattainable_error(alpha: str, delta: str, missed: int, size: int) -> UnattainableTargetError:
-    needed = required_size(Fraction(missed, size) if size else 0, Fraction(alpha), float(delta))
-    cure = (
-        f"with this share about {needed} certification prompts would be enough: add more records or raise "
-        "certification_fraction (on the command line --certification-fraction)"
-        if needed is not None
-        else "no number of certification prompts would be enough; choose a larger alpha"
-    )
-    msg = (
-        f"alpha = {alpha} cannot be promised with failure probability {delta}: even at the strictest level "
-        f"the promise failed on {missed} of {size} certification prompts; {cure}"
-    )
-    return UnattainableTargetError(msg)

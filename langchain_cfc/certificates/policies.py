@@ -37,9 +37,9 @@ from fractions import Fraction
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, TradeOff
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, PlannedAttempt, TradeOff
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
+from langchain_cfc.certificates.bounds import binomial_p_value, upper_bound
 from langchain_cfc.certificates.coverage import (
     Outcomes,
     PromptGroup,
@@ -48,12 +48,14 @@ from langchain_cfc.certificates.coverage import (
     compute_records_digest,
     sample_groups,
 )
-from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.certificates.refusals import explain_needed, make_refusal
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
 
 MOST_ANSWERS = (1, 2, 3, 5)
+# Share of an attempt's level for the certificates about the sets of a policy.
+SETS_SHARE = 0.1
 # Cuts on the mean score, at equal steps of the share of calibration prompts below them.
 SCORE_CUTS = 10
 
@@ -73,7 +75,7 @@ class _Policy:
 def certify_policy(
     artifact: CalibrationArtifact,
     tuning: LabelledBatch,
-    certification: LabelledBatch,
+    attempt: PlannedAttempt,
     *,
     max_wrong_rate: str,
     delta: str,
@@ -83,11 +85,13 @@ def certify_policy(
     """Certify a policy for bot mode, and store it in the artifact.
 
     Of the policies certified over all prompts, those with the most groups certified are preferred, and among
-    these the one that answers most prompts. The certification prompts must have been used for nothing else.
-    With `by_group` half of delta goes to all prompts, the other half is divided among the groups, and each
-    has its own sequence of tests. Without `keep_levels` the policy's level is served and tested alone.
+    these the one that answers most prompts. The sets have `SETS_SHARE` of the attempt's level, the rate has
+    the rest. With `by_group` half of that goes to all prompts, the other half is divided among the groups,
+    and each has its own sequence of tests. Without `keep_levels` the policy's level is served and tested
+    alone.
     """
-    rate = Fraction(max_wrong_rate)
+    rate, certification = Fraction(max_wrong_rate), attempt.labelled
+    level = attempt.compute_level(delta)
     served = {one.alpha: artifact if keep_levels else artifact.with_levels([one]) for one in artifact.levels}
     family = [policy for alpha, one in served.items() for policy in _list_policies(one, alpha, tuning)]
     tested = [
@@ -96,18 +100,20 @@ def certify_policy(
     ]
     if not tested:
         levels = ", ".join(dict.fromkeys(one.alpha for one in family))
-        msg = (
-            f"{_describe_failure(rate, artifact.unit)}: no prompt is answered at any of the levels "
-            f"({levels}); use larger alphas"
-        )
-        raise UnattainableTargetError(msg)
+        reason = f"{_describe_failure(rate, artifact.unit)}: no prompt is answered at any level ({levels})."
+        raise make_refusal(reason, attempt, delta)
     certificate, curve = _test_in_sequence(
-        served, tested, certification, max_wrong_rate, delta, by_group=by_group
+        served,
+        tested,
+        attempt,
+        max_wrong_rate=max_wrong_rate,
+        delta=delta,
+        level=level * (1.0 - SETS_SHARE),
+        by_group=by_group,
     )
     kept = served[certificate.alpha]
     coverage = [
-        certify_level(kept, certification, alpha, delta, certificate.records_digest, among=len(served))
-        for alpha in kept.alphas
+        certify_level(kept, attempt, alpha, delta, level * SETS_SHARE / len(served)) for alpha in kept.alphas
     ]
     stored = CertifiedPolicy(
         certificate=certificate, coverage=coverage, curve=curve, level_chosen=not keep_levels
@@ -118,30 +124,34 @@ def certify_policy(
 def _test_in_sequence(
     served: Mapping[str, CalibrationArtifact],
     tested: Sequence[tuple[_Policy, Outcomes]],
-    certification: LabelledBatch,
+    attempt: PlannedAttempt,
+    *,
     max_wrong_rate: str,
     delta: str,
-    *,
+    level: float,
     by_group: bool,
 ) -> tuple[WrongRateCertificate, list[TradeOff]]:
     """Test policies in their order; return the certificate of the chosen one, and the curve of all."""
-    rate, whole = Fraction(max_wrong_rate), float(delta)
+    rate, certification = Fraction(max_wrong_rate), attempt.labelled
     artifact = served[tested[0][0].alpha]
     everyone, *groups = sample_groups(artifact, certification, tested[0][1].decisions.features)
     groups = groups if by_group else []
-    shares = list(zip([everyone, *groups], divide_delta(whole, len(groups)), strict=True))
+    shares = list(zip([everyone, *groups], divide_delta(level, len(groups)), strict=True))
     passed = {
         group.name: _count_passed(group, [seen for _, seen in tested], rate, share) for group, share in shares
     }
     certified = range(passed[everyone.name])
     if not certified:
-        raise _make_unattainable_error(*tested[0], rate, shares[0][1], artifact.unit)
+        reason = _explain_refusal(tested[0][0], max_wrong_rate, shares[0][1], artifact.unit)
+        raise make_refusal(reason, attempt, delta)
     chosen = max(certified, key=lambda place: (sum(place < count for count in passed.values()), place))
     policy, seen = tested[chosen]
     certificate = WrongRateCertificate(
         max_wrong_rate=max_wrong_rate,
         unit=artifact.unit,
         delta=delta,
+        attempt=attempt.number,
+        level=level,
         alpha=policy.alpha,
         policy=policy.policy,
         prompts=len(certification),
@@ -156,7 +166,7 @@ def _test_in_sequence(
     curve = []
     for one, outcomes in tested:
         answered, wrong = outcomes.count_answers(outcomes.decisions.answered)
-        bound = upper_bound(wrong, answered, whole / len(tested))
+        bound = upper_bound(wrong, answered, attempt.compute_level(delta) / len(tested))
         curve.append(
             TradeOff(
                 alpha=one.alpha, policy=one.policy, answered=answered, wrong=wrong, wrong_rate_at_most=bound
@@ -227,40 +237,17 @@ def _count_passed(group: PromptGroup, tested: Sequence[Outcomes], rate: Fraction
 
 def _describe_failure(rate: Fraction, unit: Unit) -> str:
     what = "wrong-answer rate" if unit == "answers" else "share of unsupported claims among those shown"
-    return f"a {what} of {float(rate):g} cannot be certified with these records"
+    return f"A {what} of {float(rate):g} is not certified"
 
 
-def _make_unattainable_error(
-    one: _Policy, seen: Outcomes, rate: Fraction, delta: float, unit: Unit
-) -> UnattainableTargetError:
-    """Build the error for a first policy that fails its test, with the number of prompts it would need.
-
-    The share answered is that of the certification prompts, or if none is answered, that of these and the
-    calibration prompts together. The wrong rate is the larger of the two.
-    """
-    size = len(seen.kept)
-    answered, wrong = seen.count_answers(seen.decisions.answered)
-    msg = (
-        f"{_describe_failure(rate, unit)}. The policy that looked safest, {one.policy.described} at "
-        f"alpha = {one.alpha}, answers {answered} of {size} certification prompts, {wrong} of them wrongly"
-    )
+def _explain_refusal(one: _Policy, rate: str, level: float, unit: Unit) -> str:
+    """Say which policy failed its test, with its figures on the prompts that do not certify."""
+    reason, needed = _describe_failure(Fraction(rate), unit), explain_needed(rate, level)
+    shows = f"answers {one.answered}, {one.wrong} wrongly"
     if unit == "claims":
-        msg = (
-            f"{_describe_failure(rate, unit)}. The level that looked safest, alpha = {one.alpha}, shows "
-            f"claims in {answered} of {size} certification answers; one claim was drawn from each of these, "
-            f"and {wrong} of the claims drawn are unsupported"
-        )
-    pooled = Fraction(one.wrong + wrong, max(one.answered + answered, 1))
-    needed = required_size(max(pooled, Fraction(wrong, max(answered, 1))), rate, delta)
-    if needed is None:
-        msg += (
-            ". At this rate more prompts would not help: use a better verifier or model, a larger rate, or "
-            "more levels to choose from"
-        )
-    else:
-        answering = Fraction(answered, size) or Fraction(one.answered, one.tuned + size)
-        msg += (
-            f". At this rate about {math.ceil(needed / answering)} would be enough: add more records or "
-            "raise certification_fraction (on the command line --certification-fraction)"
-        )
-    return UnattainableTargetError(msg)
+        needed = explain_needed(rate, level, wrong="unsupported", prompts="claims, one from each answer")
+        shows = f"shows claims for {one.answered}; of one claim drawn from each, {one.wrong} are unsupported"
+    return (
+        f"{reason}. The first test was of {one.policy.described} at alpha = {one.alpha}, which {shows}, of "
+        f"{one.tuned} calibration prompts (these do not certify). {needed}"
+    )

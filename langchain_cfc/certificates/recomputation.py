@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 
 from pydantic import BaseModel, ConfigDict
 
@@ -16,7 +17,7 @@ from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upp
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
 from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
-from langchain_cfc.guarantee.certified import divide_delta
+from langchain_cfc.guarantee.certified import compute_share, divide_delta
 
 # Relative difference allowed between versions of SciPy.
 _TOLERANCE = 1e-7
@@ -56,9 +57,9 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     Raises:
         MissingExtraError: If SciPy is not installed.
     """
-    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, "", 1)]
+    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, "")]
     if artifact.policy is not None:
-        checks += _recompute_policy(artifact, artifact.policy)
+        checks += _recompute_policy(artifact.policy)
     if artifact.confidence is not None:
         checks += _recompute_confidence(artifact.confidence)
     evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
@@ -80,10 +81,10 @@ def _check_test(certificate: str, bound: str, failing: float, p_value: float) ->
     )
 
 
-def _recompute_coverage(one: CoverageCertificate, of: str, among: int) -> Iterator[BoundCheck]:
+def _recompute_coverage(one: CoverageCertificate, of: str) -> Iterator[BoundCheck]:
     """Yield the bounds on sets, three over all prompts and two for every group."""
     name = f"sets at alpha = {one.alpha}{of}"
-    parts = divide_delta(float(one.delta) / among, len(one.shares) - 1)
+    parts = divide_delta(one.level, len(one.shares) - 1)
     for share, part in zip(one.shares, parts, strict=True):
         failing = part / (3 if share is one.shares[0] else 2)
         kept = lower_bound(share.kept, share.prompts, failing)
@@ -101,26 +102,26 @@ def _recompute_coverage(one: CoverageCertificate, of: str, among: int) -> Iterat
     )
 
 
-def _recompute_policy(artifact: CalibrationArtifact, policy: CertifiedPolicy) -> Iterator[BoundCheck]:
+def _recompute_policy(policy: CertifiedPolicy) -> Iterator[BoundCheck]:
     for certificate in policy.certificates:
         yield from _recompute_wrong_rate(certificate)
-    delta = float(policy.certificate.delta)
+    first = policy.certificate
+    level = float(Fraction(first.delta) * compute_share(first.attempt))
     divided = CURVE_POINTS if policy.ignores_sets else len(policy.curve)
     for point in policy.curve:
         yield _compare_bounds(
             f"policies compared at alpha = {point.alpha}",
             f"wrong at most, {point.answered} answered",
             point.wrong_rate_at_most,
-            upper_bound(point.wrong, point.answered, delta / divided),
+            upper_bound(point.wrong, point.answered, level / divided),
         )
-    among = len({one.alpha for one in policy.curve} | set(artifact.alphas))
     for coverage in policy.coverage:
-        yield from _recompute_coverage(coverage, ", with the policy", among)
+        yield from _recompute_coverage(coverage, ", with the policy")
 
 
 def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCheck]:
     """Yield the tests of a certified rate."""
-    parts = divide_delta(float(certificate.delta), len(certificate.groups) - 1)
+    parts = divide_delta(certificate.level, len(certificate.groups) - 1)
     for one, failing in zip(certificate.groups, parts, strict=True):
         if one.certified:
             rate = certificate.max_wrong_rate
@@ -150,6 +151,4 @@ def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:
     """Yield the tests of levels; none where an order statistic gives the confidence without prompts."""
     for alpha, missed in confidence.missed.items():
         p_value = binomial_p_value(missed, confidence.prompts, float(alpha))
-        yield _check_test(
-            f"confidence at alpha = {alpha}", "p-value of misses", float(confidence.delta), p_value
-        )
+        yield _check_test(f"confidence at alpha = {alpha}", "p-value of misses", confidence.level, p_value)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc import calibration
-from langchain_cfc.artifact import ThresholdRuleName
+from langchain_cfc.artifact import ThresholdRuleName, open_attempts
 from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._artifact import (
     describe_artifact,
@@ -186,10 +186,14 @@ def calibrate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print facts and promise as JSON.")] = False,
 ) -> None:
-    """Build a calibration artifact from labelled records."""
+    """Build a calibration artifact from labelled records.
+
+    What is certified with confidence is an attempt on these labels. Attempts are kept beside the records, in
+    RECORDS.attempts.json, so that all of them together keep the failure probability: keep that file.
+    """
     with report_errors():
         check_output(out_path)
-        with open_records(records, combine or ()) as dataset:
+        with open_attempts(records, out_path) as kept, open_records(records, combine or ()) as dataset:
             artifact = calibration.calibrate(
                 dataset.records,
                 alpha=alpha or (None if max_wrong_rate else ["0.1"]),
@@ -224,7 +228,9 @@ def calibrate(
                 within_clusters=within_clusters,
                 allow_unattainable=allow_unattainable,
                 provenance=dataset.provenance,
+                after=kept.ledger,
             )
+            kept.record(artifact)
         artifact.save(out_path)
     if as_json:
         emit_json({"artifact": str(out_path), **describe_artifact(artifact)})

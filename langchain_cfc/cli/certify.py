@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import certificates
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._artifact import make_certificate_table
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, print_result, report_errors
 from langchain_cfc.cli._inputs import (
@@ -81,7 +81,8 @@ def certify(
 
     The certificate is stored in the artifact. Bounds on how often the promise is kept, overall and in every
     group, and on the size of sets, hold together with confidence 1 - delta for this artifact. If the
-    records are the calibration file, only the part held out by --certification-fraction is used.
+    records are the calibration file, only the part held out by --certification-fraction is used. This is an
+    attempt on these labels, kept in RECORDS.attempts.json: later ones are tested at a smaller part of delta.
 
     With --people and --judge, people label a random sample of what a judge labelled. They start at the top
     of a sheet and may stop at any time. The same command writes the sheet, shows the progress (exit code 1),
@@ -132,10 +133,17 @@ def certify(
                 "and --judge RECORDS"
             )
             raise InputError(msg)
-        with open_records(records, get_verifier_names(artifact)) as dataset:
+        names = get_verifier_names(artifact)
+        with open_attempts(records, target) as kept, open_records(records, names) as dataset:
             certified = certificates.certify(
-                artifact, dataset.records, alpha=alpha, delta=delta, provenance=dataset.provenance
+                artifact,
+                dataset.records,
+                alpha=alpha,
+                delta=delta,
+                provenance=dataset.provenance,
+                after=kept.ledger,
             )
+            kept.record(certified)
         certified.save(target)
     made = [one for one in certified.certificates if one not in artifact.certificates]
     if as_json:

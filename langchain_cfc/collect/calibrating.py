@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc._internal.files import check_target
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.candidates import Unit
@@ -264,7 +264,11 @@ class _Plan:
             raise CollectionError(msg)
         with Store(path) as store:
             table, provenance = store.tabulate(self.config.combine or ()), store.read_provenance()
-        artifact = calibrate(table, provenance=provenance, **self.config.to_arguments())
+        with open_attempts([path], self.out) as kept:
+            artifact = calibrate(
+                table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()
+            )
+            kept.record(artifact)
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
         if self.out is not None:
             artifact.save(self.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -117,7 +118,24 @@ class DroppedClaims(Certified):
     mean_at_most: Share
 
 
-class CoverageCertificate(OmitsDefaults, Certificate):
+class TestedCertificate(Certificate):
+    """Base class of certificates from a test, which counts among all attempts on the same labels.
+
+    Attributes:
+        attempt: k: how many attempts on these labels there were, this one included.
+        level: Level of the test: delta, times the share of attempt k, divided among what is tested together.
+    """
+
+    attempt: Annotated[int, Field(ge=1)]
+    level: Annotated[float, Field(gt=0.0, lt=1.0)]
+
+    @property
+    def attempt_words(self) -> str:
+        """Which attempt on these labels it is, and which part of delta it uses, in a sentence."""
+        return describe_attempt(self.attempt, self.level, self.delta)
+
+
+class CoverageCertificate(OmitsDefaults, TestedCertificate):
     """Bounds on the sets of one artifact at one level, from held-out labelled prompts.
 
     All bounds hold together with confidence 1 - delta, for prompts independent and identically distributed
@@ -161,13 +179,14 @@ class CoverageCertificate(OmitsDefaults, Certificate):
             dropped = math.ceil(100 * self.claims.mean_at_most)
             return (
                 f"{certified}{format_unsupported(self.claims.at_most)} in an answer with probability at "
-                f"least {kept}, and at most {dropped} % of its claims are dropped on average."
+                f"least {kept}, and at most {dropped} % of its claims are dropped on average. "
+                f"{self.attempt_words}"
             )
         largest = math.ceil(100 * (self.mean_set_size_at_most or 0.0)) / 100
         return (
             f"{certified}a set holds a correct answer or is flagged with probability at least {kept}, holds "
             f"a correct answer with probability at least {format_bound(everyone.coverage_at_least)}, and "
-            f"has at most {largest:.2f} candidates on average."
+            f"has at most {largest:.2f} candidates on average. {self.attempt_words}"
         )
 
 
@@ -238,7 +257,7 @@ class CertifiedAnswers(_CertifiedGroup):
         return self
 
 
-class WrongRateCertificate(OmitsDefaults, Certificate):
+class WrongRateCertificate(OmitsDefaults, TestedCertificate):
     """A certified upper bound on the share of answered prompts with a wrong answer.
 
     Wrong means that the best answer shown is incorrect. The bound holds with confidence 1 - delta for all
@@ -296,7 +315,7 @@ class WrongRateCertificate(OmitsDefaults, Certificate):
         certified = [group.words for group in others if group.certified]
         also = f", and in each of these groups: {'; '.join(certified)}" if certified else ""
         bound = f"{self._state_bound('that are answered', also)} for this very artifact."
-        missing = f" {self.state_uncertified()}".rstrip()
+        missing = f" {self.attempt_words} {self.state_uncertified()}".rstrip()
         if self.unit == "claims":
             return (
                 f"{bound} At alpha = {self.alpha}, {everyone.answered} of {everyone.prompts} "
@@ -381,6 +400,28 @@ def format_share(share: float) -> str:
 def format_bound(share: float) -> str:
     """Format a lower bound in percent with one decimal, rounded down."""
     return f"{int(1000 * share) / 10:.1f} %"
+
+
+def compute_share(attempt: int) -> Fraction:
+    """Return the share of delta of attempt k on the same labels; `artifact.attempts` has the theorem.
+
+    Examples:
+        >>> [float(compute_share(k)) for k in (1, 2, 3, 4)]
+        [0.8, 0.1, 0.05, 0.025]
+    """
+    return Fraction(4, 5) if attempt == 1 else Fraction(1, 5 * 2 ** (attempt - 1))
+
+
+def describe_attempt(attempt: int, level: float, delta: Level) -> str:
+    """Describe which attempt on the same labels a test is, and at which part of delta it was made.
+
+    Examples:
+        >>> describe_attempt(2, 0.005, "0.05")
+        'Second test on these labels, at 10 % of delta.'
+    """
+    names = ("First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth", "Tenth")
+    which = f"{names[attempt - 1]} test" if attempt <= len(names) else f"Test {attempt}"
+    return f"{which} on these labels, at {100 * level / float(delta):.3g} % of delta."
 
 
 def divide_delta(delta: float, groups: int) -> list[float]:

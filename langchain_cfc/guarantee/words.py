@@ -29,7 +29,8 @@ ON_AVERAGE = (
     "The probability is over calibration sets as well as prompts: for this one artifact it may be lower."
 )
 INDEPENDENT_PROMPTS = (
-    "Prompts are independent and identically distributed: a confidence needs more than exchangeability."
+    "Prompts are independent and identically distributed: a confidence needs more than exchangeability. "
+    "Settings were chosen without figures from the labels that certify."
 )
 EMPTY_IS_A_MISS = "A set that is empty because the threshold is low counts as a miss."
 BEST_ALONE = (

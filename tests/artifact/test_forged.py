@@ -99,6 +99,7 @@ MAKERS: dict[str, dict[str, Any]] = {
     },
     "certified": {"alpha": "0.3", "features": "group(topic)", "certification_fraction": 0.4},
 }
+STRICT_CONFIDENCE = {"delta": "0.000001", "attempt": 1, "level": 0.0000008, "names": ["1"]}
 CERTIFICATION_RECORDS: dict[str, list[Any]] = {
     "certified": RECORDS,
     "adaptive": make_records(1, 120),
@@ -151,12 +152,18 @@ def enlarge_size(content: Content) -> None:
 
 
 def claim_confidence(content: Content) -> None:
-    content["confidence"] = {"delta": "0.001", "names": ["1"], "prompts": 1000, "records_digest": "sha256:x"}
+    content["confidence"] = {
+        **STRICT_CONFIDENCE,
+        "delta": "0.001",
+        "level": 0.0008,
+        "prompts": 1000,
+        "records_digest": "sha256:x",
+    }
 
 
 def claim_a_test(content: Content) -> None:
     """Claim confidence by a test of one prompt, of which no count says how it went."""
-    content["confidence"] = {"delta": "0.000001", "names": ["1"], "prompts": 1, "records_digest": "sha256:x"}
+    content["confidence"] = {**STRICT_CONFIDENCE, "prompts": 1, "records_digest": "sha256:x"}
 
 
 def promise_to_all(content: Content) -> None:
@@ -199,7 +206,6 @@ def forge_sets(content: Content) -> None:
     certificate.update(mean_set_size=1.0, mean_set_size_at_most=1.0)
 
 
-STRICT_CONFIDENCE = {"delta": "0.000001", "names": ["1"]}
 # Name, genuine artifact, forgery. `without_settings` where other content of the file reveals the forgery.
 FORGED: list[tuple[str, str, Forge]] = [
     ("alpha", "tiny", without_settings(lower_alpha("0.03"))),
@@ -212,7 +218,7 @@ FORGED: list[tuple[str, str, Forge]] = [
     ("exchangeable", "clusters", without_settings(set_field("calibration.exchangeable", True))),
     ("slack dropped", "stability", without_settings(set_field("stability", ...))),
     ("confidence claimed", "hat", without_settings(claim_confidence)),
-    ("confidence of the learned rule", "learned", set_field("confidence", {"delta": "0.1", "names": ["1"]})),
+    ("confidence of the learned rule", "learned", set_field("confidence", STRICT_CONFIDENCE)),
     ("delta of tested levels", "tested", without_settings(set_field("confidence.delta", "0.000000000001"))),
     ("prompts of tested levels", "tested", without_settings(set_field("confidence.prompts", 10**6))),
     (
@@ -222,8 +228,14 @@ FORGED: list[tuple[str, str, Forge]] = [
     ),
     ("counts of tested levels dropped", "tested", set_field("confidence.missed", ...)),
     ("confidence of the marginal rule", "marginal", set_field("confidence", STRICT_CONFIDENCE)),
+    ("level of the marginal rule", "confident", set_field("confidence.level", 0.0001)),
     ("delta of the marginal rule", "confident", set_field("confidence.delta", "0.0001")),
-    ("delta of the grouped rule", "grouped", set_field("confidence.delta", "0.000000000001")),
+    ("level of the grouped rule", "grouped", set_field("confidence.level", 1e-12)),
+    ("attempts dropped", "bot", set_field("attempts", ...)),
+    ("a refused attempt", "bot", set_field("attempts.0.certified", False)),
+    ("the number of an attempt", "bot", set_field("attempts.0.number", 2)),
+    ("an earlier attempt dropped", "certified", set_field("certificates.0.attempt", 2)),
+    ("more than the share of an attempt", "certified", set_field("certificates.0.level", 0.05)),
     ("prompts without a correct candidate", "given drawn", promise_to_all),
     ("a larger cut on the mean score", "cautious bot", answer_more),
     ("a curve dropped", "cautious bot", answer_everything),
@@ -295,7 +307,7 @@ FOUND: list[tuple[str, str, Forge]] = [
     (
         "adaptive levels cannot be combined with a ridge",
         "adaptive",
-        set_field("confidence", {"delta": "0.1", "names": ["1"]}),
+        set_field("confidence", STRICT_CONFIDENCE),
     ),
     ("one prompt of each cluster was used", "tiny", set_field("calibration.exchangeable", False)),
     (
@@ -326,12 +338,15 @@ FOUND: list[tuple[str, str, Forge]] = [
     ),
     # A larger rank than that of the marginal rule at 0.2, and than there are scores below the cap.
     ("the threshold at 0.3 on 1 is too small", "marginal", set_field("confidence", STRICT_CONFIDENCE)),
-    ("the threshold at 0.3 on 1 is too small", "confident", set_field("confidence.delta", "0.0001")),
+    ("the threshold at 0.3 on 1 is too small", "confident", set_field("confidence.level", 0.0001)),
     (
         "the threshold at 0.3 on group(topic)=river is too small",
         "grouped",
-        set_field("confidence.delta", "0.000000000001"),
+        set_field("confidence.level", 1e-12),
     ),
+    ("the tests of attempt 1 use more of delta", "bot", set_field("policy.certificate.level", 0.04)),
+    ("is of attempt 2, which the ledger does not hold", "bot", set_field("policy.certificate.attempt", 2)),
+    ("attempt 1 is numbered 2", "bot", set_field("attempts.0.number", 2)),
     ("reference counts of min_score are missing", "given drawn", promise_to_all),
     ("reference counts of mean_score cover 300 prompts", "given drawn", promise_to_all_sampled),
     ("a larger cut must answer at least as many prompts", "cautious bot", answer_more),

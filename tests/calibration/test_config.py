@@ -38,8 +38,9 @@ def make_config(**options: Any) -> CalibrationConfig:
 
 
 def test_calibrate_takes_the_fields_of_config_as_keyword_arguments() -> None:
-    records, *options, provenance = inspect.signature(calibrate).parameters.values()
+    records, *options, provenance, after = inspect.signature(calibrate).parameters.values()
     assert (records.name, provenance.name, provenance.default) == ("records", "provenance", None)
+    assert (after.name, after.default) == ("after", None)
     assert {one.name: one.default for one in options} == {
         one.name: one.default for one in fields(CalibrationConfig)
     }
@@ -493,11 +494,13 @@ def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
     assert not found.accepted[:2].any()
 
 
-def test_levels_share_delta_if_a_policy_chooses_among_them() -> None:
-    # Labels choose the level, so the promises of all levels have to hold together.
+def test_levels_with_confidence_divide_the_share_of_the_first_test() -> None:
+    # A caller may choose the level by what it gives, so the promises of all levels have to hold together.
     options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
-    alone = make_config(alpha=["0.3", "0.4"], **options).make_rule("0.3")
-    chosen = make_config(alpha=["0.3", "0.4"], max_wrong_rate="0.2", **options).make_rule("0.3")
-    assert isinstance(alone, MarginalThreshold)
-    assert isinstance(chosen, MarginalThreshold)
-    assert (alone.delta, chosen.delta) == ("0.1", "0.05")
+    for alphas, level in ((["0.3"], "0.08"), (["0.3", "0.4"], "0.04")):
+        artifact = calibrate(make_prompts(0, 200), alpha=alphas, features="1", **options)
+        assert artifact.confidence is not None
+        assert (artifact.confidence.delta, artifact.confidence.level) == ("0.1", float(level))
+        rule = artifact.get_rule("0.3")
+        assert isinstance(rule, MarginalThreshold)
+        assert rule.delta == level

@@ -83,7 +83,7 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
     found = certify_and_get(artifact, alpha=alpha, delta=delta)
     seen = count_outcomes(artifact, FRESH, alpha)
     everyone, *groups = found.shares
-    whole = float(delta)
+    whole = 0.8 * float(delta)  # the first test on these labels
     assert (found.alpha, found.delta, found.prompts) == (alpha, delta, 300)
     assert [group.name for group in groups] == [f"group(topic)={topic}" for topic in TOPICS]
     # Half of delta for three bounds over all prompts, half for two bounds on each of three groups.
@@ -112,7 +112,7 @@ def test_certify_bounds_equal_an_independent_computation(alpha: str, delta: str)
 
 
 def test_certify_without_groups_spends_delta_on_all_prompts() -> None:
-    found = certify_and_get(calibrate_known("1"), delta="0.3")
+    found = certify_and_get(calibrate_known("1"), delta="0.375")
     (everyone,) = found.shares
     assert everyone.kept_at_least == pytest.approx(compute_lower_bound(everyone.kept, 300, 0.1), abs=1e-7)
     assert everyone.kept_at_least > compute_lower_bound(everyone.kept, 300, 0.05) + 1e-3

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import CalibrationError, UnattainableTargetError
 from langchain_cfc.records import tabulate
-from tests.factories import reload_artifact
+from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import mostly_long
 
 from .prompts import prompts, take_part
@@ -66,7 +64,7 @@ def test_confident_level_is_the_last_step_before_the_first_failure(alpha: str, d
     passed = []
     for step in list_steps(alpha):
         count = count_missed(calibrate_at(step), step, tests)
-        if stats.binom.cdf(count, len(tests), float(alpha)) > float(delta):
+        if stats.binom.cdf(count, len(tests), float(alpha)) > 0.8 * float(delta):
             break
         passed.append(step)
     assert 0 < len(passed) < 20  # so that a later test failed
@@ -107,8 +105,8 @@ def test_confident_levels_are_served_at_least_as_tested() -> None:
     loaded = reload_artifact(artifact)
     assert artifact.alphas == tuple(alphas)
     for level in loaded.levels:
-        alone = calibrate(KNOWN, alpha=level.alpha, features=FEATURES, confident=True)
-        # Another level beside it changes no test.
+        alone = calibrate(KNOWN, alpha=level.alpha, features=FEATURES, confident=True, delta=str(0.05 / 3))
+        # Three levels divide delta, and otherwise another level beside it changes no test.
         assert alone.levels[0] == level
         served, tested = (
             decide(loaded, DRAWS, level.alpha),
@@ -171,11 +169,11 @@ def test_level_test_ignores_later_steps_that_would_pass() -> None:
     # Of 100 prompts 40 are lost below 0.75, and at alpha = 0.3 that is too many.
     tests = make_prompts_by_threshold(60, 40)
     artifact = make_artifact_by_hand({"0.1": 0.8, "0.2": 0.5, "0.3": 0.9})
-    served = levels_tested(artifact, tests, {"0.3": ["0.1", "0.2", "0.3"]}, "0.05")
+    served = levels_tested(artifact, plan_first_test(tests), {"0.3": ["0.1", "0.2", "0.3"]}, "0.05")
     assert [(one.alpha, one.effective_alpha) for one in served.levels] == [("0.3", "0.1")]
     assert decide(served, tests.draws).thresholds.tolist() == [0.8] * 100
     # By itself the last step passes.
-    alone = levels_tested(artifact, tests, {"0.3": ["0.3"]}, "0.05")
+    alone = levels_tested(artifact, plan_first_test(tests), {"0.3": ["0.3"]}, "0.05")
     assert [(one.alpha, one.effective_alpha) for one in alone.levels] == [("0.3", None)]
     # The artifact holds only the steps that are served.
     assert len(served.arrays) < len(artifact.arrays)
@@ -184,7 +182,7 @@ def test_level_test_ignores_later_steps_that_would_pass() -> None:
 def test_tested_levels_are_held_in_ascending_order() -> None:
     artifact = make_artifact_by_hand({"0.2": 0.9, "0.3": 0.8})
     served = levels_tested(
-        artifact, make_prompts_by_threshold(95, 5), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05"
+        artifact, plan_first_test(make_prompts_by_threshold(95, 5)), {"0.3": ["0.3"], "0.2": ["0.2"]}, "0.05"
     )
     assert [one.alpha for one in served.levels] == ["0.2", "0.3"]
 
@@ -195,48 +193,36 @@ def test_level_steps_are_tested_at_the_requested_level() -> None:
     assert stats.binom.cdf(12, 100, 0.2) <= 0.05 < stats.binom.cdf(12, 100, 0.1)
     # At the larger level all are kept; were it to serve the smaller one in tests, that would pass as well.
     artifact = make_artifact_by_hand({"0.1": 0.5, "0.2": 0.9})
-    served = levels_tested(artifact, tests, {"0.2": ["0.1"]}, "0.05")
+    served = levels_tested(artifact, plan_first_test(tests), {"0.2": ["0.1"]}, "0.05")
     assert served.levels[0].effective_alpha == "0.1"
-    with pytest.raises(UnattainableTargetError, match="failed on 12 of 100"):
-        levels_tested(artifact, tests, {"0.1": ["0.1"], "0.2": ["0.2"]}, "0.05")
+    with pytest.raises(UnattainableTargetError, match=r"alpha = 0.1 is not promised"):
+        levels_tested(artifact, plan_first_test(tests), {"0.1": ["0.1"], "0.2": ["0.2"]}, "0.05")
 
 
-def test_level_test_error_names_a_sufficient_number_of_prompts() -> None:
+def test_level_test_refusal_prints_nothing_from_labels() -> None:
     artifact = make_artifact_by_hand({"0.1": 0.5})
-    for kept, lost in ((19, 1), (57, 3), (9, 0), (48, 4)):
-        with pytest.raises(UnattainableTargetError) as caught:
-            levels_tested(artifact, make_prompts_by_threshold(kept, lost), {"0.1": ["0.1"]}, "0.05")
-        message = str(caught.value)
-        assert "alpha = 0.1 cannot be promised with failure probability 0.05" in message
-        assert f"failed on {lost} of {kept + lost} certification prompts" in message
-        assert "--certification-fraction" in message
-        found = re.search(r"about (\d+) certification prompts would be enough", message)
-        assert found is not None
-        needed, share = int(found[1]), Fraction(lost, kept + lost)
-        for size in (needed, needed + 1, needed + 7, 2 * needed):
-            again = math.floor(share * size)
-            assert levels_tested(
-                artifact, make_prompts_by_threshold(size - again, again), {"0.1": ["0.1"]}, "0.05"
-            ).levels
-        fewer = math.floor(share * (needed - 1))
-        with pytest.raises(UnattainableTargetError):
+    said = set()
+    for kept, lost in ((19, 1), (10, 10)):
+        with pytest.raises(UnattainableTargetError, match="not promised with confidence") as caught:
             levels_tested(
-                artifact, make_prompts_by_threshold(needed - 1 - fewer, fewer), {"0.1": ["0.1"]}, "0.05"
+                artifact, plan_first_test(make_prompts_by_threshold(kept, lost)), {"0.1": ["0.1"]}, "0.05"
             )
-
-
-def test_level_test_error_says_if_no_number_of_prompts_suffices() -> None:
-    artifact = make_artifact_by_hand({"0.1": 0.5})
-    for kept, lost in ((18, 2), (10, 30)):
-        with pytest.raises(
-            UnattainableTargetError, match="no number of certification prompts would be enough"
-        ):
-            levels_tested(artifact, make_prompts_by_threshold(kept, lost), {"0.1": ["0.1"]}, "0.05")
+        said.add(str(caught.value))
+    (message,) = said
+    found = re.search(r"certification prompts: (\d+) if none", message)
+    assert found is not None
+    needed = int(found[1])
+    enough = plan_first_test(make_prompts_by_threshold(needed, 0))
+    assert levels_tested(artifact, enough, {"0.1": ["0.1"]}, "0.05").levels
+    with pytest.raises(UnattainableTargetError):
+        levels_tested(
+            artifact, plan_first_test(make_prompts_by_threshold(needed - 1, 0)), {"0.1": ["0.1"]}, "0.05"
+        )
 
 
 def test_calibrate_confident_with_too_few_prompts_names_a_remedy() -> None:
     options: dict[str, Any] = {"features": "1", "confident": True, "delta": "0.01"}
-    with pytest.raises(UnattainableTargetError, match=r"about \d+ certification prompts would be enough"):
+    with pytest.raises(UnattainableTargetError, match=r"certification prompts: \d+ if none"):
         calibrate(KNOWN, alpha="0.3", certification_fraction=0.02, **options)
     with pytest.raises(CalibrationError, match="is empty: raise certification_fraction"):
         calibrate(KNOWN, alpha="0.3", certification_fraction=0.0, **options)

@@ -22,7 +22,7 @@ from langchain_cfc.runnable import ClaimsResult
 from tests.claims.chains import LEFT, make_artifact, make_chain
 from tests.claims.worlds import make_answers
 from tests.cli.running import run
-from tests.factories import reload_artifact
+from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import repetitions
 
 RATE = "0.3"
@@ -92,7 +92,7 @@ def certify_often(change: Change = _keep) -> tuple[int, float]:
         # Ids of their own, so that which claim is drawn from an answer differs, too.
         drawn = replace(drawn, ids=tuple(f"{repetition}-{row}" for row in range(150)))
         try:
-            certify_policy(frozen, tuning, change(drawn), max_wrong_rate=FALSE, delta="0.1")
+            certify_policy(frozen, tuning, plan_first_test(change(drawn)), max_wrong_rate=FALSE, delta="0.1")
         except UnattainableTargetError:
             continue
         certified += 1
@@ -127,21 +127,21 @@ def test_claims_of_one_answer_taken_as_independent_break_certificates() -> None:
 
 
 def test_served_claims_state_both_promises() -> None:
-    artifact = make_artifact(alpha=None, max_wrong_rate=0.4)
+    artifact = make_artifact(alpha=None, max_wrong_rate=0.5)
     result = make_chain(artifact=artifact).invoke("?")
     assert isinstance(result, ClaimsResult)
     assert result.text == LEFT
     wrong = result.guarantee.wrong_answers
     assert wrong is not None
     assert wrong.brief in result.explain()
-    assert "at most 40 % are unsupported on average, with confidence 95 %" in wrong.brief
+    assert "at most 50 % are unsupported on average, with confidence 95 %" in wrong.brief
     assert "no unsupported claim is left" in result.guarantee.sentence
 
 
-def test_unattainable_share_of_claims_is_refused_with_its_counts() -> None:
+def test_unattainable_share_of_claims_is_refused_with_other_counts() -> None:
     records = make_answers(np.random.default_rng(3), 400)
     with pytest.raises(
-        UnattainableTargetError, match=r"one claim was drawn from each of these, .* are unsupported"
+        UnattainableTargetError, match=r"one claim drawn from each, \d+ are unsupported"
     ):
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 

@@ -24,7 +24,7 @@ from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import OverlapError, UnattainableTargetError
 from langchain_cfc.thresholds import compute_confident_rank, compute_tau
-from tests.factories import reload_artifact
+from tests.factories import find_delta, plan_first_test, reload_artifact
 from tests.lengths import repetitions
 
 from .laws import (
@@ -72,7 +72,7 @@ def compute_coverage(artifact: CalibrationArtifact) -> FloatArray:
 # at N = 38, delta = 0.1 is 0.0986: the promise is nearly used up, and 1,000 repetitions refute
 # delta from 159 failures on.
 SIZE, DELTA, TESTED = 38, "0.1", 20
-SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
+SURE: dict[str, Any] = {"confident": True, "delta": find_delta(DELTA)}
 
 
 @pytest.mark.long
@@ -146,7 +146,7 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
         chance, laws = compute_joint_failure(calibration, delta)
         options: dict[str, Any] = {"alpha": ALPHA, "features": features}
         artifact = calibrate_and_reload(
-            calibration, threshold_rule="grouped", confident=True, delta=delta, **options
+            calibration, threshold_rule="grouped", confident=True, delta=find_delta(delta), **options
         )
         truths = average_by_group(compute_coverage(artifact))
         failed["grouped"].append(min(truths.values()) < TAU)
@@ -163,7 +163,7 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
                 features="1",
                 threshold_rule="marginal",
                 confident=True,
-                delta=delta,
+                delta=find_delta(delta),
             )
             for name in GROUPS
         ]
@@ -232,7 +232,7 @@ def calibrate_with_tests(rng: np.random.Generator, features: FeatureMap) -> Cali
             alpha=ALPHA,
             features=features,
             confident=True,
-            delta=RARE,
+            delta=find_delta(RARE),
             certification_fraction=0.5,
             allow_unattainable=True,
         )
@@ -278,7 +278,9 @@ def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
         artifact = calibrate(calibration, alpha=STEPS, features=features, allow_unattainable=True)
         # Loading it would refuse it.
         chosen += is_failing(
-            levels.select_tested_levels(reload_artifact(artifact), calibration, {ALPHA: STEPS}, RARE)
+            levels.select_tested_levels(
+                reload_artifact(artifact), plan_first_test(calibration), {ALPHA: STEPS}, find_delta(RARE)
+            )
         )
         untested += bool(
             EQUAL @ compute_coverage_at(artifact.get_rule(ALPHA).thresholds(features.transform(PROBES))) < TAU

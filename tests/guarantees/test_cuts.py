@@ -22,6 +22,7 @@ from langchain_cfc.certificates import certify_mean_score, cuts
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
+from tests.factories import find_delta, plan_first_test
 from tests.lengths import mostly_long, repetitions
 
 from .laws import ROUND_OFF, calibrate, draw_ids, is_too_often
@@ -86,9 +87,9 @@ def certify_cuts(
     artifact: CalibrationArtifact, labelled: LabelledBatch, **options: Any
 ) -> list[AnswerPolicy]:
     """The certified policies, by ascending rate."""
-    given = {"max_wrong_rates": [RATE], "delta": DELTA, **options}
+    given = {"max_wrong_rates": [RATE], "delta": find_delta(DELTA), **options}
     try:
-        made = certify_mean_score(artifact, labelled, **given)
+        made = certify_mean_score(artifact, plan_first_test(labelled), **given)
     except UnattainableTargetError:
         return []
     return [one.policy for one in made.certified_policy.certificates]
@@ -171,7 +172,9 @@ def test_all_bounds_of_the_trade_off_curve_hold_together(artifact: CalibrationAr
     scale = make_scale([0.3, 0.6], [0.02, 0.1, 0.5], 60)
     for _ in range(tried):
         try:
-            made = certify_mean_score(artifact, scale.sample(rng), max_wrong_rates=["0.5"], delta=DELTA)
+            made = certify_mean_score(
+                artifact, plan_first_test(scale.sample(rng)), max_wrong_rates=["0.5"], delta=find_delta(DELTA)
+            )
         except UnattainableTargetError:
             continue
         failures += any(

@@ -22,7 +22,7 @@ from langchain_cfc.certificates import certify_policy
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
-from tests.factories import reload_artifact
+from tests.factories import find_delta, plan_first_test, reload_artifact
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
 
@@ -86,7 +86,7 @@ def list_policies(n: int) -> Iterator[AnswerPolicy]:
 LEVELS = ("0.1", "0.2", "0.3", "0.5")
 FEATURES = "hat(mean_score, 12) + hat(std_score, 8)"
 DELTA = "0.1"
-SURE: dict[str, Any] = {"confident": True, "delta": DELTA}
+SURE: dict[str, Any] = {"confident": True, "delta": find_delta(DELTA)}
 
 
 def calibrate_bot(
@@ -99,7 +99,7 @@ def calibrate_bot(
             alpha=LEVELS,
             features=features,
             max_wrong_rate=rate,
-            delta=delta,
+            delta=find_delta(delta),
             certification_fraction=0.5,
             allow_unattainable=True,
             **options,
@@ -155,7 +155,9 @@ def test_untested_and_in_sample_policies_exceed_the_wrong_rate(
         used, held_out = records.take(rows["calibration"]), records.take(rows["certification"])
         looking_good += best_looking_exceeds(world, artifact, held_out, float(rate))
         try:
-            again = certify_policy(artifact, used, used, max_wrong_rate=rate, delta=DELTA)
+            again = certify_policy(
+                artifact, used, plan_first_test(used), max_wrong_rate=rate, delta=find_delta(DELTA)
+            )
         except UnattainableTargetError:
             continue
         in_sample += exceeds_rate(world, again, rate)  # loading it would refuse it
@@ -261,7 +263,11 @@ def test_set_promise_survives_a_policy_only_with_confidence() -> None:
             gap = compute_kept_share(reload_artifact(artifact)) - TAU
             try:
                 served = certify_policy(
-                    artifact, calibration, certification, max_wrong_rate="0.3", delta=DELTA
+                    artifact,
+                    calibration,
+                    plan_first_test(certification),
+                    max_wrong_rate="0.3",
+                    delta=find_delta(DELTA),
                 )
             except UnattainableTargetError:
                 found = False

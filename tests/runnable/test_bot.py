@@ -45,6 +45,7 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
     answers = AnswerPolicy(**policy)
     same: dict[str, Any] = {
         "delta": "0.1",
+        "attempt": 1,
         "prompts": 90,
         "records_digest": "sha256:r",
         "artifact_digest": artifact.frozen_digest,
@@ -63,13 +64,19 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
     )
     coverage = [
         CoverageCertificate(
-            **same, alpha=held, shares=shares, mean_set_size=1.5, mean_set_size_at_most=float(artifact.n)
+            **same,
+            alpha=held,
+            level=0.004,
+            shares=shares,
+            mean_set_size=1.5,
+            mean_set_size_at_most=float(artifact.n),
         )
         for held in artifact.alphas
     ]
     certificate = WrongRateCertificate(
         **same,
         alpha=alpha,
+        level=0.07,
         max_wrong_rate="0.05",
         policy=answers,
         groups=(
@@ -79,7 +86,10 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
     )
     compared = TradeOff(alpha=alpha, policy=answers, answered=70, wrong=0, wrong_rate_at_most=0.2)
     stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[compared])
-    made = artifact.model_copy(update={"policy": stored})
+    attempt = Attempt(
+        kind="certificate", prompts="", records="r", settings="s", number=1, certified=True
+    )
+    made = artifact.model_copy(update={"policy": stored, "attempts": [attempt]})
     return CalibrationArtifact.model_validate(made.model_dump())
 
 

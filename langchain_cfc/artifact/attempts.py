@@ -1,0 +1,243 @@
+"""`AttemptLedger`: every attempt to certify something with the same labels, so that delta holds for all.
+
+A certificate at level delta is false with probability at most delta. Nine attempts at level delta on the same
+labels, such as one after each delivery of new labels, are up to nine chances to be wrong. So attempt k on
+labels that overlap those of earlier attempts is tested at delta x w_k, with the shares w = 0.8, 0.1, 0.05,
+0.025, ... (alpha spending), and within an attempt this level is divided among the rates or levels that are
+tested together. A repetition with equal labels and settings is the same attempt and gives the same result.
+
+*The theorem.* Let the prompts be independent and identically distributed, and let records and settings of
+every attempt depend on their labels only through whether all earlier attempts were refused. Then the
+probability that a false certificate is issued, at the first certificate or in attempts planned in any case,
+is at most delta. *Proof.* As long as attempts are refused there is only one possible history, so attempt k is
+one fixed test, chosen without its labels. It certifies something false with probability at most delta w_k,
+since each of the R tests in it has level delta w_k / R. The same holds for attempts that are made whatever
+the outcome of earlier ones. The shares sum to 1 (union bound); tests may depend on each other in any way.
+
+*More labels are allowed*, since a fixed test on a larger sample is another fixed test, and an attempt on
+entirely new labels starts again with w_1: given everything before, its labels are a fresh sample.
+
+*Why nothing else may be seen.* Where a choice among 200 settings depends on figures from the same labels, 200
+tests are made and not one. Measured: a first attempt at 0.8 delta and then the best-looking of 200 settings
+at 0.1 delta certify falsely 8.5 % of the time at delta = 5 %. So a figure by setting that is computed from
+labels is recorded as a *look* at their prompts. Settings that were not tried before it certify on the other
+prompts only. Refusals print no figures from certification labels.
+
+*After a certificate* its figures are known. One more attempt remains within its own share, and within delta
+together with the others if it was planned anyway. For tests of one hypothesis each, what is planned may even
+depend on whether earlier ones certified: w_k is at least the sum of all later shares, a certificate that
+would be false ends the argument, and one that would be true has spent nothing, which pays for two futures.
+
+Sources: alpha spending (Lan and DeMets 1983, "Discrete sequential boundaries for clinical trials", Biometrika
+70); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 2021); optional stopping (Armitage,
+McPherson and Rowe 1969, "Repeated significance tests on accumulating data", JRSS A 132); what a choice may
+depend on (Dwork et al. 2015, "The reusable holdout", Science 349).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc.artifact.facts import ArtifactData
+from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
+from langchain_cfc.errors import OverlapError, UnattainableTargetError
+from langchain_cfc.guarantee.certified import compute_share
+
+if TYPE_CHECKING:
+    from langchain_cfc.artifact.content import ArtifactContent
+
+# Bytes of a hash: two among 100,000 prompts are equal by chance with probability 2e-5.
+_HASH_BYTES = 6
+
+
+class Attempt(ArtifactData):
+    """One attempt to certify something, or a look at labels.
+
+    Attributes:
+        kind: `certificate`, or `look` at figures by setting from the labels.
+        prompts: Hashes of the prompts' ids and clusters, 6 bytes each, ascending, in base64. They do not
+            reveal the names, and are the same for every seed.
+        records: Digest of the labelled prompts with their scores; changed labels are another attempt.
+        settings: Digest of everything else that determines the test; for a look, what was printed.
+        number: k, counted among the attempts on overlapping labels; None for a look.
+        certified: Whether something was certified; None for a look.
+    """
+
+    kind: Literal["certificate", "look"]
+    prompts: Annotated[str, Field(pattern="^([A-Za-z0-9+/]{8})*$")]
+    records: str
+    settings: str
+    number: Annotated[int, Field(ge=1)] | None = None
+    certified: bool | None = None
+
+    @cached_property
+    def names(self) -> frozenset[bytes]:
+        """The hashes of the prompts' ids and clusters."""
+        packed = base64.b64decode(self.prompts)
+        return frozenset(packed[at : at + _HASH_BYTES] for at in range(0, len(packed), _HASH_BYTES))
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What distinguishes it from other attempts."""
+        return (self.kind, self.prompts, self.records, self.settings)
+
+
+# Whatever holds the attempts that were made before.
+Previous: TypeAlias = "AttemptLedger | ArtifactContent | UnattainableTargetError | None"
+
+
+@dataclass(frozen=True)
+class AttemptLedger:
+    """The attempts on labels, in the order in which they were made.
+
+    Attributes:
+        attempts: The attempts.
+    """
+
+    attempts: tuple[Attempt, ...] = ()
+
+    @classmethod
+    def collect(cls, *previous: Previous) -> AttemptLedger:
+        """Join the attempts of ledgers, artifacts and refusals, each attempt once.
+
+        Args:
+            *previous: Objects with attempts; None for no attempts.
+
+        Returns:
+            The ledger, in the order of the arguments.
+        """
+        joined: dict[tuple[str, ...], Attempt] = {}
+        for one in previous:
+            for attempt in getattr(one, "attempts", None) or ():
+                joined.setdefault(attempt.key, attempt)
+        return cls(tuple(joined.values()))
+
+    def plan_attempt(
+        self, labelled: LabelledBatch, settings: str, records: str, *, needed: int | None = None
+    ) -> PlannedAttempt:
+        """Plan an attempt, before its labels are used.
+
+        Args:
+            labelled: The prompts that are to certify.
+            settings: Digest of everything but the records that determines the test.
+            records: Digest of all labelled records of the attempt.
+            needed: Smallest number of prompts that could certify, for the error.
+
+        Returns:
+            The attempt, on the prompts at which no figure was looked at before its settings were known.
+
+        Raises:
+            OverlapError: If there is no such prompt.
+        """
+        tried = [row for row, one in enumerate(self.attempts) if one.settings == settings]
+        fixed = self.attempts[: tried[0]] if tried else self.attempts
+        looks = [one for one in fixed if one.kind == "look"]
+        seen = frozenset().union(*(one.names for one in looks))
+        if seen:
+            unseen = np.flatnonzero(~_flag_named(labelled, seen))
+            if len(unseen) == 0:
+                what = ", ".join(dict.fromkeys(one.settings for one in looks))
+                least = "" if needed is None else f" At least {needed} are needed."
+                msg = (
+                    f"figures from the labels of all {len(labelled)} certification prompts were shown "
+                    f"({what}) before these settings were first tried, so these labels cannot certify them: "
+                    f"label new prompts, and calibrate with these as well.{least}"
+                )
+                raise OverlapError(msg)
+            labelled = labelled.take(unseen)
+        made = Attempt(
+            kind="certificate",
+            prompts=_pack_names(labelled.names),
+            records=records,
+            settings=settings,
+            number=1,
+        )
+        places = [place for place, one in enumerate(self.attempts) if one.key == made.key]
+        before = self.attempts[: places[0]] if places else self.attempts
+        number = self.attempts[places[0]].number if places else 1 + _count_linked(before, made.names)
+        return PlannedAttempt(before, made.model_copy(update={"number": number}), labelled)
+
+    def with_look(self, labelled: LabelledBatch, what: str) -> AttemptLedger:
+        """Return the ledger after figures by setting were computed from labels.
+
+        Args:
+            labelled: The prompts whose labels were used.
+            what: What shows the figures, such as `compare`.
+
+        Returns:
+            The ledger; equal looks are recorded once.
+        """
+        look = Attempt(kind="look", prompts=_pack_names(labelled.names), records="", settings=what)
+        return AttemptLedger.collect(self, AttemptLedger((look,)))
+
+
+@dataclass(frozen=True)
+class PlannedAttempt:
+    """An attempt whose test is fixed.
+
+    Attributes:
+        before: The attempts before it.
+        attempt: The attempt, without its outcome.
+        labelled: The prompts that may certify.
+        parts: Number of parts of the labels that divide its level.
+    """
+
+    before: tuple[Attempt, ...]
+    attempt: Attempt
+    labelled: LabelledBatch
+    parts: int = 1
+
+    @property
+    def number(self) -> int:
+        """k, counted among the attempts on overlapping labels."""
+        return self.attempt.number or 1
+
+    def compute_level(self, delta: str, together: int = 1) -> float:
+        """Return the level of each of several tests that are made together: delta x w_k / their number."""
+        return float(Fraction(delta) * compute_share(self.number) / (together * self.parts))
+
+    def end(self, *, certified: bool) -> AttemptLedger:
+        """Return the ledger up to this attempt, with its outcome."""
+        return AttemptLedger((*self.before, self.attempt.model_copy(update={"certified": certified})))
+
+
+def _hash_names(names: Iterable[str]) -> list[bytes]:
+    return [
+        hashlib.sha256(f"attempt\0{name}".encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
+        for name in names
+    ]
+
+
+def _pack_names(names: Iterable[str]) -> str:
+    return base64.b64encode(b"".join(sorted(set(_hash_names(names))))).decode("ascii")
+
+
+def _flag_named(labelled: LabelledBatch, names: frozenset[bytes]) -> BoolArray:
+    """Return (N,) which prompts have an id or a cluster among hashed names."""
+    own = [
+        list_ids_and_clusters([one], [of]) for one, of in zip(labelled.ids, labelled.clusters, strict=True)
+    ]
+    return np.array([not names.isdisjoint(_hash_names(one)) for one in own], dtype=np.bool_)
+
+
+def _count_linked(attempts: Sequence[Attempt], names: frozenset[bytes]) -> int:
+    """Count the attempts that share prompts with the given ones, or with an attempt that does."""
+    rest = [one for one in attempts if one.kind == "certificate"]
+    linked, count = set(names), 0
+    while True:
+        apart = [one for one in rest if linked.isdisjoint(one.names)]
+        if len(apart) == len(rest):
+            return count
+        count += len(rest) - len(apart)
+        linked.update(*(one.names for one in rest if not linked.isdisjoint(one.names)))
+        rest = apart

@@ -1,0 +1,65 @@
+"""What a refusal says: what would be enough, and how the next test on the same labels is made.
+
+A refusal prints no figure that depends on certification labels. The next attempt may change the model, the
+verifier or any setting, and a choice that follows such figures would void its certificate; see
+`artifact.attempts`. How many prompts would be enough is therefore stated for given shares of wrong answers.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import PlannedAttempt
+from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
+from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.guarantee import format_share
+from langchain_cfc.guarantee.certified import compute_share
+
+
+def explain_needed(
+    rate: str, level: float, *, wrong: str = "wrong", prompts: str = "answered prompts"
+) -> str:
+    """Say how many prompts a test needs, for shares of wrong ones that are assumed and not observed.
+
+    Args:
+        rate: The rate to certify, as decimal text.
+        level: Level of the test.
+        wrong: What counts against the rate.
+        prompts: What is counted.
+
+    Returns:
+        A sentence.
+    """
+    target = Fraction(rate)
+    steps = []
+    for share in (Fraction(0), target / 4, target / 2):
+        needed = required_size(share, target, level)
+        number = f"more than {LARGEST_SIZE:,}" if needed is None else f"{needed:,}"
+        steps.append(
+            f"{number} if {format_percent(float(share), '.3g') if share else 'none'} of them are {wrong}"
+        )
+    return f"Its test needs about this many {prompts}: {', '.join(steps)}."
+
+
+def make_refusal(reason: str, attempt: PlannedAttempt, delta: str) -> UnattainableTargetError:
+    """Build the error for an attempt that certified nothing.
+
+    Args:
+        reason: What was not certified, without figures from certification labels.
+        attempt: The attempt.
+        delta: Its failure probability.
+
+    Returns:
+        The error, with the attempts up to this one, and advice that keeps delta.
+    """
+    now, later = (format_share(float(compute_share(attempt.number + more))) for more in (0, 1))
+    size = len(attempt.labelled)
+    msg = (
+        f"{reason} This was test {attempt.number} on these labels ({size} prompts), at {now} of delta = "
+        f"{delta}. Add more records, use a better model or verifier, or allow a larger rate: whatever is "
+        f"changed without looking at these labels is tested at {later} of delta, or at 80 % if all labels "
+        "are new. In Python pass this error as `after`; the command line keeps the attempts in a file beside "
+        "the records."
+    )
+    return UnattainableTargetError(msg, attempts=attempt.end(certified=False))
