@@ -401,6 +401,8 @@ COVERED = CertifiedShare(
 CERTIFICATE = CoverageCertificate(
     alpha="0.1",
     delta="0.05",
+    attempt=1,
+    level=0.04,
     prompts=200,
     records_digest="sha256:r",
     artifact_digest="sha256:a",
@@ -415,6 +417,8 @@ def make_wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRat
     return WrongRateCertificate(
         alpha="0.1",
         delta="0.05",
+        attempt=1,
+        level=0.04,
         prompts=200,
         records_digest="sha256:r",
         artifact_digest="sha256:a",

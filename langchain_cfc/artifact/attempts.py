@@ -50,7 +50,7 @@ from pydantic import Field
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact.facts import ArtifactData
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
-from langchain_cfc.errors import OverlapError, UnattainableTargetError
+from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
 from langchain_cfc.guarantee.certified import compute_share
 
 if TYPE_CHECKING:
@@ -115,10 +115,17 @@ class AttemptLedger:
 
         Returns:
             The ledger, in the order of the arguments.
+
+        Raises:
+            InputError: If an argument is something else.
         """
         joined: dict[tuple[str, ...], Attempt] = {}
         for one in previous:
-            for attempt in getattr(one, "attempts", None) or ():
+            held = one.attempts if isinstance(one, UnattainableTargetError) else one
+            if held is not None and not hasattr(held, "attempts"):
+                msg = f"after: expected an artifact, a refusal or an AttemptLedger, got {type(one).__name__}"
+                raise InputError(msg)
+            for attempt in () if held is None else held.attempts:
                 joined.setdefault(attempt.key, attempt)
         return cls(tuple(joined.values()))
 
