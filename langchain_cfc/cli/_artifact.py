@@ -118,7 +118,7 @@ def make_curve_table(artifact: CalibrationArtifact) -> Table:
     points = policy.with_certified_points()
     sure = format_share(1.0 - float(certificate.delta))
     alone = certificate.policy.ignores_sets
-    each = "; each certified rate, in bold, by itself" if alone else ""
+    each = "; certified rates are bold" if alone else ""
     more = "showing" if certificate.unit == "claims" else "answering"
     title = f"What {more} more would cost (all bounds together with confidence {sure}{each})"
     headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")

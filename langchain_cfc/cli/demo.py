@@ -103,7 +103,7 @@ def print_bot(console: Console, seen: BotDemoResult) -> None:
     )
     console.print(_make_bot_table(seen))
     console.print(
-        f"Each rate is certified with confidence {format_share(1.0 - float(first.delta))}, for questions "
+        f"Both rates are certified, with confidence {format_share(1.0 - float(first.delta))}, for questions "
         f"like these.\n\nThe bot at {format_share(seen.answers[0].max_wrong_rate)}: three right answers, two "
         "abstentions instead of wrong ones:\n"
     )

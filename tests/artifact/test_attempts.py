@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, write_records
-from langchain_cfc.artifact import AttemptLedger, open_attempts
+from langchain_cfc.artifact import Attempt, AttemptLedger, open_attempts
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
 from langchain_cfc.records import tabulate
@@ -35,7 +35,8 @@ def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
     assert "This was test 1 on these labels" in str(first)
     made = calibrate([*KNOWN, *MORE], features="1", max_wrong_rate="0.2", after=first)
     certificate = made.certified_policy.certificate
-    assert (certificate.attempt, certificate.level) == (2, pytest.approx(0.005))
+    assert certificate.attempt == 2
+    assert certificate.level == pytest.approx(0.005)
     assert "Second test on these labels, at 10 % of delta." in made.make_bot_guarantee().sentence
     third = calibrate(KNOWN, features="1", max_wrong_rate="0.3", after=made)
     assert get_number(third) == 3
@@ -80,7 +81,7 @@ def test_attempt_on_new_labels_is_a_first_one() -> None:
     assert len(made.attempts) == 2
 
 
-def test_what_needs_no_certificate_spends_nothing() -> None:
+def test_calibrate_without_certificate_spends_nothing() -> None:
     first = refuse(KNOWN)
     plain = calibrate(KNOWN, alpha="0.5", features="1", after=first)
     assert plain.attempts == list(first.attempts.attempts)
@@ -140,7 +141,7 @@ def test_command_line_keeps_attempts_beside_the_records(
     assert get_number(CalibrationArtifact.load(out)) == 3
 
 
-def read_ledger(path: Path) -> tuple[object, ...]:
+def read_ledger(path: Path) -> tuple[Attempt, ...]:
     with open_attempts([path]) as kept:
         return kept.ledger.attempts
 

@@ -140,9 +140,7 @@ def test_served_claims_state_both_promises() -> None:
 
 def test_unattainable_share_of_claims_is_refused_with_other_counts() -> None:
     records = make_answers(np.random.default_rng(3), 400)
-    with pytest.raises(
-        UnattainableTargetError, match=r"one claim drawn from each, \d+ are unsupported"
-    ):
+    with pytest.raises(UnattainableTargetError, match=r"one claim drawn from each, \d+ are unsupported"):
         calibrate(records, unit="claims", max_wrong_rate=0.02, features="1")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from io import StringIO
 from pathlib import Path
 
@@ -20,6 +21,14 @@ from tests.cli.running import run
 FEATURES = "mean_score + hard(mean_score, 0.8) + group(topic)"
 RECORDING = Path(__file__).parents[2] / "langchain_cfc" / "demo" / "facts.jsonl.gz"
 SCREEN, WIDTH = 48, 80
+
+
+@pytest.fixture(autouse=True)
+def _copy_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has its own recording: attempts on its labels are kept beside it."""
+    copied = tmp_path / "recording" / RECORDING.name
+    copied.parent.mkdir()
+    monkeypatch.setitem(globals(), "RECORDING", Path(shutil.copy(RECORDING, copied)))
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
@@ -206,7 +215,7 @@ def test_records_of_another_verifier_do_not_test_the_promise(command: str, tmp_p
     header, *rest = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()
     changed = json.loads(header) | {"verifier": {"id": "another"}}
     other.write_text("\n".join([json.dumps(changed), *rest]), encoding="utf-8")
-    written = ["-o", page] if command == "report" else []
+    written: list[str | Path] = ["-o", page] if command == "report" else []
     ran = run(command, artifact, other, *written)
     assert ran.code == 1
     assert "another verifier than the calibration records" in " ".join(ran.out.split())
@@ -223,6 +232,6 @@ def test_inspect_names_prompts_flagged_for_lack_of_kept_ones_only_if_there_are_a
     assert level.self_check is not None
     checked = level.model_copy(update={"self_check": level.self_check.model_copy(update={"refused": 95})})
     some = made.model_copy(update={"levels": [checked]})
-    console = Console(width=200, file=StringIO())
-    console.print(make_promise_table(some))
-    assert "are flagged only because the file keeps too few prompts" in console.file.getvalue()
+    printed = StringIO()
+    Console(width=200, file=printed).print(make_promise_table(some))
+    assert "are flagged only because the file keeps too few prompts" in printed.getvalue()

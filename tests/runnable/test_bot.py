@@ -14,7 +14,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
-from langchain_cfc.artifact import CertifiedPolicy, TradeOff
+from langchain_cfc.artifact import Attempt, CertifiedPolicy, TradeOff
 from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError, InputError
 from langchain_cfc.guarantee import (
     AnswerPolicy,
@@ -86,9 +86,7 @@ def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> Cal
     )
     compared = TradeOff(alpha=alpha, policy=answers, answered=70, wrong=0, wrong_rate_at_most=0.2)
     stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[compared])
-    attempt = Attempt(
-        kind="certificate", prompts="", records="r", settings="s", number=1, certified=True
-    )
+    attempt = Attempt(kind="certificate", prompts="", records="r", settings="s", number=1, certified=True)
     made = artifact.model_copy(update={"policy": stored, "attempts": [attempt]})
     return CalibrationArtifact.model_validate(made.model_dump())
 
