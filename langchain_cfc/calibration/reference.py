@@ -7,12 +7,16 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
+from langchain_cfc.artifact import (
+    CalibrationArtifact,
+    Promise,
+    ReferenceHistogram,
+    compute_monitored_values,
+)
 from langchain_cfc.calibration.fit import CalibrationPrompts
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import EVERY_SET, decide
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.guarantee import WrongRateCertificate
 
 # Number of bins; each holds about the same share of the fit split.
 BIN_COUNT = 16
@@ -50,11 +54,10 @@ def make_reference_histograms(
             histograms.append(_make_histogram(name, edges, values, varying))
     if len(test):
         _, test_within = _measure_prompts(artifact, test)
-        for alpha in () if artifact.is_bot_alone else artifact.alphas:
-            histograms += _make_threshold_histograms(artifact, alpha, fit, test, test_within)
-            histograms.append(_make_decision_histogram(artifact, alpha, test, test_within))
-        for one in () if artifact.policy is None else artifact.policy.certificates:
-            histograms.append(_make_decision_histogram(artifact, one.alpha, test, test_within, one))
+        for promise in artifact.promises:
+            if promise.max_wrong_rate is None:
+                histograms += _make_threshold_histograms(artifact, promise.alpha, fit, test, test_within)
+            histograms.append(_make_decision_histogram(artifact, promise, test, test_within))
     return histograms
 
 
@@ -78,13 +81,13 @@ def _measure_prompts(
 
 def _make_decision_histogram(
     artifact: CalibrationArtifact,
-    alpha: str,
+    promise: Promise,
     test: LabelledBatch,
     within: Mapping[str, BoolArray],
-    certified: WrongRateCertificate | None = None,
 ) -> ReferenceHistogram:
-    """Count the decisions of a level, or of the policy of a certified rate."""
-    policy, rate = (EVERY_SET, None) if certified is None else (certified.policy, certified.max_wrong_rate)
+    """Count the decisions under a promise."""
+    alpha, rate = promise
+    policy = EVERY_SET if rate is None else artifact.certified_policy.find_certificate(rate).policy
     decisions = decide(artifact, test.draws, alpha, policy=policy, uniforms=artifact.draw_uniforms(test))
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
     counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)

@@ -27,6 +27,7 @@ from langchain_cfc.cli._format import (
 from langchain_cfc.cli._inputs import check_output, share_option
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_share
 
 if TYPE_CHECKING:
     from langchain_cfc.monitor import CFCMonitor, MonitorStatus, ShadowComparison
@@ -224,6 +225,8 @@ def recalibrate(
         for level, kept in found.certified.items():
             share = format_percent(kept, ".1f")
             console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
+        for certificate in () if found.artifact.policy is None else found.artifact.policy.certificates:
+            console.print(escape(certificate.sentence))
         for objection in found.objections:
             console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)
         if found.certifies:
@@ -280,7 +283,9 @@ def _parse_time(since: str | None) -> float | None:
 def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> Table:
     """Make a table of two artifacts on the same draws, a column for each under its name."""
     labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
-    table = make_table(title=f"alpha = {found.alpha}, {found.results:,} results{labelled}")
+    rate = found.max_wrong_rate
+    promise = f"alpha = {found.alpha}" if rate is None else f"At most {format_share(float(rate))} wrong"
+    table = make_table(title=f"{promise}, {found.results:,} results{labelled}")
     table.add_column("on the same draws", min_width=31)
     for name in (served, other):
         table.add_column(escape(name), justify="right", no_wrap=True, max_width=22)
@@ -291,9 +296,13 @@ def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> 
         values = [getattr(one, name) for one in (found.served, found.other)]
         table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
 
-    add_row("promise kept", "kept", style="bold")
+    if rate is None:
+        add_row("promise kept", "kept", style="bold")
     add_row("answered", "answered")
     add_row("best answer wrong, if answered", "wrong")
+    if rate is not None:
+        table.add_row("same decision", "", format_percent(found.same))
+        return table
     add_row("flagged as not certifiable", "flagged")
     add_row("candidates per set", "candidates", "{:.2f}".format)
     add_row("distinct answers per set", "answers", "{:.2f}".format)

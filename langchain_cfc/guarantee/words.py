@@ -66,6 +66,7 @@ NOT_BY_LEVEL = (
     "than is stated for them, and others more often."
 )
 NOTHING_PROMISED = ("Nothing is promised about sets: coverage may be lower, on average and in any group.",)
+FITTED_ELSEWHERE = "Features, cut-offs and everything else were fitted on a split that calibration never saw."
 CHOSEN_BEFORE = "The level was chosen before {} drawn."
 ADAPTIVE_LEVELS = (
     "The smallest error level was chosen before {} drawn. The level stated for a prompt "
@@ -262,7 +263,7 @@ def list_assumptions(
     fitted = (
         "The feature map was already fitted; it is assumed that no calibration prompt was used to fit it."
         if map_came_fitted
-        else "Features, cut-offs and everything else were fitted on a split that calibration never saw."
+        else FITTED_ELSEWHERE
     )
     alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
     together = (
@@ -377,14 +378,25 @@ def restrict_to_policy(
     """
     uncertified = () if certificate is None else tuple(filter(None, [certificate.state_uncertified()]))
     if certificate is not None and policy.ignores_sets:
+        # The policy uses no features, and the rate takes the place of the level.
+        assumed = tuple(
+            one.replace("The level was chosen", "The rate was chosen")
+            for one in _add_independence(guarantee.assumptions)
+            if one != FITTED_ELSEWHERE
+        )
         return guarantee.model_copy(
             update={
                 "kind": "certified",
                 "sentence": certificate.sentence,
                 "stated_coverage": None,
                 "weightings": (),
-                "assumptions": _add_independence(guarantee.assumptions),
-                "not_promised": (*NOTHING_PROMISED, *NOT_PROMISED_BESIDES_ANSWERS, *uncertified),
+                "assumptions": assumed,
+                "not_promised": (
+                    *NOTHING_PROMISED,
+                    "Nothing is promised for a group of prompts, unless the rate is certified in it.",
+                    NOT_PROMISED_BESIDES_ANSWERS[1],
+                    *uncertified,
+                ),
                 "failure_probability": float(certificate.delta),
                 "wrong_answers": certificate,
                 "people": (),

@@ -16,7 +16,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.monitor import CFCMonitor
 from langchain_cfc.monitor.sequential_tests import BLOCK_SIZE, DriftTest, LabelSamplingTest, SequentialTest
-from langchain_cfc.monitor.shadow import ShadowComparison, compare_levels
+from langchain_cfc.monitor.shadow import ShadowComparison, compare_promises
 from langchain_cfc.monitor.status import name_quantity
 from langchain_cfc.monitor.traffic import Traffic, format_time
 from langchain_cfc.records import Provenance
@@ -86,8 +86,9 @@ class Recalibration:
     Attributes:
         artifact: The new artifact, with its certificates.
         results: Number of labelled results that it was made from, including held-out ones.
-        compared: Both artifacts at each common level, on results used neither to calibrate nor to certify.
-        certified: By level, a certified lower bound on the share of all prompts with a kept promise.
+        compared: Both artifacts under each common promise, on results that neither calibrate nor certify.
+        certified: By level, a certified lower bound on the share of all prompts with a kept promise; empty
+            for a bot, which promises nothing about sets.
         objections: Reasons not to replace the artifact that serves; empty if there are none.
     """
 
@@ -180,11 +181,12 @@ def recalibrate(
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
     unseen = traffic.select_ids(select_held_out(new, table)[0].ids)
-    certified = {alpha: _get_certified_rate(new, alpha) for alpha in new.alphas}
+    levels = () if new.is_bot_alone else new.alphas
+    certified = {alpha: _get_certified_rate(new, alpha) for alpha in levels}
     return Recalibration(
         artifact=new,
         results=len(traffic),
-        compared=compare_levels(unseen, new),
+        compared=compare_promises(unseen, new),
         certified=certified,
         objections=(
             *_list_shortfalls(certified, wanted),
@@ -254,6 +256,11 @@ def _get_certified_rate(artifact: CalibrationArtifact, alpha: str) -> float:
 
 
 def _list_shortfalls(certified: Mapping[str, float], wanted: float) -> Iterator[str]:
+    if wanted and not certified:
+        yield (
+            "min_kept is about sets, and this bot promises nothing about them: leave it out; its rates are "
+            "certified"
+        )
     for alpha, kept in certified.items():
         if kept < wanted:
             yield (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc.artifact import CalibrationArtifact, select_held_out
+from langchain_cfc.artifact import CalibrationArtifact, Promise, select_held_out
 from langchain_cfc.decision import EVERY_SET, AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
@@ -72,7 +72,8 @@ class ShadowComparison(Data):
     """Comparison of two artifacts on the same draws.
 
     Attributes:
-        alpha: Error level of both.
+        alpha: Error level of the other artifact's sets.
+        max_wrong_rate: Certified wrong-answer rate of both; None if sets are served.
         results: Number of results.
         labelled: Number of those with complete labels.
         served: What the serving artifact decided.
@@ -81,6 +82,7 @@ class ShadowComparison(Data):
     """
 
     alpha: str
+    max_wrong_rate: str | None
     results: int
     labelled: int
     served: ShadowSide
@@ -88,13 +90,15 @@ class ShadowComparison(Data):
     same: float
 
     @classmethod
-    def compute(cls, traffic: Traffic, other: CalibrationArtifact, alpha: str) -> ShadowComparison | None:
-        """Compare what was served at a level with what another artifact decides on the same draws.
+    def compute(
+        cls, traffic: Traffic, other: CalibrationArtifact, promise: Promise
+    ) -> ShadowComparison | None:
+        """Compare what was served under a promise with what another artifact decides on the same draws.
 
-        The other artifact decides in bot mode if it holds a certified policy for this level. All labels are
-        used, so they should be a fair sample (`Traffic.select_sampled`). Returns None without results.
+        The other artifact decides under its own `promise`, of the same rate or level. All labels are used, so
+        they should be a fair sample (`Traffic.select_sampled`). Returns None without results.
         """
-        traffic = traffic.select_level(alpha)
+        traffic, (alpha, rate) = traffic.select_promise(promise), promise
         if not traffic.results:
             return None
         table = traffic.to_batch_for(other)
@@ -105,8 +109,7 @@ class ShadowComparison(Data):
         )
         withheld = np.array([one.withheld for one in traffic.results])
         answered = np.asarray(served.accepted.any(axis=1) & ~withheld, dtype=np.bool_)
-        bot = None if other.policy is None else other.policy.certificate
-        policy = EVERY_SET if bot is None or bot.alpha != alpha else bot.policy
+        policy = EVERY_SET if rate is None else other.certified_policy.find_certificate(rate).policy
         with name_records_in_errors(table.ids):
             decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.draw_uniforms(table))
         complete = [
@@ -119,6 +122,7 @@ class ShadowComparison(Data):
         same = (answered == decisions.answered) & (agree | ~answered)
         return cls(
             alpha=alpha,
+            max_wrong_rate=rate,
             results=len(traffic),
             labelled=int(labelled.sum()),
             served=ShadowSide.compute(traffic.artifact.digest, served, answered, table.correct, labelled),
@@ -127,10 +131,9 @@ class ShadowComparison(Data):
         )
 
 
-def compare_levels(traffic: Traffic, other: CalibrationArtifact) -> tuple[ShadowComparison, ...]:
-    """Compare at every level that both artifacts hold and results have, by `ShadowComparison.compute`."""
-    both = [alpha for alpha in other.alphas if alpha in traffic.artifact.alphas]
-    compared = [ShadowComparison.compute(traffic, other, alpha) for alpha in both]
+def compare_promises(traffic: Traffic, other: CalibrationArtifact) -> tuple[ShadowComparison, ...]:
+    """Compare under every promise that both artifacts hold and results have; see `ShadowComparison`."""
+    compared = [ShadowComparison.compute(traffic, other, one) for one in other.promises]
     return tuple(one for one in compared if one is not None)
 
 
@@ -148,7 +151,7 @@ def compare_in_shadow(
             was made. If it was calibrated on such results, only those held out from calibration are used.
 
     Returns:
-        A comparison for every level that both artifacts hold and results have. It uses a fair sample of the
+        A comparison for every promise that both artifacts hold and results have. It uses a fair sample of the
         complete labels.
 
     Raises:
@@ -169,14 +172,18 @@ def compare_in_shadow(
     sampled = traffic.select_labelled(leave_out_incomplete=True).select_sampled(monitor.least_probability)
     judged = {one.id for one in sampled.results}
     traffic = replace(traffic, labels={name: one for name, one in traffic.labels.items() if name in judged})
-    compared = compare_levels(traffic, other)
+    compared = compare_promises(traffic, other)
     if not compared:
         msg = (
-            f"{monitor.name} holds no result since {format_time(since)} at a level of both artifacts "
-            f"(served: {', '.join(monitor.artifact.alphas)}; other: {', '.join(other.alphas)})"
+            f"{monitor.name} holds no result since {format_time(since)} under a promise of both artifacts "
+            f"(served: {_list_promises(monitor.artifact)}; other: {_list_promises(other)})"
         )
         raise InputError(msg)
     return compared
+
+
+def _list_promises(artifact: CalibrationArtifact) -> str:
+    return ", ".join("=".join(one.argument) for one in artifact.promises)
 
 
 def _check_parts(served: Provenance | None, other: Provenance | None) -> None:

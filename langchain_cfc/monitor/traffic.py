@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.monitor.observed import Label, ObservedResult
@@ -64,9 +64,13 @@ class Traffic:
         known = {one.id: one for one in self.results}
         return replace(self, results=tuple(known[name] for name in ids))
 
-    def select_level(self, alpha: str) -> Traffic:
-        """Select the results of one error level."""
-        return replace(self, results=tuple(one for one in self.results if one.alpha == alpha))
+    def select_promise(self, promise: Promise) -> Traffic:
+        """Select the results served under one promise; the same rate may have another level of sets."""
+
+        def is_served(one: ObservedResult) -> bool:
+            return Promise(one.alpha, one.max_wrong_rate).argument == promise.argument
+
+        return replace(self, results=tuple(filter(is_served, self.results)))
 
     def to_batch(self) -> LabelledBatch:
         """Return all results as a batch with their labels; unlabelled candidates count as wrong."""

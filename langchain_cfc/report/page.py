@@ -115,11 +115,11 @@ def list_artifact_facts(
     """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
     facts = artifact.calibration
     fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
-    tested = f"{evaluation.n_test:,} tested them ({evaluation.test_prompts})"
     is_bot = artifact.is_bot_alone
     used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
     if is_bot:
         used = f"{artifact.certified_policy.certificate.prompts:,} certified the bot"
+    tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
     yield "Prompts", f"{used}, and {tested}"
     claims = evaluation.methods[artifact.threshold_rule].claims
     if claims is None:

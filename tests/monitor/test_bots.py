@@ -140,8 +140,8 @@ def test_reference_counts_decisions_of_each_promise_and_no_other() -> None:
         assert counts[one.alpha, one.max_wrong_rate] == expected
     # A bot on sets serves them as well.
     assert list(list_decisions(calibrate_bot(source, 0, **CONFIGURATIONS["on sets"]))) == [
-        ("0.2", None),
         ("0.2", "0.2"),
+        ("0.2", None),
     ]
 
 

@@ -318,7 +318,7 @@ def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
     others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
         "results hold 10 candidates, but the other artifact decides on 5": (InputError, {"n": 5}, {}),
         "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
-        "at a level of both artifacts": (InputError, {"alpha": "0.35"}, {}),
+        "under a promise of both artifacts": (InputError, {"alpha": "0.35"}, {}),
     }
     with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
         for said, (kind, options, changes) in others.items():
@@ -580,8 +580,11 @@ def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch
     for one in policy.certificates:
         assert one.policy.ignores_sets
         assert one.prompts == made.artifact.calibration.size + made.artifact.calibration.fit_size
+    # It is compared at the rate that was served, with the policy of that rate, and not by its sets.
+    assert made.certified == {}
+    assert [one.max_wrong_rate for one in made.compared] == ["0.3"]
     # Nothing is promised about its sets, so no wish about them is fulfilled.
-    assert any("the promise is certified to be kept" in one for one in strict.objections)
+    assert any("promises nothing about them" in one for one in strict.objections)
 
 
 @pytest.mark.long
