@@ -57,6 +57,12 @@ RETRACTION = re.compile(
     + r"|(?:^|[.!?\n,;:–—-]\W{0,8})(?:no|nein|non|não|нет)(?=\s?[,.!?:;—-]|\swait|\s*$)",
     re.IGNORECASE,
 )
+# What stands before a word for "answer" that is not the answer given.
+OTHER_ANSWER = re.compile(
+    r"\b(?:first|second|third|initial|previous|earlier|other|another|alternative|opposite|worst|least|tempting|common|typical"
+    r"|naive|possible|plausible|(?!(?:that|here|it|what|there|let)['’])\w+['’]s|\w+s['’]|their|his|her|your)\s+(?:\w+\s+)?$",
+    re.IGNORECASE,
+)
 # Where the explanation of an answer begins.
 EXPLANATION = _compile_words(
     r"""

@@ -4,9 +4,9 @@ The first of these places that names an option decides:
 
 1. `<answer>B</answer>`, `\boxed{B}`, and words for "answer", "option" or "choice" in ten languages (English,
    German, French, Spanish, Italian, Portuguese, Russian, Chinese, Japanese, Korean): `Answer: B`, `the answer
-   is (B)`, `{"answer": "B"}`, `Option B is correct`, `答案：B`; then verbs of choosing: `I would choose B`;
-2. the whole answer is a letter (`B`, `(B)`, `b.`, `$B$`) or the text of an option, or it begins with a letter
-   that a sign sets off: `B. Paris`, `(B) Paris`, `B, because ...`;
+   is (B)`, `{"answer": "B"}`, `Option B is correct`, `答案：B`;
+2. a verb of choosing (`I would choose B`); the whole answer if it is a letter (`B`, `(B)`, `b.`, `$B$`) or
+   the text of an option; its first letter, if set off: `B. Paris`, `(B) Paris`, `B, because ...`;
 3. it ends with a letter in brackets: `so we get (B)`.
 
 A candidate that names two options has chosen none: `B or C`, `B, C`, `B/C`, `B, but C is also possible`,
@@ -238,8 +238,7 @@ class _OptionReader:
                 for found in islice(_CORRECT.finditer(text), _MAX_PREDICATES)
             ),
         )
-        yield set().union(*map(self._read_statement, list_statements(text, _CHOOSING)))
-        yield self._read_whole(text)
+        yield self._read_whole(text).union(*map(self._read_statement, list_statements(text, _CHOOSING)))
         yield self._read_ending(text)
 
     def _read_statement(self, text: str) -> set[str]:
@@ -263,7 +262,7 @@ class _OptionReader:
         if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest) or is_key:
             return named
         if {one[1] for one in _LISTED.finditer(text)} & self._letters - {letter}:
-            return {_UNSETTLED}
+            return named  # the options are repeated
         return named | self._check(letter, rest)
 
     def _read_predicate(self, text: str, found: re.Match[str]) -> set[str]:
@@ -320,7 +319,7 @@ class _OptionReader:
             )
         ):
             return {_UNSETTLED}
-        first, *later = _SENTENCE_END.split(rest.lstrip(" .:,)]}*_\"'-–—\n"))
+        first, *later = _SENTENCE_END.split(rest.lstrip(" .:,;)]}*_\"'-–—\n"))
         head = EXPLANATION.split(first)[0]
         if others & set(self._list_texts(head)):
             return {_UNSETTLED}

@@ -366,6 +366,7 @@ def _is_doubtful(sentence: str, *later: str) -> bool:
     is_question = sentence.rstrip().endswith(("?", "？")) and re.search(r"[^\W\d_]{2}", sentence)
     return bool(
         is_question
+        or _LEAD.search(sentence)  # its statement was refused
         or NEGATION.search(sentence)
         or ALTERNATIVE.search(sentence)
         or SUPPOSITION.search(supposed)

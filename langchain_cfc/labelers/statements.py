@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice, zip_longest
 
-from langchain_cfc.labelers._words import NEGATION, SUPPOSITION
+from langchain_cfc.labelers._words import NEGATION, OTHER_ANSWER, SUPPOSITION
 
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
@@ -188,9 +188,13 @@ _CLAUSE = re.compile(r"[,;:，]")
 
 
 def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
-    """Yield what follows each lead of a text, up to the next one, unless it is denied or supposed."""
+    """Yield what follows each lead of a text, up to the next, unless it is denied, supposed or another's."""
     found = list(islice(lead.finditer(text), _MAX_STATEMENTS))
     for one, following in zip_longest(found, found[1:]):
         sentence = _SENTENCE.split(text[max(0, one.start() - 200) : one.start()])[-1]
-        if not NEGATION.search(_CLAUSE.split(sentence)[-1]) and not SUPPOSITION.search(sentence):
+        clause = _CLAUSE.split(sentence)[-1]
+        if not any(
+            words.search(part)
+            for words, part in ((NEGATION, clause), (OTHER_ANSWER, clause), (SUPPOSITION, sentence))
+        ):
             yield text[one.end() : following.start() if following else len(text)]

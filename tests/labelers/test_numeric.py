@@ -121,6 +121,8 @@ def test_find_final_number_reads_every_notation(text: str, number: str) -> None:
         "5 and five sixths",
         "half past 5",
         "5 May",
+        "A common wrong answer is 5.",
+        "The student's answer is 5.",
         "5\n\n6",
         "5\u0336",
         "ten minus 5",
