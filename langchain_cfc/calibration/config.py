@@ -79,8 +79,8 @@ class CalibrationConfig:
             the verifier scores each candidate separately: scores that compare all candidates would differ.
         draws: A draw rule such as `lead(3, at_most=10)`, in place of `n`; see `parse_draw_rule`. Recorded
             candidates after its stop are left out, and serving stops at the same draw, so every guarantee is
-            unchanged and most prompts cost less. Choose it before seeing these records: a rule chosen by
-            their labels voids the guarantee.
+            unchanged and most prompts cost less. Choose it on other records, or on the fit split as
+            `suggest --draws` does; labels of the fit split then certify no wrong-answer rate.
         cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
         window: Minimum number of calibration prompts that the artifact keeps for each level of the
             conditional rule; more are kept if a sample of the calibration prompts needs more. None keeps all.

@@ -449,6 +449,10 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
             f"{format_percent(data.attainable_coverage, '.1f')} of prompts have a correct candidate. Methods "
             "with a cap flag prompts there; others miss the target."
         )
+    yield (
+        f"These figures are from the labels of all {data.prompts} prompts. They certify no setting that was "
+        "chosen by them: certify on new records, or choose with `suggest` on prompts that will not calibrate."
+    )
     if left_out:
         yield f"{left_out} prompts were left out: only one prompt per cluster is used."
 

@@ -278,9 +278,10 @@ def test_compare_leads_with_the_strictest_level_within_reach() -> None:
         out = [
             f"{level.alpha:g}" for level in found.sweep if level.target_coverage > level.attainable_coverage
         ]
-        (note,) = found.notes or [""]
-        assert note.startswith(f"At alpha = {', '.join(out)} the target is out of reach" if out else "")
-        assert bool(note) == bool(out)
+        *notes, used = found.notes
+        assert "labels of all 300 prompts" in used
+        assert len(notes) == bool(out)
+        assert not out or notes[0].startswith(f"At alpha = {', '.join(out)} the target is out of reach")
 
 
 def test_comparison_data_describe_the_prompts() -> None:

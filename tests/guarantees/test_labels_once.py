@@ -71,3 +71,18 @@ def test_labels_that_chose_a_draw_rule_do_not_certify_it(artifact: CalibrationAr
         control += is_certified(artifact, chosen)
     assert not is_too_often(false, tried, float(DELTA))
     assert is_too_often(control, tried, float(DELTA))
+
+
+def test_labels_corrected_in_one_direction_certify_a_false_rate(artifact: CalibrationArtifact) -> None:
+    # A labeler errs in half of its labels of either kind. People label a random half of the prompts, and
+    # these alone certify. Control: they correct only what is labelled wrong, which leaves the other mistakes.
+    rng = np.random.default_rng(3)
+    tried = repetitions(200, share=0.5)
+    false = control = 0
+    for _ in range(tried):
+        wrong = rng.random(400) < JUST_ABOVE
+        labelled_wrong = wrong ^ (rng.random(400) < 0.5)
+        false += is_certified(artifact, label(rng, wrong[:200]))
+        control += is_certified(artifact, label(rng, labelled_wrong & wrong))
+    assert not is_too_often(false, tried, float(DELTA))
+    assert is_too_often(control, tried, float(DELTA))
