@@ -151,7 +151,9 @@ def _describe_difficulty(features: dict[str, float]) -> str | None:
 
 
 def _describe_certificate(wrong: WrongRateCertificate) -> str:
-    """Return the certificate of a bot that decides by the mean score, in words."""
+    """Return the certificate of a bot in words: a bot's users need no set and no level."""
+    if wrong.unit == "claims":
+        return f"{wrong.brief} {wrong.state_uncertified()}".rstrip()
     everyone = wrong.groups[0]
     return (
         f"Of the questions that are answered, at most {format_share(float(wrong.max_wrong_rate))} get a "
@@ -164,13 +166,10 @@ def _describe_certificate(wrong: WrongRateCertificate) -> str:
 def _describe_promise(result: CFCResult) -> str:
     """Return what is promised, and what the promise does not say about a single answer."""
     guarantee = result.guarantee
-    wrong = ""
     if guarantee.wrong_answers is not None:
-        if _ignores_sets(result):
-            return _describe_certificate(guarantee.wrong_answers)
-        wrong = f" {guarantee.wrong_answers.brief} {guarantee.wrong_answers.state_uncertified()}".rstrip()
+        return _describe_certificate(guarantee.wrong_answers)
     if guarantee.kind in {"heuristic", "certified"}:
-        return f"{guarantee.sentence}{wrong}"
+        return guarantee.sentence
     groups = sum(weighting.kind == "indicator" for weighting in guarantee.weightings)
     soft = len(guarantee.weightings) - 1 - groups
     scope = ["on average"]
@@ -200,11 +199,11 @@ def _describe_promise(result: CFCResult) -> str:
         return (
             f"{start}, {format_unsupported(guarantee.at_most)} in the answer to a question like those of the "
             f"calibration: {where}.{less} This says nothing about one claim by itself, nor about what the "
-            f"answer leaves out.{wrong}{assumed}"
+            f"answer leaves out.{assumed}"
         )
     return (
         f"{f'If the model gave a correct answer at all, then {often}' if given_drawn else start}, a question "
         "like those of the calibration gets a set of answers that holds a correct one, or is flagged because "
         f"nothing can be promised for it: {where}.{less} This says nothing about one answer by itself."
-        f"{wrong}{assumed}"
+        f"{assumed}"
     )

@@ -162,7 +162,10 @@ def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationA
         )
         assert any("withheld" in one for one in promise.not_promised)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
+        # End users of a bot read how often it is wrong and answers, and nothing about sets.
         assert "at most 5 % get a wrong best answer" in result.explain()
+        assert "of 90 questions with known answers 70 were answered" in result.explain()
+        assert promise.sentence not in result.explain()
     # Answer sets have one promise, which does not speak of answers.
     plain = make_bot(bot, alpha="0.25").invoke("x")
     assert plain.guarantee.wrong_answers is None
