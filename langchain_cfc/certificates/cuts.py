@@ -106,6 +106,8 @@ MAIN_SHARE = 0.98
 FALLBACKS = 10
 # The main sequence skips sizes until this number of wrong answers is allowed.
 SPACED_TESTS = 9
+# If a larger share of prompts has the smallest mean score, a refusal names this as its cause.
+MANY_TIES = 0.25
 # Number of policies on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
 _EVERY_PROMPT = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
@@ -159,7 +161,7 @@ def certify_mean_score(
             else _explain_refusal(rate, level * MAIN_SHARE / (2 if by_group else 1))
         )
     if not certificates:
-        raise make_refusal(" ".join(refused.values()), attempt, delta)
+        raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking)]), attempt, delta)
     first, *others = certificates
     stored = CertifiedPolicy(
         certificate=first,
@@ -409,6 +411,18 @@ def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[Trad
 def _explain_refusal(rate: str, level: float) -> str:
     """Say that a rate is not certified, and what its test needs."""
     return f"A wrong-answer rate of {float(rate):g} is not certified. {explain_needed(rate, level)}"
+
+
+def _explain_ties(ranking: _Ranking) -> Iterator[str]:
+    """Name the likely cause if many prompts share the smallest mean score; this needs no labels."""
+    everyone = len(ranking.scores)
+    tied = int((ranking.scores == ranking.scores[0]).sum()) if everyone else 0
+    if tied > MANY_TIES * everyone:
+        yield (
+            f"{tied} of {everyone} prompts share the smallest mean score, so a bot answers all of them or "
+            "none. Agreement scores take few values among few candidates: draw more (a larger n, or a draw "
+            "rule that stops later), or use a verifier that scores each candidate by itself."
+        )
 
 
 def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:

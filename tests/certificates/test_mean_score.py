@@ -26,7 +26,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.evaluation import evaluate
 from langchain_cfc.guarantee import AnswerPolicy
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import tabulate, with_scores
 from langchain_cfc.report.page import render_report
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import change_candidates, plan_first_test, reload_artifact
@@ -342,6 +342,19 @@ def test_mean_score_refusal_prints_nothing_from_labels(
     correct[order[::11]] = False
     said.add(refuse(replace(table, correct=correct), "0.05"))
     assert len(said) == 1
+
+
+@pytest.mark.parametrize("tied", [0.1, 0.6])
+def test_mean_score_refusal_names_scores_that_do_not_tell_prompts_apart(
+    table: LabelledBatch, bot: CalibrationArtifact, tied: float
+) -> None:
+    """As with the agreement of few draws: most prompts share the smallest score."""
+    means = table.draws.scores.mean(axis=1, keepdims=True)
+    coarse = with_scores(table, table.draws.scores * (means > np.quantile(means, tied)))
+    wrong = plan_first_test(replace(coarse, correct=np.zeros_like(table.correct)))
+    with pytest.raises(UnattainableTargetError) as caught:
+        certify_mean_score(bot, wrong, max_wrong_rates=["0.1"], delta=DELTA)
+    assert ("share the smallest mean score" in str(caught.value)) == (tied > 0.25)
 
 
 def test_each_of_several_rates_has_its_part_of_the_level(
