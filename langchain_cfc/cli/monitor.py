@@ -14,7 +14,7 @@ from rich.table import Table
 
 from langchain_cfc._internal.plugins import is_plugin_source
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._format import (
     EXIT_NO,
     emit_json,
@@ -196,15 +196,20 @@ def recalibrate(
             raise InputError(msg)
         from langchain_cfc import monitor as monitoring
 
-        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
+        with (
+            _open_monitor(artifact, store, least_probability=least_probability) as monitor,
+            open_attempts([store], out_path) as kept,
+        ):
             found = monitoring.recalibrate(
                 monitor,
                 min_kept=min_kept,
                 since=_parse_time(since),
                 delta=delta,
                 leave_out_incomplete=leave_out_incomplete,
+                after=kept.ledger,
                 **changes,
             )
+            kept.record(found.artifact)
         if found.certifies:
             found.artifact.save(out_path)
     if as_json:

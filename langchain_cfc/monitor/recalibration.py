@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, select_held_out
+from langchain_cfc.artifact import CalibrationArtifact, Previous, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
@@ -113,6 +113,7 @@ def recalibrate(
     leave_out_incomplete: bool = False,
     test_fraction: float = 0.2,
     certification_fraction: float = 0.3,
+    after: Previous = None,
     **changes: Any,
 ) -> Recalibration:
     """Calibrate again on the labelled results of a monitor, with the options of the artifact that serves.
@@ -136,8 +137,10 @@ def recalibrate(
         test_fraction: Share of the results that is held out to compare both artifacts, in (0, 1).
         certification_fraction: Share of the others that is held out to certify, in (0, 1). Not used for a bot
             mode that ignores sets, where all of the others certify.
+        after: Earlier attempts on these labels: the refusal, the new artifact or the `AttemptLedger`. This
+            one is tested at the share of delta that is left for it.
         **changes: Options of `calibrate` that differ from those of the artifact that serves, such as
-            `features` or `alpha`. Trying several until one certifies voids the certificate.
+            `features` or `alpha`.
 
     Returns:
         The new artifact, objections against it, and the comparison. Nothing is written.
@@ -175,7 +178,7 @@ def recalibrate(
     # With a certification split, a bot mode that ignores sets would become one that answers from sets.
     share = None if config.certifies_mean_score else certification_fraction
     config = replace(config, test_fraction=test_fraction, certification_fraction=share)
-    new = calibrate(table, **config.to_arguments(), provenance=provenance)
+    new = calibrate(table, **config.to_arguments(), provenance=provenance, after=after)
     if not new.has_used_certification:
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")

@@ -216,6 +216,10 @@ def test_recalibrate_command_writes_only_certified_artifacts(
     new = CalibrationArtifact.load(out)
     assert new.certificates[0].shares[0].kept_at_least == certified.data["certified"][ALPHA] >= 0.5
     assert certified.data["compared"][0]["other"]["artifact"] == new.digest
+    # The same again is the same attempt on these labels, and other settings are a second one.
+    assert new.certificates[0].attempt == 1
+    assert run(*command, "--min-kept", "0.1", "--features", "1").code == 0
+    assert CalibrationArtifact.load(out).certificates[0].attempt == 2
     # The file of the one that serves is as it was.
     assert CalibrationArtifact.load(artifact).digest == old.digest
 
