@@ -198,7 +198,7 @@ def recalibrate(
 
         with (
             _open_monitor(artifact, store, least_probability=least_probability) as monitor,
-            open_attempts([store], out_path) as kept,
+            open_attempts([store], out_path) as attempts,
         ):
             found = monitoring.recalibrate(
                 monitor,
@@ -206,10 +206,10 @@ def recalibrate(
                 since=_parse_time(since),
                 delta=delta,
                 leave_out_incomplete=leave_out_incomplete,
-                after=kept.ledger,
+                after=attempts.ledger,
                 **changes,
             )
-            kept.record(found.artifact)
+            attempts.record(found.artifact)
         if found.certifies:
             found.artifact.save(out_path)
     if as_json:
