@@ -230,7 +230,7 @@ def _make_answer(record: PromptRecord) -> ClaimsRecord:
     for one in record.candidates:
         text = str(one.text)
         start, end = end + 1, end + 1 + len(text)
-        place = {"start": start, "end": end}
+        place: dict[str, Any] = {"start": start, "end": end}
         claims.append(Claim(text=text, score=one.score, supported=one.correct, scores=one.scores, **place))
     answer = " ".join(claim.text for claim in claims)
     fields = record.model_dump(exclude={"candidates"})

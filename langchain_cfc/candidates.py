@@ -187,7 +187,8 @@ class LabelledBatch:
         clusters: N cluster names (conversation, set of paraphrases); None for a prompt without a cluster.
         recorded: Number of recorded candidates per prompt; `draws` holds the first n of them.
         extracted: Whether the answers come from an extractor (True) or are the texts (False); None if mixed.
-        raw: (N, n) raw outputs of each verifier that may be combined, by name.
+        raw: (N, n) raw outputs of each verifier that may be combined, by name; NaN for a candidate that is no
+            answer, or without a verdict.
         weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
@@ -241,7 +242,7 @@ class LabelledBatch:
             answers: N lists of n answers (extracted answers if available, else the texts).
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings or a `JsonMetadata`; empty by default.
-            raw: (N, n) finite raw outputs of verifiers, by name.
+            raw: (N, n) raw outputs of verifiers, by name: finite, or NaN where the score is 1.
             extracted: Whether the answers come from an extractor; None if only some do.
             weights: N numbers in (0, 1]; see the attribute. None for equal probabilities.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
@@ -268,7 +269,9 @@ class LabelledBatch:
             for name, values in (raw or {}).items()
         }
         for name, values in outputs.items():
-            if not np.isfinite(values).all():
+            # Other shapes are refused below.
+            known = values[draws.scores < 1.0] if values.shape == draws.scores.shape else values
+            if not np.isfinite(known).all() or np.isinf(values).any():
                 msg = f"raw outputs of {name!r} must be finite numbers"
                 raise InputError(msg)
         all_clusters: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
@@ -295,7 +298,7 @@ class LabelledBatch:
             supported: For each claim whether it is supported.
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings or a `JsonMetadata`; empty by default.
-            raw: For each claim the finite raw outputs of verifiers, by name.
+            raw: For each claim the raw outputs of verifiers, by name: finite, or NaN where the score is 1.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:

@@ -35,13 +35,12 @@ _KINDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def describe_unscored(counts: Mapping[Unscored, int], total: int, what: str = "candidates") -> list[str]:
+def describe_unscored(counts: Mapping[Unscored, int], total: int | None = None) -> list[str]:
     """Return a sentence for each kind of candidate that has the worst score, with what helps.
 
     Args:
         counts: Number of candidates by kind.
-        total: Number of all candidates.
-        what: The noun for candidates.
+        total: Number of all candidates; None to leave it out.
 
     Returns:
         The sentences, most frequent kind first.
@@ -50,9 +49,10 @@ def describe_unscored(counts: Mapping[Unscored, int], total: int, what: str = "c
         >>> describe_unscored({"cut_off": 8}, 400)
         ['8 of 400 candidates were cut off: raise max_tokens, and the context window of a local model.']
     """
+    among = "" if total is None else f" of {total:,}"
     ranked = sorted(counts.items(), key=lambda one: -one[1])
     return [
-        f"{count:,} of {total:,} {what} were {_KINDS[kind][0]}: {_KINDS[kind][1]}."
+        f"{count:,}{among} candidates were {_KINDS[kind][0]}: {_KINDS[kind][1]}."
         for kind, count in ranked
         if count
     ]

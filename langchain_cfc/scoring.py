@@ -115,8 +115,14 @@ class Combination(BaseModel):
         return np.asarray(np.round(1.0 / (1.0 + odds), _DECIMALS), dtype=np.float64)
 
     def score_all(self, raw: FloatArray) -> FloatArray:
-        """Compute (N, n) scores from (N, n, k) raw outputs of the candidates of N prompts; see `score`."""
-        return self.score(raw.reshape(-1, raw.shape[-1])).reshape(raw.shape[:-1])
+        """Compute (N, n) scores from (N, n, k) raw outputs of the candidates of N prompts; see `score`.
+
+        A candidate without a raw output (NaN) is no answer, or has no verdict, and scores 1.
+        """
+        is_scored = ~np.isnan(raw).any(axis=-1)
+        scores = np.ones(raw.shape[:-1])
+        scores[is_scored] = self.score(raw[is_scored])
+        return scores
 
     def _to_columns(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
         """Check raw outputs and transpose them to (k, m)."""

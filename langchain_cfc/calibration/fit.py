@@ -251,7 +251,7 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
 
 def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
     """Fit a combination of k verifiers to (N, n, k) raw outputs; these N prompts must not calibrate."""
-    is_drawn = fit_split.draws.is_drawn
+    is_drawn = fit_split.draws.is_drawn & ~np.isnan(raw).any(axis=-1)
     correct = fit_split.correct[is_drawn]
     if not correct.size or correct.all() or not correct.any():
         lacks = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
@@ -263,8 +263,8 @@ def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBa
         raise CalibrationError(msg)
     sizes = Counter(fit_split.clusters)
     shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
-    counts = fit_split.draws.counts
-    weights = np.repeat(shares / counts, counts)
+    counts = is_drawn.sum(axis=1)
+    weights = np.repeat(shares / np.maximum(counts, 1), counts)
     outputs = raw[is_drawn]
     centres, scales = _compute_standardisation(names, outputs, weights)
     x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])

@@ -30,8 +30,11 @@ from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.batches import read_open_batches
 from langchain_cfc.collect.store.doubtful_labels import read_doubtful_labels
+from langchain_cfc.collect.store.schema import report_damage
 from langchain_cfc.collect.store.shrink import shrink_store
+from langchain_cfc.collect.store.tables import count_unscored
 from langchain_cfc.errors import InputError
+from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 
 app = make_app(no_args_is_help=True, help="Show, export, import, check and shrink a collection's store.")
@@ -190,9 +193,15 @@ def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
         "cost": state.cost,
         "unanswered_requests": state.unanswered,
         "models": store.read_models(),
+        "unscored": _count_unscored(store),
         "doubtful_labels": [asdict(one) for one in read_doubtful_labels(store)],
         **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
     }
+
+
+def _count_unscored(store: Store) -> dict[str, Any]:
+    with report_damage(store.name), store.begin_read() as connection:
+        return count_unscored(connection, has_claims=store.unit == "claims")
 
 
 def _list_open_batches(store: Store) -> list[dict[str, Any]]:
@@ -223,6 +232,7 @@ def print_status(
         lines.append("              (calibrate with --draws and this same rule)")
     if any(state.candidates):
         lines.append(f"scores        {format_mean_scores(state)} on average")
+    lines += [f"note          {one}" for one in describe_unscored(**summary["unscored"])]
     if summary["models"]:
         lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")
     lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")

@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import chain, compress, count, islice
 from operator import itemgetter
 
 import numpy as np
@@ -200,7 +200,10 @@ class Batch:
         return self.labelled.recorded or CLAIMS_SENTINEL
 
     def make_table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the first n slots, or all claims, with the named raw outputs; None if one is missing."""
+        """Return the first n slots, or all claims, with the named raw outputs; None if one is missing.
+
+        Raw outputs of what is no answer, or has no verdict, are NaN where they are missing.
+        """
         table = replace(self.labelled, raw={name: self.find_outputs(name) for name in names})
         if self.is_extracted is not None:
             is_extracted = self.is_extracted[:, :n]
@@ -210,9 +213,23 @@ class Batch:
                 if self.counts is None:  # a draw rule leaves padding, which is not exchangeable
                     warn_if_sorted(table)
                 table = table.keep_first_candidates(n)
-        if any(np.isnan(outputs).any() for outputs in table.raw.values()):
+        missing = np.any([np.isnan(outputs) for outputs in table.raw.values()], axis=0)
+        if missing.any() and not _are_unscored(self.list_records(), missing):
             return None
         return table if self.counts is None else table.keep_drawn(np.minimum(self.counts, n))
+
+
+def _list_items(record: LabelledRecord) -> Sequence[Candidate | Claim]:
+    return record.candidates if isinstance(record, PromptRecord) else record.claims
+
+
+def _are_unscored(records: Iterable[LabelledRecord], chosen: BoolArray) -> bool:
+    """Return whether the chosen candidates or claims are no answers or have no verdict."""
+    return all(
+        item.no_verdict or (isinstance(item, Candidate) and item.no_answer is not None)
+        for record, row in zip(records, chosen, strict=True)
+        for item in compress(_list_items(record), row)
+    )
 
 
 def make_batch(records: list[LabelledRecord], max_candidates: int | None = None) -> Batch:
@@ -317,9 +334,9 @@ def make_missing_output_error(
     line, record, slot, known, missing = next(
         (line, record, slot, outputs, name)
         for line, record in enumerate(records, start=first_line)
-        for slot, outputs in enumerate(_list_all_outputs(record, n))
+        for slot, (outputs, is_unscored) in enumerate(_list_all_outputs(record, n))
         for name in names
-        if name not in outputs
+        if name not in outputs and not is_unscored
     )
     what = "candidate" if isinstance(record, PromptRecord) else "claim"
     problem = (
@@ -330,8 +347,8 @@ def make_missing_output_error(
     return RecordError(IN_MEMORY, line, f"{what}s[{slot}].scores", problem)
 
 
-def _list_all_outputs(record: LabelledRecord, n: int) -> list[Mapping[str, float]]:
-    """List the raw outputs of the first n candidates, or of all claims."""
+def _list_all_outputs(record: LabelledRecord, n: int) -> list[tuple[Mapping[str, float], bool]]:
+    """List the raw outputs of the first n candidates, or of all claims, and whether they may be missing."""
     if isinstance(record, PromptRecord):
-        return [one.scores or {} for one in record.candidates[:n]]
-    return [one.scores or {} for one in record.claims]
+        return [(one.scores or {}, bool(one.no_answer or one.no_verdict)) for one in record.candidates[:n]]
+    return [(one.scores or {}, bool(one.no_verdict)) for one in record.claims]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,6 +25,7 @@ from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc._internal.serialization import OmitsDefaults, canonical_json
 from langchain_cfc._internal.suggestions import find_nearest, suggest_name
 from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.records._json import NotJsonError, check_json, short_repr
 
 
@@ -59,6 +60,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
+def _check_no_verdict(score: float, no_verdict: bool | None) -> None:
+    if no_verdict and score != 1.0:
+        msg = f"found the score {score} without a verdict; expected 1"
+        raise ValueError(msg)
+
+
 class Candidate(_Model):
     """One sampled answer with its verifier score and its label.
 
@@ -70,6 +77,8 @@ class Candidate(_Model):
         answer: The answer that an extractor found, if any.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
+        no_answer: Why it is no answer; then its text is empty, its score 1 and its label wrong.
+        no_verdict: True if the verifier had no verdict on it; then its score is 1.
     """
 
     text: _Text | None = Field(default=None, description="text")
@@ -78,6 +87,19 @@ class Candidate(_Model):
     correct: bool = Field(description="true or false")
     answer: _Text | None = Field(default=None, description="text")
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
+    no_answer: NoAnswer | None = Field(default=None, description=f"one of {', '.join(get_args(NoAnswer))}")
+    no_verdict: Literal[True] | None = Field(default=None, description="true, or nothing")
+
+    @model_validator(mode="after")
+    def _check_unscored(self) -> Candidate:
+        has_content = self.text != "" or bool(self.answer) or self.correct
+        if self.no_answer is not None and (has_content or self.score != 1.0):
+            msg = (
+                f"found no_answer {self.no_answer!r}; expected empty text, score 1 and correct false with it"
+            )
+            raise ValueError(msg)
+        _check_no_verdict(self.score, self.no_verdict)
+        return self
 
     @model_validator(mode="after")
     def _check_content(self) -> Candidate:
@@ -143,6 +165,7 @@ class Claim(_Model):
         supported: Whether the claim is right.
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
+        no_verdict: True if the verifier had no verdict on it; then its score is 1.
     """
 
     text: _Name = Field(description="text, not empty")
@@ -151,9 +174,11 @@ class Claim(_Model):
     score: float = Field(ge=0, le=1, allow_inf_nan=False, description="a number in [0, 1], smaller is better")
     supported: bool = Field(description="true or false")
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
+    no_verdict: Literal[True] | None = Field(default=None, description="true, or nothing")
 
     @model_validator(mode="after")
     def _check_span(self) -> Claim:
+        _check_no_verdict(self.score, self.no_verdict)
         if (self.start is None) != (self.end is None) or (self.end or 1) <= (self.start or 0):
             msg = f"found start {self.start} and end {self.end}; expected start < end, or neither"
             raise ValueError(msg)

@@ -9,6 +9,7 @@ from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.guarantee import WrongRateCertificate, format_share, format_unsupported
 from langchain_cfc.guarantee.words import NOT_BY_LEVEL
+from langchain_cfc.no_answers import describe_unscored
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult
@@ -60,7 +61,15 @@ def explain_reason(result: CFCResult) -> str:
 def explain_result(result: CFCResult) -> str:
     """Return the reason for answering or abstaining, the kind of question, and the promise, as text."""
     return " ".join(
-        filter(None, [explain_reason(result), _describe_question(result), _describe_promise(result)])
+        filter(
+            None,
+            [
+                explain_reason(result),
+                *describe_unscored(result.unscored or {}, len(result.candidates) or None),
+                _describe_question(result),
+                _describe_promise(result),
+            ],
+        )
     )
 
 

@@ -18,6 +18,7 @@ from langchain_cfc.claims import Span, restore_text
 from langchain_cfc.decision import Reason
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Guarantee
+from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.explanation import explain_reason, explain_result
 
 
@@ -37,6 +38,7 @@ _JsonNumber: TypeAlias = Annotated[
 # The fields of the result that messages hold by default.
 _MESSAGE_FIELDS: Any = {
     "reason": True,
+    "unscored": True,
     "guarantee": {
         **dict.fromkeys(
             ("kind", "alpha", "target_coverage", "stated_coverage", "binding", "artifact_digest"), True
@@ -61,6 +63,9 @@ class ScoredCandidate(BaseModel):
         answer: The extracted answer; None without an extractor, or if it is withheld, as for `text`.
         same_as: Slot of the first candidate with the same answer: its own, or an earlier one.
         length: Number of characters of its answer, 0 for a blank one.
+        unscored: Why it has the worst score without being judged: it is no answer (`cut_off`, `filtered`,
+            `refused`, `reasoning_only`, `tool_call_only`, `unparsable` or `blank`), or the verifier has
+            `no_verdict` on it; None otherwise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +80,7 @@ class ScoredCandidate(BaseModel):
     answer: str | None
     same_as: int
     length: int
+    unscored: Unscored | None = None
 
 
 class CFCResult(BaseModel):
@@ -102,6 +108,8 @@ class CFCResult(BaseModel):
         models: The names reported by the models that drew the candidates, if any.
         usage: Tokens used by draws and verifier, including queries written for a retriever; None if no model
             reports any.
+        unscored: How many of the draws are no answer, by kind, and how many candidates or claims have
+            `no_verdict`; None if there are none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -118,6 +126,7 @@ class CFCResult(BaseModel):
     candidates: tuple[ScoredCandidate, ...]
     models: tuple[str, ...]
     usage: dict[str, Any] | None
+    unscored: dict[Unscored, int] | None = None
 
     def __bool__(self) -> bool:
         """Return whether there is an answer, so that `if result:` is false for an abstention."""
@@ -146,9 +155,10 @@ class CFCResult(BaseModel):
 
         Returns:
             A message with plain data in `response_metadata["cfc"]`: all fields of the result, or by default
-            `reason` and, of `guarantee`, the fields `kind`, `alpha`, `target_coverage`, `stated_coverage`,
-            `binding` and `artifact_digest`, in bot mode also the `max_wrong_rate` of its `wrong_answers`. Its
-            `usage_metadata` is `usage`. If the best answer calls tools, so does the message.
+            `reason`, `unscored` if there are any, and, of `guarantee`, the fields `kind`, `alpha`,
+            `target_coverage`, `stated_coverage`, `binding` and `artifact_digest`, in bot mode also the
+            `max_wrong_rate` of its `wrong_answers`. Its `usage_metadata` is `usage`. If the best answer calls
+            tools, so does the message.
         """
         short = {} if full_result else {"include": _MESSAGE_FIELDS, "exclude_none": True}
         shown = self.model_dump(mode="json", **short)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,6 +22,7 @@ from langchain_cfc.decision import Decisions, Reason, decide
 from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
+from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
@@ -79,6 +81,17 @@ class ServedPromise:
     policy: AnswerPolicy
     is_bot: bool
     guarantees: Mapping[float | None, Guarantee]
+
+
+def count_unscored(
+    draws: Sequence[DrawnCandidate], scored: VerifierScores, *, is_claims: bool
+) -> dict[Unscored, int]:
+    """Count the draws that are no answer by kind, and the candidates or claims without a verdict."""
+    counts: Counter[Unscored] = Counter(one.no_answer for one in draws if one.no_answer is not None)
+    unjudged = scored.verdicts.count(None) - (0 if is_claims else sum(counts.values()))
+    if unjudged > 0:
+        counts["no_verdict"] = unjudged
+    return dict(counts)
 
 
 @dataclass(frozen=True)
@@ -169,9 +182,11 @@ class ServingPipeline:
             scored = yield from scorer.score_claims(make_claim_candidates(draws[0], spans), draws)
         yield from progress.report("cfc:scored", {"scores": scored.scores})
         drawn_usage, judged_usage = recorder.usage, judging.usage
+        unscored = count_unscored(draws, scored, is_claims=self.splitter is not None)
         common = {
             "metadata": dict(metadata),
             "models": tuple(recorder.versions),
+            "unscored": unscored or None,
             "usage": dict(add_usage(drawn_usage, judged_usage)) if drawn_usage or judged_usage else None,
         }
         result: CFCResult
@@ -317,6 +332,8 @@ class ServingPipeline:
                     "answer": texts[slot] if has_extractor and shown[slot] else None,
                     "same_as": same_as,
                     "length": length,
+                    "unscored": draws[slot].no_answer
+                    or ("no_verdict" if scored.verdicts[slot] is None else None),
                 }
                 for slot, (level, same_as, length) in enumerate(zip(levels, codes, lengths, strict=True))
             ]

@@ -45,11 +45,12 @@ class DrawnCandidate:
     no_answer: NoAnswer | None = None
 
     def __post_init__(self) -> None:
-        """Give a candidate that is no answer the empty text, so that nothing can compare or serve it."""
-        if self.no_answer is not None or is_invisible(self.text):
-            object.__setattr__(self, "no_answer", self.no_answer or "blank")
+        """Give what is no answer the empty text, so that nothing can compare or serve it."""
+        if self.no_answer is not None:
             object.__setattr__(self, "text", "")
             object.__setattr__(self, "data", None)
+        elif is_invisible(self.text):
+            object.__setattr__(self, "no_answer", "blank")
 
 
 class StrippedCandidate(DrawnCandidate):

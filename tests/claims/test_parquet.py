@@ -83,7 +83,8 @@ def draw_record(draw: st.DrawFn, name: str) -> ClaimsRecord:
                 score=draw(st.floats(0, 1)),
                 supported=draw(st.booleans()),
                 scores=draw(st.none() | st.dictionaries(texts, numbers, max_size=2)),
-                **place,
+                start=place.get("start"),
+                end=place.get("end"),
             )
         )
     return ClaimsRecord(

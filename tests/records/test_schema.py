@@ -52,6 +52,23 @@ def test_candidate_refuses_labels_that_are_not_booleans(correct: object) -> None
         make_candidate(correct=correct)
 
 
+@pytest.mark.parametrize(
+    "changes", [{"text": "x"}, {"score": 0.5}, {"correct": True}, {"no_answer": "other"}, {"answer": "x"}]
+)
+def test_candidate_that_is_no_answer_has_no_text_and_the_worst_score(changes: dict[str, Any]) -> None:
+    fields = {"no_answer": "cut_off", "text": "", "score": 1.0, "correct": False}
+    assert make_candidate(**fields).answer_key == ""
+    with pytest.raises(ValidationError):
+        make_candidate(**{**fields, **changes})
+
+
+def test_candidate_without_a_verdict_has_the_worst_score() -> None:
+    assert make_candidate(no_verdict=True, score=1.0).no_verdict
+    for changes in ({"score": 0.5}, {"no_verdict": False, "score": 1.0}):
+        with pytest.raises(ValidationError):
+            make_candidate(**{"no_verdict": True, **changes})
+
+
 @pytest.mark.parametrize("content", [{"text": None}, {"message": {}}])
 def test_candidate_has_exactly_one_of_text_and_message(content: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="expected exactly one"):

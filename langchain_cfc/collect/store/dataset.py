@@ -171,13 +171,14 @@ def _make_record_writes(
 ) -> list[list[Write]]:
     candidates = record.candidates
     draws = [
-        DrawnCandidate(str(one.text))
+        DrawnCandidate(str(one.text), no_answer=one.no_answer)
         if one.message is None
         else DrawnCandidate(one.answer_key, None, one.message)
         for one in candidates
     ]
     outputs = [one.scores or {} for one in candidates]
-    scores = VerifierScores([one.score for one in candidates], outputs if any(outputs) else None)
+    verdicts = [None if one.no_answer or one.no_verdict else one.score for one in candidates]
+    scores = VerifierScores(verdicts, outputs if any(outputs) else None)
     answers = [one.answer for one in candidates if one.answer is not None]
     if answers and len(answers) < len(candidates):
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"

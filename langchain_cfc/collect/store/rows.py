@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import Connection, Dialect, delete, insert
@@ -24,6 +24,7 @@ from langchain_cfc.collect.executor import Labels
 from langchain_cfc.collect.store import batches, schema
 from langchain_cfc.collect.store.schema import Statement, Write, define_update, match_keys
 from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
@@ -98,7 +99,9 @@ def make_prompt_row(position: int, example: Example) -> Row:
 
 
 def _serialize_data(draw: DrawnCandidate) -> str | None:
-    return None if draw.data is None else canonical_json(draw.data)
+    # An empty text says by itself that the candidate is blank.
+    data = draw.data if draw.no_answer in {None, "blank"} else draw.no_answer
+    return None if data is None else canonical_json(data)
 
 
 def _make_draw_row(position: int, slot: int, draw: DrawnCandidate, *, forbids_nul: bool) -> Row:
@@ -153,13 +156,25 @@ def read_example(row: Any) -> Example:
 
 def read_draw(row: Any) -> DrawnCandidate:
     """Return the candidate of a row."""
-    data = None if row.data is None else json.loads(row.data)
+    data, no_answer = _parse_data(row)
     if row.packed == schema.STRIPPED:
-        return StrippedCandidate(row.text, data)
+        return StrippedCandidate(row.text, data, no_answer)
     message = None
     if row.packed is not None:
         message = messages_from_dict([json.loads(zlib.decompress(row.packed))])[0]
-    return DrawnCandidate(row.text, message, data)
+    return DrawnCandidate(row.text, message, data, no_answer)
+
+
+def _parse_data(row: Any) -> tuple[dict[str, Any] | None, NoAnswer | None]:
+    """Return the data of a candidate's row, and why it is no answer."""
+    data = None if row.data is None else json.loads(row.data)
+    return (None, cast("NoAnswer", data)) if isinstance(data, str) else (data, None)
+
+
+def _parse_outputs(row: Any) -> dict[str, Any]:
+    """Return the fields `scores` and `no_verdict` of the joined row of a candidate or claim."""
+    outputs = {} if row.outputs is None else json.loads(row.outputs)
+    return {"scores": outputs or None, "no_verdict": True if outputs is None else None}
 
 
 def _read_fields(prompt: Any) -> dict[str, Any]:
@@ -182,7 +197,7 @@ def read_claims_record(prompt: Any, answer: str, claims: Sequence[Any]) -> Claim
                 end=row.stop,
                 score=row.score,
                 supported=row.correct,
-                scores=None if row.outputs is None else json.loads(row.outputs),
+                **_parse_outputs(row),
             )
             for row in claims
         ),
@@ -193,17 +208,24 @@ def read_record(prompt: Any, candidates: Sequence[Any]) -> PromptRecord:
     """Return the record of a prompt, given its row and the joined rows of its candidates."""
     return PromptRecord(
         **_read_fields(prompt),
-        candidates=tuple(
-            Candidate(
-                text=row.text if row.data is None else None,
-                message=None if row.data is None else json.loads(row.data),
-                score=row.score,
-                correct=row.correct,
-                answer=row.answer,
-                scores=None if row.outputs is None else json.loads(row.outputs),
-            )
-            for row in candidates
-        ),
+        candidates=tuple(map(_read_candidate, candidates)),
+    )
+
+
+def _read_candidate(row: Any) -> Candidate:
+    data, no_answer = _parse_data(row)
+    known = _parse_outputs(row)
+    if known["no_verdict"] and not row.text and data is None:
+        no_answer = no_answer or "blank"
+    return Candidate(
+        text=row.text if data is None else None,
+        message=data,
+        score=row.score,
+        correct=row.correct,
+        answer=row.answer,
+        no_answer=no_answer,
+        scores=known["scores"],
+        no_verdict=known["no_verdict"] if no_answer is None else None,
     )
 
 
@@ -292,9 +314,11 @@ def insert_scores(position: int, scores: VerifierScores, usage: Usage) -> list[W
             "prompt": position,
             "slot": slot,
             "score": float(score),
-            "outputs": None if one is None else canonical_json(one),
+            "outputs": "null" if verdict is None else None if one is None else canonical_json(one),
         }
-        for slot, (score, one) in enumerate(zip(scores.scores, outputs, strict=True))
+        for slot, (score, verdict, one) in enumerate(
+            zip(scores.scores, scores.verdicts, outputs, strict=True)
+        )
     ]
     digest = schema.digest_scores(position, [row["score"] for row in rows], [row["outputs"] for row in rows])
     done = {"set_stage": int(Stage.SCORED), "set_scores_digest": digest}

@@ -96,7 +96,7 @@ draws = _define_slots(
     "draws",
     metadata,
     Column("text", Text, nullable=False),
-    Column("data", Text),  # JSON of a structured candidate
+    Column("data", Text),  # JSON: the object of a structured candidate, or the text why it is no answer
     Column("packed", LargeBinary),  # JSON of the chat message, compressed because log-probabilities are long
     Column("checksum", Text),  # digest of this row
 )
@@ -105,7 +105,7 @@ scores = _define_slots(
     "scores",
     metadata,
     Column("score", Double, nullable=False),
-    Column("outputs", Text),  # JSON: raw outputs of several verifiers by name
+    Column("outputs", Text),  # JSON: raw outputs of several verifiers by name; JSON's null without a verdict
 )
 
 labels = _define_slots("labels", metadata, Column("correct", Boolean, nullable=False), Column("answer", Text))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, case, func, select
 
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
@@ -102,13 +103,32 @@ def _parse_raw_outputs(
 ) -> dict[str, Any]:
     if not names:
         return {}
-    parsed = [json.loads(one) if one is not None else {} for one in outputs]
+    unscored = dict.fromkeys(names, math.nan)  # of what is no answer, or has no verdict
+    parsed = [{} if one is None else json.loads(one) or unscored for one in outputs]
     missing = next((name for name in names if any(name not in one for one in parsed)), None)
     if missing is not None:
         known = ", ".join(sorted(parsed[0])) or "none"
         msg = f"not every candidate has a raw output of {missing!r}; recorded are those of {known}"
         raise StoreError(msg)
     return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}
+
+
+def count_unscored(connection: Connection, *, has_claims: bool) -> dict[str, Any]:
+    """Count what has the worst score without being judged, as arguments of `describe_unscored`.
+
+    `counts` are the drawn candidates that are no answer, by kind, and the candidates or claims without a
+    verdict; `total` is the number of all drawn candidates.
+    """
+    kind = case((_draws.c.data.startswith('"'), _draws.c.data), (_draws.c.text == "", '"blank"'))
+    kinds = select(kind, func.count()).where(kind.is_not(None)).group_by(kind)
+    unjudged = select(func.count()).where(_scores.c.outputs == "null")
+    if not has_claims:
+        unjudged = unjudged.join_from(_scores, _draws, is_same_slot(_scores, _draws)).where(kind.is_(None))
+    counts = {json.loads(name): count for name, count in connection.execute(kinds)}
+    if no_verdict := connection.execute(unjudged).scalar():
+        counts["no_verdict"] = no_verdict
+    total = connection.execute(select(func.count()).select_from(_draws)).scalar()
+    return {"counts": counts, "total": total}
 
 
 def read_history(connection: Connection) -> RequestHistory:

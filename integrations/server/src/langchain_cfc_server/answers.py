@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,7 @@ class Answer:
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
             "x-cfc-reason": self.reason,
             "x-cfc-artifact": guarantee["artifact_digest"],
+            **({"x-cfc-unscored": format_counts(unscored)} if (unscored := self.cfc.get("unscored")) else {}),
             **({} if stated is None else {"x-cfc-stated-coverage": f"{stated:.12g}"}),
             **({} if certified is None else {"x-cfc-max-wrong-rate": certified["max_wrong_rate"]}),
         }
@@ -133,6 +134,11 @@ class Answer:
             for number, name, arguments in self.calls
         ]
         return {"content": text or None, "refusal": None, "tool_calls": calls}
+
+
+def format_counts(counts: Mapping[str, int]) -> str:
+    """Return counts by name as the value of a header, such as `cut_off=2, blank=1`."""
+    return ", ".join(f"{name}={count}" for name, count in counts.items())
 
 
 def _make_choice(delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
