@@ -100,6 +100,7 @@ IMPORTS: dict[str, set[str]] = {
     | {"calibration", "claims", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
     | {
+        "no_answers",
         "calibration",
         "evaluation",
         "experiments",
