@@ -70,7 +70,7 @@ def collect_records(chain: Runnable[Any, Any], asked: Sequence[Question], n: int
     parts = Components(
         generator=chain,
         verifier=VERIFIER,
-        labeler=NormalisedMatch(),
+        labeler=NormalisedMatch(articles="en"),
         n=n,
         answer=extract,
         answer_id="extract",

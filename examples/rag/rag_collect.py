@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         generator=rag(model),
         generator_id=GENERATOR_ID,
         verifier={"groundedness": Groundedness(), "sequence": probability},
-        labeler=NormalisedMatch(),
+        labeler=NormalisedMatch(articles="en"),
         n=N,
         answer=answer_of,
         answer_id="answer_of",

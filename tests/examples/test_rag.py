@@ -112,7 +112,7 @@ def test_rag_recording_matches_the_shipped_questions_and_chain(
     expected = {one.id: one for one in examples()}
     records = list(shipped)
     assert len(records) == len({record.id for record in records}) > 200
-    verifier, labeler = Groundedness(), NormalisedMatch()
+    verifier, labeler = Groundedness(), NormalisedMatch(articles="en")
     assert (shipped.provenance.verifier or {})["groundedness.id"] == verifier.fingerprint["id"]
     assert compute_fingerprint(labeler).items() <= (shipped.provenance.labeler or {}).items()
     for record in records:
