@@ -114,6 +114,19 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     return f"it does not state {_list_keys(missing)}, as the records do" if missing else None
 
 
+def is_equal_or_named(known: Any, given: Any) -> bool:
+    """Return whether two settings of a collection are equal, or differ only in an id given to a part since.
+
+    The user then vouches for the part that drew, scored or labelled before as well.
+    """
+    if known == given or not isinstance(known, Mapping) or not isinstance(given, Mapping):
+        return bool(known == given)
+    named = {key: value for key, value in known.items() if not is_unnamed(key)}
+    if "method" in given and "id" in named:
+        named["method"] = named.pop("id")
+    return "id" in given and named == {key: value for key, value in given.items() if key != "id"}
+
+
 def _is_address(key: str) -> bool:
     """Return whether a key states an address; those of the models in a verifier have a prefix."""
     return key.rpartition(".")[2] == ADDRESS

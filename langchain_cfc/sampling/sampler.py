@@ -52,6 +52,7 @@ from langchain_cfc.sampling.usage import (
     SlotObserver,
     UsageRecorder,
     add_handler,
+    find_copied_message,
     find_repetition,
     is_same_model,
 )
@@ -208,11 +209,9 @@ class Sampler:
             draws += yield from self._draw_wave(
                 request, range(len(draws), len(draws) + wave), known, recorder
             )
-            repetition = find_repetition(
-                draws,
-                request.observers,
-                choices=0 if self._choices is None else n,  # the first ones came with one request
-                is_model_expected=self._is_model_expected,
+            choices = 0 if self._choices is None else n  # the first ones came with one request
+            repetition = find_copied_message(draws, choices=choices) or find_repetition(
+                draws, request.observers, choices=choices, is_model_expected=self._is_model_expected
             )
             if repetition is not None:
                 if store is not None:  # otherwise the next run would reuse them

@@ -152,6 +152,21 @@ class SlotObserver(_ModelObserver):
         self.reply = messages[-1] if messages else None
 
 
+def find_copied_message(draws: Sequence[DrawnCandidate], *, choices: int = 0) -> str | None:
+    """Return that a message was returned for two draws, as a clause for messages; None if none was.
+
+    A function that returns a stored message may call no model that could be observed.
+    """
+    seen: set[Any] = set()
+    for slot, draw in enumerate(draws[choices:], choices):
+        if draw.message is not None:
+            same = {id(draw.message), *([(draw.message.id, draw.text)] if draw.message.id else [])}
+            if not seen.isdisjoint(same):
+                return f"candidate {slot} repeats the message of an earlier candidate, as if from a cache"
+            seen |= same
+    return None
+
+
 def find_repetition(
     draws: Sequence[DrawnCandidate],
     observers: Mapping[int, SlotObserver],

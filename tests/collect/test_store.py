@@ -566,3 +566,28 @@ def test_store_without_its_seal_is_refused(path: Path) -> None:
     execute_sql(path, "DELETE FROM facts WHERE name = 'seal'")
     with pytest.raises(StoreError, match="its seal is missing"):
         Store(path)
+
+
+@pytest.mark.parametrize(
+    ("known", "named", "accepted"),
+    [
+        ({}, {"id": "mine"}, True),
+        ({"model": "m", "unnamed": ["f"]}, {"id": "mine", "model": "m"}, True),
+        ({"id": "model-judge", "top": 1}, {"id": "mine", "method": "model-judge", "top": 1}, True),
+        ({"model": "m"}, {"id": "mine", "model": "other"}, False),
+        ({"model": "m"}, {"id": "mine", "model": "m", "temperature": 1.0}, False),
+        ({"id": "mine"}, {"id": "other"}, False),
+        ({"id": "mine"}, {}, False),
+    ],
+)
+def test_store_takes_an_id_for_a_component_with_equal_settings(
+    known: dict[str, Any], named: dict[str, Any], accepted: bool, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "store.db", create=True) as store:
+        store.set_configuration({"n": 2, "generator": known})
+        if accepted:
+            store.set_configuration({"n": 2, "generator": named})
+        else:
+            with pytest.raises(StoreError, match="another configuration"):
+                store.set_configuration({"n": 2, "generator": named})
+        assert store.configuration["generator"] == (named if accepted else known)

@@ -277,3 +277,16 @@ def test_check_scores_refuses_masked_arrays(check: Callable[[Any, int], list[flo
         with pytest.raises(VerifierError):
             check(scores, 2)
     assert check(np.array([0.1, 0.2]), 2) == [0.1, 0.2]
+
+
+@pytest.mark.parametrize("kind", ["the same object", "copies with one id"])
+def test_stored_message_returned_for_every_draw_is_refused(kind: str, draw: Draw) -> None:
+    stored = AIMessage("Lima", id="answer")
+
+    def answer(_: Any) -> AIMessage:
+        return stored if kind == "the same object" else stored.model_copy()
+
+    with pytest.raises(DrawError, match="repeats the message of an earlier candidate"):
+        draw(RunnableLambda(answer), N)
+    # The control: equal texts in messages of their own may be separate draws.
+    assert len(draw(RunnableLambda(lambda _: AIMessage("Lima")), N)) == N

@@ -48,6 +48,7 @@ from sqlalchemy import (
 from langchain_cfc._internal.database import ROW_NUMBER, define_facts
 from langchain_cfc.collect.costs import Stage
 from langchain_cfc.errors import CFCError, StoreError
+from langchain_cfc.sampling.comparison import is_equal_or_named
 
 # A statement, and the rows that it is executed with.
 Statement: TypeAlias = Insert | Update | Delete
@@ -396,3 +397,14 @@ def _check_equal(name: str, prompt: Any, found: object, expected: object) -> Non
     if found != expected:
         msg = f"{name} is damaged: the prompt {prompt!r:.80} differs from what was written{_RESTORE_ADVICE}"
         raise StoreError(msg)
+
+
+def add_given_ids(known: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with the ids that its components were given since.
+
+    The user then vouches for the component that drew, scored or labelled before as well.
+    """
+    return {
+        name: given[name] if name in given and is_equal_or_named(one, given[name]) else one
+        for name, one in known.items()
+    }

@@ -175,7 +175,7 @@ class Store(DatabaseStore):
         Keys that only one of the two has are not compared, except those of the provenance and the endpoint.
         """
         given: dict[str, Any] = json.loads(canonical_json(configuration))
-        known = self.configuration
+        known = schema.add_given_ids(self.configuration, given)
         if not known:
             return given
         different = [name for name in known if name in given and known[name] != given[name]]
