@@ -42,6 +42,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -65,8 +66,8 @@ class Attempt(ArtifactData):
 
     Attributes:
         kind: `certificate`, or `look` at figures by setting from the labels.
-        prompts: Hashes of the prompts' ids and clusters, 6 bytes each, ascending, in base64. They do not
-            reveal the names, and are the same for every seed.
+        prompts: Hashes of the prompts' ids, clusters and inputs, 6 bytes each, ascending, in base64. They do
+            not reveal the names, and are the same for every seed.
         records: Digest of the labelled prompts with their scores; changed labels are another attempt.
         settings: Digest of everything else that determines the test; for a look, what was printed.
         number: k, counted among the attempts on overlapping labels; None for a look.
@@ -82,7 +83,7 @@ class Attempt(ArtifactData):
 
     @cached_property
     def names(self) -> frozenset[bytes]:
-        """The hashes of the prompts' ids and clusters."""
+        """The hashes of the prompts' ids, clusters and inputs."""
         packed = base64.b64decode(self.prompts)
         return frozenset(packed[at : at + _HASH_BYTES] for at in range(0, len(packed), _HASH_BYTES))
 
@@ -164,7 +165,7 @@ class AttemptLedger:
             labelled = labelled.take(unseen)
         made = Attempt(
             kind="certificate",
-            prompts=_pack_names(labelled.names),
+            prompts=_pack_names(labelled),
             records=records,
             settings=settings,
             number=1,
@@ -184,7 +185,7 @@ class AttemptLedger:
         Returns:
             The ledger; equal looks are recorded once.
         """
-        look = Attempt(kind="look", prompts=_pack_names(labelled.names), records="", settings=what)
+        look = Attempt(kind="look", prompts=_pack_names(labelled), records="", settings=what)
         return AttemptLedger.collect(self, AttemptLedger((look,)))
 
 
@@ -225,16 +226,28 @@ def _hash_names(names: Iterable[str]) -> list[bytes]:
     ]
 
 
-def _pack_names(names: Iterable[str]) -> str:
-    return base64.b64encode(b"".join(sorted(set(_hash_names(names))))).decode("ascii")
+def _pack_names(labelled: LabelledBatch) -> str:
+    names = set(_hash_names(chain.from_iterable(_list_names(labelled))))
+    return base64.b64encode(b"".join(sorted(names))).decode("ascii")
+
+
+def _list_names(labelled: LabelledBatch) -> list[list[str]]:
+    """Return for each prompt its id, its cluster and the digest of its input, as far as they are known.
+
+    Ids that are digests change with a corrected reference, and an export may number its rows again: the
+    prompt is then known by its input.
+    """
+    inputs = [None] * len(labelled) if labelled.inputs is None else labelled.inputs.tolist()
+    rows = zip(labelled.ids, labelled.clusters, inputs, strict=True)
+    return [
+        [*list_ids_and_clusters([name], [cluster]), *([] if said is None else [f"input:{said}"])]
+        for name, cluster, said in rows
+    ]
 
 
 def _flag_named(labelled: LabelledBatch, names: frozenset[bytes]) -> BoolArray:
-    """Return (N,) which prompts have an id or a cluster among hashed names."""
-    own = [
-        list_ids_and_clusters([one], [of]) for one, of in zip(labelled.ids, labelled.clusters, strict=True)
-    ]
-    return np.array([not names.isdisjoint(_hash_names(one)) for one in own], dtype=np.bool_)
+    """Return (N,) which prompts have a name among hashed ones."""
+    return np.array([not names.isdisjoint(_hash_names(own)) for own in _list_names(labelled)], dtype=np.bool_)
 
 
 def _count_linked(attempts: Sequence[Attempt], names: frozenset[bytes]) -> int:

@@ -53,7 +53,7 @@ def test_equal_records_and_settings_are_the_same_attempt(monkeypatch: pytest.Mon
     assert again.to_bytes() == made.to_bytes()
 
 
-@pytest.mark.parametrize("change", ["seed", "rate", "labels", "records", "linked"])
+@pytest.mark.parametrize("change", ["seed", "rate", "labels", "records", "ids", "linked"])
 def test_any_change_on_overlapping_labels_is_another_attempt(change: str) -> None:
     made = calibrate(KNOWN, features="1", max_wrong_rate="0.2")
     wrong = [change_candidates(KNOWN[0], correct=False), *KNOWN[1:]]
@@ -63,7 +63,9 @@ def test_any_change_on_overlapping_labels_is_another_attempt(change: str) -> Non
         other = calibrate([*MORE[:-5], *prompts(2, 200)], features="1", max_wrong_rate="0.2", after=made)
         assert get_number(other) == 3
         return
-    records = {"labels": wrong, "records": KNOWN[:-1]}.get(change, KNOWN)
+    # Ids that are digests of inputs and references change with a corrected reference.
+    renamed = [one.model_copy(update={"id": f"again-{one.id}"}) for one in KNOWN]
+    records = {"labels": wrong, "records": KNOWN[:-1], "ids": renamed}.get(change, KNOWN)
     other = calibrate(
         records,
         features="1",
@@ -185,6 +187,6 @@ def test_calibrate_refuses_something_else_than_attempts() -> None:
 def test_ledger_does_not_reveal_ids() -> None:
     ledger = AttemptLedger().with_look(tabulate(KNOWN), "compare")
     (look,) = ledger.attempts
-    assert len(look.names) == len(KNOWN)
+    assert len(look.names) == 2 * len(KNOWN)  # ids and inputs
     assert not any(one.id in look.model_dump_json() for one in KNOWN)
     assert np.all([len(one) == 6 for one in look.names])
