@@ -204,17 +204,17 @@ def make_observations(
                 withheld=bool(inside[row] and not decided.answered[row]),
                 max_wrong_rate=None if certified is None else certified.max_wrong_rate,
                 threshold=float(decided.thresholds[row]),
-                scores=tuple(part.draws.scores[row].tolist()),
-                accepted=tuple(decided.accepted[row].tolist()),
+                scores=tuple(part.draws.scores[row].tolist()[:drawn]),
+                accepted=tuple(decided.accepted[row].tolist()[:drawn]),
                 features=tuple(decided.features[row].tolist()),
-                codes=tuple(codes[row].tolist()),
-                lengths=tuple(lengths[row].tolist()),
+                codes=tuple(codes[row].tolist()[:drawn]),
+                lengths=tuple(lengths[row].tolist()[:drawn]),
                 metadata={},
                 outputs={},
             ),
-            part.correct[row].tolist(),
+            part.correct[row].tolist()[:drawn],
         )
-        for row, name in enumerate(part.ids)
+        for row, (name, drawn) in enumerate(zip(part.ids, part.draws.counts.tolist(), strict=True))
     ]
 
 
