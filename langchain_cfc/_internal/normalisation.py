@@ -156,7 +156,7 @@ def normalise_answer(text: str) -> str:
     folded = unify_characters(text).casefold()
     if not folded.isascii():
         # The dot of a capital I in Turkish.
-        folded = unicodedata.normalize("NFC", folded.replace("i\u0307", "i"))
+        folded = unify_characters(folded.replace("i\u0307", "i"))
     while True:
         inner = folded.rstrip(_SENTENCE_END).lstrip(_SENTENCE_START)
         if inner.endswith("!") and _EXCLAMATION.search(inner):
