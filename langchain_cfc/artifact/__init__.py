@@ -24,6 +24,7 @@ from langchain_cfc.artifact.facts import (
 from langchain_cfc.artifact.files import looks_like_artifact
 from langchain_cfc.artifact.held_out import (
     HELD_OUT_PART,
+    name_evaluation,
     select_held_out,
     tabulate_draws,
     tabulate_held_out,
@@ -64,6 +65,7 @@ __all__ = [
     "has_separate_scores",
     "looks_like_artifact",
     "make_threshold_rule",
+    "name_evaluation",
     "open_attempts",
     "replay_outputs",
     "replay_prefixes",

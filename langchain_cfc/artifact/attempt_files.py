@@ -18,6 +18,7 @@ from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.errors import ArtifactError, InputError, UnattainableTargetError
 
 _SUFFIX = ".attempts.json"
+_PACKAGE = Path(__file__).resolve().parent.parent
 _HEADER = {"format": "langchain-cfc/attempts", "version": 1}
 
 
@@ -64,7 +65,7 @@ def open_attempts(
 
     Args:
         records: Files of records or a store; the ledger of `records.jsonl` is `records.jsonl.attempts.json`
-            beside it. A database URL has no such file.
+            beside it. A database URL has no such file, nor has the recording that ships with the package.
         replaced: An artifact that will be overwritten; its attempts are known as well.
 
     Yields:
@@ -73,7 +74,9 @@ def open_attempts(
     Raises:
         InputError: If a ledger is damaged.
     """
+    # The recording in the package is an example, and its folder may be read-only.
     files = [os.path.realpath(one) for one in records if Path(one).is_file()]
+    files = [one for one in files if not Path(one).is_relative_to(_PACKAGE)]
     paths = tuple(dict.fromkeys(Path(f"{one}{_SUFFIX}") for one in files))
     old: CalibrationArtifact | None = None
     if replaced is not None and Path(replaced).is_file():

@@ -131,7 +131,13 @@ class AttemptLedger:
         return cls(tuple(joined.values()))
 
     def plan_attempt(
-        self, labelled: LabelledBatch, settings: str, records: str, *, needed: int | None = None
+        self,
+        labelled: LabelledBatch,
+        settings: str,
+        records: str,
+        *,
+        needed: int | None = None,
+        own_look: str | None = None,
     ) -> PlannedAttempt:
         """Plan an attempt, before its labels are used.
 
@@ -140,6 +146,7 @@ class AttemptLedger:
             settings: Digest of everything but the records that determines the test.
             records: Digest of all labelled records of the attempt.
             needed: Smallest number of prompts that could certify, for the error.
+            own_look: Name of the looks at the figures of these very settings, which were known before.
 
         Returns:
             The attempt, on the prompts at which no figure was looked at before its settings were known.
@@ -149,7 +156,7 @@ class AttemptLedger:
         """
         tried = [row for row, one in enumerate(self.attempts) if one.settings == settings]
         fixed = self.attempts[: tried[0]] if tried else self.attempts
-        looks = [one for one in fixed if one.kind == "look"]
+        looks = [one for one in fixed if one.kind == "look" and one.settings != own_look]
         seen = frozenset().union(*(one.names for one in looks))
         if seen:
             unseen = np.flatnonzero(~_flag_named(labelled, seen))

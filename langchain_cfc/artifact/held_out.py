@@ -74,6 +74,11 @@ def tabulate_held_out(
     return select_held_out(artifact, table, part)
 
 
+def name_evaluation(artifact: CalibrationArtifact) -> str:
+    """Name the look at an artifact's figures on labelled prompts, for the ledger of attempts."""
+    return f"evaluate {artifact.frozen_digest}"
+
+
 def select_held_out(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,

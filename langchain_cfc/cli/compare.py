@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.table import Table
 from langchain_cfc import experiments
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.suggestions import suggest_name
+from langchain_cfc.artifact import open_attempts
 from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._format import (
     format_group,
@@ -38,6 +40,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc.experiments.compare import FEATURES, GROUPS
 from langchain_cfc.experiments.metrics import list_figures
+from langchain_cfc.records import tabulate
 from langchain_cfc.report import Sources, check_report, plots, write_report
 
 _HEADINGS = {
@@ -259,7 +262,7 @@ def compare(
             msg = f"unknown metric {unknown[0]!r}; known are {known}"
             raise InputError(msg)
         prepare_outputs(report, figures)
-        with open_records(records, combine or ()) as dataset:
+        with open_attempts(records) as kept, open_records(records, combine or ()) as dataset:
             found = experiments.compare(
                 dataset.records,
                 alpha=alpha or None,
@@ -280,6 +283,11 @@ def compare(
                 progress=make_tracker("splits"),
                 provenance=dataset.provenance,
             )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they were shown by the comparison
+                seen = tabulate(dataset.records, claims=True)
+            # Before the figures are shown: settings that they make a user choose certify on other prompts.
+            kept.record(kept.ledger.with_look(seen, "compare"))
         write_outputs(found, records, report, figures)
     shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit], page=report)
     print_result(found, shown, as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import typer
@@ -10,7 +11,12 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import (
+    CalibrationArtifact,
+    name_evaluation,
+    open_attempts,
+    tabulate_held_out,
+)
 from langchain_cfc.cli._evaluation import (
     format_answers,
     format_calls,
@@ -46,10 +52,16 @@ def evaluate(
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
-        with open_records(records, get_verifier_names(artifact)) as dataset:
+        names = get_verifier_names(artifact)
+        with open_attempts(records) as kept, open_records(records, names) as dataset:
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # they were shown by the evaluation
+                seen, _ = tabulate_held_out(artifact, dataset.records, "test")
+            # Before the figures are shown: settings that they make a user choose certify on other prompts.
+            kept.record(kept.ledger.with_look(seen, name_evaluation(artifact)))
     show = partial(_print_evaluation, is_bot_alone=artifact.is_bot_alone)
     print_result(report, show, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)

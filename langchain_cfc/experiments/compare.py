@@ -450,8 +450,8 @@ def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int
             "with a cap flag prompts there; others miss the target."
         )
     yield (
-        f"These figures are from the labels of all {data.prompts} prompts. They certify no setting that was "
-        "chosen by them: certify on new records, or choose with `suggest` on prompts that will not calibrate."
+        f"These figures are from the labels of all {data.prompts} prompts, which cannot certify a setting "
+        "chosen by them: certify it on new records. `suggest` chooses by the fit split alone."
     )
     if left_out:
         yield f"{left_out} prompts were left out: only one prompt per cluster is used."
