@@ -50,7 +50,7 @@ def test_chat_openai_chooses_level_by_extra_body(server: Server) -> None:
 
 
 def test_chat_openai_gets_tool_calls(server: Server) -> None:
-    [call] = make_client(server).invoke(TOOL).tool_calls
+    [call] = make_client(server, model="offering").invoke(TOOL).tool_calls
     assert (call["name"], call["args"]) == ("weather", {"city": "Lima"})
 
 

@@ -186,7 +186,7 @@ def test_fallback_answer_has_no_guarantee(server: Server) -> None:
 
 
 def test_best_candidate_with_tool_call_is_returned_as_tool_call(server: Server) -> None:
-    body = server.ask(make_request(TOOL)).json()
+    body = server.ask(make_request(TOOL, "offering")).json()
     choice = body["choices"][0]
     assert choice["finish_reason"] == "tool_calls"
     [call] = choice["message"]["tool_calls"]
@@ -194,7 +194,7 @@ def test_best_candidate_with_tool_call_is_returned_as_tool_call(server: Server) 
     assert json.loads(call["function"]["arguments"]) == {"city": "Lima"}
     ChatCompletion.model_validate(body)
     followed = [
-        *make_request(TOOL)["messages"],
+        *make_request(TOOL, "offering")["messages"],
         choice["message"],
         {"role": "tool", "tool_call_id": call["id"], "content": "sunny"},
         {"role": "user", "content": EASY},

@@ -28,7 +28,8 @@ def post_response(server: Server, question: Any = EASY, model: str = "bot", **mo
 
 @pytest.mark.parametrize("question", [EASY, UNSURE, HARD, EMOJI, TOOL])
 def test_responses_decision_equals_that_of_chat_completions(server: Server, question: str) -> None:
-    response, completion = post_response(server, question), server.ask(make_request(question))
+    model = "offering" if question == TOOL else "bot"
+    response, completion = post_response(server, question, model), server.ask(make_request(question, model))
     assert response.status_code == 200
     body, same = response.json(), completion.json()
     ResponseObject.model_validate(body)

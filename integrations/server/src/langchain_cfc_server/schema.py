@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from langchain_cfc import Guarantee
 from langchain_cfc.decision import Reason
+from langchain_cfc.no_answers import Unscored
 
 # Without this limit, parsing a body of maximum size that consists of tiny messages would take a second.
 MOST_MESSAGES = 2000
@@ -223,6 +224,7 @@ class Decision(StrictResponse):
     guarantee: Guarantee
     models: list[str]
     usage: dict[str, Any] | None
+    unscored: dict[Unscored, int] | None
     claims: list[ScoredClaim] | None = None
 
 
