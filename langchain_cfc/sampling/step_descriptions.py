@@ -114,7 +114,10 @@ def _describe_object(value: Any, again: Callable[[Any], Any]) -> Any:
         fields = {
             name: one
             for name, one in {**vars(value), **(value.model_extra or {})}.items()
-            if name not in _IGNORED_FIELDS and not is_default(type(value).model_fields.get(name), one)
+            # Other attributes are caches of what was computed from the fields.
+            if name in type(value).model_fields.keys() | (value.model_extra or {}).keys()
+            and name not in _IGNORED_FIELDS
+            and not is_default(type(value).model_fields.get(name), one)
         }
     else:
         raise _make_error(value, "object")
@@ -139,7 +142,7 @@ def list_shadowed_methods(value: BaseModel) -> list[str]:
     return [
         name
         for name in vars(value)
-        if name not in kind.model_fields and inspect.isroutine(getattr(kind, name, None))
+        if name not in kind.model_fields and inspect.isfunction(getattr(kind, name, None))
     ]
 
 

@@ -155,20 +155,20 @@ def test_cascade_works_with_a_model_over_http(tmp_path: Path, monkeypatch: pytes
     from two_models import CHEAP, STRONG
 
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    # As `collect` would have written them: the header states the model and its settings.
-    collected = Provenance(
-        n=10,
-        generator=compute_fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
-        verifier={"id": "sequence-probability"},
-    )
-    write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)
-    mine = replace(CHEAP, path=tmp_path / "mine.jsonl", model="openai:cheap-model")
-    split = Split.of(mine, 0)
-    first = FirstTier.of(mine, split)
-    waiting: list[str] = []
     script = replace(Script.of(CHEAP.records), model="cheap-model")
     with serving(script) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
+        # As `collect` would have written them: the header states the model and its settings.
+        collected = Provenance(
+            n=10,
+            generator=compute_fingerprint(init_chat_model("openai:cheap-model", temperature=0.7)),
+            verifier={"id": "sequence-probability"},
+        )
+        write_records(tmp_path / "mine.jsonl", CHEAP.records, collected)
+        mine = replace(CHEAP, path=tmp_path / "mine.jsonl", model="openai:cheap-model")
+        split = Split.of(mine, 0)
+        first = FirstTier.of(mine, split)
+        waiting: list[str] = []
         cheap = CFCRunnable(artifact=first.artifact, **mine.parts())
         strong = CFCRunnable(artifact=calibrate_second_tier(STRONG, split, first), **STRONG.parts())
         chain = cheap.or_else(strong.or_else(waiting.append))

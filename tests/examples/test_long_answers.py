@@ -17,7 +17,6 @@ from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.records import ClaimsRecord, Records, tabulate
 from langchain_cfc.runnable import ClaimsResult
-from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.examples.running import REPOSITORY, serve_page
 from tests.lengths import repetitions
 
@@ -55,7 +54,7 @@ def test_long_answers_claims_are_the_sentences_of_the_answers(
     splitter = SentenceSplitter()
     provenance = recording.provenance
     assert provenance is not None
-    stated = {**compute_fingerprint(splitter), "sentencex": None}
+    stated = {**dict(splitter.fingerprint), "sentencex": None}
     assert {**(provenance.splitter or {}), "sentencex": None} == stated
     for record in answers[::7]:
         spans = [(one.start, one.end) for one in splitter.split(str(record.answer))]
