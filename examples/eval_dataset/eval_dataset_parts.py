@@ -46,6 +46,9 @@ class RecordedModel(ReplayChatModel):
     They were drawn with another instruction than `PROMPT`: it knows questions by their text alone.
     """
 
+    # Declared again, since a class of your own has to say itself that this describes it.
+    fingerprint: dict[str, Any]
+
     def _generate(self, messages: list[BaseMessage], *rest: Any, **kwargs: Any) -> ChatResult:
         result = super()._generate(messages[-1:], *rest, **kwargs)
         for one in result.generations:
