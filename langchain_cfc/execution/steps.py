@@ -451,9 +451,14 @@ def redact_errors() -> Iterator[None]:
         raise kind(msg) from error
 
 
+_UNREAD_STATUS = {401, 403, 404, 429}
+
+
 def describe_error(error: BaseException) -> str:
     """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
+    # A server that refuses the key, the model or the rate has not read the request, so it quotes no answer.
+    is_own = isinstance(error, CFCError) or getattr(error, "status_code", None) in _UNREAD_STATUS
     try:
-        return f"{type(error).__name__}: {quote(str(error), is_own=isinstance(error, CFCError))}"
+        return f"{type(error).__name__}: {quote(str(error), is_own=is_own)}"
     except Exception:  # noqa: BLE001 - a user-defined `__str__` may fail
         return type(error).__name__

@@ -210,7 +210,7 @@ def test_ask_escapes_control_characters_of_answers_and_errors(
     unbound_artifact: Path, generator: str, verifier: str, code: int
 ) -> None:
     parts = ("--generator", f"hostile_bot:{generator}", "--verifier", f"hostile_bot:{verifier}")
-    ran = run("ask", unbound_artifact, "question", *parts)
+    ran = run("ask", unbound_artifact, "question", "--show-rejected", *parts)
     check_no_control_characters(ran)
     assert ran.code == code
     assert r"Lima\x1b]52;c;" in "".join((ran.out + ran.err).split())

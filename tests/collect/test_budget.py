@@ -148,7 +148,7 @@ def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
 
 
 def test_budget_counts_failed_prompts(tmp_path: Path) -> None:
-    executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(5)})
+    executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(1, 6)})
     ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
     assert executor.count("draw") == 10
     assert ran.status.usage.tokens == 100

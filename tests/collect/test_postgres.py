@@ -323,7 +323,7 @@ def replace_if_found(word: str, found: str) -> Any:
 def test_unstorable_text_fails_only_its_prompt(
     where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
 ) -> None:
-    made = replace_if_found(" 7", "\0" if name == "nul" else HALF_A_PAIR)
+    made = replace_if_found(" 7", "a\0b" if name == "nul" else HALF_A_PAIR)
     run(where, tmp_path / "log", **{part: made})
     with Store(where) as store:
         failed = [one.id for one in store.read_failures()]

@@ -93,7 +93,7 @@ def test_relabel_uses_corrected_references_without_drawing_again(tmp_path: Path,
     assert read(path) == before
     notices: list[str] = []
     ended = run(path, examples=corrected, relabel=True, on_notice=notices.append)
-    assert f"labelled by a corrected reference: {SIZE} prompts" in notices
+    assert f"labelled by a corrected reference: {SIZE} prompts. " in "".join(notices)
     after = read(path)
     assert [one.id for one in after] == [one.id for one in corrected]
     for old, new in zip(before, after, strict=True):
@@ -148,7 +148,7 @@ def test_relabel_reports_stored_prompts_missing_from_the_dataset(path: Path) -> 
     notices: list[str] = []
     some = make_examples("2")[:10]
     run(path, examples=some, relabel=True, on_notice=notices.append)
-    assert "labelled by a corrected reference: 10 prompts" in notices
+    assert "labelled by a corrected reference: 10 prompts. " in "".join(notices)
     assert any(f"does not hold them: {SIZE - 10} stored prompts" in one for one in notices)
     assert [one.reference for one in read(path)] == ["2"] * 10 + ["1"] * (SIZE - 10)
 

@@ -347,7 +347,7 @@ def test_store_returns_records_in_dataset_order(path: Path) -> None:
         ({"generator": {"model": "b", "temperature": 0.7}}, "generator.model was 'a' and is now 'b'"),
         ({"generator": {"model": "a", "temperature": 0.0}}, "generator.temperature was 0.7 and is now 0.0"),
         ({"verifier": {"id": "w"}}, "verifier.id was 'v' and is now 'w'"),
-        ({"labeler": {"id": "l"}}, "labeler.id is now 'l', and was not set before"),
+        ({"labeler": {"mode": "l"}}, "labeler.mode is now 'l', and was not set before"),
         ({"answer": {"id": "x"}}, "answer is now {'id': 'x'}, and was not set before"),
         ({"sampling": "single_request"}, "sampling was 'requests' and is now 'single_request'"),
     ],
