@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,12 @@ from langchain_cfc.cli._format import (
     get_console,
     get_error_console,
     make_table,
+    print_notes,
     report_errors,
 )
 from langchain_cfc.cli.collect import check_collection_installed
 from langchain_cfc.errors import InputError
+from langchain_cfc.no_answers import Unscored, describe_unscored
 
 if TYPE_CHECKING:
     from langchain_cfc.collect.proposal import Dataset, Model, Proposal
@@ -200,7 +203,9 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
     for one, correct in zip(proposal.answers, proposal.correct, strict=True):
         table.add_row(
             format_answer_cell(one.example.input, columns.prompt),
-            format_answer_cell(one.candidate.text),
+            f"[yellow]({one.candidate.no_answer.replace('_', ' ')})[/]"
+            if one.candidate.no_answer is not None
+            else format_answer_cell(one.candidate.text),
             format_answer_cell(one.example.reference),
             "[green]correct[/]" if correct else "[red]wrong[/]",
         )
@@ -219,6 +224,11 @@ def _print_proposal(console: Console, proposal: Proposal, dataset: Dataset) -> N
     for name, (value, reason) in lines.items():
         grid.add_row(name, f"[bold]{escape(value)}[/]{escape(f': {reason}' if reason else '')}")
     console.print(grid)
+    kinds = [one.candidate.no_answer for one in proposal.answers]
+    counts = Counter[Unscored](kind for kind in kinds if kind is not None)
+    if counts:
+        console.print()
+        print_notes(console, describe_unscored(counts, len(kinds)))
     if not any(proposal.correct):
         console.print(
             "\n[yellow]note:[/] no answer is labelled correct. If the answers are right, the labeler does "

@@ -368,7 +368,8 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     choice = max(choices, key=lambda one: sum(labels[one.name]))
     # The letter or number must be extracted from an answer of more than one word.
     extractor = choice.extractor if any(len(one.candidate.text.split()) > 1 for one in answers) else None
-    longest = max(one.tokens for one in answers)
+    cut_off = sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in answers)
+    longest = _TRIAL_TOKENS if cut_off else max(one.tokens for one in answers)
     verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
     path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
     source = {"path": path, **dataset.columns.model_dump(mode="json", exclude_defaults=True)}
@@ -397,7 +398,9 @@ def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal
     reasons = {
         "labeler.factory": _explain_labeler(choice, choices, labels),
         "verifier.factory": _explain_verifier(verifier),
-        "generator.arguments": f"the longest answer took {pluralize(longest, 'token')}",
+        "generator.arguments": f"{pluralize(cut_off, 'answer')} did not end within {longest} tokens"
+        if cut_off
+        else f"the longest answer took {pluralize(longest, 'token')}",
         "answer.factory": "some answers hold more than one word",
         "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
     }

@@ -22,6 +22,7 @@ from langchain_cfc.verifiers import normalise_answer
 from tests.cli.running import Ran, run
 from tests.pages import hosted_model
 from tests.recordings import list_facts
+from tests.sampling.no_answer_server import make_choice, serve_odd_reply
 from tests.serving.openai_server import serving
 
 MANY = 40
@@ -214,3 +215,13 @@ def test_init_in_a_terminal_lets_the_user_try_another_prompt(url: str, folder: P
     assert code == 0, shown
     assert shown.count("labelled") >= 2
     assert read_config(folder / "collect.toml").source.columns.prompt == "{question}"
+
+
+def test_init_shows_answers_that_were_cut_off_and_proposes_more_tokens(folder: Path) -> None:
+    with serve_odd_reply(make_choice("The capital of", finish="length")) as model:
+        ran = init(str(getattr(model, "openai_api_base", "")))
+    assert "(cut off)" in ran.out
+    assert "1 answer did not end within 256 tokens" in " ".join(ran.out.split())
+    assert "candidates were cut off: raise max_tokens" in " ".join(ran.out.split())
+    settings = read_config(folder / "collect.toml", {}, ())
+    assert settings.generator.arguments["max_tokens"] == 1024
