@@ -163,7 +163,7 @@ def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str
     config = read_config(path)
     made = vars(config.create_components())
     parts = ("generator", "verifier", "answer", "splitter")
-    served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling")
+    served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling", "reasoning")
     return config.source.columns.render_question(question), {name: made[name] for name in served}
 
 

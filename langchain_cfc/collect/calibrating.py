@@ -36,6 +36,7 @@ from langchain_cfc.errors import CFCError, CollectionError, InputError, StoreErr
 from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import make_provenance, validate_fields
@@ -62,6 +63,7 @@ def calibrate_chain(
     answer: Target | None = None,
     metadata: Target | None = None,
     sampling: SamplingName = "requests",
+    reasoning: Reasoning = "strip",
     generator_id: str | None = None,
     verifier_id: str | None = None,
     answer_id: str | None = None,
@@ -93,6 +95,7 @@ def calibrate_chain(
         answer: Answer extractor, from text to answer; None without one.
         metadata: Metadata function of the prompt; None to use only the metadata of the examples.
         sampling: How candidates are drawn, see `CFCRunnable`.
+        reasoning: Whether reasoning in candidates' texts is removed, likewise.
         generator_id: Name of the generator, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
         answer_id: Name of the answer extractor, likewise.
@@ -133,6 +136,7 @@ def calibrate_chain(
         answer=answer,
         metadata=metadata,
         sampling=sampling,
+        reasoning=reasoning,
         generator_id=generator_id,
         verifier_id=verifier_id,
         answer_id=answer_id,

@@ -24,6 +24,7 @@ from langchain_cfc.collect.executor import Components
 from langchain_cfc.collect.sources import BadRowPolicy, Columns, Examples, Rows, open_rows, read_examples
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling import SamplingName, resolve_generator
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class GeneratorTable(_Table):
     arguments: dict[str, Any] = {}  # arguments of the model or factory, such as `temperature`
     # How candidates are drawn: by n separate `requests`, or by a `single_request`
     sampling: SamplingName = "requests"
+    # Whether reasoning such as <think>...</think> is removed from texts (`strip`) or left there (`keep`)
+    reasoning: Reasoning = "strip"
     id: str | None = None  # name of the generator in the records, if it cannot name itself
 
     @model_validator(mode="after")
@@ -204,6 +207,7 @@ class CollectionConfig(_Table):
             answer=answer.create() if answer else None,
             metadata=self.metadata.create() if self.metadata else None,
             sampling=self.generator.sampling,
+            reasoning=self.generator.reasoning,
             reads=self.labeler.reads,
             generator_id=self.generator.id,
             verifier_id=one.id if one else None,

@@ -40,6 +40,7 @@ from langchain_cfc.execution import (
     arun_flow,
 )
 from langchain_cfc.labelers import CandidateLabeling, Labeler, LabelerInput, Reads
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, Provenance
 from langchain_cfc.sampling import DrawnCandidate, Sampler, SamplingName, UsageRecorder, resolve_generator
 from langchain_cfc.sampling.candidates import Description
@@ -337,6 +338,7 @@ class Components:
             candidates are drawn, scored and labelled, and only this rule can be calibrated then. An
             extractor that asks a model is called between the waves, and again for the labels.
         sampling: How candidates are drawn, see `CFCRunnable`.
+        reasoning: Whether reasoning in candidates' texts is removed, likewise.
         reads: What the labeler is shown if there is an extractor, see `CandidateLabeling`.
         generator_id: Name of the generator in the records, if it cannot name itself.
         verifier_id: Name of the verifier, likewise.
@@ -355,6 +357,7 @@ class Components:
     metadata: Target | None = None
     draws: str | None = None
     sampling: SamplingName = "requests"
+    reasoning: Reasoning = "strip"
     reads: Reads = "answer"
     generator_id: str | None = None
     verifier_id: str | None = None
@@ -402,7 +405,7 @@ class LocalExecutor:
         self._labelling = CandidateLabeling(components.labeler, components.reads)
         splitter = _choose_splitter(components)
         self._splitter = None if splitter is None else ClaimSplitter(splitter)
-        self._sampler = Sampler(generator, components.sampling)
+        self._sampler = Sampler(generator, components.sampling, reasoning=components.reasoning)
         self._description = Description(components.answer, components.metadata)
         self._limiter = limiter
         self._retry_policy = retry_policy
@@ -410,7 +413,7 @@ class LocalExecutor:
         provenance = Provenance(
             n=n,
             draws=None if self._rule is None else self._rule.text,
-            generator=compute_fingerprint(generator, components.generator_id),
+            generator=compute_fingerprint(generator, components.generator_id, components.reasoning),
             verifier=compute_fingerprint(verifier, components.verifier_id),
             labeler=compute_fingerprint(components.labeler, components.labeler_id),
             answer=_compute_optional_fingerprint(components.answer, components.answer_id),

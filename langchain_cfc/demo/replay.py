@@ -31,6 +31,7 @@ from langchain_cfc.records import (
     Records,
 )
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import REASONING_TEXT
 from langchain_cfc.sampling.usage import DRAW_TAG
 from langchain_cfc.verifiers._prompts import read_prompt
 
@@ -302,6 +303,8 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
         parts["verifier_id"] = _get_fingerprint(provenance, "verifier").get("id")
     else:
         parts["verifier"] = read_scores(provenance)
+    is_kept = REASONING_TEXT in _get_fingerprint(provenance, "generator")
+    parts["reasoning"] = "keep" if is_kept else "strip"
     return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}
 
 

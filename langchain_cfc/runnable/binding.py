@@ -9,16 +9,20 @@ from typing import Any
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.guarantee import Binding
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.comparison import compare_fingerprints, explain_doubt
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
 
-def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]]) -> Binding:
+def check_binding(
+    artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, str | None]], reasoning: Reasoning
+) -> Binding:
     """Return whether the serving parts could be verified to be the calibrated ones.
 
     `parts` maps `generator`, `verifier` and `answer`, and for claims `splitter`, to the part (None if there
-    is none) and the id that the user gives it. Warns about parts that do not state their identity. The
-    binding is `matched`, `unverified` if a part cannot be compared, or `unbound` without provenance.
+    is none) and the id that the user gives it; `reasoning` belongs to the generator. Warns about parts that
+    do not state their identity. The binding is `matched`, `unverified` if a part cannot be compared, or
+    `unbound` without provenance.
 
     Raises:
         FingerprintError: If a part differs from the calibrated one.
@@ -34,7 +38,7 @@ def check_binding(artifact: CalibrationArtifact, parts: Mapping[str, tuple[Any, 
         extracted = bool(artifact.calibration.extracted_answers)
         if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
-        serving = compute_fingerprint(part, given_id)
+        serving = compute_fingerprint(part, given_id, reasoning if name == "generator" else "strip")
         if compare_fingerprints(name, calibrated[name], serving) == "unverified":
             unknown[name] = explain_doubt(calibrated[name], serving) or ""
     if unknown:

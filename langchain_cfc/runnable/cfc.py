@@ -46,6 +46,7 @@ from langchain_cfc.execution import (
 )
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
 from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
 from langchain_cfc.runnable.policies import AnsweringRunnable
 from langchain_cfc.runnable.redraws import detach_register, find_register
@@ -97,6 +98,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         alpha: Error level of the answer sets, if the artifact holds other promises too.
         sampling: `requests` sends n separate requests. `single_request` sends one request for n choices, if
             the provider supports that, and separate requests for any choices it does not return.
+        reasoning: `strip` removes complete reasoning between tags, such as <think>, from candidates' texts
+            before they are compared, scored and served; `keep` leaves it there. Must be as in calibration.
         max_answers: Withhold sets with more distinct answers than this; the reason is `too_many_answers`.
             The guarantee does not cover withheld sets: a correct answer in one is lost.
         min_agreement: Minimum number of the n candidates that must give the best answer; otherwise the set is
@@ -145,6 +148,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     metadata: SkipValidation[Target | None] = None
     alpha: Level | None = None
     sampling: SamplingName = "requests"
+    reasoning: Reasoning = "strip"
     max_answers: int | None = Field(default=None, ge=1)
     min_agreement: int | None = Field(default=None, ge=1)
     max_wrong_rate: Level | None = None
@@ -263,18 +267,20 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         }
         if splitter is not None:
             parts["splitter"] = (splitter, self.splitter_id)
-        binding = check_binding(artifact, parts)
+        binding = check_binding(artifact, parts, self.reasoning)
         self._limiter = None if self.max_concurrency is None else ConcurrencyLimiter(self.max_concurrency)
         is_model_known = bool(list_calibrated_models(artifact))
         self._pipeline = ServingPipeline(
             artifact=artifact,
             # If the records name the models that answered, `ModelVersionWatcher` does this check.
-            sampler=Sampler(self.generator, self.sampling, watches_model=not is_model_known),
+            sampler=Sampler(
+                self.generator, self.sampling, reasoning=self.reasoning, watches_model=not is_model_known
+            ),
             scorer=scorer,
             description=Description(self.answer, self.metadata),
             versions=ModelVersionWatcher(artifact) if is_model_known else None,
             show_rejected=self.show_rejected,
-            generator=canonical_json(compute_fingerprint(self.generator)),
+            generator=canonical_json(compute_fingerprint(self.generator, reasoning=self.reasoning)),
             splitter=None if splitter is None else ClaimSplitter(splitter),
         )
         self._promises = {one: self._make_served_promise(one, binding) for one in artifact.promises}

@@ -1,12 +1,13 @@
 """Compare the fingerprints of serving parts with those of the calibrated ones.
 
 If two fingerprints state different values, the part is refused. They match if they are equal and neither side
-leaves anything unstated; otherwise they are unverified. Three keys are special:
+leaves anything unstated; otherwise they are unverified. Four keys are special:
 
 - An `id` given by the user vouches for what cannot be described and for what the other side does not state.
   It does not hide a stated difference.
 - `address`: what answers at another address cannot be compared, and may be the same model. So another address
   is unverified, unless an id that the user gave vouches for it.
+- `reasoning_text` is stated only if reasoning is kept; if it is absent, reasoning is removed.
 - `model_version`, the name that a served model reports, may drift, so it only warns.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, TOOLS_DIGEST, is_unnamed
+from langchain_cfc.sampling.fingerprints import ADDRESS, CLASS, REASONING_TEXT, TOOLS_DIGEST, is_unnamed
 
 Fingerprint = Mapping[str, Any]
 Match = Literal["matched", "unverified"]
@@ -40,11 +41,13 @@ def compare_fingerprints(part: str, calibrated: Fingerprint | None, serving: Fin
             `explain_doubt` gives.
 
     Raises:
-        FingerprintError: If a key that both state has different values.
+        FingerprintError: If a key that both state has different values, or only one keeps reasoning.
 
     Warns:
         FingerprintWarning: If the served model reports a different version.
     """
+    if calibrated is not None and REASONING_TEXT in calibrated.keys() | serving.keys():
+        calibrated, serving = ({REASONING_TEXT: "removed", **stated} for stated in (calibrated, serving))
     calibrated = calibrated or {}
     if calibrated.get(TOOLS_DIGEST) is not None:
         serving = _remove_unset_tools(serving)

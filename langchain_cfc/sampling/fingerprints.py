@@ -39,6 +39,7 @@ from pydantic import BaseModel, SecretStr
 from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError
 from langchain_cfc.execution.langgraph_compat import get_tracing_params
+from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling.code_identity import (
     find_named_class,
     is_described_by_base,
@@ -109,6 +110,8 @@ _EMBEDDING_DELIVERY = ("chunk_size", "batch_size", "show_progress", "show_progre
 # Bound arguments that turn a model into a different generator; compared by a common digest.
 _TOOLS = ("tools", "tool_choice", "functions", "response_format")
 TOOLS_DIGEST = "tools_digest"
+# Stated as `kept` if reasoning is left in the texts of a generator; absent if it is removed.
+REASONING_TEXT = "reasoning_text"
 _PROMPT_DIGEST = "prompt_digest"
 _STEPS_DIGEST = "steps_digest"
 _SETTINGS = "settings"
@@ -117,7 +120,9 @@ CLASS = "class"
 ADDRESS = "address"
 
 
-def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, Any]:
+def compute_fingerprint(
+    part: object, given_id: str | None = None, reasoning: Reasoning = "strip"
+) -> dict[str, Any]:
     """Return the fingerprint of a generator, verifier or extractor.
 
     Args:
@@ -125,6 +130,7 @@ def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, 
             its name and settings, also inside a binding, retries or a sequence. A part that is configured
             per call or has fallbacks states nothing, because it is not known yet which model will answer.
         given_id: The user's name for the part, stored as `id`; it vouches for steps that cannot be described.
+        reasoning: For a generator, whether reasoning in its texts is removed, see `CFCRunnable`.
 
     Returns:
         The fingerprint as plain data; empty if nothing is known.
@@ -133,6 +139,10 @@ def compute_fingerprint(part: object, given_id: str | None = None) -> dict[str, 
         FingerprintError: If the part states an id other than `given_id`.
     """
     known = _describe_part(part, {}) or _describe_plain_step(part)
+    # A generator that replays records states how they were drawn, not how its texts are read now.
+    known = {key: value for key, value in known.items() if key != REASONING_TEXT}
+    if reasoning != "strip":
+        known[REASONING_TEXT] = "kept"
     if given_id is None:
         return known
     is_ours = str(known.get(CLASS)).startswith("langchain_cfc")

@@ -79,7 +79,7 @@ class Sampler:
         sampling: `requests`: n separate requests. `single_request`: one request for n choices, if the
             provider supports that; choices that it does not return are drawn by separate requests.
         reasoning: `strip` removes reasoning between tags, such as <think>, from candidates' texts; `keep`
-            leaves it there. `CFCRunnable` and `collect` always remove it.
+            leaves it there.
         watches_model: Whether to warn if a model other than the requested one answers.
 
     Raises:

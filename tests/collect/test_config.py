@@ -85,10 +85,12 @@ def test_read_config_reads_every_section_of_the_file(read: Read, tmp_path: Path)
 
 def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
     overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
-    config = read(settings=("generator.arguments.temperature=0.1", "labeler.id=mine"), **overrides)
+    settings = ("generator.arguments.temperature=0.1", "generator.reasoning=keep", "labeler.id=mine")
+    config = read(settings=settings, **overrides)
     assert (config.n, config.source.columns.reference, config.source.columns.id) == (7, "gold", None)
     assert config.run.concurrency == 3
     assert config.generator.arguments["temperature"] == 0.1
+    assert (config.create_components().reasoning, read().create_components().reasoning) == ("keep", "strip")
     # Text whose quotes a shell has taken off.
     assert config.labeler.id == "mine"
 

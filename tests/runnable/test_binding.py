@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,12 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.errors import FingerprintError, FingerprintWarning
-from langchain_cfc.records import Provenance
+from langchain_cfc.collect import CollectionOptions, Components, Store, collect
+from langchain_cfc.demo.replay import make_replay_parts
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, StoreError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.no_answers import Reasoning
+from langchain_cfc.records import Example, Provenance, read_records, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from tests.factories import make_artifact, make_chain
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of, verify
@@ -198,6 +203,47 @@ def test_answer_extractor_is_compared_even_where_only_scores_matter() -> None:
         with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
             chain = make_matching(artifact, **fields)
         assert chain.invoke("x").guarantee.binding == "unverified"
+
+
+REASONED = tuple(f"<think>cusco</think>{text}" for text in TEXTS)
+REASONED_TEXTS: dict[Reasoning, tuple[str, ...]] = {"strip": TEXTS, "keep": REASONED}
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(("drawn", "other"), [("strip", "keep"), ("keep", "strip")])
+@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
+def test_reasoning_is_served_only_as_it_was_collected(
+    drawn: Reasoning, other: Reasoning, named: bool, tmp_path: Path
+) -> None:
+    model = NamedModel(texts=REASONED, fingerprint=GENERATOR if named else {})
+    verifier, options = NamedVerifier(**VERIFIER), CollectionOptions(on_progress=lambda _: None)
+    path, examples = tmp_path / "a.db", [Example(id="a", input="x", reference="lima")]
+
+    def run(reasoning: Reasoning) -> None:
+        parts = Components(model, verifier, NormalisedMatch(), N, reasoning=reasoning)
+        collect(examples, parts, path, options)
+
+    run(drawn)
+    with pytest.raises(StoreError, match="generator"):
+        run(other)
+    with Store(path) as store:
+        provenance = store.read_provenance()
+        write_records(tmp_path / "a.jsonl", store.read_records(), provenance)
+    records = read_records(tmp_path / "a.jsonl")
+    assert tuple(one.text for record in records for one in record.candidates) == REASONED_TEXTS[drawn]
+    stated = (provenance.generator or {}).get("reasoning_text")
+    assert stated == (None if drawn == "strip" else "kept")
+
+    artifact = make_artifact(provenance=provenance)
+    chain = make_matching(artifact, generator=model, reasoning=drawn, show_rejected=True)
+    served = chain.invoke("x")
+    assert sorted(str(one.text) for one in served.candidates) == sorted(REASONED_TEXTS[drawn])
+    assert served.guarantee.binding == ("matched" if named else "unverified")
+    with pytest.raises(FingerprintError, match="reasoning_text"):
+        make_matching(artifact, generator=model, reasoning=other)
+    with pytest.raises(FingerprintError, match="reasoning_text"):
+        chain.model_copy(update={"reasoning": other})
+    assert make_replay_parts(records)["reasoning"] == drawn
 
 
 def test_setting_not_stated_while_serving_gives_binding_unverified() -> None:
