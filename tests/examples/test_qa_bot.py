@@ -502,15 +502,15 @@ def test_qa_bot_works_with_a_paid_model_by_one_line(
     assert modules("qa_bot_store")
     rows = [change_candidates(one, lambda _: {"answer": None}) for one in list_facts()]
     monkeypatch.setenv("OPENAI_API_KEY", "none")
-    hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
-    write_records(
-        tmp_path / "records.jsonl",
-        rows,
-        Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"}),
-    )
     monkeypatch.chdir(tmp_path)
     with serving(replace(Script.of(rows), model="gpt-4o-mini-2024-07-18")) as url:
         monkeypatch.setenv("OPENAI_BASE_URL", url)
+        hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
+        write_records(
+            tmp_path / "records.jsonl",
+            rows,
+            Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"}),
+        )
         paid = _load_changed_module(tmp_path, "make_paid_bot").make_bot()
         assert paid.refusal("Any question at all?") is None
         assert "calibrated with" in paid.refusal(next(iter(paid.seen.values())))

@@ -35,6 +35,7 @@ from langchain_cfc.execution.langgraph_compat import (
     is_generated_block_id,
     make_message_id,
 )
+from langchain_cfc.runnable.redraws import DrawRegister
 
 ROOT = Path(__file__).parents[2]
 CHECKED = {
@@ -66,8 +67,9 @@ def find_node_config(stream_mode: Any = "messages") -> RunnableConfig:
 
 
 def find_handlers(config: RunnableConfig) -> list[Any]:
+    """Return the handlers of a config, without those that are added to every outermost call."""
     callbacks: Any = config["callbacks"]
-    return [one for one in callbacks.handlers if not isinstance(one, LangChainTracer)]
+    return [one for one in callbacks.handlers if not isinstance(one, (LangChainTracer, DrawRegister))]
 
 
 def test_checked_releases_match_ci_and_pyproject() -> None:

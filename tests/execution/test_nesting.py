@@ -81,7 +81,9 @@ def test_chain_inside_the_generator_of_another_does_not_deadlock(
 @every_way
 def test_chain_as_the_fallback_of_another_does_not_deadlock(serve: Serve) -> None:
     abstains = make_chain(generator=ScriptedModel(texts=["lima|0.9"] * N), verifier=verify, max_concurrency=1)
-    assert_served(lambda: serve(abstains.or_else(make_chain(max_concurrency=1)), ONE))
+    # Under the same artifact, the same generator would not be asked again.
+    fallback = make_chain(make_artifact(seed=1), max_concurrency=1)
+    assert_served(lambda: serve(abstains.or_else(fallback), ONE))
 
 
 @every_way

@@ -237,6 +237,8 @@ def make_policy(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> Certi
     )
     proven: dict[str, Any] = {
         "delta": "0.05",
+        "attempt": 1,
+        "level": 0.04,
         "prompts": 200,
         "records_digest": _DIGEST,
         "artifact_digest": _DIGEST,

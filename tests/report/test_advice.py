@@ -228,7 +228,8 @@ def parse_command(command: str, records: Path) -> CalibrationConfig:
         patch.setattr("langchain_cfc.calibration.calibrate", keep)
         with pytest.raises(Stop):
             run(*words[1:])
-    asked.pop("provenance")
+    for name in ("provenance", "after"):  # about the records, not the settings
+        del asked[name]
     return CalibrationConfig(**asked)
 
 
