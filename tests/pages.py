@@ -28,7 +28,6 @@ from uuid import UUID
 import pytest
 from langchain_core.callbacks import manager
 from langchain_openai import ChatOpenAI
-from pydantic import SecretStr
 from sybil import Example, Sybil
 from sybil.integration.pytest import SybilItem
 from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser
@@ -56,13 +55,13 @@ def _set_up(namespace: dict[str, Any]) -> None:
     stack.callback(os.chdir, Path.cwd())
     os.chdir(folder)
     shared = _write_shared()
-    shutil.copy(shared.records, "records.jsonl")
     url = stack.enter_context(serving(Script(shared.answers, model=_HOSTED)))
     # The same names of runs and the same time of making each time: what chance decides goes by their hashes.
     names = map(_run_id, itertools.count(1))
     stack.enter_context(mock.patch.object(manager, "uuid7", names.__next__))
     known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "none", "SOURCE_DATE_EPOCH": "1767225600"}
     stack.enter_context(mock.patch.dict(os.environ, known))
+    _write_records(shared.facts)
     shutil.copy(shared.questions, "questions.csv")
     shutil.copy(REPOSITORY / "examples/long_answers/records.jsonl.gz", "long_answers.jsonl.gz")
     _capitals_artifact().save("artifact.json")
@@ -71,7 +70,7 @@ def _set_up(namespace: dict[str, Any]) -> None:
 class _Shared(NamedTuple):
     """Objects that all pages share, made once."""
 
-    records: Path
+    facts: Sequence[PromptRecord]
     questions: Path
     answers: Mapping[str, Sequence[Answer]]
 
@@ -80,16 +79,22 @@ class _Shared(NamedTuple):
 def _write_shared() -> _Shared:
     folder = Path(_PROGRAM.enter_context(tempfile.TemporaryDirectory()))
     facts = [_without_answers(record) for record in list_facts()]
-    made = _Shared(folder / "records.jsonl", folder / "questions.csv", hosted_model(facts).answers)
-    # README.md: the recording, with the header that `collect` writes for the model and verifier of the page.
-    hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True, api_key=SecretStr("none"))
+    made = _Shared(facts, folder / "questions.csv", hosted_model(facts).answers)
+    _write_questions(made.questions, facts)
+    return made
+
+
+def _write_records(facts: Sequence[PromptRecord]) -> None:
+    """README.md: the recording, with the header that `collect` writes for the page's model and verifier.
+
+    The header names the address of the model, so it is written once the page's server runs.
+    """
+    hosted = ChatOpenAI(model="gpt-4o-mini", temperature=0.7, logprobs=True)
     header = Provenance(
         n=10, generator=compute_fingerprint(hosted), verifier=compute_fingerprint(SequenceProbability())
     )
     # Half of them shows on a page what all do.
-    write_records(made.records, facts[::2], header)
-    _write_questions(made.questions, facts)
-    return made
+    write_records(Path("records.jsonl"), facts[::2], header)
 
 
 def hosted_model(facts: Sequence[PromptRecord]) -> Script:
@@ -120,12 +125,12 @@ def _without_answers(record: PromptRecord) -> PromptRecord:
 
 
 def _write_questions(path: Path, facts: list[PromptRecord]) -> None:
-    """docs/collecting.md: a fortieth of the recorded questions, and the one that it asks in the end."""
+    """docs/collecting.md: a twentieth of the recorded questions, and the one that it asks in the end."""
     peru = next(record for record in facts if record.input == "What is the capital of Peru?")
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["question", "answers", "topic"])
-        for record in [peru, *(fact for fact in facts[::40] if fact is not peru)]:
+        for record in [peru, *(fact for fact in facts[::20] if fact is not peru)]:
             rows.writerow([record.input, json.dumps(record.reference), record.metadata["topic"]])
 
 
