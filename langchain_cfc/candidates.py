@@ -513,7 +513,8 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
     texts = list(answers)
     first: dict[str, int] = {}
     numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
-    lengths = np.array([0 if is_invisible(text) else len(text) for text in texts], np.int64)
+    blank = set(filter(is_invisible, first))
+    lengths = np.array([0 if text in blank else len(text) for text in texts], np.int64)
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
 
 

@@ -22,19 +22,26 @@ from tests.factories import make_chain, make_records
 from tests.fakes import TEXTS, N, ScriptedModel
 
 QUESTION = "What is the capital of Peru?"
-INPUTS: dict[str, Any] = {
-    "text": QUESTION,
-    "messages": [{"role": "user", "content": QUESTION}],
-    "object": {"question": QUESTION},
-}
 IMAGE = {"type": "image", "url": "https://example.org/map.png"}
 CALL = {"name": "look_up", "args": {}, "id": "1", "type": "tool_call"}
 
 
+def make_inputs(question: str) -> dict[str, Any]:
+    """The same question as an input of each kind."""
+    return {
+        "text": question,
+        "messages": [{"role": "user", "content": question}],
+        "object": {"question": question},
+    }
+
+
+INPUTS = make_inputs(QUESTION)
+
+
 def make_recorded(*kinds: str) -> list[PromptRecord]:
-    """Labelled prompts whose inputs are of these kinds in turn."""
+    """Labelled prompts whose inputs are of these kinds in turn, each with a question of its own."""
     return [
-        one.model_copy(update={"input": INPUTS[kinds[row % len(kinds)]]})
+        one.model_copy(update={"input": make_inputs(f"{QUESTION} ({row})")[kinds[row % len(kinds)]]})
         for row, one in enumerate(make_records())
     ]
 

@@ -87,6 +87,7 @@ def test_draw_error_quotes_a_provider_redacted_and_cut() -> None:
         generator=RunnableLambda(refuse),
         verifier=lambda _, candidates: [0.1] * len(candidates),
         artifact=calibrate(records, alpha=0.2, features="1"),
+        show_rejected=True,
     )
     for ask in (chain.invoke, lambda prompt: asyncio.run(chain.ainvoke(prompt))):
         with pytest.raises(DrawError, match="Incorrect API key") as caught:
@@ -95,3 +96,9 @@ def test_draw_error_quotes_a_provider_redacted_and_cut() -> None:
         assert KEY not in said
         assert "\x1b" not in said
         assert len(said) < 1000
+    # By default nothing is quoted to the end user: the cause holds the provider's text.
+    withholding = chain.model_copy(update={"show_rejected": False})
+    with pytest.raises(DrawError, match="withheld") as caught:
+        withholding.invoke("question")
+    assert "Incorrect" not in str(caught.value)
+    assert "Incorrect" in str(caught.value.__cause__)

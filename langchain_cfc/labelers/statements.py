@@ -106,7 +106,7 @@ def unwrap_latex(text: str) -> str:
 
     Examples:
         >>> unwrap_latex(r"2\frac{1}{2}"), unwrap_latex(r"1{,}000"), unwrap_latex(r"3 \times 10^{8}")
-        (' 2 1/2 ', '1,000', '3 × 10^8')
+        ('2 1/2 ', '1,000', '3 × 10^8')
     """
     if "\\" not in text and "{" not in text:
         return text

@@ -31,7 +31,6 @@ from langchain_cfc.records.schema import (
     LabelledRecord,
     PromptRecord,
     Provenance,
-    require_candidates,
 )
 from langchain_cfc.records.splits import digest_inputs
 
@@ -68,7 +67,7 @@ class DatasetChecker:
 
     def add(self, record: LabelledRecord, source: str, line: int) -> None:
         """Check one more record."""
-        n = count_candidates(record)
+        n = len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS_SENTINEL
         if self._n is None:
             self._n, self._n_origin = n, f"{source}, line {line}"
         elif n != self._n and CLAIMS_SENTINEL in {n, self._n}:
@@ -149,7 +148,7 @@ def _try_add_records(checks: DatasetChecker, batch: Sequence[LabelledRecord], li
     """Add several records; return False, and add none, if one may have to be refused."""
     if not set(map(type, batch)) <= {PromptRecord, ClaimsRecord}:
         return False
-    sizes = {count_candidates(record) for record in batch}
+    sizes = {len(one.candidates) if isinstance(one, PromptRecord) else CLAIMS_SENTINEL for one in batch}
     return len(sizes) == 1 and checks.try_add([record.id for record in batch], sizes.pop(), IN_MEMORY, lines)
 
 
@@ -159,11 +158,6 @@ def _add_record(checks: DatasetChecker, record: object, line: int) -> None:
         problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
         raise RecordError(IN_MEMORY, line, "", problem)
     checks.add(record, IN_MEMORY, line)
-
-
-def count_candidates(record: LabelledRecord) -> int:
-    """Return the number of candidates of a record; `CLAIMS_SENTINEL` if it holds claims."""
-    return len(record.candidates) if isinstance(record, PromptRecord) else CLAIMS_SENTINEL
 
 
 def make_empty_dataset_error(source: str) -> RecordError:
@@ -237,7 +231,8 @@ def make_batch(records: list[LabelledRecord], max_candidates: int | None = None)
     claims = [one for one in records if isinstance(one, ClaimsRecord)]
     if claims:
         return _make_batch_of_claims(claims)
-    return _make_batch_of_candidates([require_candidates(one) for one in records], max_candidates)
+    several = [one for one in records if not isinstance(one, ClaimsRecord)]
+    return _make_batch_of_candidates(several, max_candidates)
 
 
 def _make_batch_of_candidates(records: list[PromptRecord], max_candidates: int | None) -> Batch:

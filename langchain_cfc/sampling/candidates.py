@@ -134,8 +134,9 @@ def _make_text_candidate(
 ) -> DrawnCandidate:
     """Read text, which the generator made of the message `source`, as a candidate."""
     text = strip_reasoning(whole) if reasoning == "strip" else whole
-    if text is not None and not is_invisible(text):
-        return DrawnCandidate(text, message)
+    candidate = DrawnCandidate(text or "", message)
+    if candidate.no_answer is None:
+        return candidate
     kind: NoAnswer = "blank" if source is None else explain_blank(source)
     return DrawnCandidate("", message, no_answer=kind if is_invisible(whole) else "reasoning_only")
 

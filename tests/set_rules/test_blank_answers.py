@@ -136,11 +136,12 @@ def test_refusal_is_recorded_as_blank_and_never_the_best_answer(refusal: AIMessa
     drawn = make_candidate(0, refusal)
     # What `collect` records of it is this text.
     assert (drawn.text, drawn.data, drawn.message) == ("", None, refusal)
-    replies = iter([refusal, AIMessage("lima"), refusal])
+    # Each draw has a message of its own: one object for two of them would look like a cache.
+    replies = iter([refusal, AIMessage("lima"), refusal.model_copy()])
     chain = make_chain(lambda _: next(replies))
     message = CFCChatModel(chain=chain).invoke("question")
     assert message.text == "lima"
-    refused = make_chain(lambda _: refusal)
+    refused = make_chain(lambda _: refusal.model_copy())
     assert refused.invoke("question").reason == "only_blank_answers"
     assert "cannot" not in json.dumps(refused.invoke("question").model_dump(mode="json")["answers"])
 
