@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+__all__ = ["NoAnswer", "Reasoning", "Unscored"]
+
 NoAnswer: TypeAlias = Literal[
     "reasoning_only", "cut_off", "filtered", "refused", "tool_call_only", "unparsable", "blank"
 ]

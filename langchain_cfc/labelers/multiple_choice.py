@@ -43,6 +43,7 @@ from langchain_cfc.labelers._words import (
 from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.labelers.statements import (
+    READING,
     fold_characters,
     list_contents,
     list_statements,
@@ -164,6 +165,7 @@ class MultipleChoice(TextMatcher):
         self._options = {} if listed is None else _map_options(listed, InputError)
         self._make_options = make_optional_call("options function", function, LabelerError)
         settings = {
+            "reads": READING,
             "letters": letters if options is None else "as many as options",
             "options": "none" if options is None else "own" if listed is None else " | ".join(listed),
         }

@@ -46,6 +46,7 @@ from langchain_cfc.labelers._words import (
 )
 from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.labelers.statements import (
+    READING,
     UNREADABLE,
     fold_characters,
     list_contents,
@@ -267,7 +268,8 @@ class NumericMatch(TextMatcher):
 
     def __init__(self, *, tolerance: str | float | Fraction = 0, answer: Extractor | None = None) -> None:
         self._tolerance = _read_tolerance(tolerance)
-        super().__init__("numeric-match", {"tolerance": str(self._tolerance)}, {"answer": answer})
+        settings = {"reads": READING, "tolerance": str(self._tolerance)}
+        super().__init__("numeric-match", settings, {"answer": answer})
 
     def read_reference(self, reference: Any) -> Callable[[str], bool]:
         """Return a test that compares with the numbers of the aliases."""

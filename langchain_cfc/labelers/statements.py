@@ -17,6 +17,8 @@ from itertools import islice, zip_longest
 
 from langchain_cfc.labelers._words import NEGATION, OTHER_ANSWER, SUPPOSITION
 
+# The version of how statements are read, for fingerprints: another one may give other labels.
+READING = "statements-2"
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
 

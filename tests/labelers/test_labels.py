@@ -12,7 +12,7 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import Runnable, RunnableLambda
 
-from langchain_cfc.errors import CollectionError, LabelerError, ServingError
+from langchain_cfc.errors import CollectionError, FingerprintError, LabelerError, ServingError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.labelers import (
     BaseLabeler,
@@ -103,6 +103,13 @@ def test_labeler_fingerprints_change_with_what_changes_labels(people: Path) -> N
     ]
     every = [dict(one.fingerprint) for family in families for one in family]
     assert all(every.count(said) == 1 for said in every)
+
+
+@pytest.mark.parametrize("labeler", [NumericMatch(), MultipleChoice()])
+def test_labels_of_another_version_of_the_reading_are_noticed(labeler: BaseLabeler) -> None:
+    stated = labeler.fingerprint
+    with pytest.raises(FingerprintError, match="reads is"):
+        compare_fingerprints("labeler", {**stated, "reads": "statements-1"}, stated)
 
 
 def test_labelers_extract_repeated_texts_once(invoke: Invoke) -> None:
