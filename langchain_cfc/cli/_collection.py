@@ -31,6 +31,7 @@ from langchain_cfc.collect.collecting import (
     CollectionResult,
     check_references,
     collect,
+    explain_unverified_parts,
     format_cost,
     show_progress,
 )
@@ -237,6 +238,9 @@ def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
         sampling=config.generator.sampling,
         budget=config.create_budget(),
     )
+    doubt = explain_unverified_parts(executor.configuration)
+    if doubt is not None and found.prompts:
+        print_note(get_error_console(), doubt)
     if as_json:
         bad_rows = [str(row) for row in examples.bad_rows]
         first = wanted[0].model_dump(mode="json")

@@ -124,7 +124,7 @@ def calibrate_chain(
         MissingExtraError: If the extra `[collect]`, `[calibrate]` or, for a report, `[report]` is missing.
 
     Warns:
-        CollectionWarning: As soon as there are signs that the records will not calibrate well.
+        CollectionWarning: As in `collect`.
     """
     plan = _make_plan(
         generator,

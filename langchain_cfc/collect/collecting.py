@@ -40,6 +40,8 @@ from langchain_cfc.labelers import Labeler, LabelerInput
 from langchain_cfc.labelers.base import check_reference
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
+from langchain_cfc.sampling.comparison import explain_doubt
+from langchain_cfc.sampling.fingerprints import CLASS
 
 _MIN_SPARE_PROMPTS = 8
 # Number of unusable references that an error lists.
@@ -195,8 +197,9 @@ def collect(
         InputError: If a setting cannot be used.
 
     Warns:
-        CollectionWarning: If verifier and labeler ask the same model, as soon as there are signs that the
-            records will not calibrate well, and at the end if prompts failed.
+        CollectionWarning: If verifier and labeler ask the same model, or serving could not verify that a
+            component is the same; as soon as there are signs that the records will not calibrate well, and at
+            the end if prompts failed.
     """
     try:
         asyncio.get_running_loop()
@@ -351,6 +354,9 @@ async def _run(
             on_notice=options.on_notice,
             batcher=batcher,
         )
+        doubt = explain_unverified_parts(configuration)
+        if doubt is not None and run.status.remaining:
+            options.on_notice(doubt)
         if options.on_start is not None:
             options.on_start(run)
         complete = await run.run()
@@ -386,6 +392,30 @@ def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -
     return (
         f"{', '.join(shared)} both scores and labels: the guarantee is then about what this model believes, "
         "and only measures its agreement with itself. Label with another model, by matching, or by people"
+    )
+
+
+def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
+    """Return a warning about parts that serving could not compare with these; None if there are none.
+
+    Labels are not made while serving, so the labeler is not among them.
+    """
+    stated = {name: configuration.get(name) for name in ("generator", "verifier", "answer", "splitter")}
+    doubts = {
+        name: doubt
+        for name, one in stated.items()
+        if one is not None and (doubt := explain_doubt(one, one)) is not None
+    }
+    if not doubts:
+        return None
+    reasons = "; ".join(f"{name}: {doubt}" for name, doubt in doubts.items())
+    several = str(configuration["verifier"].get(CLASS)).endswith("VerifierEnsemble")
+    tables = ("verifiers.EACH" if one == "verifier" and several else one for one in doubts)
+    settings = " ".join(f"--set {table}.id=NAME" for table in tables)
+    return (
+        f"serving cannot verify that it uses the same {' and '.join(doubts)}, so every result will say "
+        f"'unverified' ({reasons}). With an id you vouch for it, here and while serving: {settings}, in "
+        f"Python {', '.join(f'{name}_id=' for name in doubts)}. The store can be continued with it later"
     )
 
 

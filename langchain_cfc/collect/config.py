@@ -183,6 +183,10 @@ class CollectionConfig(_Table):
     @model_validator(mode="after")
     def _check_alternatives(self) -> CollectionConfig:
         self._check_exactly_one("n", "draws")
+        several = self.verifiers or {}
+        if len({table.id is None for table in several.values()}) > 1:
+            msg = "verifiers: only some have an id; give each an id, because together they make one score"
+            raise ValueError(msg)
         return self._check_exactly_one("verifier", "verifiers")
 
     def create_components(self) -> Components:
@@ -196,6 +200,7 @@ class CollectionConfig(_Table):
             MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
         """
         one, several, answer, splitter = self.verifier, self.verifiers or {}, self.answer, self.splitter
+        ids = [table.id for table in ([one] if one else several.values()) if table.id is not None]
         return Components(
             generator=self.generator.create(),
             verifier=one.create() if one else {name: table.create() for name, table in several.items()},
@@ -210,7 +215,7 @@ class CollectionConfig(_Table):
             reasoning=self.generator.reasoning,
             reads=self.labeler.reads,
             generator_id=self.generator.id,
-            verifier_id=one.id if one else None,
+            verifier_id="+".join(ids) or None,
             labeler_id=self.labeler.id,
             answer_id=answer.id if answer else None,
             splitter_id=splitter.id if splitter else None,

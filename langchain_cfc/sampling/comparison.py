@@ -93,7 +93,7 @@ def explain_doubt(calibrated: Fingerprint | None, serving: Fingerprint) -> str |
     if calibrated.get(TOOLS_DIGEST) is not None:
         serving = _remove_unset_tools(serving)
     if not calibrated or not serving:
-        return "it does not identify itself" if calibrated else "the records do not identify it"
+        return "the records do not identify it" if serving else "it does not identify itself"
     for stated, when in ((serving, "it has"), (calibrated, "the calibrated one had")):
         unnamed = [name for key, names in stated.items() if is_unnamed(key) for name in names]
         if unnamed:

@@ -19,6 +19,7 @@ import pytest
 
 from langchain_cfc import PromptRecord, read_records
 from langchain_cfc.labelers import extract_number
+from langchain_cfc.sampling.comparison import explain_doubt
 from tests.cli.running import Ran, run
 from tests.recordings import list_facts
 from tests.serving.openai_server import Fault, Script, serving
@@ -153,7 +154,7 @@ def test_collect_dry_run_sends_no_requests_and_makes_no_store(
     collect: Collect, folder: Path, script: Script
 ) -> None:
     ran = collect("--dry-run", "--json")
-    assert (ran.code, script.requests) == (0, [])
+    assert (ran.code, ran.err, script.requests) == (0, "", [])
     assert not (folder / "facts.db").exists()
     assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, N * COUNT, 0)
     assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
@@ -166,6 +167,51 @@ def test_collect_dry_run_sends_no_requests_and_makes_no_store(
     assert refused.code == 2
     assert "notes.db" in refused.err
     assert refused.err == collect("--store", folder / "notes.db").err
+
+
+OWN_CODE = """
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+
+def make(**arguments):
+    prompt = ChatPromptTemplate.from_messages([("human", "{question}")])
+    chain = prompt | ChatOpenAI(model="gpt-4o-mini", **arguments)
+    return (lambda text: {"question": text}) | chain | RunnableLambda(lambda message: message)
+"""
+
+
+def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
+    collect: Collect, folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_code.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(folder)
+    settings = folder / "collect.toml"
+    own = settings.read_text().replace('model = "openai:gpt-4o-mini"', 'factory = "own_code:make"')
+    settings.write_text(own)
+    for options in (("--dry-run",), ("--dry-run", "--json"), ("--limit", "4")):
+        ran = collect(*options)
+        assert ran.err.count("unverified") == 1
+        assert "RunnableLambda" in ran.err
+        assert "--set generator.id=NAME" in ran.err
+    spent = len(script.requests)
+    assert spent == 4 * N
+    # Nothing more is drawn for these prompts, so nothing is left to say before a call.
+    assert "unverified" not in collect("--limit", "4").err
+    named = ("--set", "generator.id=mine", "--out", folder / "records.jsonl")
+    assert "unverified" not in collect("--dry-run", *named[:2]).err
+    ended = collect(*named)
+    assert (ended.code, "unverified" in ended.err) == (0, False)
+    assert count_draws(script) == N * COUNT
+    records = read_records(folder / "records.jsonl")
+    assert records.provenance is not None
+    generator = records.provenance.generator or {}
+    assert generator["id"] == "mine"
+    assert generator["model"] == "gpt-4o-mini"
+    assert explain_doubt(generator, generator) is None
+    # Another id, or none any more, is another generator.
+    assert collect("--set", "generator.id=other").code == 2
+    assert collect().code == 2
 
 
 def test_collect_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
