@@ -110,7 +110,13 @@ class FakeExecutor:
     @property
     def configuration(self) -> Mapping[str, Any]:
         """The settings that determine the records."""
-        return {"n": N, "generator": {"id": "told"}, "verifier": {}, "labeler": {}, "answer": None}
+        return {
+            "n": N,
+            "generator": {"id": "told"},
+            "verifier": {"id": "scripted"},
+            "labeler": {},
+            "answer": None,
+        }
 
     async def draw(self, example: Example, journal: Journal) -> Outcome:
         """Candidates."""

@@ -68,6 +68,7 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
         del prompt
         return [0.5] * (len(candidates) - 1) + [None]
 
+    judge.fingerprint = {"id": "last-missing"}  # type: ignore[attr-defined]  # as a part may say
     records = collect_records(tmp_path, make_choice(ANSWER), judge)
     assert [record.candidates[-1].no_verdict for record in records] == [True] * SIZE
     assert {record.candidates[-1].score for record in records} == {1.0}
