@@ -216,7 +216,9 @@ def test_reasoning_is_served_only_as_it_was_collected(
     drawn: Reasoning, other: Reasoning, named: bool, tmp_path: Path
 ) -> None:
     model = NamedModel(texts=REASONED, fingerprint=GENERATOR if named else {})
-    verifier, options = NamedVerifier(**VERIFIER), CollectionOptions(on_progress=lambda _: None)
+    notices: list[str] = []
+    options = CollectionOptions(on_progress=lambda _: None, on_notice=notices.append)
+    verifier = NamedVerifier(**VERIFIER)
     path, examples = tmp_path / "a.db", [Example(id="a", input="x", reference="lima")]
 
     def run(reasoning: Reasoning) -> None:
@@ -224,6 +226,7 @@ def test_reasoning_is_served_only_as_it_was_collected(
         collect(examples, parts, path, options)
 
     run(drawn)
+    assert [("same generator" in one) for one in notices] == ([] if named else [True])
     with pytest.raises(StoreError, match="generator"):
         run(other)
     with Store(path) as store:
