@@ -48,7 +48,14 @@ from integrations.agents.tests.parts import (
     sent,
 )
 from langchain_cfc import CalibrationArtifact, CFCRunnable
-from langchain_cfc.errors import CFCError, DrawError, InputError, ServingError, VerifierError
+from langchain_cfc.errors import (
+    CFCError,
+    DrawError,
+    FingerprintWarning,
+    InputError,
+    ServingError,
+    VerifierError,
+)
 from tests.serving.openai_bodies import TOKENS_OUT, Answer
 from tests.serving.openai_server import Fault, Script
 
@@ -309,7 +316,10 @@ def test_guard_refuses_candidates_that_call_tools(
 
     called = Answer(tools=(("look_up", {"topic": "towns"}),))
     served.answers = {**served.answers, PLAIN: [Answer(DISCARDED), *[called] * N]}
-    guard = GuardedAnswer(chain_at(url, artifact, verifier=fond))
+    # Without bound tools, such candidates are no answers.
+    with pytest.warns(FingerprintWarning, match="tools_digest"):
+        chain = chain_at(url, artifact, generator=model_at(url).bind_tools([look_up]), verifier=fond)
+    guard = GuardedAnswer(chain)
     with pytest.raises(ServingError, match=r"calls tools \(look_up\).*tool_choice='none'"):
         ask(agent_of(model_at(url), [guard]), PLAIN)
 

@@ -92,7 +92,7 @@ def test_generator_bypasses_a_global_cache_inside_functions(hosted: Hosted) -> N
 def test_plain_model_with_global_cache_raises_draw_error(hosted: Hosted) -> None:
     # The negative control.
     plain = ChatOpenAI(model=MODEL, **hosted.reached, **DRAWN)
-    repeated = "repeats the response of an earlier candidate, as if from a cache"
+    repeated = "repeats the message of an earlier candidate, as if from a cache"
     with pytest.warns(SamplingWarning, match="cache"), pytest.raises(DrawError, match=repeated):
         Sampler(RunnableLambda(plain.invoke)).draw(get_question(), N, {"max_concurrency": 1})
     assert len(hosted.script.requests) == 1
@@ -219,12 +219,13 @@ def test_missing_log_probabilities_raise_verifier_error(
 
 @both_ways
 @both_samplings
-def test_choices_without_content_raise_verifier_error(
+def test_choices_without_content_are_no_answers(
     hosted: Hosted, saved: Saved, sampling: SamplingName, serve: Serve
 ) -> None:
     hosted.script.faults = [Fault("no content")]
-    with pytest.raises(VerifierError, match="carries no token log-probabilities"):
-        serve(hosted.chain(saved, sampling=sampling), get_question())
+    result = serve(hosted.chain(saved, sampling=sampling), get_question())
+    assert result.unscored == {"cut_off": N}
+    assert (result.reason, result.answers) == ("only_blank_answers", ())
 
 
 class FirstLogprobsOnly(Script):
@@ -244,9 +245,13 @@ def test_log_probabilities_of_the_first_choice_are_not_shared(
     hosted: Hosted, saved: Saved, serve: Serve
 ) -> None:
     with serving(FirstLogprobsOnly(hosted.script.answers)) as url:
-        chain = hosted.chain(saved, generator=hosted.generator(base_url=url), sampling="single_request")
-        with pytest.raises(VerifierError, match="candidate 1 carries no token log-probabilities"):
-            serve(chain, get_question())
+        generator = hosted.generator(base_url=url)
+        chain = hosted.chain(saved, generator=generator, sampling="single_request", show_rejected=True)
+        result = serve(chain, get_question())
+    assert result.unscored == {"no_verdict": N - 1}
+    first, *others = (one.score for one in result.candidates)
+    assert first < 1.0
+    assert others == [1.0] * (N - 1)
 
 
 class OtherProtocol(Script):

@@ -134,7 +134,7 @@ def test_judge_needs_no_log_probabilities(hosted: Hosted, saved: Saved, serve: S
 
 
 @both_ways
-def test_judge_refuses_unstructured_replies(hosted: Hosted, saved: Saved, serve: Serve) -> None:
+def test_judge_reads_no_verdict_from_unstructured_replies(hosted: Hosted, saved: Saved, serve: Serve) -> None:
     class Chatty(Script):
         def _next(self, body: Any, odd: set[str]) -> list[Answer]:
             answers = super()._next(body, odd)
@@ -142,8 +142,10 @@ def test_judge_refuses_unstructured_replies(hosted: Hosted, saved: Saved, serve:
 
     with serving(Chatty(hosted.script.answers)) as url:
         using = hosted.verifier("judge", base_url=url)
-        with pytest.raises(VerifierError, match="expected structured output with the whole number"):
-            serve(hosted.chain(saved, "judge", using=using), get_question())
+        chain = hosted.chain(saved, "judge", using=using, show_rejected=True)
+        result = serve(chain, get_question())
+    assert result.unscored == {"no_verdict": N}
+    assert {one.score for one in result.candidates} == {1.0}
 
 
 @both_ways
