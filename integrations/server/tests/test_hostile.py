@@ -31,7 +31,7 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableLambda
 from starlette.types import Message, Receive, Scope, Send
 
-from integrations.server.tests.bots import EASY, FALLBACK, GOOD, HARD, TOOL, UNSURE, chain, judge
+from integrations.server.tests.bots import EASY, FALLBACK, GOOD, HARD, TOOL, UNSURE, N, chain, judge
 from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server, wait_for_value
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script
@@ -532,7 +532,9 @@ def test_stream_and_completion_have_the_same_content(server: Server, question: s
     assert last == whole.json()["cfc"]
     names = {name for name in whole.headers if name.startswith("x-cfc-")}
     assert {name: whole.headers[name] for name in names} == {name: streamed.headers[name] for name in names}
-    assert len(names) == 4
+    # Tool calls are no answers of a model without bound tools.
+    assert whole.headers.get("x-cfc-unscored") == (f"tool_call_only={N}" if question == TOOL else None)
+    assert len(names) == (5 if question == TOOL else 4)
 
 
 @pytest.mark.parametrize("stream", [False, True])
