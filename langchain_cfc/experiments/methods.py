@@ -33,10 +33,17 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.experiments.baselines import BackOffRule, SamplingRule
 from langchain_cfc.experiments.comparison_report import Family
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
+from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import with_scores
 from langchain_cfc.set_rules import Claims, parse_set_rule
-from langchain_cfc.thresholds import ConditionalThreshold, ThresholdRule, Thresholds, compute_tau
+from langchain_cfc.thresholds import (
+    ConditionalThreshold,
+    ThresholdRule,
+    Thresholds,
+    compute_tau,
+    format_delta,
+)
 from langchain_cfc.thresholds._rows import find_unique_rows
 
 RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confident", "learned"]
@@ -299,7 +306,9 @@ class ThresholdMethod(Method):
 
     def _make_rule(self, level: str) -> ThresholdRule[Any]:
         if self.rule == "confident":
-            return make_threshold_rule("marginal", level, CAP, delta=DELTA)
+            # As in `calibrate`: the first attempt to certify with the labels gets this part of delta.
+            first = format_delta(float(Fraction(DELTA) * compute_share(1)))
+            return make_threshold_rule("marginal", level, CAP, delta=first)
         return make_threshold_rule(
             "conditional" if self.rule == "randomised" else self.rule, level, CAP, window=None
         )

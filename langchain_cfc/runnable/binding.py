@@ -33,32 +33,48 @@ def check_binding(
         return "unbound"
     calibrated: dict[str, dict[str, Any] | None] = {name: getattr(provenance, name) for name in parts}
     unknown: dict[str, str] = {}
+    vouched: dict[str, str] = {}  # ids of the records that would settle it
     for name, (part, given_id) in parts.items():
         # The extractor determines which answers are blank, even if nothing else uses answers.
         extracted = bool(artifact.calibration.extracted_answers)
         if name == "answer" and part is None and calibrated[name] is None and not extracted:
             continue
-        serving = compute_fingerprint(part, given_id, reasoning if name == "generator" else "strip")
+        own_reasoning = reasoning if name == "generator" else "strip"
+        serving = compute_fingerprint(part, given_id, own_reasoning)
         if compare_fingerprints(name, calibrated[name], serving) == "unverified":
             unknown[name] = explain_doubt(calibrated[name], serving) or ""
+            recorded = (calibrated[name] or {}).get("id")
+            if recorded is not None:
+                named = compute_fingerprint(part, recorded, own_reasoning)
+                if explain_doubt(calibrated[name], named) is None:
+                    vouched[name] = recorded
     if unknown:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in unknown.items())
         msg = (
             f"cannot verify that {' and '.join(unknown)} are those that the artifact was calibrated for, so "
-            f"its guarantees say 'unverified' ({reasons}). {_make_advice(calibrated, unknown)}"
+            f"its guarantees say 'unverified' ({reasons}). {_make_advice(calibrated, unknown, vouched)}"
         )
         warnings.warn(msg, FingerprintWarning, stacklevel=5)
     return "unverified" if unknown else "matched"
 
 
-def _make_advice(calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str]) -> str:
-    """Return advice on what to do about parts that cannot be verified."""
-    by_id = {name: (calibrated[name] or {}).get("id") for name in unknown}
-    known = [f"{name}_id={given!r}" for name, given in by_id.items() if given is not None]
-    advice = [f"If you know that they are the same, pass {', '.join(known)}"] if known else []
-    if nameless := [f"{name}_id=" for name, given in by_id.items() if given is None]:
+def _make_advice(
+    calibrated: Mapping[str, Mapping[str, Any] | None], unknown: Iterable[str], vouched: Mapping[str, str]
+) -> str:
+    """Return advice on what to do about parts that cannot be verified; ids in `vouched` settle it."""
+    advice = []
+    if vouched:
+        ids = ", ".join(f"{name}_id={given!r}" for name, given in vouched.items())
+        advice.append(f"If you know that they are the same, pass {ids}")
+    has_id = {name: (calibrated[name] or {}).get("id") is not None for name in unknown}
+    if nameless := [f"{name}_id=" for name, named in has_id.items() if not named]:
         advice.append(
             f"The records hold no id to compare with: collect with {', '.join(nameless)} and calibrate again"
+        )
+    if other := [name for name, named in has_id.items() if named and name not in vouched]:
+        advice.append(
+            f"An id does not settle this for {' and '.join(other)}: serve with the settings of the "
+            "calibration, or collect with these settings and calibrate again"
         )
     return ". ".join(advice)
 

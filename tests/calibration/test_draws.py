@@ -123,6 +123,37 @@ def test_agreement_scores_of_all_candidates_differ_from_those_of_the_prefix() ->
         calibrate_with(RULES[0], make_records(), VOTES)
 
 
+@pytest.mark.parametrize(("kind", "is_read"), [("1 - c/n", True), ("4", True), ("6", True), ("off", False)])
+def test_rounded_agreement_scores_are_those_of_the_verifier(kind: str, is_read: bool) -> None:
+    # Scores of n candidates are 1/n apart, so what is off by less than a tenth of it was only rounded.
+    # Of eight, all agreement scores are binary numbers; of seven, none but 0 is.
+    def write(score: float) -> float:
+        if kind == "1 - c/n":
+            return 1.0 - round(7 * (1.0 - score)) / 7
+        return score + 0.11 / 7 * (score < 0.5) if kind == "off" else round(score, int(kind))
+
+    draws, verifier = "lead(2, at_most=7)", Provenance(n=7, verifier=VOTES.verifier)
+    records = score_by_votes(make_records(), 7)
+    changed = [
+        one.model_copy(
+            update={
+                "candidates": tuple(
+                    each.model_copy(update={"score": write(each.score)}) for each in one.candidates
+                )
+            }
+        )
+        for one in records
+    ]
+    assert changed != records
+    if not is_read:
+        with pytest.raises(InputError, match="not those of self-consistency"):
+            calibrate_with(draws, changed, verifier)
+        return
+    # Scores are computed again for the candidates drawn, so rounding changes nothing.
+    one, other = (calibrate_with(draws, each, verifier) for each in (records, changed))
+    assert one.model_dump(exclude={"created_at"}) == other.model_dump(exclude={"created_at"})
+
+
 @pytest.mark.parametrize("draws", ["below(0.3, at_most=8)", "below(0.3, rounds=1+3+4)"])
 def test_draw_rule_may_not_stop_after_one_candidate_by_agreement(draws: str) -> None:
     with pytest.raises(InputError, match=r"always stops after one draw. Use rounds=.* lead or agree"):

@@ -29,7 +29,6 @@ from langchain_cfc.experiments.methods import (
 from langchain_cfc.experiments.splits import Comparison
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.comparison.worlds import shuffle
-from tests.factories import find_delta
 from tests.lengths import mostly_long, repetitions
 
 from .worlds import draw_world, make_protocol, make_split, make_split_by_hand, tabulate_facts
@@ -69,8 +68,6 @@ def decide_by_artifact(
         set_rule=set_rule or split.set_rule,
         threshold_rule=rule,  # type: ignore[arg-type]
         confident=confident,
-        # The method spends all of its delta on one test, calibration 80 % of its own on the first.
-        delta=find_delta("0.05") if confident else None,
         cap=2.0,
         window=None,
         seed=f"0/{number}",

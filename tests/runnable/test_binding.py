@@ -249,6 +249,29 @@ def test_reasoning_is_served_only_as_it_was_collected(
     assert make_replay_parts(records)["reasoning"] == drawn
 
 
+@pytest.mark.parametrize(
+    ("recorded", "setting", "given", "advised"),
+    [
+        ({"id": "mine"}, "tools_digest", None, "pass generator_id='mine'"),
+        # The records describe the model without tools or this setting, so no id settles it.
+        ({"id": "mine", "model": "m-1"}, "tools_digest", "mine", "An id does not settle this for generator"),
+        ({"id": "mine", "model": "m-1"}, "seed", None, "An id does not settle this for generator"),
+        ({"model": "m-1"}, "seed", "mine", "The records hold no id to compare with"),
+    ],
+)
+def test_warning_advises_an_id_exactly_if_it_gives_binding_matched(
+    recorded: dict[str, Any], setting: str, given: str | None, advised: str
+) -> None:
+    model = NamedModel(texts=TEXTS, fingerprint={"model": "m-1", setting: "changed"})
+    artifact = make_bound(stated={"generator": recorded})
+    with pytest.warns(FingerprintWarning, match="cannot verify that generator are") as caught:
+        make_matching(artifact, generator=model, generator_id=given)
+    known = ("pass generator_id=", "hold no id", "An id does not settle")
+    (message,) = (str(one.message) for one in caught)
+    assert advised in message
+    assert sum(one in message for one in known) == 1
+
+
 def test_setting_not_stated_while_serving_gives_binding_unverified() -> None:
     artifact = make_bound(stated={"generator": {"model": "m", "temperature": 0.0}})
     generator = NamedModel(texts=TEXTS, fingerprint={"model": "m"})
