@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
 from langchain_cfc._internal.metadata import JsonMetadata, Scalar
+from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc.errors import InputError, SamplingWarning
 from langchain_cfc.no_answers import is_invisible
 
@@ -502,18 +503,20 @@ def encode_answers(answers: Iterable[str], n: int) -> tuple[IntArray, IntArray]:
         n: Number of candidates per prompt, at least 1.
 
     Returns:
-        (N, n) slots of the first candidate of the same prompt with an equal answer, and (N, n) numbers of
-        characters, 0 for an answer that shows nothing; see `is_invisible`.
+        (N, n) slots of the first candidate of the same prompt whose answer has the same normal form (see
+        `normalise_answer`; signs alone are compared as they are), and (N, n) numbers of characters, 0 for an
+        answer that shows nothing; see `is_invisible`.
 
     Examples:
-        >>> codes, lengths = encode_answers(["Rome", " ", "Rome", "Oslo", "Lima", "Oslo"], 3)
+        >>> codes, lengths = encode_answers(["Rome", " ", "rome.", "Oslo", "Lima", "Oslo"], 3)
         >>> codes.tolist(), lengths.tolist()
-        ([[0, 1, 0], [0, 1, 0]], [[4, 0, 4], [4, 4, 4]])
+        ([[0, 1, 0], [0, 1, 0]], [[4, 0, 5], [4, 4, 4]])
     """
     texts = list(answers)
+    forms = {text: normalise_answer(text) or text for text in set(texts)}
     first: dict[str, int] = {}
-    numbers = np.fromiter(map(first.setdefault, texts, count()), np.int64, len(texts))
-    blank = set(filter(is_invisible, first))
+    numbers = np.fromiter(map(first.setdefault, map(forms.__getitem__, texts), count()), np.int64, len(texts))
+    blank = set(filter(is_invisible, forms))
     lengths = np.array([0 if text in blank else len(text) for text in texts], np.int64)
     return find_first_equal(numbers.reshape(-1, n)), lengths.reshape(-1, n)
 

@@ -71,8 +71,6 @@ _INVISIBLE_RANGES = (
     *((0x13430, 0x1343F), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
 )
 _INVISIBLE = re.compile("[" + "".join(f"{chr(a)}-{chr(b)}" for a, b in _INVISIBLE_RANGES) + "]*")
-# The same for engines with the syntax of RE2.
-INVISIBLE_RE2 = "^[" + "".join(rf"\x{{{a:X}}}-\x{{{b:X}}}" for a, b in _INVISIBLE_RANGES) + "]*$"
 
 
 def is_invisible(text: str) -> bool:

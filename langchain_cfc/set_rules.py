@@ -87,9 +87,6 @@ class SetRule(ABC):
         """
         return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
 
-    def check_labels(self, labelled: LabelledBatch) -> None:  # noqa: B027 - most rules take any labels
-        """Reject labels that are inconsistent under this rule, with an InputError."""
-
     def compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
         """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
 
@@ -104,7 +101,7 @@ class SetRule(ABC):
             (N,) success scores, at most `cap`.
 
         Raises:
-            InputError: If the labels are inconsistent under this rule.
+            InputError: If the prompts are of another unit, or the rule needs answers that are missing.
         """
         if labelled.unit != self.unit:
             msg = (
@@ -112,7 +109,6 @@ class SetRule(ABC):
                 f"unit={labelled.unit!r} (on the command line --unit {labelled.unit})"
             )
             raise InputError(msg)
-        self.check_labels(labelled)
         return self._compute_success_scores(labelled, cap)
 
     def _compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
@@ -175,6 +171,9 @@ class Rank(SetRule):
 class Unique(SetRule):
     """Set rule `unique(base)`: only one candidate per distinct answer, the earliest of smallest level.
 
+    Labels of equal answers may differ, as those of a judge do: the label of this one candidate counts, which
+    is what a set shows.
+
     Args:
         base: The rule that computes each candidate's level.
     """
@@ -200,20 +199,6 @@ class Unique(SetRule):
         held = best >= 0
         represents[np.nonzero(held)[0], best[held]] = True
         return np.where(represents, levels, np.inf)
-
-    def check_labels(self, labelled: LabelledBatch) -> None:
-        """Reject an answer that is labelled correct in one candidate and wrong in another."""
-        codes = _require_answer_codes(labelled.draws)
-        clash = labelled.correct != np.take_along_axis(labelled.correct, codes, axis=1)
-        if clash.any():
-            row, slot = (int(i) for i in np.argwhere(clash)[0])
-            msg = (
-                f"record {labelled.ids[row]!r}: candidates {codes[row, slot]} and {slot} give the same "
-                f"answer, but one is labelled correct and the other wrong; set_rule='{self.text}' needs one "
-                "label per distinct answer"
-            )
-            raise InputError(msg)
-        self._base.check_labels(labelled)
 
 
 def _require_answer_codes(draws: CandidateBatch) -> IntArray:
@@ -246,10 +231,6 @@ class AtLeastOne(SetRule):
         levels = self._base.compute_levels(draws)
         levels[np.arange(len(levels)), levels.argmin(axis=1)] = 0.0
         return levels
-
-    def check_labels(self, labelled: LabelledBatch) -> None:
-        """Reject the labels that the base rule rejects."""
-        self._base.check_labels(labelled)
 
 
 class Claims(SetRule):

@@ -27,6 +27,24 @@ def test_candidate_batch_holds_scores_answers_and_lengths_as_arrays() -> None:
     assert draws.metadata == ({"topic": "x"}, {})
 
 
+@pytest.mark.parametrize(
+    ("same", "others"),
+    [
+        (["Lima", "lima.", " \u201cLIMA\u201d", "Li\u200bma"], ["Lime"]),
+        (["C++", "c++"], ["C", "C#"]),
+        (["1/2", "\u00bd"], ["12", "1 2"]),
+        (["caf\u00e9", "cafe\u0301", "Caf\u00e9!"], ["cafe"]),
+        (['{"unit":"C"}', ' {"unit":"C"}\n'], ['{"unit":"c"}']),
+        (["."], ["?", "", "-"]),
+    ],
+)
+def test_answer_codes_merge_spellings_and_keep_meanings(same: list[str], others: list[str]) -> None:
+    texts = [*same, *others]
+    codes = CandidateBatch.from_arrays([[0.5] * len(texts)], [texts]).answer_codes
+    assert codes is not None
+    assert codes[0].tolist() == [*[0] * len(same), *range(len(same), len(texts))]
+
+
 def test_candidate_batch_without_answers_has_no_codes_and_lengths() -> None:
     draws = CandidateBatch.from_arrays(SCORES)
     assert draws.answer_codes is None

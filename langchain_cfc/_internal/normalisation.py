@@ -1,4 +1,4 @@
-"""The one normal form in which answers are compared: labels, self-consistency and answer extractors alike.
+"""The one normal form in which answers are compared: by labels, self-consistency, set rules and features.
 
 Spellings that look or mean the same are unified; nothing is deleted that a reader sees, except signs that end
 a sentence and marks around the whole answer. So `C++`, `C#` and `C` differ, as do `1/2` and `12`, `x > 5` and
@@ -8,7 +8,8 @@ The base is Unicode's canonical form (NFC). Its compatibility form (NFKC) would 
 equal `106`, `1½` equal `11/2` and `ℝ` equal `R`. So only those compatibility characters are unified that are
 the same signs in another width, position or font (full-width forms, ligatures, letters of Arabic, units such
 as `㎏`, Roman numerals, mathematical alphabets). Superscripts become `^` and digits, fractions `1/2`, and
-subscripts digits only after a letter (`H₂O` is `H2O`, but `10₂` is not `102`). Then letters are casefolded.
+subscripts digits only after a letter (`H₂O` is `H2O`, but `10₂` is not `102`). Then letters are casefolded,
+but not in JSON objects and arrays, such as the arguments of tools.
 
 Accents, articles and vocalisation are kept, because they tell words apart. So are joiners between letters of
 Arabic and Indic scripts, and within emoji. Letters of other scripts that look alike stay different too.
@@ -25,7 +26,7 @@ import unicodedata
 
 # Stated in fingerprints: change it when `normalise_answer` changes. The version of Unicode is left out:
 # Python versions differ in it, but in no character that is in use.
-NORMALISATION = "answers-1"
+NORMALISATION = "answers-2"
 
 _APOSTROPHES = "\u2018\u2019\u201a\u201b\u2032\u2035\u00b4`\u02b9\u02bb\u02bc\u02bd\u055a\ua78c\uff07"
 _QUOTES = "\u201c\u201d\u201e\u201f\u2033\u2036\u00ab\u00bb\u2039\u203a\u301d\u301e\u301f\uff02"
@@ -153,7 +154,10 @@ def normalise_answer(text: str) -> str:
         >>> normalise_answer(' "New  York." ')
         'new york'
     """
-    folded = unify_characters(text).casefold()
+    plain = unify_characters(text)
+    if plain[:1] in {"{", "["} and plain[-1:] in {"}", "]"} and '"' in plain:
+        return plain
+    folded = plain.casefold()
     if not folded.isascii():
         # The dot of a capital I in Turkish.
         folded = unify_characters(folded.replace("i\u0307", "i"))

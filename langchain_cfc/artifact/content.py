@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.attempts import Attempt
 from langchain_cfc.artifact.facts import (
@@ -29,7 +30,7 @@ from langchain_cfc.artifact.facts import (
 )
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
@@ -188,6 +189,28 @@ class ArtifactContent(ArtifactData):
         policy = None if self.policy is None else self.policy.certificate.policy
         parts = (policy, self.parsed_shift, self.feature_map, self.parsed_set_rule, self.draw_rule)
         return any(part is not None and part.needs_answers for part in parts)
+
+    def check_answers(self, *, extracted: bool, failure: type[CFCError]) -> None:
+        """Raise `failure` if answers are compared in another way than in calibration."""
+        facts = self.calibration
+        if not self.needs_answers or (facts.normalised, bool(facts.extracted_answers)) == (
+            NORMALISATION,
+            extracted,
+        ):
+            return
+        named = self.provenance.answer if self.provenance is not None else None
+        was, cure = (
+            (f"with the answer extractor {named or 'of its records'}", "use that extractor (answer=)")
+            if facts.extracted_answers
+            else ("without an answer extractor", "leave answer= and extracted answers out")
+        )
+        if facts.normalised != NORMALISATION:
+            was, cure = f"on answers in the normal form {facts.normalised}", "calibrate again"
+        msg = (
+            f"the artifact was calibrated {was}, and its set rule, features or policy look at distinct "
+            f"answers: {cure}"
+        )
+        raise failure(msg)
 
     @property
     def is_bot_alone(self) -> bool:

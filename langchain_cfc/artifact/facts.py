@@ -95,6 +95,7 @@ class CalibrationFacts(ArtifactData):
             candidate were left out; otherwise None.
         prompt_kinds: Kinds of the recorded prompts, `text`, `messages` and `object`, sorted; None if they are
             unknown, as for arrays.
+        normalised: Version of the normal form in which answers were compared; None if nothing compares them.
     """
 
     size: int
@@ -117,6 +118,7 @@ class CalibrationFacts(ArtifactData):
     allow_unattainable: bool = False
     drawn_among: Count | None = None
     prompt_kinds: list[PromptKind] | None = None
+    normalised: str | None = None
 
     @property
     def by_weight(self) -> str:

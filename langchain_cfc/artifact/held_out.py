@@ -63,14 +63,7 @@ def tabulate_held_out(
 ) -> tuple[LabelledBatch, str]:
     """Tabulate records as the artifact needs them, and select the prompts that it may be tested on."""
     table = tabulate_draws(artifact, records)
-    extracted = artifact.calibration.extracted_answers
-    if artifact.needs_answers and bool(table.extracted) != bool(extracted):
-        msg = (
-            f"the artifact was calibrated {'with' if extracted else 'without'} extracted answers, unlike "
-            "these records, and its set rule, features or policy compare answers: extract `answer` in the "
-            "same way"
-        )
-        raise InputError(msg)
+    artifact.check_answers(extracted=bool(table.extracted), failure=InputError)
     return select_held_out(artifact, table, part)
 
 

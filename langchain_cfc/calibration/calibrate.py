@@ -209,6 +209,7 @@ def _calibrate(
             config,
             provenance=provenance,
             came_fitted=given.needs_fit and given.fitted,
+            needs_answers=needs_answers,
             drawn_among=len(everyone) if config.given_drawn else None,
         ),
         combination=prompts.combination,

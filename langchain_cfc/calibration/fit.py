@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import (
     AttainableGroup,
     CalibrationFacts,
@@ -434,6 +435,7 @@ class CalibrationPrompts:
         *,
         provenance: Provenance | None,
         came_fitted: bool,
+        needs_answers: bool,
         drawn_among: int | None,
     ) -> CalibrationFacts:
         """Return the facts that an artifact states about its prompts."""
@@ -452,6 +454,7 @@ class CalibrationPrompts:
             weight=None if data.labelled.weights is None else float(data.labelled.weights.sum()),
             recorded_candidates=labelled.recorded or self.count_candidates(provenance),
             extracted_answers=labelled.extracted,
+            normalised=NORMALISATION if needs_answers else None,
             map_came_fitted=came_fitted,
             fit_size=len(ids["fit"]),
             held_out_size=len(ids["test"]),

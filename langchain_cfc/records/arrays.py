@@ -53,8 +53,8 @@ def tabulate(
         claims: Whether the caller supports claims, so that records may hold them in place of candidates.
 
     Returns:
-        The (N, n) draws with their labels; answers are told apart by `Candidate.answer_key`. Prompts that
-        say the same form one cluster, unless they name their own.
+        The (N, n) draws with their labels; answers are equal if their `Candidate.answer_key` has the
+        same normal form. Prompts that say the same form one cluster, unless they name their own.
 
     Raises:
         RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids), or a

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind, find_json_prompt_kinds
+from langchain_cfc.candidates import (
+    CandidateBatch,
+    LabelledBatch,
+    PromptKind,
+    encode_answers,
+    find_json_prompt_kinds,
+)
 from langchain_cfc.errors import RecordError
-from langchain_cfc.no_answers import INVISIBLE_RE2
 from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import UncertainError, are_valid_metadata, parse_values, require_certain
@@ -52,12 +57,8 @@ def _decode_candidates(
     require_certain(set(map(type, parse_values(_list_texts(candidates["message"])))) <= {dict})
     find_outputs = _decode_outputs(candidates["scores"])
     keys = _compute_answer_keys(candidates)
-    codes = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     draws = CandidateBatch(
-        candidates["score"].to_numpy().reshape(-1, n),
-        find_first_equal(codes.reshape(-1, n)),
-        _count_characters(keys).to_numpy().astype(np.int64).reshape(-1, n),
-        metadata,
+        candidates["score"].to_numpy().reshape(-1, n), *encode_answers(keys.to_pylist(), n), metadata
     )
     labelled = LabelledBatch(
         draws,
@@ -234,12 +235,6 @@ def _compute_answer_keys(candidates: dict[str, Any]) -> Any:
     return _require_compute().coalesce(
         keys, _require_compute().replace_with_mask(candidates["message"], every, texts)
     )
-
-
-def _count_characters(keys: Any) -> Any:
-    """Return the number of characters of each answer, 0 for blank ones, as `encode_answers` does."""
-    blank = _require_compute().match_substring_regex(keys, INVISIBLE_RE2)
-    return _require_compute().if_else(blank, 0, _require_compute().utf8_length(keys))
 
 
 def _list_texts(column: Any) -> list[bytes]:

@@ -27,7 +27,7 @@ def check_binding(
     Raises:
         FingerprintError: If a part differs from the calibrated one.
     """
-    _check_extractor(artifact, given=parts["answer"][0] is not None)
+    artifact.check_answers(extracted=parts["answer"][0] is not None, failure=FingerprintError)
     provenance = artifact.provenance
     if provenance is None:
         return "unbound"
@@ -77,23 +77,6 @@ def _make_advice(
             "calibration, or collect with these settings and calibrate again"
         )
     return ". ".join(advice)
-
-
-def _check_extractor(artifact: CalibrationArtifact, *, given: bool) -> None:
-    """Require an extractor exactly if calibration had one, where the decision depends on distinct answers."""
-    extracted = bool(artifact.calibration.extracted_answers)
-    if artifact.needs_answers and extracted != given:
-        named = artifact.provenance.answer if artifact.provenance is not None else None
-        was = (
-            f"with the answer extractor {named or 'of its records'}"
-            if extracted
-            else "without an answer extractor"
-        )
-        msg = (
-            f"the artifact was calibrated {was}, and its set rule, features or policy look at distinct "
-            f"answers: {'pass that extractor as answer=' if extracted else 'leave answer= out'}"
-        )
-        raise FingerprintError(msg)
 
 
 class ModelVersionWatcher:

@@ -224,13 +224,14 @@ class ServingPipeline:
             policy=promise.policy,
             uniforms=self._draw_uniforms(),
         )
-        answers = tuple(dict.fromkeys(map(texts.__getitem__, decisions.list_best_first(0))))
-        if not decisions.answered[0]:
-            answers = ()
-        elif promise.is_bot:
-            # What is certified is how often the best answer is wrong. The certificate says nothing about
-            # other answers, even if the policy uses a set that holds them.
-            answers = answers[:1]
+        # The best spelling of each distinct answer, by its code.
+        spelled: dict[int, str] = {}
+        for slot in decisions.list_best_first(0).tolist() if decisions.answered[0] else ():
+            spelled.setdefault(int(np.asarray(decisions.draws.answer_codes)[0, slot]), texts[slot])
+        # What is certified of a bot is how often the best answer is wrong. The certificate says nothing about
+        # other answers, even if the policy uses a set that holds them.
+        shown = list(spelled)[: 1 if promise.is_bot else None]
+        answers = tuple([spelled[code] for code in shown])
         # Validating all candidates at once, as plain data, is faster than building them one by one.
         return CFCResult.model_validate(
             {
@@ -238,7 +239,7 @@ class ServingPipeline:
                 "reason": decisions.find_reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
-                "candidates": self._list_candidates(draws, texts, scored, decisions, answers),
+                "candidates": self._list_candidates(draws, texts, scored, decisions, shown),
                 **self._describe_decision(promise, decisions),
                 **common,
             }
@@ -304,19 +305,20 @@ class ServingPipeline:
         texts: Sequence[str],
         scored: VerifierScores,
         decisions: Decisions,
-        answers: Sequence[str],
+        answers: Sequence[int],
     ) -> tuple[dict[str, Any], ...]:
         """Return the fields of the result's `ScoredCandidate` objects, in draw order.
 
-        Without `show_rejected` a candidate has a text only if it is accepted and gives one of the `answers`.
+        Without `show_rejected` a candidate has a text only if it is accepted and gives one of the answers,
+        which are given by their codes.
         """
         inside: list[bool] = decisions.accepted[0].tolist()
         levels: list[float] = decisions.levels[0].tolist()
         batch = decisions.draws
         codes, lengths = np.asarray(batch.answer_codes)[0].tolist(), np.asarray(batch.lengths)[0].tolist()
         shown = [
-            self.show_rejected or (is_in and text in answers)
-            for is_in, text in zip(inside, texts, strict=True)
+            self.show_rejected or (is_in and code in answers)
+            for is_in, code in zip(inside, codes, strict=True)
         ]
         has_extractor = self.description.has_extractor
         return tuple(

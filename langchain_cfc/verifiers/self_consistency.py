@@ -58,7 +58,7 @@ class SelfConsistency(BaseVerifier):
     of its cluster. Features see the spread of the clusters in these scores: `mean_score` is 1 - the sum of
     the squared shares (the quadratic entropy), `min_score` is 1 - the largest share, and the mean of
     -log(1 - score) is the discrete semantic entropy itself. The features `entropy` and `distinct_answers`
-    count extracted answers as they are written, not clusters.
+    count answers of different normal form, not clusters.
 
     Args:
         answer: Function or Runnable, plain or async, from a text to its answer; by default the whole text.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,16 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
+from langchain_cfc.artifact import tabulate_held_out
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.collect import CollectionOptions, Components, Store, collect
 from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import FingerprintError, FingerprintWarning, StoreError
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError, StoreError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, Provenance, read_records, write_records
 from langchain_cfc.sampling import DrawnCandidate
-from tests.factories import make_artifact, make_chain
+from tests.factories import make_artifact, make_chain, make_records
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of, verify
 
 GENERATOR = {"id": "my-model", "model": "m-1", "temperature": 0.7, "model_version": "a"}
@@ -184,11 +186,23 @@ def test_answer_extractor_must_match_where_distinct_answers_matter(settings: dic
         make_matching(make_bound(**settings), answer=answer_of)
 
 
+def test_artifact_of_another_normal_form_is_refused_where_answers_are_compared() -> None:
+    for settings, is_refused in (({"set_rule": "unique(all)"}, True), ({}, False)):
+        artifact = make_bound(**settings)
+        older = artifact.model_copy(
+            update={"calibration": artifact.calibration.model_copy(update={"normalised": "answers-0"})}
+        )
+        with pytest.raises(FingerprintError, match="answers-0") if is_refused else nullcontext():
+            make_matching(older)
+        with pytest.raises(InputError, match="answers-0") if is_refused else nullcontext():
+            tabulate_held_out(older, make_records("other"), "test")
+
+
 @pytest.mark.parametrize("settings", [{"set_rule": "unique(all)"}, {"features": fit_distinct_answers()}])
 def test_chain_refuses_missing_extractor_when_records_hold_answers(settings: dict[str, Any]) -> None:
     """Records with answers and no word of an extractor: serving raw texts would be another method."""
     for artifact in (make_artifact(**settings, extracted=True), make_bound(**settings, extracted=True)):
-        with pytest.raises(FingerprintError, match="pass that extractor as answer="):
+        with pytest.raises(FingerprintError, match="use that extractor"):
             make_matching(artifact)
     unbound = make_matching(make_artifact(**settings, extracted=True), answer=answer_of)
     assert unbound.invoke("x").guarantee.binding == "unbound"

@@ -50,6 +50,8 @@ def test_answers_are_distinct_and_ordered_by_score(invoke: Invoke) -> None:
     assert by_text.answers == ("lima|0.1", "quito|0.2", "lima|0.3", "quito|0.7")
     extracted = invoke(make_chain(generator=ScriptedModel(texts=texts), answer=answer_of), "where?")
     assert extracted.answers == ("lima", "quito")
+    spelled = ScriptedModel(texts=("Lima|0.3", "quito|0.2", "lima.|0.1", "Quito!|0.7"))
+    assert invoke(make_chain(generator=spelled, answer=answer_of), "where?").answers == ("lima.", "quito")
     assert extracted.best == "lima"
 
 

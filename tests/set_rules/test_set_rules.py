@@ -149,15 +149,12 @@ def test_at_least_one_adds_only_the_best_candidate(labelled: LabelledBatch) -> N
         assert success[~right].tolist() == plain.compute_success_scores(labelled, CAP)[~right].tolist()
 
 
-def test_unique_refuses_contradicting_labels_of_one_answer() -> None:
-    labelled = LabelledBatch(
-        CandidateBatch.from_arrays([[0.1, 0.9]], [["x", "x"]]), np.array([[False, True]]), ("q7",), (None,)
-    )
-    parse_set_rule("all").compute_success_scores(labelled, CAP)
-    with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
-        parse_set_rule("unique").compute_success_scores(labelled, CAP)
-    with pytest.raises(InputError, match=r"record 'q7': candidates 0 and 1 give the same answer"):
-        AtLeastOne(Unique(parse_set_rule("all"))).compute_success_scores(labelled, CAP)
+@pytest.mark.parametrize(("correct", "success"), [([False, True], CAP), ([True, False], 0.1)])
+def test_unique_counts_the_label_of_the_candidate_it_shows(correct: list[bool], success: float) -> None:
+    """A judge may label two spellings of one answer differently; only the first of them enters a set."""
+    draws = CandidateBatch.from_arrays([[0.1, 0.9]], [["Lima", "lima."]])
+    labelled = LabelledBatch(draws, np.array([correct]), ("q7",), (None,))
+    assert parse_set_rule("unique").compute_success_scores(labelled, CAP).tolist() == [success]
 
 
 def test_unique_needs_answers() -> None:
