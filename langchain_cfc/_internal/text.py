@@ -14,7 +14,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 # JSON already escapes characters below a space.
 _CONTROLS_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
-_REDACTED = "[redacted]"
+REDACTED = "[redacted]"
 _WITHHOLDS_QUOTES: ContextVar[bool] = ContextVar("langchain_cfc_withholds_quotes", default=False)
 _SENSITIVE_NAME = (
     r"\b(?:proxy-)?authorization|\b(?:x-)?api[-_ ]?key|\b(?:\w+[-_])?secret(?:[-_ ](?:access[-_ ])?key)?"
@@ -23,18 +23,18 @@ _SENSITIVE_NAME = (
 )
 _SECRETS = (
     # User and password, or a token, before the host of a URL.
-    (re.compile(r"(://)[^\s/@\"']+@"), rf"\1{_REDACTED}@"),
+    (re.compile(r"(://)[^\s/@\"']+@"), rf"\1{REDACTED}@"),
     # Headers, parameters and settings by name, in HTTP, JSON, Python or a query.
     (
         re.compile(
             rf"""(?i)({_SENSITIVE_NAME})(["']?\s*[:=]\s*["']?)(?:(?:bearer|basic|token)\s+)?[^\s"'`,;&<>{{}}()\[\]\\]+"""
         ),
-        rf"\1\2{_REDACTED}",
+        rf"\1\2{REDACTED}",
     ),
-    (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*"), rf"\1 {_REDACTED}"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+(?=\S*[0-9=])[a-z0-9._~+/-]{8,}=*"), rf"\1 {REDACTED}"),
     # Keys with a known prefix. Providers quote some with asterisks in the middle.
-    (re.compile(r"\b(?:sk|pk|rk|gsk|hf|ghp|gho|xox[abp])[-_][\w*-]{8,}"), _REDACTED),
-    (re.compile(r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)"), _REDACTED),
+    (re.compile(r"\b(?:sk|pk|rk|gsk|hf|ghp|gho|xox[abp])[-_][\w*-]{8,}"), REDACTED),
+    (re.compile(r"\b(?:AKIA[0-9A-Z]{16}|AIza[\w-]{20,}|eyJ[\w-]+\.[\w-]+\.[\w-]+)"), REDACTED),
 )
 # Maximum number of characters that a message quotes.
 _MAX_QUOTED = 500

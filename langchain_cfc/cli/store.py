@@ -240,8 +240,8 @@ def print_status(
         lines.append(f"cost          {format_cost(state.cost)}")
     if state.unanswered:
         lines.append(
-            f"unanswered    {state.unanswered} requests were started but no answer was received; budgets "
-            "count each like the most expensive one answered"
+            f"unanswered    {state.unanswered} requests were started but got no answer that can be read; "
+            "budgets count each like the most expensive one answered"
         )
     lines += [
         f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "

@@ -9,10 +9,9 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from langchain_cfc.errors import CFCError, ServingTimeoutError
+from langchain_cfc.execution import is_malformed_response, is_refusal, read_status
 
 _TRANSIENT_STATUS = {408, 409, 425, 429}
-# An invalid key, a missing permission, an unknown model or address.
-_REFUSED_STATUS = {401, 403, 404}
 _CLIENT_ERROR = 400
 _SERVER_ERROR = 500
 # Time-outs of a server or gateway: the request may have been answered nevertheless.
@@ -45,30 +44,25 @@ def is_transient(outcome: Any) -> bool:
     if isinstance(outcome, CFCError) and not isinstance(outcome, ServingTimeoutError):
         # Look at the cause: a failed call of a verifier, for example, is wrapped in a `VerifierError`.
         return outcome.__cause__ is not None and is_transient(outcome.__cause__)
-    status = _read_status(outcome)
-    if _is_quota_used_up(outcome):
+    status = read_status(outcome)
+    if is_refusal(outcome):
         return False
-    if status is not None:
+    if status is not None and status >= _CLIENT_ERROR:
         return status in _TRANSIENT_STATUS or status >= _SERVER_ERROR
-    if isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
-        return True
     names = [kind.__name__ for kind in type(outcome).__mro__]
-    return any(word in name for name in names for word in _TRANSIENT_NAMES)
+    return (
+        is_malformed_response(outcome)
+        or isinstance(outcome, (ConnectionError, TimeoutError, asyncio.TimeoutError))
+        or any(word in name for name in names for word in _TRANSIENT_NAMES)
+    )
 
 
-def is_refusal(error: BaseException) -> bool:
+def ends_run(error: BaseException) -> bool:
     """Return whether a server refused the key or the model, which no other prompt will change.
 
-    A malformed request (status 400) is none: servers also refuse single prompts like that.
+    A malformed request (status 400) does not: servers also refuse single prompts like that.
     """
-    chain = _list_causes(error)
-    statuses = [_read_status(one) for one in chain if isinstance(one, Exception)]
-    return bool(_REFUSED_STATUS.intersection(statuses)) or any(map(_is_quota_used_up, chain))
-
-
-def _is_quota_used_up(error: BaseException) -> bool:
-    """Return whether the account is empty, for which OpenAI has the status of a rate limit."""
-    return getattr(error, "code", None) == "insufficient_quota"
+    return any(map(is_refusal, _list_causes(error)))
 
 
 def _list_causes(error: BaseException) -> list[BaseException]:
@@ -86,9 +80,7 @@ def may_be_charged(error: BaseException) -> bool:
     False if the server refused the request or was not reached.
     """
     chain = _list_causes(error)
-    statuses = [
-        status for one in chain if isinstance(one, Exception) and (status := _read_status(one)) is not None
-    ]
+    statuses = [status for one in chain if (status := read_status(one)) is not None]
     if statuses:
         return statuses[0] in _ANSWERED_STATUS or statuses[0] < _CLIENT_ERROR
     kinds = {kind.__name__ for one in chain for kind in type(one).__mro__}
@@ -123,18 +115,3 @@ def _parse_seconds(text: str, unit: float) -> float | None:
     if when.tzinfo is None:  # HTTP dates are UTC
         when = when.replace(tzinfo=timezone.utc)
     return max(0.0, (when - datetime.now(tz=timezone.utc)).total_seconds())
-
-
-def _read_status(error: Exception) -> int | None:
-    """Return the HTTP status on a client's exception; Google's clients call it `code`."""
-    response = getattr(error, "response", None)
-    for holder, name in (
-        (error, "status_code"),
-        (response, "status_code"),
-        (error, "status"),
-        (error, "code"),
-    ):
-        value = getattr(holder, name, None)
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    return None

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc._internal.plugins import is_plugin_source, load_object
 from langchain_cfc._internal.text import escape_controls_in_json, join_names, pluralize
-from langchain_cfc.collect.failures import is_transient
+from langchain_cfc.collect.failures import ends_run, is_transient
 from langchain_cfc.collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc.collect.sources.detection import detect_columns
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
@@ -183,7 +183,7 @@ def draw_answers(
     try:
         return _draw_with_settings(model, settings, examples)
     except CFCError as error:
-        if not others or is_transient(error) or _is_key_refused(error):
+        if not others or is_transient(error) or ends_run(error):
             raise
     return draw_answers(model, examples, others)
 
@@ -203,12 +203,6 @@ def _draw_with_settings(model: Model, settings: Mapping[str, Any], examples: Seq
     if all(one.has_logprobs for one in answers):
         return Trial(settings, answers)
     return Trial({name: value for name, value in settings.items() if name != "logprobs"}, answers)
-
-
-def _is_key_refused(error: BaseException) -> bool:
-    """Return whether a server refused the key, so that trying other settings would not help."""
-    cause = error.__cause__
-    return getattr(cause, "status_code", None) in {401, 403} or (cause is not None and _is_key_refused(cause))
 
 
 # The labeler

@@ -22,7 +22,7 @@ from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.collect.batches.batcher import Batcher
 from langchain_cfc.collect.costs import Budget, BudgetTracker, Stage, Usage
 from langchain_cfc.collect.executor import Executor, Labels, Outcome
-from langchain_cfc.collect.failures import is_refusal
+from langchain_cfc.collect.failures import ends_run
 from langchain_cfc.collect.journal import BatchJournal, StoreJournal
 from langchain_cfc.collect.status import CollectionStatus, EarlyWarnings
 from langchain_cfc.collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
@@ -307,7 +307,7 @@ class Run:
         self._on_progress(self.status)
         is_trial = not self._has_succeeded and journal.stage is not Stage.LABELLED
         limit = MAX_FAILURES_AT_START if is_trial else MAX_CONSECUTIVE_FAILURES
-        if self._consecutive_failures == limit or is_refusal(error):
+        if self._consecutive_failures == limit or ends_run(error):
             msg = (
                 f"stopped because {pluralize(self._consecutive_failures, 'prompt')} in a row failed, the "
                 f"last one with {type(error).__name__}: {error}. Fix the cause, then run again with "

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from langchain_cfc.execution.failures import (
+    describe_error,
+    is_malformed_response,
+    is_refusal,
+    read_status,
+)
 from langchain_cfc.execution.limits import (
     CallLimits,
     ConcurrencyLimiter,
@@ -28,7 +34,6 @@ from langchain_cfc.execution.steps import (
     arun_flow,
     call_by_keys,
     call_each,
-    describe_error,
     map_distinct,
     redact_errors,
     run_flow,
@@ -56,8 +61,11 @@ __all__ = [
     "describe_error",
     "find_limiter",
     "get_current_limits",
+    "is_malformed_response",
+    "is_refusal",
     "make_child_config",
     "map_distinct",
+    "read_status",
     "redact_errors",
     "run_flow",
     "run_with_timeout",

@@ -33,7 +33,6 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.runnables.utils import Input, Output, is_async_callable
 
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import (
     CFCError,
     DescriptionError,
@@ -42,6 +41,7 @@ from langchain_cfc.errors import (
     SplitterError,
     VerifierError,
 )
+from langchain_cfc.execution.failures import describe_error
 from langchain_cfc.execution.limits import (
     CallLimits,
     RunManager,
@@ -449,16 +449,3 @@ def redact_errors() -> Iterator[None]:
             "checkpoints and streams (see `__cause__`)"
         )
         raise kind(msg) from error
-
-
-_UNREAD_STATUS = {401, 403, 404, 429}
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
-    # A server that refuses the key, the model or the rate has not read the request, so it quotes no answer.
-    is_own = isinstance(error, CFCError) or getattr(error, "status_code", None) in _UNREAD_STATUS
-    try:
-        return f"{type(error).__name__}: {quote(str(error), is_own=is_own)}"
-    except Exception:  # noqa: BLE001 - a user-defined `__str__` may fail
-        return type(error).__name__

@@ -24,6 +24,8 @@ from langchain_cfc.execution import (
     arun_flow,
     call_each,
     describe_error,
+    is_malformed_response,
+    is_refusal,
     run_flow,
     unwrap_outcomes,
 )
@@ -383,7 +385,8 @@ class Sampler:
             f"{failed} of {size} candidates could not be drawn, first candidate {slot}: "
             f"{describe_error(error)}. The others are not used, because they may not be a fair sample"
         )
-        if not isinstance(error, (CFCError, KeyError, TypeError, ValueError)):
+        is_local = isinstance(error, (CFCError, KeyError, TypeError, ValueError))
+        if is_malformed_response(error) or not (is_local or is_refusal(error)):
             msg += "; if the error is temporary, add retries (generator.with_retry())"
         if failed == size and self._choices is not None:
             msg += "; if the provider refuses the number of choices, use sampling='requests'"

@@ -64,7 +64,7 @@ def catch_client_error(fault: Fault | None, **settings: Any) -> Exception:
         ("status 403", False),
         ("status 404", False),
         ("status 422", False),
-        ("no choices", False),
+        ("no choices", True),
     ],
 )
 def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: bool) -> None:

@@ -1,0 +1,134 @@
+"""Read exceptions of models' clients: the status, a response that cannot be read, and a text without secrets.
+
+Each client has its own exception types. They agree on the names of a few attributes, and on the methods of
+LangChain's chat models that they pass through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from traceback import walk_tb
+from types import FrameType
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from pydantic import SecretStr, ValidationError
+
+from langchain_cfc._internal.text import REDACTED, quote
+from langchain_cfc.errors import CFCError
+
+# An invalid key, an empty account, a missing permission, an unknown model or address.
+_REFUSED_STATUS = frozenset({401, 402, 403, 404})
+_REFUSED_CODES = frozenset({"insufficient_quota", "invalid_api_key", "model_not_found"})
+# A server that refuses the key, the model or the rate has not read the request, so it quotes no answer.
+_UNREAD_STATUS = _REFUSED_STATUS | {429}
+# Names of clients' functions that read a response, and of those that only prepare the request.
+_READS_RESPONSE = re.compile(r"response|(?<!_get)_result|_output|decode")
+_MAKES_REQUEST = re.compile(r"request|payload|input")
+# Headers that every client sends. The values of all others may be secrets.
+_PUBLIC_HEADERS = re.compile(
+    r"(?i)accept|accept-encoding|connection|content-(type|length)|host|user-agent|x-stainless-.*|.*-version"
+)
+_MIN_SECRET_LENGTH = 4
+
+
+def read_status(error: BaseException) -> int | None:
+    """Return the HTTP status on a client's exception, or the one in an error body that came with another."""
+    response = getattr(error, "response", None)
+    for holder, name in (
+        # LangChain's client of OpenAI raises a `ValueError` of the error in a body that came with status 200.
+        (error.args[0] if error.args else None, "code"),
+        (error, "status_code"),
+        (response, "status_code"),
+        (error, "status"),
+        (error, "code"),  # of Google's clients
+    ):
+        value = _read_field(holder, name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Return whether a server refused the key, the account or the model, which no retry changes."""
+    # The status of an empty account is that of a rate limit at OpenAI, so its name of the error counts.
+    holders = (error, error.args[0] if error.args else None)
+    names = {str(_read_field(holder, name)) for holder in holders for name in ("code", "type")}
+    return read_status(error) in _REFUSED_STATUS or not _REFUSED_CODES.isdisjoint(names)
+
+
+def _read_field(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+
+
+def is_malformed_response(error: BaseException) -> bool:
+    """Return whether a chat model's client could not read the response: no choices, HTML, an error body.
+
+    Clients raise the errors of Python's own data types then, and so do parsers of an answer and code that
+    prepares a request. So the traceback decides. A `ValidationError` is about the model's answer: with
+    structured output, clients check it against the schema.
+    """
+    frames = [frame for _, frame in _list_model_frames(error)]
+    if not frames or isinstance(error, (CFCError, ValidationError)):
+        return False
+    if isinstance(error, TypeError):
+        return "argument" not in str(error)  # the client does not know a parameter of the request
+    if isinstance(error, (LookupError, AttributeError)):
+        return True
+    names = [frame.f_code.co_name for frame in frames]
+    reads = any(_READS_RESPONSE.search(name) and not _MAKES_REQUEST.search(name) for name in names)
+    return isinstance(error, ValueError) and reads
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
+    is_own = isinstance(error, CFCError) or getattr(error, "status_code", None) in _UNREAD_STATUS
+    try:
+        text = str(error)
+        for secret in sorted(_list_secrets(error), key=len, reverse=True):
+            text = text.replace(secret, REDACTED)
+        described = f"{type(error).__name__}: {quote(text, is_own=is_own)}"
+    except Exception:  # noqa: BLE001 - a user-defined `__str__` may fail
+        described = type(error).__name__
+    if is_malformed_response(error):
+        return f"a response of the model's server that cannot be read ({described})"
+    return described
+
+
+def _list_model_frames(error: BaseException) -> list[tuple[BaseChatModel, FrameType]]:
+    """Return the frames from the last chat model of an exception's traceback on, with that model."""
+    found: list[tuple[BaseChatModel, FrameType]] = []
+    for frame, _ in walk_tb(error.__traceback__):
+        caller = frame.f_locals.get("self")
+        if isinstance(caller, BaseChatModel):
+            found = [*(found if found and found[0][0] is caller else []), (caller, frame)]
+        elif found:
+            found.append((found[0][0], frame))
+    return found
+
+
+def _list_secrets(error: BaseException) -> set[str]:
+    """Return the keys and the values of unusual headers that were sent with the request that failed."""
+    headers: list[tuple[str, str]] = []
+    for holder in (error, getattr(error, "response", None)):
+        with suppress(Exception):  # httpx raises if there is no request
+            headers += getattr(holder, "request").headers.items()  # noqa: B009 - no type has it
+    secrets = set()
+    for model, _ in _list_model_frames(error)[:1]:
+        for name, value in vars(model).items():
+            if isinstance(value, SecretStr):
+                secrets.add(value.get_secret_value())
+            elif "headers" in name and isinstance(value, Mapping):
+                headers += value.items()
+    for name, value in headers:
+        if not _PUBLIC_HEADERS.fullmatch(name):
+            secrets.update(_list_words(str(value)))
+    return {secret for secret in secrets if len(secret) >= _MIN_SECRET_LENGTH}
+
+
+def _list_words(value: str) -> Iterator[str]:
+    """Yield a header's value, and its last word, which is the key of `Bearer KEY`."""
+    yield value
+    yield value.rpartition(" ")[2]
