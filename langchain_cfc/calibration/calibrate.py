@@ -279,12 +279,12 @@ def _plan_attempt(
     elif config.needs_certification:
         parts.append(prompts.get_certification_prompts())
     everything = LabelledBatch.concatenate(parts)
-    tests, rates = max(1, len(config.wrong_rates)), config.wrong_rates or config.alphas
+    rates = config.wrong_rates or config.alphas
     attempt = ledger.plan_attempt(
         everything,
         config.digest,
         compute_records_digest(prompts.get_labelled_but_test()),
-        needed=required_size(0.0, Fraction(rates[-1]), float(config.failure_probability) * 0.8 / tests),
+        needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )
     if config.confident and not config.tests_levels and len(attempt.labelled) < len(everything):
         msg = (

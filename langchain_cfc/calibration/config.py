@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import ROUND_FLOOR, Decimal
+from fractions import Fraction
 from typing import Any, Literal
 
 from langchain_cfc._internal.serialization import canonical_json, compute_sha256
@@ -19,6 +20,7 @@ from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
+from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
@@ -327,6 +329,11 @@ class CalibrationConfig:
     def failure_probability(self) -> str:
         """`delta` as decimal text."""
         return DEFAULT_DELTA if self.delta is None else format_delta(self.delta)
+
+    @property
+    def first_level(self) -> float:
+        """Level of each test of a rate in the first attempt on the labels, which has 80 % of delta."""
+        return float(Fraction(self.failure_probability) * compute_share(1) / max(1, len(self.wrong_rates)))
 
     @property
     def shift_statistic(self) -> Statistic | None:

@@ -18,6 +18,7 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
+from langchain_cfc.certificates.cuts import MAIN_SHARE
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
@@ -150,7 +151,8 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
 def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     """Refuse wrong-answer rates if `size` prompts can certify none of them, even without a wrong answer."""
     rate = config.wrong_rates[-1]
-    least = required_size(0.0, Fraction(rate), float(config.failure_probability))
+    level = config.first_level * (MAIN_SHARE if config.certifies_mean_score else 1.0)
+    least = required_size(0.0, Fraction(rate), level)
     if least is None or least > size:
         msg = (
             f"max_wrong_rate = {rate}: even without a wrong answer, certifying it needs "

@@ -55,7 +55,8 @@ _ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 _LEAST_MARGIN = 0.05
 # Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
 _WRONG_RATES = ("0.1", "0.2", "0.3")
-_DELTA = 0.05
+# Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05, of which the largest cut has 98 %.
+_LEVEL = 0.05 * 0.8 * 0.98
 # With fewer prompts, the fit split may not hold two different mean scores, which fitting features takes.
 _LEAST_PROMPTS = 10
 
@@ -219,7 +220,7 @@ def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws:
     alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
     yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
     # Rates that could be certified if none of this many answers were wrong.
-    certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _DELTA)
+    certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
     if (rate := next(certifiable, None)) is not None:
         yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
 

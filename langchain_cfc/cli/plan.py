@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
+from langchain_cfc.calibration.config import DEFAULT_DELTA
 from langchain_cfc.cli._format import (
     EXIT_NO,
     format_interval,
@@ -23,7 +24,14 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.cli._inputs import RECORDS_HELP, open_records, split_option
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import BotPlan, Plan, plan_bot, plan_from_assumptions, plan_from_pilot
+from langchain_cfc.experiments import (
+    BotPlan,
+    BotRatePlan,
+    Plan,
+    plan_bot,
+    plan_from_assumptions,
+    plan_from_pilot,
+)
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 
@@ -42,8 +50,11 @@ def plan(
     ] = None,
     alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
     max_wrong_rate: Annotated[
-        str | None,
-        _promise_option(help="Plan a bot instead: the largest share of its answers that may be wrong."),
+        list[str] | None,
+        _promise_option(
+            help="Plan a bot instead: the largest share of its answers that may be wrong. Repeat for rates "
+            "that will be certified at once."
+        ),
     ] = None,
     n: Annotated[
         int | None,
@@ -62,8 +73,12 @@ def plan(
     ] = None,
     slack: Annotated[float, _promise_option(help="How far coverage may fall below the target.")] = 0.03,
     delta: Annotated[
-        float, _promise_option(help="Share of calibrations in which it may fall further.")
-    ] = 0.1,
+        float | None,
+        _promise_option(
+            help="Share of calibrations in which it may fall further (default 0.1); with --max-wrong-rate "
+            f"the failure probability of the certificate (default {DEFAULT_DELTA}, as in calibrate)."
+        ),
+    ] = None,
     fit_fraction: Annotated[float, split_option(help="Share of prompts to fit the feature map on.")] = 0.2,
     test_fraction: Annotated[float, split_option(help="Share of prompts to hold out.")] = 0.2,
     cost_per_candidate: Annotated[
@@ -88,7 +103,7 @@ def plan(
     Exit code 1 if the target is out of reach.
     """
     with report_errors():
-        if max_wrong_rate is not None:
+        if max_wrong_rate:
             if not pilot or (others := _list_given_options(context) - _BOT_OPTIONS):
                 msg = "--max-wrong-rate plans a bot from a pilot: give a file" + (
                     f", and leave out {', '.join(sorted(others))}" if pilot else ""
@@ -98,7 +113,7 @@ def plan(
                 bot = plan_bot(
                     tabulate(dataset.records),
                     max_wrong_rate=max_wrong_rate,
-                    delta=str(delta),
+                    delta=DEFAULT_DELTA if delta is None else str(delta),
                     test_fraction=test_fraction,
                 )
             print_result(bot, _print_bot_plan, as_json=as_json)
@@ -106,7 +121,7 @@ def plan(
         settings: dict[str, Any] = {
             "alpha": alpha,
             "slack": slack,
-            "delta": delta,
+            "delta": 0.1 if delta is None else delta,
             "fit_fraction": fit_fraction,
             "test_fraction": test_fraction,
             "cost_per_candidate": cost_per_candidate,
@@ -179,9 +194,16 @@ def _list_given_options(context: typer.Context) -> set[str]:
 def _print_bot_plan(console: Console, found: BotPlan) -> None:
     console.print(
         f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
-        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
-        f"For at most {format_share(found.max_wrong_rate)} wrong answers every bot that shows "
-        f"these must abstain on at least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
+        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts)."
+    )
+    for one in found.rates:
+        _print_rate(console, one)
+
+
+def _print_rate(console: Console, found: BotRatePlan) -> None:
+    console.print(
+        f"\nFor at most {format_share(found.max_wrong_rate)} wrong answers every bot that shows these must "
+        f"abstain on at least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
     )
     if found.fewest_answered is not None:
         console.print(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.experiments.bot_plan import BotPlan, BotStep, plan_bot
+from langchain_cfc.experiments.bot_plan import BotPlan, BotRatePlan, BotStep, plan_bot
 from langchain_cfc.experiments.compare import compare
 from langchain_cfc.experiments.comparison_report import (
     ComparisonReport,
@@ -49,6 +49,7 @@ __all__ = [
     "Agreement",
     "AttainableAt",
     "BotPlan",
+    "BotRatePlan",
     "BotStep",
     "Cell",
     "ComparisonReport",

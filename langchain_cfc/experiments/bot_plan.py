@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 
+from langchain_cfc.calibration.config import DEFAULT_DELTA, CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
 from langchain_cfc.certificates.cuts import (
@@ -21,7 +23,7 @@ from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import AcceptAll
-from langchain_cfc.thresholds import Level, format_alpha, format_delta
+from langchain_cfc.thresholds import Level
 
 
 class BotStep(ReportData):
@@ -39,48 +41,66 @@ class BotStep(ReportData):
     prompts_needed: int | None
 
 
-class BotPlan(ReportData):
-    """Number of labelled prompts that certify a wrong-answer rate for bot mode, by share of prompts answered.
+class BotRatePlan(ReportData):
+    """What it takes to certify one wrong-answer rate.
 
     Attributes:
         max_wrong_rate: Largest share of wrong answers among answered prompts.
-        delta: Failure probability of the certificate.
-        pilot_size: Number of pilot prompts, one from each cluster.
-        wrong_rate: Share of answerable pilot prompts (not all answers blank) whose best candidate is wrong.
-        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
-        least_abstention: Share of the prompts that every bot must abstain on, if `wrong_rate` is right.
+        least_abstention: Share of the prompts that every bot must abstain on, if `BotPlan.wrong_rate` is
+            right.
         fewest_answered: Fewest answered prompts, none wrong, that certify the rate; None if 10**8 do not.
         steps: The plan for each share answered, ascending.
     """
 
     max_wrong_rate: float
-    delta: float
-    pilot_size: int
-    wrong_rate: float
-    wrong_rate_ci: tuple[float, float]
     least_abstention: float
     fewest_answered: int | None
     steps: list[BotStep]
 
+
+class BotPlan(ReportData):
+    """Number of labelled prompts that certify wrong-answer rates for bot mode, by share of prompts answered.
+
+    Attributes:
+        delta: Failure probability of the certificates.
+        pilot_size: Number of pilot prompts, one from each cluster.
+        wrong_rate: Share of answerable pilot prompts (not all answers blank) whose best candidate is wrong.
+        wrong_rate_ci: Two-sided 95 % Clopper-Pearson interval of `wrong_rate`.
+        rates: The plan for each wrong-answer rate, ascending.
+    """
+
+    delta: float
+    pilot_size: int
+    wrong_rate: float
+    wrong_rate_ci: tuple[float, float]
+    rates: list[BotRatePlan]
+
     @property
     def is_possible(self) -> bool:
-        """Whether some number of prompts certifies the rate for some share of the prompts."""
-        return any(step.prompts_needed is not None for step in self.steps)
+        """Whether some number of prompts certifies each of the rates for some share of the prompts."""
+        return all(any(step.prompts_needed is not None for step in one.steps) for one in self.rates)
 
 
 def plan_bot(
-    labelled: LabelledBatch, *, max_wrong_rate: Level, delta: Level = "0.1", test_fraction: float = 0.2
+    labelled: LabelledBatch,
+    *,
+    max_wrong_rate: Level | Sequence[Level],
+    delta: Level = DEFAULT_DELTA,
+    test_fraction: float = 0.2,
 ) -> BotPlan:
     """Plan bot mode from a small file of labelled records.
 
     The bot planned for is the one that `calibrate(records, max_wrong_rate=...)` makes: it answers with the
     best candidate if the mean score is at most a cut. As in calibration, one hash-chosen prompt of each
-    cluster counts. The numbers are estimates, since they take the pilot's wrong rates for the true ones.
+    cluster counts, and the first attempt to certify with the labels has 80 % of delta, divided among the
+    rates. The numbers are estimates, since they take the pilot's wrong rates for the true ones: about half of
+    all calibrations of this size answer that share.
 
     Args:
         labelled: The pilot, such as `tabulate(read_records(path))`.
-        max_wrong_rate: Largest share of wrong answers among answered prompts, in (0, 1).
-        delta: Failure probability of the certificate, in (0, 1).
+        max_wrong_rate: Largest share of wrong answers among answered prompts, in (0, 1), or several that will
+            be certified at once.
+        delta: Failure probability of the certificates, in (0, 1).
         test_fraction: Share of all prompts that will be held out for evaluation, in [0, 1).
 
     Returns:
@@ -98,17 +118,18 @@ def plan_bot(
         >>> ids = tuple(map(str, range(100)))
         >>> pilot = LabelledBatch(CandidateBatch.from_arrays(scores), correct, ids, (None,) * 100)
         >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
-        >>> plan.wrong_rate, round(plan.least_abstention, 3), plan.fewest_answered
+        >>> (rate,) = plan.rates
+        >>> plan.wrong_rate, round(rate.least_abstention, 3), rate.fewest_answered
         (0.3, 0.222, 23)
-        >>> [step.prompts_needed for step in plan.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
+        >>> [step.prompts_needed for step in rate.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
         [33, 33, 203, None]
     """
     if len(labelled) == 0:
         msg = "the pilot is empty: give labelled prompts"
         raise InputError(msg)
     check_unweighted(check_unit(labelled))
-    rate = Fraction(format_alpha(max_wrong_rate, "max_wrong_rate"))
-    failing = float(format_delta(delta))
+    config = CalibrationConfig(max_wrong_rate=max_wrong_rate, delta=delta)
+    level = config.first_level * MAIN_SHARE
     held_out = make_split_plan(0, fit=0.0, test=test_fraction)
     independent = labelled.take(held_out.select_one_per_cluster(labelled))
     sets = AnswerSets.from_best_candidates(independent.draws, AcceptAll().compute_levels(independent.draws))
@@ -123,26 +144,28 @@ def plan_bot(
     # All prompts that are not held out certify; prompts with only blank answers are never answered.
     kept = Fraction(size, len(independent)) * (1 - Fraction(str(test_fraction)))
     shares = list_complete_ties(means[order])
-    needed = project_sizes(wrong, rate, failing * MAIN_SHARE, shares)
-    fewest: int | None = None
-    steps: list[BotStep] = []
-    for count in reversed(shares):
-        if count in needed:
-            labelled_needed = math.ceil(needed[count] / kept)
-            fewest = labelled_needed if fewest is None else min(fewest, labelled_needed)
-        steps.append(
-            BotStep(
-                answered=count / len(independent), wrong_rate=int(wrong[count]) / count, prompts_needed=fewest
-            )
+
+    def plan_rate(rate: Fraction) -> BotRatePlan:
+        needed = project_sizes(wrong, rate, level, shares)
+        fewest: int | None = None
+        steps: list[BotStep] = []
+        for count in reversed(shares):
+            if count in needed:
+                labelled_needed = math.ceil(needed[count] / kept)
+                fewest = labelled_needed if fewest is None else min(fewest, labelled_needed)
+            share = int(wrong[count]) / count
+            steps.append(BotStep(answered=count / len(independent), wrong_rate=share, prompts_needed=fewest))
+        return BotRatePlan(
+            max_wrong_rate=float(rate),
+            least_abstention=compute_least_abstention(int(wrong[-1]) / size, float(rate)),
+            fewest_answered=required_size(0.0, rate, level),
+            steps=steps[::-1],
         )
-    wrong_rate = int(wrong[-1]) / size
+
     return BotPlan(
-        max_wrong_rate=float(rate),
-        delta=failing,
+        delta=float(config.failure_probability),
         pilot_size=len(independent),
-        wrong_rate=wrong_rate,
+        wrong_rate=int(wrong[-1]) / size,
         wrong_rate_ci=clopper_pearson(int(wrong[-1]), size),
-        least_abstention=compute_least_abstention(wrong_rate, float(rate)),
-        fewest_answered=required_size(0.0, rate, failing * MAIN_SHARE),
-        steps=steps[::-1],
+        rates=[plan_rate(Fraction(rate)) for rate in config.wrong_rates],
     )

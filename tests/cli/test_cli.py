@@ -526,12 +526,15 @@ def test_plan_from_a_pilot_reports_prompts_cost_and_groups(records: Path) -> Non
 def test_plan_for_bot_mode_reports_prompts_for_each_answered_share(records: Path) -> None:
     ran = run("plan", records, "--max-wrong-rate", "0.15", "--json")
     assert ran.code == 0
-    sizes = [step["prompts_needed"] for step in ran.data["steps"]]
+    sizes = [step["prompts_needed"] for step in ran.data["rates"][0]["steps"]]
     assert sizes[0] < sizes[-1] if sizes[-1] else sizes[0] is not None
     readable = run("plan", records, "--max-wrong-rate", "0.15").out
     assert f"{sizes[0]:,}" in readable
     assert "every bot that shows these must abstain on at least" in " ".join(readable.split())
     assert max(map(len, readable.splitlines())) <= 80
+    both = run("plan", records, "--max-wrong-rate", "0.15", "--max-wrong-rate", "0.3", "--json").data["rates"]
+    assert [one["max_wrong_rate"] for one in both] == [0.15, 0.3]
+    assert both[0]["fewest_answered"] > ran.data["rates"][0]["fewest_answered"]
     assert run("plan", records, "--max-wrong-rate", "0.000000001").code == 1
 
 

@@ -302,7 +302,7 @@ TOPICS = [
         (
             FORMS["pairs"],
             {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
-            "0.05: even without .* needs 59 prompts",
+            "0.05: even without .* needs 77 prompts",
         ),
         (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
         (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),
