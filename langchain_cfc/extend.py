@@ -14,6 +14,7 @@ from langchain_cfc._internal.imports import make_lazy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc._internal.plugins import load_object
+    from langchain_cfc._internal.text import withhold_quotes
     from langchain_cfc.cli._format import report_errors
     from langchain_cfc.collect.costs import Usage
     from langchain_cfc.collect.executor import (
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         Target,
         add_tags,
         describe_error,
-        redact_errors,
         run_flow,
         set_context_variable,
     )
@@ -120,7 +120,6 @@ __all__ = [
     "make_candidate",
     "make_provenance",
     "parse_template",
-    "redact_errors",
     "reject_duplicate_keys",
     "report_errors",
     "require_candidates",
@@ -131,11 +130,13 @@ __all__ = [
     "to_evaluator_inputs",
     "to_python_scalar",
     "walk_runnables",
+    "withhold_quotes",
     "without_streaming_and_cache",
 ]
 
 _NAMES = {
     "_internal.plugins": ("load_object",),
+    "_internal.text": ("withhold_quotes",),
     "cli._format": ("report_errors",),
     "collect.costs": ("Usage",),
     "collect.executor": (
@@ -156,7 +157,6 @@ _NAMES = {
         "Target",
         "add_tags",
         "describe_error",
-        "redact_errors",
         "run_flow",
         "set_context_variable",
     ),

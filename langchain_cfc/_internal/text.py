@@ -67,13 +67,18 @@ def withhold_quotes() -> Iterator[None]:
         _WITHHOLDS_QUOTES.reset(token)
 
 
+def withholds_quotes() -> bool:
+    """Return whether messages leave out what they would quote."""
+    return _WITHHOLDS_QUOTES.get()
+
+
 def quote(text: str, *, is_own: bool = False) -> str:
     """Return the beginning of an untrusted text, without secrets or control characters, for a message.
 
     `is_own` says that it is a message of this package, which quotes by this function.
     """
-    if _WITHHOLDS_QUOTES.get() and not is_own:
-        return "(withheld, as it may quote a rejected answer: see `__cause__`, or set show_rejected)"
+    if withholds_quotes() and not is_own:
+        return "(withheld, as it may quote a candidate: see `__cause__`)"
     # Cut after redaction, because half a secret is not recognisable; a rough cut before bounds the work.
     shown = escape_controls(redact_secrets(text[: 20 * _MAX_QUOTED]))
     if len(shown) <= _MAX_QUOTED:

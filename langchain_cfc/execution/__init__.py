@@ -35,7 +35,6 @@ from langchain_cfc.execution.steps import (
     call_by_keys,
     call_each,
     map_distinct,
-    redact_errors,
     run_flow,
     unwrap_outcomes,
 )
@@ -66,7 +65,6 @@ __all__ = [
     "make_child_config",
     "map_distinct",
     "read_status",
-    "redact_errors",
     "run_flow",
     "run_with_timeout",
     "set_context_variable",

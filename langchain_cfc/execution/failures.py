@@ -82,9 +82,19 @@ def is_malformed_response(error: BaseException) -> bool:
     return isinstance(error, ValueError) and reads
 
 
+def is_own_error(error: BaseException) -> bool:
+    """Return whether this package or one of its companions raised an error: their messages quote by `quote`.
+
+    Verifiers and other parts of users may raise the same types with texts of their own.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    where = frames[-1].f_globals.get("__name__", "") if frames else ""
+    return isinstance(error, CFCError) and where.partition(".")[0].startswith("langchain_cfc")
+
+
 def describe_error(error: BaseException) -> str:
     """Return the type and text of an exception, quoted for messages; only the type if `__str__` fails."""
-    is_own = isinstance(error, CFCError) or getattr(error, "status_code", None) in _UNREAD_STATUS
+    is_own = is_own_error(error) or getattr(error, "status_code", None) in _UNREAD_STATUS
     try:
         text = str(error)
         for secret in sorted(_list_secrets(error), key=len, reverse=True):

@@ -33,15 +33,9 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.runnables.utils import Input, Output, is_async_callable
 
-from langchain_cfc.errors import (
-    CFCError,
-    DescriptionError,
-    DrawError,
-    ServingTimeoutError,
-    SplitterError,
-    VerifierError,
-)
-from langchain_cfc.execution.failures import describe_error
+from langchain_cfc._internal.text import withholds_quotes
+from langchain_cfc.errors import CFCError, ServingTimeoutError
+from langchain_cfc.execution.failures import describe_error, is_own_error
 from langchain_cfc.execution.limits import (
     CallLimits,
     RunManager,
@@ -296,7 +290,8 @@ class Call:
     Args:
         part: The target's role, for messages: `verifier`, `answer extractor`, `metadata function`.
         target: The function or Runnable.
-        failure: The error type that its errors are converted to; errors of this type pass unchanged.
+        failure: The error type that its errors are converted to; errors of this type pass unchanged, unless
+            they may quote what is to be withheld.
     """
 
     def __init__(self, part: str, target: Target, failure: type[CFCError]) -> None:
@@ -382,9 +377,11 @@ class Call:
     def _convert_errors(self) -> Iterator[None]:
         try:
             yield
-        except (self._failure, ServingTimeoutError):
+        except ServingTimeoutError:
             raise
         except Exception as error:
+            if isinstance(error, self._failure) and (is_own_error(error) or not withholds_quotes()):
+                raise
             msg = f"the {self._part} failed with {describe_error(error)}"
             raise self._failure(msg) from error
 
@@ -429,23 +426,3 @@ async def _acall_by_keys(
     function: Callable[..., Awaitable[Any]], keys: Sequence[str] | None, given: Mapping[str, Any]
 ) -> Any:
     return await _call_by_keys(function, keys, given)
-
-
-# Errors that may quote a model's answer, directly or from code that failed on one.
-_ERRORS_WITH_QUOTES = (DrawError, SplitterError, VerifierError, DescriptionError)
-
-
-@contextmanager
-def redact_errors() -> Iterator[None]:
-    """Redact errors that may quote candidates: LangGraph writes errors into checkpoints and streams."""
-    try:
-        yield
-    except _ERRORS_WITH_QUOTES as error:
-        # Raised as the base type, because the constructor of a user's subclass is unknown.
-        kind = next(one for one in _ERRORS_WITH_QUOTES if isinstance(error, one))
-        cause = f" ({type(error.__cause__).__name__})" if error.__cause__ is not None else ""
-        msg = (
-            f"no decision: {kind.__name__}{cause}; its words may quote candidates, so they are kept out of "
-            "checkpoints and streams (see `__cause__`)"
-        )
-        raise kind(msg) from error

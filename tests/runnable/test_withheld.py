@@ -170,8 +170,13 @@ def quote_text(text: str) -> Any:
     raise ValueError(msg)
 
 
+def raise_typed(_: Any, candidates: Any) -> Any:
+    raise VerifierError(candidates[0].text)
+
+
 PARTS: dict[str, tuple[type[Exception], dict[str, Any]]] = {
     "verifier": (VerifierError, {"verifier": lambda _, candidates: quote_text(candidates[0].text)}),
+    "typed": (VerifierError, {"verifier": raise_typed}),
     "scores": (VerifierError, {"verifier": lambda _, candidates: candidates}),
     "extractor": (DescriptionError, {"answer": quote_text}),
     "parser": (DrawError, {"generator": ScriptedModel(texts=TWO_ANSWERS) | RunnableLambda(str) | quote_text}),

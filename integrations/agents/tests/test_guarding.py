@@ -100,7 +100,7 @@ def test_guarded_answer_under_a_draw_rule_reports_its_draws(
     served.faults = [Fault("status 500", on=set(range(len(served.requests) + 2, 1000)))]
     with pytest.raises(DrawError) as failure:
         way(agent, PLAIN)
-    assert "first candidate 1" in str(failure.value.__cause__)
+    assert "first candidate 1" in str(failure.value)
 
 
 @both_ways
@@ -330,18 +330,16 @@ def test_failing_chain_raises_a_typed_error(
 ) -> None:
     # The first request is the agent's own.
     served.faults = [Fault("status 500", on=set(range(1, 100)))]
-    with pytest.raises(DrawError, match="no decision: DrawError") as drawing:
+    with pytest.raises(DrawError, match="candidates could not be drawn"):
         way(guarded(), PLAIN)
-    assert "candidates could not be drawn" in str(drawing.value.__cause__)
     served.faults = []
 
     def failing(prompt: Any, candidates: Any) -> list[float]:
         del prompt
         return [float("nan")] * len(candidates)
 
-    with pytest.raises(VerifierError, match="no decision: VerifierError") as scoring:
+    with pytest.raises(VerifierError, match="nan"):
         way(agent_of(model_at(url), [GuardedAnswer(chain_at(url, artifact, verifier=failing))]), PLAIN)
-    assert "nan" in str(scoring.value.__cause__)
 
 
 @both_ways

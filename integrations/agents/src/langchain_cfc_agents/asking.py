@@ -21,7 +21,7 @@ from langgraph.constants import TAG_NOSTREAM
 from langgraph.errors import GraphBubbleUp
 
 from langchain_cfc.errors import InputError, ServingError
-from langchain_cfc.extend import add_tags, redact_errors, set_context_variable, without_streaming_and_cache
+from langchain_cfc.extend import add_tags, set_context_variable, withhold_quotes, without_streaming_and_cache
 
 Request: TypeAlias = ModelRequest[Any]
 Response: TypeAlias = ModelResponse[Any]
@@ -61,7 +61,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             routed = handler(_convert(_RoutingRequest, request))
         if _calls_tools(routed):
             return routed
-        with _refuse_interrupts(), redact_errors():
+        with _refuse_interrupts(), withhold_quotes():
             return self._make_response(
                 routed, handler(_convert(_AnswerRequest, request, **self._make_overrides()))
             )
@@ -75,7 +75,7 @@ class FinalAnswerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             routed = await handler(_convert(_RoutingRequest, request))
         if _calls_tools(routed):
             return routed
-        with _refuse_interrupts(), redact_errors():
+        with _refuse_interrupts(), withhold_quotes():
             return self._make_response(
                 routed, await handler(_convert(_AnswerRequest, request, **self._make_overrides()))
             )

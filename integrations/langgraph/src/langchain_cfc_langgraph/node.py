@@ -12,7 +12,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import AbstentionError, InputError
-from langchain_cfc.extend import redact_errors
+from langchain_cfc.extend import withhold_quotes
 from langchain_cfc.runnable import ABSTAIN_MESSAGE
 from langchain_cfc_langgraph.state import CFCAnswer, CFCState, read_decision
 
@@ -28,7 +28,7 @@ def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question")
 
     It reads the question and the promise, and writes `asked`, `decision` and `answer`; see `CFCState`. If the
     chain fails, the node raises and writes nothing. LangGraph puts error messages into checkpoints and
-    streams, so messages that may quote candidates are only kept in the original error (`__cause__`). An
+    streams, so they quote no candidate, whatever the chain's `show_rejected`; `__cause__` does. An
     abstention is not a failure: if the chain has `on_abstain="raise"`, it is still written as a decision.
 
     Args:
@@ -43,7 +43,7 @@ def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question")
 
     def decide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, promise = _read_question(state, question)
-        with redact_errors():
+        with withhold_quotes():
             try:
                 result = chain.invoke(prompt, config, **promise)
             except AbstentionError as error:
@@ -52,7 +52,7 @@ def make_cfc_node(chain: Runnable[Any, Any], *, question: Question = "question")
 
     async def adecide(state: Any, config: RunnableConfig) -> Update:
         prompt, asked, promise = _read_question(state, question)
-        with redact_errors():
+        with withhold_quotes():
             try:
                 result = await chain.ainvoke(prompt, config, **promise)
             except AbstentionError as error:
