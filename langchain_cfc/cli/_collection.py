@@ -35,9 +35,10 @@ from langchain_cfc.collect.collecting import (
     format_cost,
     show_progress,
 )
-from langchain_cfc.collect.config import CollectionConfig
-from langchain_cfc.collect.costs import ASSUMED_OUTPUT
+from langchain_cfc.collect.config import CollectionConfig, ScoringConfig
+from langchain_cfc.collect.costs import ASSUMED_OUTPUT, Stage
 from langchain_cfc.collect.executor import LocalExecutor
+from langchain_cfc.collect.rescoring import rescore
 from langchain_cfc.collect.run import Run
 from langchain_cfc.collect.sources import Examples
 from langchain_cfc.collect.status import CollectionStatus, Estimate, estimate_remaining
@@ -90,23 +91,49 @@ def run_collection(
 
 def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
     examples = config.source.read_examples()
+    with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
+        ended = collect(examples, config.create_components(), config.store, options)
+    if examples.bad_rows:
+        print_note(get_error_console(), _format_bad_rows(examples))
+    return ended
+
+
+@contextmanager
+def _make_options(config: ScoringConfig, **more: Any) -> Iterator[CollectionOptions]:
+    """Make the options of a run that shows its progress and warnings, and stops on signals."""
     console = get_error_console()
     with show_progress(console) as progress, _print_warnings(console):
-        options = CollectionOptions(
+        yield CollectionOptions(
             call_policy=config.create_call_policy(),
             budget=config.create_budget(),
             settings=config.record_settings(),
-            retry_failed=retry_failed,
-            relabel=relabel,
             keep_payloads=config.run.keep_payloads,
             on_progress=progress,
             on_batch=lambda line: print_note(console, line),
             on_start=lambda run: _stop_on_signals(run, console),
+            **more,
         )
-        ended = collect(examples, config.create_components(), config.store, options)
-    if examples.bad_rows:
-        print_note(console, _format_bad_rows(examples))
-    return ended
+
+
+def run_rescoring(
+    config: ScoringConfig, source: str, target: str, *, retry_failed: bool, as_json: bool
+) -> bool:
+    """Rescore a store into another, and print the outcome; return whether every prompt is finished."""
+    with _exit_on_interrupt(), _make_options(config, retry_failed=retry_failed) as options:
+        ended = rescore(source, config.create_verifier(), target, options, verifier_id=config.verifier_id)
+    with Store(target) as store:
+        configuration, summary = store.configuration, summarize_status(ended.status, store)
+        unlabelled = 0 if not ended.status.remaining else store.count_stages()[Stage.SCORED]
+    if as_json:
+        emit_json({**summary, "complete": ended.complete, "store": target})
+    else:
+        print_status(get_console(), ended.status, summary, configuration)
+        next_steps = _list_next_steps({"store": target}, ended, configuration.get("draws"))
+        if unlabelled:
+            left = f"not labelled  {unlabelled} scored prompts: collect with --store {target} and the new "
+            next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
+        print_lines(get_console(), next_steps)
+    return ended.complete and not ended.status.failed
 
 
 @contextmanager

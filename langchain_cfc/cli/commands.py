@@ -32,7 +32,7 @@ BUILT_IN = {
         "plan": ("plan:plan", "Plan how many prompts to label, at what cost, for which alpha."),
         "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
         "status": ("store:status", "Show a collection's progress, its labels and what failed."),
-        "store": ("store:app", "Show, export, import, check and shrink a collection's store."),
+        "store": ("store:app", "Export, import, rescore, check or shrink a collection's store."),
         "agreement": ("agreement:agreement", "Measure how well the records' labels agree with people."),
     },
     "Calibrate and check": {

@@ -1,4 +1,4 @@
-"""`langchain-cfc store` and `status`: show, check and shrink a store; export and import records."""
+"""`langchain-cfc store` and `status`: show, rescore, check and shrink a store; export and import records."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.cli._format import (
+    EXIT_NO,
     emit_json,
     format_answer_cell,
     get_console,
@@ -25,6 +26,7 @@ from langchain_cfc.cli._format import (
 from langchain_cfc.cli._inputs import STORE_HELP
 from langchain_cfc.cli.commands import make_app
 from langchain_cfc.collect.collecting import format_cost, format_mean_scores
+from langchain_cfc.collect.config import read_scoring_config
 from langchain_cfc.collect.review import read_people_claims, write_review
 from langchain_cfc.collect.status import CollectionStatus
 from langchain_cfc.collect.store import Store
@@ -37,7 +39,9 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 
-app = make_app(no_args_is_help=True, help="Show, export, import, check and shrink a collection's store.")
+app = make_app(
+    no_args_is_help=True, help="Export, import, rescore, check or shrink a collection's store."
+)
 _MOST_LISTED = 10
 
 
@@ -117,6 +121,69 @@ def import_(
         with Store(store, create=True) as target, target.lock():
             added = target.add_records(track_progress(source, "reading records"), source.provenance)
     _print_written(store, added, as_json=as_json, what="records")
+
+
+@app.command("rescore")
+def rescore(
+    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} It is only read.")],
+    target: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The new store. The same command continues one that is unfinished."),
+    ],
+    verifiers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verifier",
+            metavar="[NAME=]FACTORY",
+            help="The new verifier, such as langchain_cfc.verifiers:SelfConsistency; repeat for several, "
+            "which have names.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file of a collection; its verifier and limits are used."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the file: verifier.model=openai:gpt-4o-mini, run.max_cost=5",
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Score the stored candidates with another verifier, into a new store; nothing is drawn or labelled.
+
+    Exit code 1 if prompts are unfinished or have failed.
+    """
+    with report_errors():
+        # Imported late: it imports this module.
+        from langchain_cfc.cli._collection import run_rescoring
+
+        given = _parse_verifiers(verifiers or [])
+        read = read_scoring_config(config, given, settings or ())
+        finished = run_rescoring(read, store, target, retry_failed=retry_failed, as_json=as_json)
+    raise typer.Exit(0 if finished else EXIT_NO)
+
+
+def _parse_verifiers(given: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that `--verifier` stands for."""
+    parsed: dict[str, Any] = {}
+    for one in given:
+        name, _, factory = one.rpartition("=")
+        if not name and len(given) == 1:
+            return {"verifier": {"factory": factory}}
+        if not name or name in parsed:
+            msg = (
+                f"--verifier {one}: give each of several verifiers a name of its own, as in judge=my.py:judge"
+            )
+            raise InputError(msg)
+        parsed[name] = {"factory": factory}
+    return {"verifiers": parsed} if parsed else {}
 
 
 @app.command("check")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from langchain_cfc.collect.costs import Budget, Price, Usage
     from langchain_cfc.collect.executor import Components, Executor, Journal, LocalExecutor, Outcome
     from langchain_cfc.collect.people import PeopleReport, PeopleSample
+    from langchain_cfc.collect.rescoring import arescore, rescore
     from langchain_cfc.collect.review import (
         ReviewReport,
         create_review_report,
@@ -54,11 +55,13 @@ __all__ = [
     "Store",
     "Usage",
     "acollect",
+    "arescore",
     "collect",
     "create_review_report",
     "read_config",
     "read_examples",
     "read_people_claims",
+    "rescore",
     "show_progress",
     "write_review",
 ]
@@ -76,6 +79,7 @@ _NAMES = {
     "costs": ("Budget", "Price", "Usage"),
     "executor": ("Components", "Executor", "Journal", "LocalExecutor", "Outcome"),
     "people": ("PeopleReport", "PeopleSample"),
+    "rescoring": ("arescore", "rescore"),
     "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
     "sources.columns": ("Columns", "Examples", "read_examples"),
     "status": ("CollectionStatus",),

@@ -7,7 +7,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -201,12 +201,18 @@ def collect(
             component is the same; as soon as there are signs that the records will not calibrate well, and at
             the end if prompts failed.
     """
+    return run_in_new_loop("acollect", acollect(examples, components, store, options))
+
+
+def run_in_new_loop(name: str, run: Coroutine[Any, Any, CollectionResult]) -> CollectionResult:
+    """Run a coroutine to its end; where a loop is running already, the error names the function to await."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(acollect(examples, components, store, options))
+        return asyncio.run(run)
+    run.close()
     msg = (
-        "an event loop is already running, as in a notebook: await acollect(...), or acalibrate_chain(...), "
+        f"an event loop is already running, as in a notebook: await {name}(...), or acalibrate_chain(...), "
         "with the same arguments"
     )
     raise InputError(msg)
@@ -235,11 +241,11 @@ async def acollect(
         if policy.batch:
             msg = "batch: an executor makes its own calls; give components that run in this process instead"
             raise InputError(msg)
-        return await _run(examples, components, store, options)
+        return await run_executor(examples, components, store, options)
     examples = check_references(examples, components.labeler)
     limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
     if not policy.batch:
-        return await _run(
+        return await run_executor(
             examples, LocalExecutor(components, limiter, retry_policy, options.config), store, options
         )
     components = replace(components, generator=resolve_generator(components.generator))
@@ -251,7 +257,7 @@ async def acollect(
                 "ChatAnthropic support batches"
             )
         executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
-        return await _run(examples, executor, store, options, batcher)
+        return await run_executor(examples, executor, store, options, batcher)
     finally:
         await batcher.models.close()
 
@@ -302,15 +308,16 @@ def _print_line(text: str) -> None:
     Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-async def _run(
+async def run_executor(
     examples: Iterable[Example],
     executor: Executor,
     store: str | os.PathLike[str],
     options: CollectionOptions,
     batcher: Batcher | None = None,
 ) -> CollectionResult:
+    """Take all prompts of a store and of the examples through the stages that they have not finished."""
     configuration = executor.configuration
-    suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"])
+    suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"] or {})
     if suspicion is not None:
         options.on_notice(suspicion)
     shown = show_progress() if options.on_progress is None else nullcontext(options.on_progress)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -55,6 +55,9 @@ class _Table(BaseModel):
 def _to_path(path: str | Path) -> str | Path:
     # `Path` would turn `scheme:a//b` into `scheme:a/b`.
     return path if is_plugin_source(path) else Path(path)
+
+
+_Config = TypeVar("_Config", bound=_Table)
 
 
 class SourceTable(_Table):
@@ -145,81 +148,46 @@ class RunTable(_Table):
     keep_payloads: bool = False
 
 
-class CollectionConfig(_Table):
-    """All settings of a collection, with either `n` or `draws` and either `verifier` or `verifiers`.
+class ScoringConfig(_Table):
+    """The settings of a collection that scoring alone needs, with either `verifier` or `verifiers`.
 
     Attributes:
-        store: SQLite file or database URL of the store.
-        n: Number of candidates per prompt; left out with `draws`.
-        draws: A rule that stops drawing, such as `lead(3, at_most=10)`; only it can be calibrated then.
-        source: Dataset of the prompts.
-        generator: Draws candidates.
         verifier: Scores candidates.
         verifiers: Several verifiers by name; the first one gives the `score`.
-        labeler: Labels candidates.
-        unit: `answers`, or `claims` to score and label the claims of the first answer of each prompt.
-        splitter: With claims, splits an answer into claims; by default into sentences.
-        answer: Answer extractor, if there is one.
-        metadata: Metadata function, if there is one.
         run: Limits on calls, tokens and cost, and whether raw messages are kept.
         prices: Prices per million tokens, by prefix of a model's name; `*` for all others.
     """
 
-    store: str
-    n: _Count | None = None
-    draws: str | None = None
-    source: SourceTable
-    generator: GeneratorTable
     verifier: ComponentTable | None = None
     verifiers: Annotated[dict[str, ComponentTable], Field(min_length=1)] | None = None
-    labeler: LabelerTable
-    unit: Unit = "answers"
-    splitter: ComponentTable | None = None
-    answer: ComponentTable | None = None
-    metadata: ComponentTable | None = None
     run: RunTable = RunTable()
     prices: dict[str, Price] = {}
 
     @model_validator(mode="after")
-    def _check_alternatives(self) -> CollectionConfig:
-        self._check_exactly_one("n", "draws")
+    def _check_verifiers(self) -> Self:
         several = self.verifiers or {}
         if len({table.id is None for table in several.values()}) > 1:
             msg = "verifiers: only some have an id; give each an id, because together they make one score"
             raise ValueError(msg)
         return self._check_exactly_one("verifier", "verifiers")
 
-    def create_components(self) -> Components:
-        """Create the components that draw, score and label.
+    @property
+    def verifier_id(self) -> str | None:
+        """Name of the verifier in the records, or of all of them together, if they cannot name themselves."""
+        ids = [table.id for table in self.list_verifiers().values() if table.id is not None]
+        return "+".join(ids) or None
 
-        Returns:
-            The components.
+    def list_verifiers(self) -> dict[str, ComponentTable]:
+        """Return the tables of the verifiers by their names in the settings."""
+        if self.verifier is not None:
+            return {"verifier": self.verifier}
+        return {f"verifiers.{name}": table for name, table in (self.verifiers or {}).items()}
 
-        Raises:
-            InputError: If a component cannot be created.
-            MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
-        """
-        one, several, answer, splitter = self.verifier, self.verifiers or {}, self.answer, self.splitter
-        ids = [table.id for table in ([one] if one else several.values()) if table.id is not None]
-        return Components(
-            generator=self.generator.create(),
-            verifier=one.create() if one else {name: table.create() for name, table in several.items()},
-            labeler=self.labeler.create(),
-            n=self.n,
-            draws=self.draws,
-            unit=self.unit,
-            splitter=splitter.create() if splitter else None,
-            answer=answer.create() if answer else None,
-            metadata=self.metadata.create() if self.metadata else None,
-            sampling=self.generator.sampling,
-            reasoning=self.generator.reasoning,
-            reads=self.labeler.reads,
-            generator_id=self.generator.id,
-            verifier_id="+".join(ids) or None,
-            labeler_id=self.labeler.id,
-            answer_id=answer.id if answer else None,
-            splitter_id=splitter.id if splitter else None,
-        )
+    def create_verifier(self) -> Any:
+        """Create the verifier, or several by name; raises `InputError` if that fails."""
+        if self.verifier is not None:
+            return self.verifier.create()
+        return {name: table.create() for name, table in (self.verifiers or {}).items()}
 
     def create_call_policy(self) -> CallPolicy:
         """Create the limits and retries of calls."""
@@ -231,10 +199,76 @@ class CollectionConfig(_Table):
 
     def record_settings(self) -> dict[str, Any]:
         """Return the settings that affect records and are not in the components' own fingerprints."""
+        return {"made_by": {name: _describe_table(one) for name, one in self.list_verifiers().items()}}
+
+
+class CollectionConfig(ScoringConfig):
+    """All settings of a collection, with either `n` or `draws` beside those of `ScoringConfig`.
+
+    Attributes:
+        store: SQLite file or database URL of the store.
+        n: Number of candidates per prompt; left out with `draws`.
+        draws: A rule that stops drawing, such as `lead(3, at_most=10)`; only it can be calibrated then.
+        source: Dataset of the prompts.
+        generator: Draws candidates.
+        labeler: Labels candidates.
+        unit: `answers`, or `claims` to score and label the claims of the first answer of each prompt.
+        splitter: With claims, splits an answer into claims; by default into sentences.
+        answer: Answer extractor, if there is one.
+        metadata: Metadata function, if there is one.
+    """
+
+    store: str
+    n: _Count | None = None
+    draws: str | None = None
+    source: SourceTable
+    generator: GeneratorTable
+    labeler: LabelerTable
+    unit: Unit = "answers"
+    splitter: ComponentTable | None = None
+    answer: ComponentTable | None = None
+    metadata: ComponentTable | None = None
+
+    @model_validator(mode="after")
+    def _check_draws(self) -> Self:
+        return self._check_exactly_one("n", "draws")
+
+    def create_components(self) -> Components:
+        """Create the components that draw, score and label.
+
+        Returns:
+            The components.
+
+        Raises:
+            InputError: If a component cannot be created.
+            MissingExtraError: If a model is named and LangChain's `langchain` is not installed.
+        """
+        answer, splitter = self.answer, self.splitter
+        return Components(
+            generator=self.generator.create(),
+            verifier=self.create_verifier(),
+            labeler=self.labeler.create(),
+            n=self.n,
+            draws=self.draws,
+            unit=self.unit,
+            splitter=splitter.create() if splitter else None,
+            answer=answer.create() if answer else None,
+            metadata=self.metadata.create() if self.metadata else None,
+            sampling=self.generator.sampling,
+            reasoning=self.generator.reasoning,
+            reads=self.labeler.reads,
+            generator_id=self.generator.id,
+            verifier_id=self.verifier_id,
+            labeler_id=self.labeler.id,
+            answer_id=answer.id if answer else None,
+            splitter_id=splitter.id if splitter else None,
+        )
+
+    def record_settings(self) -> dict[str, Any]:
+        """Return the settings that affect records and are not in the components' own fingerprints."""
         tables: Mapping[str, Any] = {
             "generator": self.generator,
-            "verifier": self.verifier,
-            **{f"verifiers.{name}": table for name, table in (self.verifiers or {}).items()},
+            **self.list_verifiers(),
             "labeler": self.labeler,
             "splitter": self.splitter,
             "answer": self.answer,
@@ -283,11 +317,28 @@ def read_config(
     Raises:
         InputError: If the file cannot be read, or a setting is missing, unknown or of a wrong type.
     """
+    return _read_settings(CollectionConfig, path, overrides or {}, settings)
+
+
+def read_scoring_config(
+    path: str | os.PathLike[str] | None, overrides: Mapping[str, Any], settings: Sequence[str] = ()
+) -> ScoringConfig:
+    """Read only what scoring needs of a collection's settings; arguments and errors as in `read_config`."""
+    return _read_settings(ScoringConfig, path, overrides, settings)
+
+
+def _read_settings(
+    kind: type[_Config],
+    path: str | os.PathLike[str] | None,
+    overrides: Mapping[str, Any],
+    settings: Sequence[str],
+) -> _Config:
     given = {} if path is None else _resolve_paths(_read_toml(Path(path)), Path(path).parent)
     try:
-        for update in (overrides or {}, *map(_parse_setting, settings)):
+        for update in (overrides, *map(_parse_setting, settings)):
             given = _merge_settings(given, update)
-        return CollectionConfig.model_validate(given)
+        unused = CollectionConfig.model_fields.keys() - kind.model_fields.keys()
+        return kind.model_validate({name: one for name, one in given.items() if name not in unused})
     except ValidationError as error:
         raise InputError(_format_errors(error, "the settings" if path is None else str(path))) from error
 

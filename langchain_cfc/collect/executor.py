@@ -67,7 +67,7 @@ class Outcome:
 
     Attributes:
         result: `DrawnCandidate`s, the `Span`s of claims, `VerifierScores` or `Labels`; a `CFCError` if the
-            stage failed.
+            stage failed; None if a prompt is left without labels for now.
         usage: Usage of models by the stage.
         scores: Scores of all candidates, if they were drawn by a rule that looks at scores; otherwise None.
     """

@@ -109,6 +109,8 @@ class StoreJournal:
 
     def _make_result_writes(self, result: Any, usage: Usage, strip: Sequence[DrawnCandidate]) -> list[Write]:
         forbids_nul = self._forbids_nul
+        if result is None:
+            return rows.insert_calls(self.position, self.stage, usage)
         if self.stage == Stage.DRAWN:
             stored = set(self.drawn)
             return rows.insert_draws(self.position, result, usage, forbids_nul=forbids_nul, stored=stored)

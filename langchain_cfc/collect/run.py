@@ -272,6 +272,8 @@ class Run:
             return
         self._consecutive_failures = 0
         labels = outcome.result
+        if labels is None:
+            return
         self.status.add_prompt(scores, labels.correct)
         answers = labels.answers or [one.text for one in candidates]
         self._notify(

@@ -69,8 +69,8 @@ class StrippedCandidate(DrawnCandidate):
         """Raise a `CollectionError`, because the message is gone."""
         msg = (
             f"the message of the candidate {self.text!r:.80} was removed from the store when its prompt was "
-            "labelled; only its text and data were kept. Label by these, or collect into another store with "
-            "keep_payloads (--keep-payloads)"
+            "labelled; only its text and data were kept. Label and score by these, or collect into another "
+            "store with keep_payloads (--keep-payloads)"
         )
         raise CollectionError(msg)
 

@@ -360,7 +360,8 @@ def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[s
             store.set_configuration({**CONFIGURATION, **changed})
         assert said in str(refused.value)
         assert str(path) in str(refused.value)
-        assert "collect into another store" in str(refused.value)
+        advice = "store rescore" if set(changed) == {"verifier"} else "collect into another store"
+        assert advice in str(refused.value)
         assert store.configuration == CONFIGURATION
 
 

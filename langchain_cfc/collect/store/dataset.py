@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, func, select
 
@@ -32,6 +32,8 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers.base import VerifierScores
 
 T = TypeVar("T")
+# Makes the writes of a prompt's finished stages for its position, draws first.
+MakeWrites: TypeAlias = Callable[[int], list[list[Write]]]
 
 _RELABEL_ADVICE = (
     "If references were corrected, collect with relabel=True (--relabel), which labels what is stored again"
@@ -43,15 +45,15 @@ _DESCRIPTIVE_COLUMNS = ("metadata", "cluster")
 def add_prompts(
     store: DatabaseStore,
     connection: Connection,
-    items: Iterable[tuple[Example, PromptRecord | None]],
-    models: Sequence[str] = (),
+    items: Iterable[tuple[Example, MakeWrites | None]],
 ) -> int:
     """Add all prompts that are not stored yet, or none if one cannot be used; return the number added.
 
     Stored prompts take metadata and cluster from the examples, which do not affect candidates or labels. A
-    prompt that is already finished comes with its record, whose candidates were drawn by `models`. Raises
-    `StoreError` if another prompt is stored under the same id, or a prompt only seems to be new: one with the
-    same input is stored that is not among the examples. The caller then rolls the transaction back.
+    prompt whose candidates are already drawn comes with the function that makes the writes of its stages.
+    Raises `StoreError` if another prompt is stored under the same id, or other candidates of it, or a prompt
+    only seems to be new: one with the same input is stored that is not among the examples. The caller then
+    rolls the transaction back.
     """
     new, stream = 0, iter(items)
     seen: set[str] = set()
@@ -63,18 +65,20 @@ def add_prompts(
         query = select(schema.prompts).where(columns.id.in_([example.id for example, _ in page]))
         known = {row["id"]: dict(row) for row in connection.execute(query).mappings()}
         writes: list[list[Write]] = []
-        for example, record in page:
+        for example, make_writes in page:
             row = make_prompt_row(position, example)
             seen.add(example.id)
             if known.setdefault(example.id, row) is not row:
                 _check_unchanged(store.name, row, known[example.id], ("input", "reference"))
+                if make_writes is not None:
+                    _check_same_draws(store.name, known[example.id], make_writes)
                 if known[example.id]["position"] < first:
                     writes.append(update_example(known[example.id], example))
                 else:  # it was added a moment ago
                     _check_unchanged(store.name, row, known[example.id], _DESCRIPTIVE_COLUMNS)
                 continue
-            if record is not None:
-                writes += _make_record_writes(position, record, models, forbids_nul=store.forbids_nul)
+            if make_writes is not None:
+                writes += make_writes(position)
             elif first:
                 inputs[row["input"]] = example.id
             writes.append([(ADD_PROMPTS, [row])])
@@ -166,9 +170,10 @@ def update_example(row: Mapping[str, Any], example: Example) -> list[Write]:
     return [(SET_EXAMPLE, [{"where_position": row["position"], **changed}])]
 
 
-def _make_record_writes(
-    position: int, record: PromptRecord, models: Sequence[str], *, forbids_nul: bool
+def make_record_writes(
+    models: Sequence[str], record: PromptRecord, position: int, *, forbids_nul: bool
 ) -> list[list[Write]]:
+    """Return the writes of all stages of a finished prompt, whose candidates were drawn by `models`."""
     candidates = record.candidates
     draws = [
         DrawnCandidate(str(one.text), no_answer=one.no_answer)
@@ -189,6 +194,20 @@ def _make_record_writes(
         insert_scores(position, scores, Usage()),
         insert_labels(position, labels, Usage(), forbids_nul=forbids_nul),
     ]
+
+
+def _check_same_draws(name: str, known: Row, make_writes: MakeWrites) -> None:
+    """Refuse a prompt that is stored with other candidates."""
+    digests = [
+        row["set_draws_digest"]
+        for writes in make_writes(known["position"])
+        for _, added in writes
+        for row in added
+        if "set_draws_digest" in row
+    ]
+    if known.get("draws_digest") and digests != [known["draws_digest"]]:
+        msg = f"the prompt {known['id']!r} has other candidates in {name}: add it to another store"
+        raise StoreError(msg)
 
 
 def _check_unchanged(name: str, row: Row, known: Mapping[str, Any], fields: Sequence[str]) -> None:

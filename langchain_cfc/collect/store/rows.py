@@ -109,12 +109,15 @@ def _make_draw_row(position: int, slot: int, draw: DrawnCandidate, *, forbids_nu
     advice = "Let the generator return text, or a message that holds JSON only"
     with _refuse_unstorable(f"candidate {slot}", advice):
         data, message = _serialize_data(draw), None
-        if draw.message is not None:
+        is_stripped = isinstance(draw, StrippedCandidate)
+        if not is_stripped and draw.message is not None:
             # Defaults are left out, because a new message has them anyway.
             fields = draw.message.model_dump(exclude_defaults=True)
             message = schema.JSON_ENCODER.encode({"type": draw.message.type, "data": fields})
         _check_text(draw.text, data, message, forbids_nul=forbids_nul)
     packed = None if message is None else zlib.compress(message.encode(), _COMPRESSION)
+    if is_stripped:
+        packed = schema.STRIPPED
     return {
         "prompt": position,
         "slot": slot,

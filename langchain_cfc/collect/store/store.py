@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +21,8 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc.collect.store import batches, schema
-from langchain_cfc.collect.store.dataset import add_prompts
+from langchain_cfc.collect.store.configurations import explain_differences
+from langchain_cfc.collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc.collect.store.rows import (
     PAGE_SIZE,
     combine_writes,
@@ -56,7 +58,6 @@ from langchain_cfc.sampling import DrawnCandidate
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
 _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
-_ENDPOINT_NAMES = {None: "by live calls (without --batch)", "batch": "through batches (--batch)"}
 # Number of prompts whose candidates are converted to arrays at a time.
 _TABLE_PAGE_SIZE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
@@ -186,21 +187,7 @@ class Store(DatabaseStore):
         ]
         different += [name for name in _OPTIONAL_KEYS if name in known and name not in given]
         if different:
-            pairs = ((name, known.get(name), given.get(name)) for name in different)
-            lines = (line for pair in pairs for line in _list_differences(*pair))
-            msg = (
-                f"{self.name} was made with another configuration: {'; '.join(lines)}. Its records and new "
-                "ones would not be exchangeable: collect into another store, or go back to the old "
-                "configuration. If only labels are affected, --relabel makes all of them again"
-            )
-            if different == ["endpoint"]:
-                msg = (
-                    f"{self.name} was collected {_ENDPOINT_NAMES[known.get('endpoint')]}, but this run would "
-                    f"continue {_ENDPOINT_NAMES[given.get('endpoint')]}: a provider may serve the two "
-                    "differently, so records of both would not be exchangeable. Continue as it was started, "
-                    "or collect into another store"
-                )
-            raise StoreError(msg)
+            raise StoreError(explain_differences(self.name, known, given, different))
         return given
 
     def read_provenance(self) -> Provenance:
@@ -255,7 +242,10 @@ class Store(DatabaseStore):
         self.set_configuration(configuration)
         models = version if isinstance(version, list) else [version] if version is not None else []
         with self.begin_write() as connection:
-            return add_prompts(self, connection, ((record, record) for record in (first, *stream)), models)
+            make_writes = partial(make_record_writes, models, forbids_nul=self.forbids_nul)
+            return add_prompts(
+                self, connection, ((one, partial(make_writes, one)) for one in (first, *stream))
+            )
 
     # Work
 
@@ -266,10 +256,10 @@ class Store(DatabaseStore):
                 _prompts.c.stage < Stage.LABELLED, _prompts.c.error.is_(None)
             )
 
-    def read_finished(self) -> Iterator[StoredPrompt]:
-        """Yield the finished prompts in order, with their candidates and scores but without labels."""
+    def read_finished(self, stage: Stage = Stage.LABELLED, first: int = 0) -> Iterator[StoredPrompt]:
+        """Yield the prompts that have finished a stage in order from position `first`, without labels."""
         with schema.report_damage(self.name):
-            yield from self._read_stored_prompts(_prompts.c.stage == Stage.LABELLED)
+            yield from self._read_stored_prompts(_prompts.c.stage >= stage, _prompts.c.position >= first)
 
     def _read_stored_prompts(self, *conditions: Any) -> Iterator[StoredPrompt]:
         after = -1
@@ -507,17 +497,6 @@ class Store(DatabaseStore):
         """Return the requests of all runs so far and their usage, by stage."""
         with schema.report_damage(self.name), self.begin_read() as connection:
             return read_history(connection)
-
-
-def _list_differences(key: str, known: Any, given: Any) -> Iterator[str]:
-    if isinstance(known, Mapping) and isinstance(given, Mapping):
-        for name in {**known, **given}:
-            if known.get(name) != given.get(name):
-                yield from _list_differences(f"{key}.{name}", known.get(name), given.get(name))
-    elif known is None:
-        yield f"{key} is now {given!r:.80}, and was not set before"
-    else:
-        yield f"{key} was {known!r:.80} and is now {given!r:.80}"
 
 
 class Writer:
