@@ -40,7 +40,12 @@ _SAME = {
     **dict.fromkeys("\u3002\uff61", "."),
     "\u2800": " ",  # a blank in Braille
     "\u0640": "",  # stretches an Arabic word
+    "\u20e3": "",  # the frame of a keycap
+    # Signs of Arabic numbers, and invisible operators.
+    **dict(zip("\u066b\u066c\u060c\u066a\u2062\u2063\u2064", ".,,%\u00d7,+", strict=True)),
 }
+# What readers of sentences distinguish: line breaks, the ends of sentences, marks of code, and long dashes.
+_READ = frozenset("\n`\u2013\u2014\u3002")
 _JOINERS = "\u200c\u200d"
 # Characters that show nothing although Unicode does not class them as format characters.
 _INVISIBLE = re.compile(
@@ -57,6 +62,7 @@ _MATHEMATICAL_LETTERS = range(0x1D400, 0x1D800)
 _SUPERSCRIPTS = "\u2070\u00b9\u00b2\u00b3\u2074-\u207e"
 _SUPERSCRIPT = re.compile(f"[{_SUPERSCRIPTS}]+")
 _SUBSCRIPT = re.compile(r"(?<=[^\W\d_])[\u2080-\u2089]+|(?<=[)\]])[\u2080-\u2089]+")
+_LOWERED = re.compile("[\u2080-\u2089]+")
 _MIXED_NUMBER = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")
 # Where joiners tell words or emoji apart; elsewhere they show nothing.
 _JOINED = "\u0600-\u0dff\u0f00-\u109f\u1780-\u18af\u2600-\u27bf\U0001f000-\U0001faff"
@@ -64,10 +70,15 @@ _LOOSE_JOINER = re.compile(f"(?<![{_JOINED}])[{_JOINERS}]|[{_JOINERS}](?![{_JOIN
 
 
 class _Unified(dict[int, str]):
-    """Table for `str.translate` that is filled as characters occur."""
+    """Table for `str.translate` that is filled as characters occur; those in `kept` stay."""
+
+    def __init__(self, kept: frozenset[str]) -> None:
+        super().__init__()
+        self._kept = kept
 
     def __missing__(self, code: int) -> str:
-        self[code] = unified = _unify_character(chr(code))
+        one = chr(code)
+        self[code] = unified = one if one in self._kept else _unify_character(one)
         return unified
 
 
@@ -91,7 +102,7 @@ def _unify_character(character: str) -> str:
     return character
 
 
-_UNIFIED = _Unified()
+_UNIFIED, _READABLE = _Unified(frozenset()), _Unified(_READ)
 
 
 def unify_characters(text: str) -> str:
@@ -108,14 +119,30 @@ def unify_characters(text: str) -> str:
         >>> unify_characters("Lima\u200b \u201cＰｅｒú\u201d"), unify_characters("1½ m²")
         ('Lima "Perú"', '1 1/2 m^2')
     """
+    text = _unify(text, _UNIFIED)
+    return " ".join((text if text.isascii() else _SUBSCRIPT.sub(_write_on_line, text)).split())
+
+
+def fold_characters(text: str) -> str:
+    r"""Return a text with the same characters unified for a reader of sentences.
+
+    Line breaks, spaces, long dashes and ends of sentences stay, and lowered digits follow `_`.
+
+    Examples:
+        >>> fold_characters("\uff22\n"), fold_characters("10\u2082"), fold_characters("1\u00bd")
+        ('B\n', '10_2', '1 1/2')
+    """
+    return _LOWERED.sub(lambda found: "_" + _write_on_line(found), _unify(text, _READABLE))
+
+
+def _unify(text: str, table: _Unified) -> str:
     if not text.isascii():
         text = _MIXED_NUMBER.sub(" ", unicodedata.normalize("NFC", text))
-    text = text.translate(_UNIFIED)
+    text = text.translate(table)
     if not text.isascii():
         text = unicodedata.normalize("NFC", _LOOSE_JOINER.sub("", text))
         text = _SUPERSCRIPT.sub(lambda found: "^" + _write_on_line(found), text)
-        text = _SUBSCRIPT.sub(_write_on_line, text)
-    return " ".join(text.split())
+    return text
 
 
 def _write_on_line(found: re.Match[str]) -> str:

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.normalisation import normalise_answer
+from langchain_cfc._internal.normalisation import fold_characters, normalise_answer
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
@@ -44,7 +44,6 @@ from langchain_cfc.labelers.base import LabelerInput
 from langchain_cfc.labelers.matching import TextMatcher
 from langchain_cfc.labelers.statements import (
     READING,
-    fold_characters,
     list_contents,
     list_statements,
     remove_markup,

@@ -33,6 +33,7 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, TypeAlias
 
+from langchain_cfc._internal.normalisation import fold_characters
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers._words import (
     ADDITION,
@@ -48,7 +49,6 @@ from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.labelers.statements import (
     READING,
     UNREADABLE,
-    fold_characters,
     list_contents,
     list_statements,
     remove_markup,

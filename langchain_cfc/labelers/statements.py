@@ -10,9 +10,7 @@ wait") makes the whole text unreadable.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import islice, zip_longest
 
 from langchain_cfc.labelers._words import NEGATION, OTHER_ANSWER, SUPPOSITION
@@ -21,55 +19,6 @@ from langchain_cfc.labelers._words import NEGATION, OTHER_ANSWER, SUPPOSITION
 READING = "statements-2"
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
-
-_SUPERSCRIPTS = re.compile("[\u207a\u207b]?[\u2070\u00b9\u00b2\u00b3\u2074-\u2079]+")
-# Dashes that stand for a minus sign, signs of Arabic numbers, invisible operators, and the frame of a keycap.
-_FOLDED = {
-    **dict.fromkeys("\u2010\u2011\u2012\u2212\ufe63\uff0d", "-"),
-    **dict(zip("\u066b\u066c\u060c\u066a\u2062\u2063\u2064\u2044", ".,,%\u00d7,+/", strict=True)),
-    "\u20e3": "",
-}
-# Stands before a vulgar fraction, until it is clear whether it follows a digit.
-_HERE = "\ufff0"
-
-
-def fold_characters(text: str) -> str:
-    """Return a text with one spelling for digits, spaces, signs and forms of letters.
-
-    All decimal digits become ASCII digits, fullwidth and mathematical letters plain ones (NFKC), special
-    spaces a space, and invisible characters are deleted. Raised and lowered digits are marked by `^` and
-    `_`, and vulgar fractions are written out, because NFKC would join them to the number before: 5² is not
-    52, and 1½ not 11/2.
-
-    Examples:
-        >>> fold_characters("\uff22"), fold_characters("1\u00bd"), fold_characters("5\u00b2")
-        ('B', '1 1/2', '5^2')
-    """
-    text = _SUPERSCRIPTS.sub(lambda found: "^" + unicodedata.normalize("NFKC", found[0]), text)
-    if text.isascii():
-        return text
-    folded = "".join(map(_fold_character, text)).replace("^\u2212", "^-")
-    return re.sub(rf"(?<=[0-9]){_HERE}", " ", folded).replace(_HERE, "")
-
-
-@lru_cache(maxsize=4096)
-def _fold_character(character: str) -> str:
-    if character.isascii() or character in _FOLDED:
-        return _FOLDED.get(character, character)
-    category = unicodedata.category(character)
-    if category == "Cf" or "\ufe00" <= character <= "\ufe0f":
-        return ""
-    if category == "Nd":
-        return str(unicodedata.decimal(character))
-    plain = unicodedata.normalize("NFKC", character)
-    form = unicodedata.decomposition(character).partition(" ")[0]
-    if form == "<fraction>":
-        return _HERE + plain.replace("\u2044", "/")
-    if form == "<sub>":
-        return "_" + plain
-    # A circled digit may mark a note; as a digit it would be joined to the number before.
-    return character if category == "No" else plain
-
 
 _STYLES = re.compile(
     r"\\(?:text(?:bf|it|rm|tt|normal|style)?|math(?:rm|bf|it|sf|tt)|[mh]box|emph|bm|boldsymbol|operatorname|underline|left"
