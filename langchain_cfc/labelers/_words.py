@@ -1,4 +1,4 @@
-"""Words by which answers in ten languages state, deny, suppose or take back something.
+"""Words by which answers in ten languages state, deny, doubt, ask, suppose or take back something.
 
 The languages are English, German, French, Spanish, Italian, Portuguese, Russian, Chinese, Japanese and
 Korean. In the tables, `_` stands for a space, and other signs are those of `re`.
@@ -30,31 +30,67 @@ NEGATION = _compile_words(
     """,
     "[不没错錯違] ない ません ではな 아니 아닙 않 없 틀렸",
 )
+# What rejects an option or a value.
+REJECTION = _compile_words(
+    r"""
+    rul(?:e[sd]?|ing)_out eliminat(?:e[sd]?|ing) exclud(?:e[sd]?|ing) discard(?:s|ed|ing)? reject(?:s|ed|ing)?
+    dismiss(?:es|ed|ing)? cross(?:ed|es|ing)?_(?:out|off) ausschließ(?:t|en) ausgeschlossen
+    élimin(?:er|e|ons|ée?s?) exclu(?:re|t|s|ons|ir|yo|ye|imos|id[oa]) écart(?:er|e|ons|ée?s?)
+    descart(?:ar|[ao]|amos|ad[oa]) elimin(?:ar|o|amos|ad[oa]|are|iamo|at[oa]) esclu(?:dere|do|de|diamo|s[oa])
+    scart(?:are|o|iamo|at[oa]) исключ\w+ отброс\w+
+    """,
+    "排除 淘汰 除外 消去 제외 배제",
+)
+_UNSURE = r"""
+    (?:not_|un)sure i_do(?:n['’]t|_not)_know nicht_sicher unsicher weiß_(?:es_)?nicht je_ne_sais_pas pas_sûre?
+    no_(?:lo_)?sé no_estoy_segur[oa] non_(?:lo_)?so non_sono_sicur[oa] não_sei não_tenho_certeza не_знаю
+    не_увер\w+
+"""
+_UNSURE_UNSPACED = "不知道 不确定 不清楚 わかりません 分かりません 모르겠 모릅니다"
+# What leaves a question open.
+_OPEN = r"""
+    unclear uncertain hard_to_say (?:can['’]t|cannot|can_not)_(?:be_determined|determine|tell|say|decide)
+    unklar pas_clair incierto incerto неясно
+"""
+_HEDGES = r"""
+    maybe perhaps possibl[ey] vielleicht womöglich eventuell peut-être quizás? tal_vez forse talvez возможно
+    может_быть
+"""
+_HEDGES_UNSPACED = "也许 或许 かも 아마 혹시"
+DOUBT = _compile_words(f"{_HEDGES} {_UNSURE} {_OPEN}", f"{_HEDGES_UNSPACED} {_UNSURE_UNSPACED}")
+# Ends a sentence that asks. Without a question mark, particles of Chinese, Japanese and Korean do.
+QUESTION = re.compile(
+    r"\?[\s\"')\]}*$_]*$|(?:[吗嗎]|(?:です|ます|だろう|でしょう|の)か|(?:가요|나요|까요?|니까))[\s.。\"')*]*$"
+)
 SUPPOSITION = _compile_words(
     r"if whether suppos\w+ assum\w+ unless otherwise wenn falls если", "如果 假设 もし 만약"
 )
 ALTERNATIVE = _compile_words("or either vs versus oder entweder ou oppure или либо", "或 または 또는 혹은")
 # What may introduce a second answer.
 ADDITION = _compile_words(
-    r"""
-    both also too(?=\W*$|[.,;]) equally maybe perhaps possibl[ey] alternatively could might but however
-    auch vielleicht aber aussi peut-être mais también quizás pero anche forse também talvez
-    также тоже возможно но
+    rf"""
+    {_HEDGES} both also too(?=\W*$|[.,;]) equally alternatively could might but however
+    auch aber aussi mais también pero anche também также тоже но
     """,
-    "[也但] かも 아마",
+    f"[也但] {_HEDGES_UNSPACED}",
+)
+_TAKES_BACK = join_words(
+    rf"""
+    {_UNSURE} wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops
+    rather(?=,) i_was_wrong korrektur doch_nicht moment_mal
+    attende[zs] en_fait erratum espera en_realidad perdón aspetta anzi espere na_verdade подожди\w* ошибка
+    """,
+    f"{_UNSURE_UNSPACED} 等等 等一下 不对 更正 待って いや、 잠깐 아니",
 )
 RETRACTION = re.compile(
-    join_words(
-        r"""
-        wait actually sorry correction corrected scratch_that on_second_thought reconsider\w* oops
-        rather(?=,) i_was_wrong that(?:['’]s|_is)_(?:wrong|incorrect|not) (?:not_|un)sure
-        i_do(?:n['’]t|_not)_know korrektur doch_nicht moment_mal attende[zs] en_fait erratum espera
-        en_realidad perdón aspetta anzi espere na_verdade подожди\w* ошибка
-        """,
-        "等等 等一下 不对 更正 待って いや、 잠깐 아니",
-    )
-    # "No" alone, at the beginning of a clause.
+    _TAKES_BACK
+    # "That is wrong", and "no" alone at the beginning of a clause, which may also be an answer.
+    + r"|\bthat(?:['’]s|\sis)\s(?:wrong|incorrect|not)\b"
     + r"|(?:^|[.!?\n,;:–—-]\W{0,8})(?:no|nein|non|não|нет)(?=\s?[,.!?:;—-]|\swait|\s*$)",
+    re.IGNORECASE,
+)
+UNDECIDED = re.compile(
+    join_words(f"{_OPEN} depends? ça_dépend kommt_darauf_an dipende зависит") + f"|{_TAKES_BACK}",
     re.IGNORECASE,
 )
 # What stands before a word for "answer" that is not the answer given.
@@ -82,6 +118,21 @@ _CHOICE_UNSPACED = "正确选项 选项 선택"
 _ADJECTIVE = (
     "correct[ae]? corretta correta bonne juste finale? giusta certa exacta choice option letter value number"
 )
+# Words with a capital that are no name: they begin a sentence or a line.
+_STARTERS = """
+    a about add after all an and answer approximately around as at but buy by count costs each equals euro
+    euros every exactly finally for from gives had has have he hence her his i if in is it it's its just
+    leaves makes minus my needs no nearly now number of on only or our over plus result roughly rs rupees
+    she so subtract sum that the their then there therefore these they this those thus to total value was
+    we were when where with yes you your chf cny eur gbp inr jpy rub usd also antwort das der die ein eine
+    ergebnis es etwa exakt gesamt genau insgesamt ist nur rund sie sind somit summe und ungefähr ainsi au
+    donc elle elles environ et exactement il ils les réponse résultat seulement somme soit así con el ella
+    en entonces exactamente hay la las los por respuesta resultado solo sólo son suma tiene circa di
+    esattamente ha ne quindi risposta risultato somma sono totale apenas cerca com exatamente há logo o os
+    resposta restam são só soma tem ответ всего итого около примерно результат ровно сумма только у
+"""
+STARTERS = frozenset(_STARTERS.split())
+
 _VERB = join_words(
     """
     is was (?:would|will|must|should|could|might|may|can|has_to|seems_to|appears_to)_be ist lautet wäre est

@@ -24,8 +24,17 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
+from langchain_cfc.labelers._words import (
+    ALTERNATIVE,
+    DOUBT,
+    NEGATION,
+    REJECTION,
+    STARTERS,
+    SUPPOSITION,
+    UNDECIDED,
+)
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
-from langchain_cfc.labelers.verdicts import UNDECIDED, Member, VerdictExtractor
+from langchain_cfc.labelers.verdicts import Member, VerdictExtractor
 from langchain_cfc.sampling.models import make_optional_call
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
@@ -103,17 +112,13 @@ _ARTICLES = {
     "pt": "o a os as um uma",
 }
 _DENIED = re.compile(
-    r"\b(?:not|never|cannot|neither|nor|without|no|maybe|perhaps|possibly|might|may|could|if|unless|whether|either|"
-    r"or|than|instead|wrong|incorrect|false|\w+n't)\b|不|没|沒|非|ไม่|아니|\b(?:нет|не|ليس|لا)\b",
+    "|".join(words.pattern for words in (NEGATION, REJECTION, DOUBT, SUPPOSITION, ALTERNATIVE))
+    + r"|\b(?:without|might|may|could|than|instead|ليس|لا)\b|沒|非|ไม่",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[.!?;:,\u3001\u060c\u061f\u061b]|\s-+\s|\b(?:but|because|since)\b")
 _LISTED_BEFORE = re.compile(r"(?:\b(?:and|or)|[&/])\s*$", re.IGNORECASE)
 _LISTED_AFTER = re.compile(r"\s*(?:(?:and|or)\b|[&/])", re.IGNORECASE)
-# Words before a name that are not part of it, although they may begin a sentence with a capital.
-_STARTERS = (
-    "a an and answer at by for from hence in is it it's its of on so that the therefore this thus to was"
-)
 # What stands next to a word in a script without spaces, or is attached to a word of Korean.
 _BEFORE = ("是", "为", "為", "叫", "在", "は", "が", "คือ", "ที่", "는", "은")
 _AFTER = re.compile("(?:です|だ|である|입니다|이다|이에요|예요|ครับ|ค่ะ)(?![^\\s.,!?])")
@@ -200,7 +205,7 @@ def _is_whole(text: str, start: int, end: int) -> bool:
         return False
     left = before.split()[-1] if before[-1:] == " " else ""
     right = after.split()[0] if after[:1] == " " and after.strip() else ""
-    is_in_name = left[:1].isupper() and left.casefold() not in _STARTERS.split() and left[-1].isalnum()
+    is_in_name = left[:1].isupper() and left.casefold() not in STARTERS and left[-1].isalnum()
     is_in_number = left[-1:].isdigit() and text[start].isdigit()
     return not (is_in_name or is_in_number or right[:1].isupper() or right[:1].isdigit())
 

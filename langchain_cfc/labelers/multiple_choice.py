@@ -27,14 +27,17 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.normalisation import fold_characters, normalise_answer
+from langchain_cfc._internal.normalisation import fold_characters, normalise_answer, state_versions
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
     ADDITION,
     ALTERNATIVE,
+    DOUBT,
     EXPLANATION,
     NEGATION,
+    QUESTION,
+    REJECTION,
     RETRACTION,
     SUPPOSITION,
     compile_lead,
@@ -126,6 +129,13 @@ _PREDICATE = re.compile(
     + ")"
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$|[\"')*])|[\n;。！？]|[\"']\s?,\s?[\"']|,\s?[\"'](?=\w+[\"']\s?:)")
+_CLAUSE = re.compile(r"[,;:，；：]")
+# What follows an option that is rejected, doubted or asked: "B can be ruled out", "B, maybe", "B. Paris?".
+_REJECTED = re.compile(
+    rf"\S.*?(?<!\bto\s)(?:{REJECTION.pattern})(?!.*\b(?:others?|rest|remaining)\b)", re.IGNORECASE
+)
+_DOUBTED = re.compile(rf"\W*[,(]\s*(?:{DOUBT.pattern})", re.IGNORECASE)
+_ASKED_TEXT = re.compile(r"[^\w\n]*(?:\w+(?:[^\w\n]+|(?=\?))){0,4}\?[^\w\n]*")
 # Stands for what names options without settling on one.
 _UNSETTLED = ""
 # How much after "B is correct" is searched for a second option, and how many of these are read.
@@ -210,6 +220,7 @@ def find_choice(text: str, letters: str, options: Mapping[str, str]) -> str | No
     return None
 
 
+@state_versions(reads=READING)
 def extract_choice(text: str) -> str:
     """Return the letter from A to E that a text chooses, as an answer extractor; empty if it chooses none.
 
@@ -259,6 +270,8 @@ class _OptionReader:
         if found is None or (letter := found["letter"].upper()) not in self._letters:
             return named
         rest = text[found.end() :]
+        if _ASKED_TEXT.fullmatch(rest):
+            return {_UNSETTLED}
         is_key = '"' in found["close"] and rest.startswith(":")  # as in {"A": 0.1, "B": 0.9}
         if not _SIGN.match(text, found.end()) or _PREDICATE.match(rest) or is_key:
             return named
@@ -280,10 +293,12 @@ class _OptionReader:
         """Read an option in brackets with which a text ends."""
         sentence = _SENTENCE_END.split(text.rstrip(" .!\n"))[-1]
         if not _ENDING.search(sentence) or any(
-            words.search(sentence) for words in (NEGATION, ALTERNATIVE, ADDITION)
+            words.search(sentence) for words in (NEGATION, ALTERNATIVE, ADDITION, DOUBT)
         ):
             return set()
-        return {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
+        rejected = [one for one in _CLAUSE.split(sentence) if REJECTION.search(one)]
+        named = {one.upper() for one in _BRACKETED.findall(sentence)} & self._letters
+        return named if not named & set(_MENTION.findall(" ".join(rejected))) else set()
 
     def _read_text(self, text: str) -> set[str]:
         """Read the text of an option at the beginning of a statement."""
@@ -304,7 +319,7 @@ class _OptionReader:
         return self._check(self._options[found[0]], text[found.end() :])
 
     def _check(self, letter: str, rest: str) -> set[str]:
-        """Return a letter that was read, unless what follows asks, names a second one, or takes it back."""
+        """Return a letter that was read, unless what follows asks, rejects, doubts or retracts it."""
         if re.match(r"[\s!]?\?", rest):
             return set()
         others = self._letters - {letter}
@@ -320,13 +335,20 @@ class _OptionReader:
             )
         ):
             return {_UNSETTLED}
-        first, *later = _SENTENCE_END.split(rest.lstrip(" .:,;)]}*_\"'-–—\n"))
+        body = rest.lstrip(" .:,;)]}*_\"'-–—\n")
+        first, *later = _SENTENCE_END.split(body)
         head = EXPLANATION.split(first)[0]
         if others & set(self._list_texts(head)):
             return {_UNSETTLED}
         if _SENTENCE_END.match(rest.lstrip(")]}*_\"' ")):  # what follows is a sentence of its own
             later = [first, *later]
-        elif others & set(_MENTION.findall(head)) or SUPPOSITION.search(head):
+        elif (
+            others & set(_MENTION.findall(head))
+            or SUPPOSITION.search(head)
+            or QUESTION.search(body[: len(first) + 1])
+            or _REJECTED.match(head)
+            or _DOUBTED.match(rest)
+        ):
             return {_UNSETTLED}
         for sentence in later:
             if (ALTERNATIVE.search(sentence) or ADDITION.search(sentence)) and others & set(

@@ -17,9 +17,10 @@ of units: `25 m^2` is 25, and `50%` is 50, as GSM8K writes references. Remarks i
 and marks of citation are skipped.
 
 A number that cannot be read with certainty is no number: two candidates (`3 or 5`), a range, an inequality, a
-denial ("It is not 5"), a supposition, a calculation or a power that is not carried out (`10 - 3`, `2^{10}`,
-`5²`), a variable (`5x`), a root, a base (`204_5`), a time, a date, a tuple, numbers in words (`five`, `3 and
-a half`), abbreviations (`5k`, `5M`), and what may be a decimal or a group of thousands (`1,5`, `1.500`).
+denial ("It is not 5"), a rejection, a doubt ("maybe 5"), a question, a supposition, a calculation or a power
+that is not carried out (`10 - 3`, `2^{10}`, `5²`), a variable (`5x`), a root, a base (`204_5`), a time, a
+date, a tuple, a name (`Apollo 11`), numbers in words (`five`, `3 and a half`), abbreviations (`5k`, `5M`),
+and what may be a decimal or a group of thousands (`1,5`, `1.500`).
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, TypeAlias
 
-from langchain_cfc._internal.normalisation import fold_characters
+from langchain_cfc._internal.normalisation import fold_characters, state_versions
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers._words import (
     ADDITION,
     ALTERNATIVE,
+    DOUBT,
     EXPLANATION,
     NEGATION,
+    QUESTION,
+    REJECTION,
     RETRACTION,
+    STARTERS,
     SUPPOSITION,
     compile_lead,
     join_words,
@@ -140,7 +145,7 @@ _CHANGED_BEFORE = re.compile(
 _CHANGED_AFTER = re.compile(
     rf"[\s-]*(?:(?:and|und|et|y|e|и)[\s-]+)?(?:[^\W\d_]{{1,12}}[\s-]+)?(?:{join_words(_PART)})"
     rf"|(?:st|nd|rd|th)?\.?\s?(?:of )?(?:{join_words(_MONTHS)})"
-    r"|\s?[^\W\d_]{0,3}(?:以上|以下|未満|이상|이하|미만)|\s*(?:"
+    r"|\s?[号號]|\s?[^\W\d_]{0,3}(?:以上|以下|未満|이상|이하|미만)|\s*(?:"
     + join_words(
         r"""
         dozens? scores? gross squared cubed factorial plus minus times(?=_\w\b) divided over mod modulo
@@ -187,6 +192,12 @@ _UNKNOWN = re.compile(
 # Where a stated number ends, and a second one after it.
 _HEAD_END = re.compile(rf",(?=[\s\"'])|[(;]|{EXPLANATION.pattern}", re.IGNORECASE)
 _SECOND = re.compile(r"[^\w$.]*(?:(?:and|und|et|y|e|и)\b\W*)?(?:[A-Za-z]\s*=|[-+$]{0,2}\.?\d)")
+# A value that is ruled out; "she rejected 5 offers" counts what was rejected.
+_REJECTED = re.compile(
+    rf"(?:{REJECTION.pattern})\W{{0,3}}[\d.,]*\d(?=\s*(?:[.,;:)]|$))"
+    rf"|\d\W{{0,3}}(?:(?:is|was|can be|could be) )?(?:{REJECTION.pattern})",
+    re.IGNORECASE,
+)
 # A line that only gives a value, perhaps with its name.
 _ENTRY = re.compile(r"\W*(?:[^\W\d_][^:=\d]{0,40}[:=]\s*)?[-+$\d][\d.,' /%$]*[^\W\d_]{0,12}\W*")
 _SUMMARY = re.compile(
@@ -227,6 +238,7 @@ def find_final_number(text: str) -> Fraction | None:
     return _agree(stated) if any(stated) else _agree([_read_last_sentence(plain)])
 
 
+@state_versions(reads=READING)
 def extract_number(text: str) -> str:
     """Return the number that a text gives as its answer, in plain digits, as an answer extractor.
 
@@ -327,13 +339,15 @@ def _read_statement(text: str) -> _Reading:
     text = text.lstrip(" \t\n:#\"'*_")
     end = _SENTENCE_END.search(text)
     sentence = text[: end.start()] if end else text
-    if (end and end[0] == "?") or not (digit := re.search(r"\d", sentence)):
+    if QUESTION.search(text[: end.end()] if end else text) or not (digit := re.search(r"\d", sentence)):
         return []
     stop = _HEAD_END.search(sentence, digit.end())
     head, rest = (sentence[: stop.start()], sentence[stop.start() :]) if stop else (sentence, "")
     number = _read_place(head)
     is_doubtful = (
         NEGATION.search(head)
+        or DOUBT.search(head)
+        or _REJECTED.search(sentence)
         or SUPPOSITION.search(sentence)
         or ALTERNATIVE.search(head)
         or _SECOND.match(rest)
@@ -365,11 +379,12 @@ def _is_doubtful(sentence: str, *later: str) -> bool:
     *terms, _ = _EQUALITY.split(sentence)
     # "If" may precede a calculation.
     supposed = terms[-1].rpartition(", ")[2] if terms else sentence
-    is_question = sentence.rstrip().endswith(("?", "？")) and re.search(r"[^\W\d_]{2}", sentence)
     return bool(
-        is_question
+        QUESTION.search(sentence)
         or _LEAD.search(sentence)  # its statement was refused
         or NEGATION.search(sentence)
+        or DOUBT.search(sentence)
+        or _REJECTED.search(sentence)
         or ALTERNATIVE.search(sentence)
         or SUPPOSITION.search(supposed)
         or RETRACTION.search("\n" + "".join(later))
@@ -384,6 +399,8 @@ def _continues_list(earlier: str, sentence: str) -> bool:
 
 def _read_place(text: str) -> _Reading:
     """Read the only number of a piece of text; None if it is not alone, or part of something else."""
+    if QUESTION.search(text):
+        return [None]
     for aside in (_CITATION, _REMARK):
         found = aside.search(text)
         first = re.search(r"\d", text)
@@ -404,7 +421,8 @@ def _read_numbers(text: str) -> Iterator[Fraction | None]:
         after = text[found.end() : found.end() + _CONTEXT]
         if _is_name(before):
             continue
-        value, sign = _read_value(found), _read_sign(found, before)
+        value = None if _is_proper_name(before, found[0], after) else _read_value(found)
+        sign = _read_sign(found, before)
         exponent = _read_exponent(found, after, is_money=before.rstrip(" ").endswith("$"))
         is_read = (
             value is not None and sign is not None and exponent is not None and abs(exponent) <= _MAX_DIGITS
@@ -419,6 +437,17 @@ def _is_name(before: str) -> bool:
     return is_attached or bool(
         re.search(r"[^\W\d]\^[-+]?$|[^\W\d_]_$", before) or _PLACE_NAME.search(before[-20:])
     )
+
+
+def _is_proper_name(before: str, number: str, after: str) -> bool:
+    """Return whether a number directly follows a word with a capital, as in `Apollo 11` and `iPhone 15`."""
+    found = re.search(r"(?<![$\ufffd])(?<![^\W_])([^\W\d_]+)[ -]$", before)
+    if not found or not any(map(str.isupper, found[1])):
+        return False
+    is_grouped = re.search(r"\d\D\d{3}(?!\d)", number)
+    # In a sentence of capitals alone, none marks a name.
+    is_shouted = before + after == (before + after).upper() and " " in before.strip()
+    return not (is_grouped or is_shouted or found[1].casefold() in STARTERS)
 
 
 def _is_unspaced(letter: str) -> bool:

@@ -2,9 +2,9 @@ r"""Find where a text states its answer: what is common to reading numbers and c
 
 A statement is what follows the words for "answer" in one of ten languages (English, German, French, Spanish,
 Italian, Portuguese, Russian, Chinese, Japanese, Korean), as in `Answer: B`, `"answer": 5` or `La respuesta es
-B`, and what stands inside `\boxed{...}` or `<answer>...</answer>`. A statement that is denied or supposed ("I
-doubt that the answer is B", "if the answer is B") states nothing, and one that is taken back afterwards ("No,
-wait") makes the whole text unreadable.
+B`, and what stands inside `\boxed{...}` or `<answer>...</answer>`. One that is denied, doubted or supposed
+("I doubt that the answer is B", "maybe the answer is B", "if the answer is B") states nothing, and one that
+is taken back afterwards ("No, wait") makes the whole text unreadable.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterator
 from itertools import islice, zip_longest
 
-from langchain_cfc.labelers._words import NEGATION, OTHER_ANSWER, SUPPOSITION
+from langchain_cfc.labelers._words import DOUBT, NEGATION, OTHER_ANSWER, SUPPOSITION
 
 # The version of how statements are read, for fingerprints: another one may give other labels.
-READING = "statements-2"
+READING = "statements-3"
 # What marks something in a text that cannot be read, such as an unknown command of LaTeX.
 UNREADABLE = "\ufffd"
 
@@ -92,6 +92,7 @@ _BOX = re.compile(r"\\+(?:boxed|fbox)\s*\{|\\[{}]|[{}]")
 _ANSWER_TAG, _ANSWER_END = (
     re.compile(rf"<{end}(?:answer|final_answer|ans)>", re.IGNORECASE) for end in ("", "/")
 )
+_ASKED = re.compile(r"[$)\]}*.\s]*\?")
 _STRUCK = re.compile(r"~~[^~\n]*~~|<(s|del|strike)>[^<]*</\1>")
 _TAG = re.compile(r"</?(?:[a-z]|[A-Za-z_]{2,20}[0-9]?)(?:\s[^<>]{0,100})?/?>")
 
@@ -121,8 +122,10 @@ def _list_boxes(text: str) -> Iterator[str]:
             starts.append(found.end())
         elif found[0] == "{":
             starts.append(None)
-        elif found[0] == "}" and starts and (start := starts.pop()) is not None:
-            yield text[start : found.start()]
+        elif found[0] == "}" and starts:
+            start = starts.pop()
+            if start is not None and not _ASKED.match(text, found.end()):
+                yield text[start : found.start()]
 
 
 def remove_markup(text: str) -> str:
@@ -146,6 +149,11 @@ def list_statements(text: str, lead: re.Pattern[str]) -> Iterator[str]:
         clause = _CLAUSE.split(sentence)[-1]
         if not any(
             words.search(part)
-            for words, part in ((NEGATION, clause), (OTHER_ANSWER, clause), (SUPPOSITION, sentence))
+            for words, part in (
+                (NEGATION, clause),
+                (DOUBT, clause),
+                (OTHER_ANSWER, clause),
+                (SUPPOSITION, sentence),
+            )
         ):
             yield text[one.end() : following.start() if following else len(text)]

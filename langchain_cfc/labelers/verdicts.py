@@ -15,8 +15,9 @@ is no doubt`). A text that corrects itself or leaves the question open (`wait`, 
 unless a statement follows. If one member agrees and the other denies (yes and no, true and false, 1 and 0),
 words such as `true`, `correct` and `nope` count as well.
 
-Doubt, denial and statements are recognised in English. Members in any language count as in 1, and as clauses
-of their own. In scripts without spaces a member inside a longer word is not found, such as `是` in `不是`.
+Statements are recognised in English, denial and doubt in the ten languages of the other readers. Members in
+any language count as in 1, and as clauses of their own. In scripts without spaces a member inside a longer
+word is not found, such as `是` in `不是`.
 """
 
 from __future__ import annotations
@@ -30,6 +31,15 @@ from typing import Any, TypeAlias
 
 from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.errors import InputError
+from langchain_cfc.labelers._words import (
+    ALTERNATIVE,
+    DOUBT,
+    NEGATION,
+    REJECTION,
+    SUPPOSITION,
+    UNDECIDED,
+)
+from langchain_cfc.labelers.statements import READING
 
 Member: TypeAlias = str | bool | int | float
 
@@ -57,19 +67,19 @@ _LINKS = (
 )
 _SAYS = re.compile(r"\bi(?:'d| would| must)? say\s*$")
 _NEGATION = re.compile(
-    r"(?<!\w)(?:not|never|cannot|neither|nor|without|hardly|no|non|none|nothing|\w+n't|unlikely|doubt\w*|"
-    r"impossible|deny|denies|myth|misconception|opposite|wrong|far|fail\w*)(?!\w)"
+    rf"{NEGATION.pattern}|{REJECTION.pattern}|(?<!\w)(?:without|hardly|nothing|doubt\w*|deny|denies|myth|misconception|"
+    r"opposite|far|fail\w*)(?!\w)"
 )
 _DOUBT = re.compile(
-    r"(?<!\w)(?:maybe|perhaps|possibly|might|may|could|if|unless|whether|either|or|almost|nearly|partly|partially|"
-    r"sometimes|some|many|most|people|others|although|though|while|whereas|despite|when|once|until|assum\w+|suppos\w+|"
-    r"said|claimed|believed|alleged\w*|used|thought|seem\w*|appear\w*|than|instead|"
+    rf"{DOUBT.pattern}|{SUPPOSITION.pattern}|{ALTERNATIVE.pattern}|(?<!\w)(?:might|may|could|almost|nearly|partly|"
+    r"partially|sometimes|some|many|most|people|others|although|though|while|whereas|despite|when|once|until|said|"
+    r"claimed|believed|alleged\w*|used|thought|seem\w*|appear\w*|than|instead|"
     r"(?:north|south|east|west|outside|coast|edge|border|half) of\s*$)(?!\w)"
 )
-UNDECIDED = re.compile(
-    r"(?<!\w)(?:wait|scratch that|on second thought|correction|depends|not sure|unsure|unclear|don't know|"
-    r"do not know|hard to say|(?:can't|cannot|can not) (?:be determined|determine|tell|say|decide))(?!\w)|"
-    r"(?:^|[.!?\n]\s*)actually\b"
+# A doubt that a comma sets off, and what follows a member that is asked.
+_DOUBT_BEFORE = re.compile(rf"(?:{DOUBT.pattern})\s*,\s*$")
+_ASKED = re.compile(
+    r"[^.!;:,\n]*(?:,\s*(?:right|correct|no|yes|ok(?:ay)?|is(?:n't| that| it)[^.!;:,\n]*))?\s*\?"
 )
 # What follows a `no` that answers, without a comma: "No it isn't".
 _NOT_A_NOUN = re.compile(
@@ -107,7 +117,7 @@ class VerdictExtractor:
         members: Two or more answers, such as `["yes", "no"]` or `[True, False]`.
 
     Attributes:
-        fingerprint: The members and the version of the normal form.
+        fingerprint: The members and the versions of the reader and of the normal form.
 
     Raises:
         InputError: If there are fewer than two members, or two are equal in their normal form.
@@ -136,6 +146,7 @@ class VerdictExtractor:
         self.fingerprint = {
             "id": "verdict-extractor",
             "members": " | ".join(sorted(self._members)),
+            "reads": READING,
             "normalised": NORMALISATION,
         }
 
@@ -202,7 +213,7 @@ class VerdictExtractor:
             # An earlier member answers, and denies nothing: "No and yes".
             denying = text[max(last, cut, start - _NEAR) : start]
             is_denied = bool(_NEGATION.search(denying) or (is_stated and _WRONG_STATEMENT.search(before)))
-            is_asked = re.match(r"[^.!;:,\n]*\?", rest) is not None
+            is_asked = _ASKED.match(rest) is not None
             left = re.findall(r"[\w']+", clause)[-1:]
             is_linked = not left or left[0] in _LINKS.split() or _SAYS.search(clause) is not None
             # "Yes the sky is blue" and "No it isn't" answer without a comma.
@@ -218,7 +229,8 @@ class VerdictExtractor:
                 and is_linked
                 and is_clear
                 and not self._contradicts(word, rest)
-                and not (is_denied or is_asked or _DOUBT.search(clause) or re.match(r"\s*(?:or\b|/)", rest))
+                and not (is_denied or is_asked or _DOUBT.search(clause) or _DOUBT_BEFORE.search(before))
+                and not re.match(r"\s*(?:or\b|/)", rest)
             )
             if word in self._members or (is_ended and is_linked) or is_denied:
                 member, last = self._synonyms.get(word, word), end

@@ -1,7 +1,7 @@
 """Read from a model's message whether it is an answer, and if not, why: the only place that decides this.
 
 Providers state why a model stopped under different names, and LangChain passes these on in
-`response_metadata`. The reasons are told apart by their words, so that one of a provider that is not known
+`response_metadata`. The reasons are recognised by their words, so that one of a provider that is not known
 here is classified as well: `length`, `MAX_TOKENS` and `model_context_window_exceeded` all mean a cut-off.
 """
 

@@ -1,4 +1,4 @@
-"""Frozen spellings of choices and numbers, more than half of them from models and from public test suites.
+"""Frozen spellings of answers, more than half of them from models and from public test suites.
 
 Each line of the files in `spellings` has the text of an answer, a reference, whether a careful reader calls
 the answer right, and where the text is from. The spellings were written down before the readers.
@@ -13,17 +13,22 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc.labelers import MultipleChoice, NumericMatch
+from langchain_cfc.labelers import ClosedSet, MultipleChoice, NumericMatch
+from langchain_cfc.labelers.matching import TextMatcher
 from tests.calls import is_correct
 
-FILES = [Path(__file__).parent / "spellings" / f"{name}.jsonl" for name in ("choices", "numbers", "held_out")]
+FILES = [
+    Path(__file__).parent / "spellings" / f"{name}.jsonl"
+    for name in ("choices", "numbers", "held_out", "doubts")
+]
 
 
 def label_spelling(row: Mapping[str, Any]) -> bool:
-    is_letter = row["reference"].isalpha()
-    return is_correct(
-        MultipleChoice(row.get("options")) if is_letter else NumericMatch(), row["reference"], row["text"]
-    )
+    if "members" in row:
+        labeler: TextMatcher = ClosedSet(row["members"])
+    else:
+        labeler = MultipleChoice(row.get("options")) if row["reference"].isalpha() else NumericMatch()
+    return is_correct(labeler, row["reference"], row["text"])
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

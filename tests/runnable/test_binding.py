@@ -16,10 +16,12 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.collect import CollectionOptions, Components, Store, collect
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError, StoreError
-from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.labelers import NormalisedMatch, extract_choice, extract_number
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, Provenance, read_records, write_records
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers import normalise_answer
 from tests.factories import make_artifact, make_chain, make_records
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of, verify
 
@@ -184,6 +186,18 @@ def test_answer_extractor_must_match_where_distinct_answers_matter(settings: dic
     assert given.invoke("x").guarantee.binding == "matched"
     with pytest.raises(FingerprintError, match="was calibrated without an answer extractor"):
         make_matching(make_bound(**settings), answer=answer_of)
+
+
+@pytest.mark.parametrize("extractor", [extract_number, extract_choice, normalise_answer])
+def test_extractor_of_another_version_is_refused_even_under_the_same_id(extractor: Any) -> None:
+    known = compute_fingerprint(extractor, "mine")
+    (version,) = known.keys() & {"reads", "normalised"}
+    settings = {"set_rule": "unique(all)", "extracted": True}
+    same = make_bound(**settings, stated={"answer": known})
+    assert make_matching(same, answer=extractor, answer_id="mine").guarantee.binding == "matched"
+    older = make_bound(**settings, stated={"answer": {**known, version: "0"}})
+    with pytest.raises(FingerprintError, match=f"the answer is not the one .* {version} is"):
+        make_matching(older, answer=extractor, answer_id="mine")
 
 
 def test_artifact_of_another_normal_form_is_refused_where_answers_are_compared() -> None:
