@@ -39,9 +39,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
 
-app = make_app(
-    no_args_is_help=True, help="Export, import, rescore, check or shrink a collection's store."
-)
+app = make_app(no_args_is_help=True, help="Export, import, rescore, check or shrink a collection's store.")
 _MOST_LISTED = 10
 
 
