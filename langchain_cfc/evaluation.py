@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.serialization import OmitsDefaults
+from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
@@ -263,6 +264,25 @@ class EvaluationReport(OmitsDefaults, LevelReport):
     n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return a summary of a line; a bot's is about its answers alone."""
+        own = next(iter(self.methods.values()))
+        parts = [f"{self.n_test} test prompts"]
+        if self.answers is None or self.guarantee != "heuristic":
+            kept, target = format_percent(own.kept_promise), format_percent(self.target_coverage)
+            flagged = format_percent(own.not_certifiable_rate)
+            parts += [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
+        parts += [
+            f"bot with at most {format_percent(one.max_wrong_rate, 'g')} wrong: "
+            f"{format_percent(one.answered_rate)} answered, {one.wrong} of {one.answered} wrongly"
+            for one in self.all_answers
+        ]
+        return f"EvaluationReport({'; '.join(parts)})"
+
+    def __str__(self) -> str:
+        """Return the same summary; pydantic would print every field."""
+        return repr(self)
 
     @property
     def is_passed(self) -> bool:

@@ -107,8 +107,9 @@ class CalibrationArtifact(ArtifactContent):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        levels = ", ".join(self.alphas)
-        return f"CalibrationArtifact({self.threshold_rule}, alpha={levels}, n={self.n}, {self.digest[:15]})"
+        rule = [] if self.is_bot_alone else [self.threshold_rule]
+        known = (*rule, *("=".join(one.argument) for one in self.promises), f"n={self.n}", self.digest[:15])
+        return f"CalibrationArtifact({', '.join(known)})"
 
     def __str__(self) -> str:
         """Return the same summary; pydantic would print every field."""

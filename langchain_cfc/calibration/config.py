@@ -47,8 +47,6 @@ LEVEL_UNIT = Decimal(1).scaleb(-12)
 _FLAG_NAMES = {"stability": "stability-delta"}
 # Decimal options, printed in canonical form.
 _DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
-# Options that are printed even if they have their defaults.
-_ALWAYS_PRINTED = ("alpha", "features", "set_rule", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -466,12 +464,14 @@ class CalibrationConfig:
     def format_command(self, records: Sequence[str], out: str | None = None) -> str:
         """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
+        # These are printed even if they have their defaults; a bot uses no feature map and no set rule.
+        printed = {"alpha", "seed", *(() if self.certifies_mean_score else ("features", "set_rule"))}
         if out is not None:
             words += ["--out", out]
         for one in fields(self):
             value = getattr(self, one.name)
             is_default = str(value) == str(one.default)
-            if not is_default or (one.name in _ALWAYS_PRINTED and value is not None):
+            if not is_default or (one.name in printed and value is not None):
                 words += _format_option(one.name, value)
         return shlex.join(words)
 

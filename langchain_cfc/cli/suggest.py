@@ -34,6 +34,7 @@ from langchain_cfc.cli._inputs import (
     open_records,
     split_option,
 )
+from langchain_cfc.errors import InputError
 from langchain_cfc.experiments import DrawSuggestion, Suggestion
 from langchain_cfc.guarantee import format_share
 
@@ -49,7 +50,16 @@ def suggest(
         list[str],
         typer.Argument(help=f"{RECORDS_HELP}. They must contain the raw outputs of every --verifier."),
     ],
-    alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
+    alpha: Annotated[
+        str | None, _promise_option(help="Target error level of answer sets. Default: 0.1.")
+    ] = None,
+    max_wrong_rate: Annotated[
+        str | None,
+        _promise_option(
+            help="Choose for a bot instead, of whose answers at most this share may be wrong: its draw rule, "
+            "since it uses no feature map and no set rule."
+        ),
+    ] = None,
     features: Annotated[
         list[str] | None,
         _scores_option(help="Feature map to choose from; repeatable. Default: about a dozen."),
@@ -99,15 +109,16 @@ def suggest(
     jobs: Jobs = CORE_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
-    """Choose a feature map, a set rule and verifiers, with reasons.
+    """Choose a feature map, a set rule and verifiers; or a draw rule, also for a bot.
 
     The choice uses the prompts that `calibrate` fits on, never those that calibrate. The printed command
     makes the same split, so its promise holds as if the options had been fixed in advance.
 
     Exit code 1 if the target is out of reach.
     """
+    is_bot = max_wrong_rate is not None
     shared: dict[str, Any] = {
-        "alpha": alpha,
+        "alpha": alpha or (None if is_bot else "0.1"),
         "seed": seed,
         "fit_fraction": fit_fraction,
         "test_fraction": test_fraction,
@@ -115,8 +126,11 @@ def suggest(
         "splits": splits,
         "jobs": jobs,
     }
-    if draws:
+    if draws or is_bot:
         with report_errors(), open_records(records) as dataset:
+            if is_bot and (features or set_rule or verifier or groups):
+                msg = "--max-wrong-rate chooses a bot's draw rule: leave out options of answer sets"
+                raise InputError(msg)
             _suggest_draws(
                 dataset,
                 records,
@@ -125,6 +139,7 @@ def suggest(
                 features=(features or ["hat(mean_score, 5)"])[0],
                 set_rule=(set_rule or ["all"])[0],
                 cost_per_candidate=cost_per_candidate,
+                max_wrong_rate=max_wrong_rate,
                 **shared,
             )
         return
@@ -171,31 +186,41 @@ def _suggest_draws(
 
 
 def _print_draws(console: Console, found: DrawSuggestion) -> None:
-    console.print(
-        f"{len(found.rules)} draw rules on {found.prompts} prompts that will not calibrate, means over "
-        f"{found.splits} inner splits\n"
-    )
-    has_cost = found.rules[0].cost is not None
-    cost = ("cost of 1,000",) if has_cost else ()
-    table = make_table("draw rule", "draws", "covered", "answered", "flagged", "answers", *cost, width=27)
+    is_bot = found.alpha is None
+    cost = [] if found.rules[0].cost is None else ["cost of 1,000"]
+    if is_bot:
+        rate = format_share(float(found.max_wrong_rate or 0))
+        console.print(
+            f"{len(found.rules)} draw rules for a bot with at most {rate} wrong answers, on {found.prompts} "
+            "prompts that will not certify it\n"
+        )
+        headings, useful = ["answered", "wrong"], "answers"
+    else:
+        console.print(
+            f"{len(found.rules)} draw rules on {found.prompts} prompts that will not calibrate, means over "
+            f"{found.splits} inner splits\n"
+        )
+        headings, useful = ["covered", "answered", "flagged", "answers"], "covers"
+    table = make_table("draw rule", "draws", *headings, *cost, width=27)
     for one in found.rules:
+        shares = (one.coverage, one.answered_rate, one.not_certifiable_rate, one.wrong_rate)
         table.add_row(
             f"{'* ' if one.is_on_front else '  '}{one.rule}",
             f"{one.mean_draws:.2f}",
-            f"{100 * one.coverage:.1f}",
-            f"{100 * one.answered_rate:.1f}",
-            f"{100 * one.not_certifiable_rate:.1f}",
-            f"{one.mean_answers:.2f}",
-            *([f"{one.cost:,.2f}"] if one.cost is not None else []),
+            *(f"{100 * share:.1f}" for share in shares if share is not None),
+            *(f"{mean:.2f}" for mean in (one.mean_answers,) if mean is not None),
+            *(f"{price:,.2f}" for price in (one.cost,) if price is not None),
             style="bold" if one.rule == found.chosen else "",
         )
     console.print(table)
-    console.print("[dim]* no other rule draws less and covers as much; covered, answered, flagged in %[/]")
+    console.print(f"[dim]* no other rule draws less and {useful} as much; {', '.join(headings[:3])} in %[/]")
+    if is_bot:
+        console.print("[dim]wrong: of the answers given; expected with the prompts left to certify[/]")
     everything = next(one for one in found.rules if one.rule == f"fixed({found.n})")
     chosen = next(one for one in found.rules if one.rule == found.chosen)
     saved = format_percent(1.0 - chosen.mean_draws / everything.mean_draws)
     console.print(
-        f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that covers at "
+        f"\n[bold]{escape(chosen.rule)}[/] saves {saved} of the draws, and is the cheapest that {useful} at "
         f"most {100 * found.most_lost:g} points less than drawing all {found.n}."
     )
     _print_command(console, found.command)

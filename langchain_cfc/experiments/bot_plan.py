@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.calibration.config import DEFAULT_DELTA, CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
@@ -132,18 +133,14 @@ def plan_bot(
     level = config.first_level * MAIN_SHARE
     held_out = make_split_plan(0, fit=0.0, test=test_fraction)
     independent = labelled.take(held_out.select_one_per_cluster(labelled))
-    sets = AnswerSets.from_best_candidates(independent.draws, AcceptAll().compute_levels(independent.draws))
-    answerable = np.flatnonzero(sets.accepted.any(axis=1))
-    if not len(answerable):
+    means, wrong = rank_answerable(independent)
+    size = len(means)
+    if not size:
         msg = "all answers of the pilot are blank, so a bot could answer nothing: check the generator"
         raise InputError(msg)
-    means = MEAN_SCORE.compute_values(independent.draws)
-    order = answerable[np.argsort(means[answerable], kind="stable")]
-    wrong = np.concatenate([[0], np.cumsum(~independent.correct[order, sets.best[order]])]).astype(np.int64)
-    size = len(order)
     # All prompts that are not held out certify; prompts with only blank answers are never answered.
     kept = Fraction(size, len(independent)) * (1 - Fraction(str(test_fraction)))
-    shares = list_complete_ties(means[order])
+    shares = list_complete_ties(means)
 
     def plan_rate(rate: Fraction) -> BotRatePlan:
         needed = project_sizes(wrong, rate, level, shares)
@@ -169,3 +166,20 @@ def plan_bot(
         wrong_rate_ci=clopper_pearson(int(wrong[-1]), size),
         rates=[plan_rate(Fraction(rate)) for rate in config.wrong_rates],
     )
+
+
+def rank_answerable(labelled: LabelledBatch) -> tuple[FloatArray, IntArray]:
+    """Rank the prompts that a bot could answer by mean score; blank answers are never given.
+
+    Args:
+        labelled: The prompts.
+
+    Returns:
+        (m,) their mean scores, ascending, and (m + 1,) the number of wrong answers among the first 0 ... m.
+    """
+    sets = AnswerSets.from_best_candidates(labelled.draws, AcceptAll().compute_levels(labelled.draws))
+    answerable = np.flatnonzero(sets.accepted.any(axis=1))
+    means = MEAN_SCORE.compute_values(labelled.draws)
+    order = answerable[np.argsort(means[answerable], kind="stable")]
+    wrong = np.concatenate([[0], np.cumsum(~labelled.correct[order, sets.best[order]])]).astype(np.int64)
+    return means[order], wrong

@@ -392,7 +392,7 @@ def restrict_to_policy(
                 "weightings": (),
                 "assumptions": assumed,
                 "not_promised": (
-                    *NOTHING_PROMISED,
+                    "Nothing is promised about one answer by itself, or about how many are answered.",
                     "Nothing is promised for a group of prompts, unless the rate is certified in it.",
                     NOT_PROMISED_BESIDES_ANSWERS[1],
                     *uncertified,

@@ -421,7 +421,9 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
 
 
 def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
-    """Plot the share of prompts covered against mean draws, by draw rule; a line joins the Pareto front.
+    """Plot the share of prompts covered, or answered by a bot, against mean draws, by draw rule.
+
+    A line joins the Pareto front.
 
     Args:
         found: The comparison of rules.
@@ -430,12 +432,16 @@ def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
     names = ["no rule is better", *(one.rule for one in found.rules)]
     ax = ax or create_axes(WIDTH, names)
     front = [one for one in found.rules if one.is_on_front]
-    draws, covered = [one.mean_draws for one in front], [one.coverage for one in front]
+    draws, useful = [one.mean_draws for one in front], [one.usefulness for one in front]
     handles: list[Any] = [
-        *ax.plot(draws, covered, color=get_ink_colour(ax), alpha=0.4),
-        *(draw_points(ax, place, [one.mean_draws], [one.coverage]) for place, one in enumerate(found.rules)),
+        *ax.plot(draws, useful, color=get_ink_colour(ax), alpha=0.4),
+        *(
+            draw_points(ax, place, [one.mean_draws], [one.usefulness])
+            for place, one in enumerate(found.rules)
+        ),
     ]
-    label_axes(ax, "candidates drawn per prompt", _FIGURE_LABELS["coverage"], shares="y")
+    label = "questions answered" if found.alpha is None else _FIGURE_LABELS["coverage"]
+    label_axes(ax, "candidates drawn per prompt", label, shares="y")
     return finish_axes(ax, handles, names)
 
 

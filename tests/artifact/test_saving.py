@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
-from langchain_cfc import calibrate
+from langchain_cfc import calibrate, evaluate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
+from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, Provenance, tabulate
 from tests.artifact.files import make_records, seal_content
@@ -151,6 +153,18 @@ def test_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
 def test_artifact_text_is_one_line(artifact: CalibrationArtifact) -> None:
     assert str(artifact) == repr(artifact) == f"{artifact}"
     assert len(str(artifact)) < 120
+
+
+def test_texts_of_a_bot_state_its_rates_and_nothing_of_sets() -> None:
+    records = load_recording()
+    bot = calibrate(records, max_wrong_rate=[0.1, 0.2], test_fraction=0.3)
+    shown = f"{bot} {evaluate(bot, records)} {bot.make_bot_guarantee(max_wrong_rate='0.2').not_promised}"
+    assert all(rate in shown for rate in ("max_wrong_rate=0.1", "max_wrong_rate=0.2", "at most 20 % wrong"))
+    assert not re.search(r"alpha|\bsets\b|hat\(|conditional|flagged|coverage", shown)
+    # The control: the texts of an artifact for sets do.
+    sets = calibrate(records, alpha=0.2, test_fraction=0.3, allow_unattainable=True)
+    shown = f"{sets} {evaluate(sets, records)} {sets.make_guarantee().not_promised}"
+    assert re.search(r"alpha=0.2.*flagged.*sets", shown, re.DOTALL)
 
 
 def test_saved_file_contains_no_prompt_answer_or_id(tmp_path: Path) -> None:

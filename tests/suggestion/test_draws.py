@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 from langchain_cfc import calibrate, evaluate, write_records
 from langchain_cfc.demo import load_recording
 from langchain_cfc.draw_rules import parse_draw_rule
-from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.experiments import DrawSuggestion, list_draw_rules, suggest_draws
 from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.report.plots import plot_draw_rules
 from langchain_cfc.verifiers import SelfConsistency
 from tests.cli.running import run
@@ -38,20 +40,21 @@ def test_suggest_draws_chooses_the_cheapest_rule_within_three_points(found: Draw
     assert by_rule["lead(1, at_most=10)"].mean_draws == 1.0
     for one in found.rules:
         assert one.cost == pytest.approx(1000 * one.mean_draws * 0.002)
-        assert one.kept_promise == pytest.approx(one.coverage + one.not_certifiable_rate)
+        assert one.not_certifiable_rate is not None
+        assert one.kept_promise == pytest.approx(one.usefulness + one.not_certifiable_rate)
     # What is proposed is the cheapest rule that loses at most three points.
-    most = by_rule["fixed(10)"].coverage
+    most = by_rule["fixed(10)"].usefulness
     assert found.chosen == "below(0.5, at_most=10)"
-    assert by_rule[found.chosen].coverage >= most - found.most_lost
-    assert by_rule["fixed(5)"].coverage < most - found.most_lost
+    assert by_rule[found.chosen].usefulness >= most - found.most_lost
+    assert by_rule["fixed(5)"].usefulness < most - found.most_lost
 
 
 def test_suggest_draws_front_contains_the_undominated_rules(found: DrawSuggestion) -> None:
     for one in found.rules:
         is_beaten = any(
             other.mean_draws <= one.mean_draws
-            and other.coverage >= one.coverage
-            and (other.mean_draws, other.coverage) != (one.mean_draws, one.coverage)
+            and other.usefulness >= one.usefulness
+            and (other.mean_draws, other.usefulness) != (one.mean_draws, one.usefulness)
             for other in found.rules
         )
         assert one.is_on_front is not is_beaten
@@ -78,6 +81,53 @@ def test_suggest_draws_uses_the_fit_split_alone(found: DrawSuggestion) -> None:
     # The control: labels of the fit split do change them.
     other = suggest_draws(replace(table, correct=np.ones_like(table.correct)), **options)
     assert [one.coverage for one in other.rules] != [one.coverage for one in found.rules]
+
+
+@pytest.fixture(scope="module")
+def for_bot() -> DrawSuggestion:
+    return suggest_draws(load_recording(), max_wrong_rate=0.1, rules=RULES, fit_fraction=0.5)
+
+
+def test_suggest_draws_for_a_bot_expects_what_calibrate_certifies(for_bot: DrawSuggestion) -> None:
+    # Each figure is an estimate from the fit split of what the calibration split certifies. Two shares of
+    # about 610 prompts differ by at most four standard deviations of 2.8 points.
+    for one in for_bot.rules:
+        artifact = calibrate(load_recording(), max_wrong_rate=0.1, draws=one.rule, fit_fraction=0.5)
+        certificate = artifact.certified_policy.certificate
+        assert one.answered_rate == pytest.approx(
+            certificate.groups[0].answered / certificate.prompts, abs=0.12
+        )
+        assert (one.coverage, one.kept_promise, one.mean_answers) == (None, None, None)
+        assert 0.0 < (one.wrong_rate or 0.0) < 0.1
+    # The control: without a rate to keep, a bot answers every question.
+    assert max(one.answered_rate for one in for_bot.rules) < 0.8
+    assert (for_bot.alpha, for_bot.max_wrong_rate, for_bot.splits) == (None, "0.1", 0)
+
+
+def test_suggest_draws_for_a_bot_uses_the_fit_split_alone(for_bot: DrawSuggestion) -> None:
+    table, provenance = tabulate(load_recording()), load_recording().provenance
+    split = make_split_plan(0, fit=0.5, test=0.0)
+    fit = np.isin(np.arange(len(table)), split.list_rows(table)["fit"])
+    options: dict[str, Any] = {"rules": RULES, "fit_fraction": 0.5, "provenance": provenance}
+    spoiled = replace(table, correct=table.correct & fit[:, np.newaxis])
+    assert suggest_draws(spoiled, max_wrong_rate=0.1, **options) == for_bot
+    other = replace(table, correct=np.zeros_like(table.correct))
+    with pytest.raises(UnattainableTargetError, match="would certify no draw rule"):
+        suggest_draws(other, max_wrong_rate=0.1, **options)
+
+
+def test_suggest_for_a_bot_prints_no_word_of_answer_sets(tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    write_records(records, list_facts()[::2], load_recording().provenance)
+    shown = run("suggest", records, "--max-wrong-rate", "0.1")
+    assert shown.code == 0, shown.err
+    *lines, command = shown.out.strip().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "--max-wrong-rate 0.1" in command
+    assert not re.search(r"alpha|\bsets?\b|threshold|covered|flagged|hat\(|features|gap", shown.out)
+    run("suggest", records, "--max-wrong-rate", "0.1", "--features", "1").assert_refused("answer sets")
+    run("suggest", records, "--max-wrong-rate", "0.1", "--alpha", "0.1").assert_refused("no alpha")
+    assert run("suggest", records, "--max-wrong-rate", "0.0001").code == 1
 
 
 def test_list_draw_rules_suits_the_verifier() -> None:
