@@ -14,6 +14,7 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
+from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import Attempt, CertifiedPolicy, TradeOff
 from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError, InputError
 from langchain_cfc.guarantee import (
@@ -40,7 +41,8 @@ NONE_ACCEPTED = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
     """The artifact with a policy as if it had been certified on 90 prompts."""
-    facts = artifact.calibration.model_copy(update={"certification_size": 90})
+    changed = {"certification_size": 90, "normalised": NORMALISATION}
+    facts = artifact.calibration.model_copy(update=changed)
     artifact = artifact.model_copy(update={"calibration": facts})
     answers = AnswerPolicy(**policy)
     same: dict[str, Any] = {
@@ -310,11 +312,11 @@ def test_rate_is_refused_by_an_artifact_without_certified_policy(artifact: Calib
 
 
 def test_bot_requires_the_answer_extractor_of_calibration(bot: CalibrationArtifact) -> None:
-    with pytest.raises(FingerprintError, match="pass that extractor"):
+    with pytest.raises(FingerprintError, match="use that extractor"):
         make_bot(bot, answer=None)
     # Its records had no extractor, so that serving must have none.
     texts = with_policy(make_artifact(), "0.25", max_answers=1)
-    with pytest.raises(FingerprintError, match="leave answer= out"):
+    with pytest.raises(FingerprintError, match="leave answer="):
         make_bot(texts)
     assert make_chain(texts, max_wrong_rate="0.05").invoke("x").reason == "too_many_answers"
 

@@ -76,7 +76,8 @@ def test_serve_names_chain_by_its_name_or_option(bots: dict[str, str]) -> None:
         ([CHAIN, "--finish", "-1"], {}, "finish is -1"),
         ([CHAIN, "--port", "70000"], {}, "cannot listen"),
         ([CHAIN, "--host", "no.such.host.invalid"], {}, "cannot listen"),
-        ([BOTS, "--sampling-parameters", "some"], {}, "some"),
+        ([BOTS, "--ignore", "messages"], {}, "'messages' cannot be ignored"),
+        ([BOTS, "--ignore", "none=temperature"], {}, "there is no model 'none'"),
     ],
 )
 def test_serve_refuses_invalid_arguments(  # noqa: PLR0917 - fixtures

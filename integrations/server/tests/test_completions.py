@@ -262,6 +262,7 @@ def test_models_are_listed_with_their_calibration(server: Server, artifact_path:
     entries = {one["id"]: one for one in listed["data"]}
     digest = CalibrationArtifact.load(artifact_path).digest
     calibration = {"artifact": digest, "n": 3, "levels": ["0.1", "0.2"], "max_wrong_rates": []}
+    calibration["ignored"] = []
     assert entries["bot"]["cfc"] == entries["helped"]["cfc"] == calibration
     assert entries["broken"]["cfc"] is None
     assert entries["stopping"]["cfc"] == {

@@ -24,7 +24,7 @@ from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.limits import Limits
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.observing import RequestObserver
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS
+from langchain_cfc_server.parameters import PARAMETERS
 from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 from langchain_core.messages import AIMessage
@@ -418,13 +418,13 @@ def test_ignored_parameters_do_not_reach_the_model(
 ) -> None:
     """The guarantee is about the generator as it was calibrated."""
     parameters: dict[str, Any] = {
-        **dict.fromkeys(SAMPLING_PARAMETERS, 0.5),
+        **dict.fromkeys(PARAMETERS, 0.5),
         "user": "u",
         "store": True,
         "service_tier": "flex",
         "metadata": {"temperature": "2"},
     }
-    with run_server(bots, "--sampling-parameters", "ignore") as server:
+    with run_server(bots, "--ignore", ",".join(PARAMETERS)) as server:
         assert server.ask(make_request(EASY)).status_code == 200
         usual = upstream[1].requests[-1]
         assert server.ask(make_request(EASY, **parameters)).json()["cfc"]["guarantee"]["alpha"] == "0.2"

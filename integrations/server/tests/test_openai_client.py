@@ -71,6 +71,9 @@ TOOL_CHOICE = {"type": "function", "function": {"name": "weather"}}
         ("offering", {"tools": [WEATHER], "tool_choice": "auto"}),
         ("formatted", {"response_format": FORMAT}),
         ("bot", {"response_format": {"type": "text"}}),
+        ("bot", {"tools": [], "tool_choice": "none", "parallel_tool_calls": False}),
+        ("bot", {"tool_choice": "auto", "functions": [], "function_call": "none"}),
+        ("offering", {"tool_choice": "auto", "parallel_tool_calls": True}),
     ],
 )
 def test_request_may_repeat_calibrated_tools_and_format(
@@ -107,7 +110,9 @@ def test_request_may_repeat_calibrated_tools_and_format(
         ("calling", {"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
         ("calling", {"tools": [WEATHER], "tool_choice": "required"}, "tool_choice"),
         ("offering", {"tools": [WEATHER], "tool_choice": TOOL_CHOICE}, "tool_choice"),
-        ("bot", {"tool_choice": "auto"}, "tool_choice"),
+        ("bot", {"tool_choice": "required"}, "tool_choice"),
+        ("offering", {"tool_choice": "none"}, "tool_choice"),
+        ("offering", {"parallel_tool_calls": False}, "parallel_tool_calls"),
         ("calling", {"tools": [WEATHER], "response_format": FORMAT}, "response_format"),
         ("formatted", {"response_format": {"type": "text"}}, "response_format"),
         ("formatted", {"response_format": {"type": "json_object"}}, "response_format"),
@@ -161,7 +166,7 @@ def test_openai_client_lists_models(client: openai.OpenAI) -> None:
     [
         (openai.NotFoundError, "model_not_found", {"model": "none"}),
         (openai.BadRequestError, "unsupported_parameter", {"temperature": 0.5}),
-        (openai.BadRequestError, "unsupported_parameter", {"tools": []}),
+        (openai.BadRequestError, "unsupported_parameter", {"tools": [WEATHER]}),
         (openai.BadRequestError, "invalid_request", {"n": 2}),
         (openai.BadRequestError, "level_not_calibrated", {"extra_body": {"cfc": {"alpha": "0.3"}}}),
         (openai.BadRequestError, "prompt_not_servable", {"model": "new"}),

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.reading import read_request
-from langchain_cfc_server.schema import SAMPLING_PARAMETERS, STRUCTURE_PARAMETERS, ChatRequest
+from langchain_cfc_server.schema import ChatRequest
 
 from integrations.server.tests.bots import EASY
 from integrations.server.tests.malformed import BODIES
-from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request, run_server
+from integrations.server.tests.parts import HEADERS, TOKEN, Server, make_request
 
 UNKNOWN_MODELS = {"model unknown", "model of another case", "model with spaces"}
 
@@ -136,16 +136,6 @@ def test_truncated_and_badly_chunked_bodies_are_refused(server: Server) -> None:
     assert server.get("/health/live").status_code == 200
 
 
-def test_sampling_parameters_can_be_ignored(bots: dict[str, str]) -> None:
-    ignored = SAMPLING_PARAMETERS | STRUCTURE_PARAMETERS.keys()
-    everything: dict[str, Any] = dict.fromkeys(ignored, 0.5)
-    with run_server(bots, "--sampling-parameters", "ignore") as server:
-        assert server.ask(make_request(EASY, **everything)).status_code == 200
-        assert server.ask(make_request(EASY, temprature=1)).status_code == 400
-        properties = server.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]
-        assert all(properties[name] == {"description": "Ignored."} for name in ignored)
-
-
 def test_refusal_reasons_contain_no_values() -> None:
     hidden = "do-not-repeat-me"
     for body in (
@@ -156,5 +146,5 @@ def test_refusal_reasons_contain_no_values() -> None:
         {"model": "bot", "messages": [{"role": "user", "content": "x"}], "n": hidden},
     ):
         with pytest.raises(RefusedError) as caught:
-            read_request(json.dumps(body).encode(), ChatRequest, SAMPLING_PARAMETERS, ignore_sampling=False)
+            read_request(json.dumps(body).encode(), ChatRequest, {})
         assert hidden not in caught.value.message

@@ -10,7 +10,8 @@ import httpx
 import jsonschema
 import openai
 import pytest
-from langchain_cfc_server.responses_schema import SAMPLING_PARAMETERS, ResponseObject
+from langchain_cfc_server.parameters import PARAMETERS
+from langchain_cfc_server.responses_schema import ResponseObject
 from langchain_openai import ChatOpenAI
 
 from integrations.server.tests.bots import EASY, EMOJI, GOOD, HARD, MARK, TOOL, UNSURE
@@ -117,7 +118,7 @@ def test_responses_send_whole_conversation_to_model(client: openai.OpenAI, upstr
 @pytest.mark.parametrize(
     ("more", "code", "field"),
     [
-        *[({name: 1}, "unsupported_parameter", name) for name in sorted(SAMPLING_PARAMETERS)],
+        *[({name: 0.5}, "unsupported_parameter", name) for name in sorted(PARAMETERS)],
         ({"previous_response_id": "resp_1"}, "invalid_request", "previous_response_id"),
         ({"conversation": "conv_1"}, "invalid_request", "conversation"),
         ({"background": True}, "invalid_request", "background"),
@@ -126,7 +127,7 @@ def test_responses_send_whole_conversation_to_model(client: openai.OpenAI, upstr
         ({"input": [{"role": "tool", "content": "x"}]}, "invalid_request", "input"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "invalid_request", "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "invalid_request", None),
-        ({"messages": []}, "invalid_request", "messages"),
+        ({"messages": [{}]}, "invalid_request", "messages"),
         ({"cfc": {"alpha": "0.3"}}, "level_not_calibrated", "cfc.alpha"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,14 @@ class Answer:
         created: Unix time of its creation, in seconds.
         model: The model's name in the request.
         message: The best answer or the abstention, with the decision in `response_metadata["cfc"]`.
+        ignored: Names of the request's fields that were ignored.
     """
 
     id: str
     created: int
     model: str
     message: AIMessage
+    ignored: Sequence[str] = ()
 
     @property
     def cfc(self) -> dict[str, Any]:
@@ -62,13 +64,14 @@ class Answer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers with the decision, for clients that ignore `cfc` in the body; none for a fallback."""
+        """Headers with the decision, for clients that ignore `cfc` in the body; not for a fallback."""
         guarantee = self.cfc["guarantee"]
+        ignored = {"x-cfc-ignored": ", ".join(self.ignored)} if self.ignored else {}
         if guarantee is None:
-            return {}
+            return ignored
         stated = guarantee.get("stated_coverage")
         certified = guarantee.get("wrong_answers")
-        return {
+        return ignored | {
             "x-cfc-abstained": str(self.cfc["abstained"]).lower(),
             "x-cfc-reason": self.reason,
             "x-cfc-artifact": guarantee["artifact_digest"],

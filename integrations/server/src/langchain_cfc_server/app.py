@@ -50,9 +50,10 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
         `state.traffic` counts requests.
 
     Raises:
-        InputError: If there are no models, a name is invalid, or a model is not a chain.
+        InputError: If there are no models, a name is invalid, a model is not a chain, or `ignore` names a
+            model or field that cannot be meant.
     """
-    ready = make_served_models(models, settings.abstain_message)
+    ready = make_served_models(models, settings.abstain_message, settings.ignore)
     traffic = Traffic(settings.concurrency, settings.connections)
     tokens = ClientTokens(settings.tokens, settings.token_file)
     cooldowns = {name: Cooldown(name, settings.cooldown_after, settings.cooldown) for name in ready}
@@ -78,12 +79,7 @@ def create_app(models: Mapping[str, Runnable[Any, Any]], settings: Settings) -> 
     app.state.traffic, app.state.tokens, app.state.metrics = traffic, tokens, metrics
 
     _add_paths(app, Completions(ready, cooldowns, settings, chains), ready, traffic, metrics)
-    openapi.complete_document(
-        app,
-        ready,
-        authentication=settings.authentication,
-        ignore_sampling=settings.sampling_parameters == "ignore",
-    )
+    openapi.complete_document(app, ready, authentication=settings.authentication)
     # A request passes through the last added middleware first.
     app.add_middleware(Limits, paths=(COMPLETIONS, RESPONSES), settings=settings, traffic=traffic)
     if settings.authentication:

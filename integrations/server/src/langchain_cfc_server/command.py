@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
 
 TOKENS = "LANGCHAIN_CFC_SERVER_TOKENS"
 _DEFAULT = Settings(authentication=False)
-
-
-class _Sampling(str, Enum):
-    refuse = "refuse"
-    ignore = "ignore"
 
 
 def serve(  # noqa: PLR0917 - typer makes every option a parameter
@@ -55,9 +49,13 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Serve every client that can reach the port.")
     ] = False,
-    sampling_parameters: Annotated[
-        _Sampling, typer.Option(help="What to do with temperature, tools and the like in requests.")
-    ] = _Sampling.refuse,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[MODEL=]FIELD,...",
+            help="Fields of requests to ignore, not to refuse, such as temperature,max_tokens,system.",
+        ),
+    ] = None,
     abstain_message: Annotated[str, typer.Option(help="Text of an abstention.")] = _DEFAULT.abstain_message,
     body_limit: Annotated[
         int, typer.Option(help="Maximum size of a request body in bytes.")
@@ -98,7 +96,7 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
             tokens=() if no_auth or token_file is not None else _read_tokens(),
             token_file=None if no_auth or token_file is None else token_file.absolute(),
             authentication=not no_auth,
-            sampling_parameters=sampling_parameters.value,
+            ignore=tuple(ignore or ()),
             abstain_message=abstain_message,
             body_limit=body_limit,
             concurrency=concurrency,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from langchain_cfc_server import responses_schema, schema
+from langchain_cfc_server import schema
 from langchain_cfc_server.answers import Answer
 from langchain_cfc_server.chain_thread import ChainThread
 from langchain_cfc_server.cooldown import Cooldown
@@ -17,10 +18,10 @@ from langchain_cfc_server.limits import is_overdue
 from langchain_cfc_server.messages import to_langchain_messages
 from langchain_cfc_server.models import ServedModel
 from langchain_cfc_server.observing import get_note
-from langchain_cfc_server.reading import check_type, read_request
+from langchain_cfc_server.reading import ReadRequest, check_type, read_request
 from langchain_cfc_server.responses import ResponseWriter, list_messages
 from langchain_cfc_server.responses_schema import ResponsesRequest
-from langchain_cfc_server.schema import ChatRequest
+from langchain_cfc_server.schema import ChatRequest, GuardedRequest
 from langchain_cfc_server.settings import Settings
 
 
@@ -47,7 +48,7 @@ class Completions:
         self._models = models
         self._cooldowns = cooldowns
         self._chains = chains
-        self._ignore_sampling = settings.sampling_parameters == "ignore"
+        self._ignored = {name: model.ignored for name, model in models.items()}
         self._log_content = settings.log_content
         self._time_limit = settings.time_limit
 
@@ -70,14 +71,9 @@ class Completions:
             CFCError: If the chain failed.
         """
         check_type(request.headers)
-        sampling = schema.SAMPLING_PARAMETERS
-        asked = read_request(
-            await request.body(),
-            ChatRequest,
-            sampling | schema.STRUCTURE_PARAMETERS.keys() if self._ignore_sampling else sampling,
-            ignore_sampling=self._ignore_sampling,
-        )
-        answer = await self._decide(request, asked, asked.messages, "chatcmpl-")
+        given = read_request(await request.body(), ChatRequest, self._ignored)
+        asked = given.asked
+        answer = await self._decide(request, given, asked.messages, "chatcmpl-")
         if not asked.stream:
             return _make_response(answer, answer.to_completion())
         options = asked.stream_options
@@ -87,37 +83,32 @@ class Completions:
     async def respond(self, request: Request) -> Response:
         """Answer a conversation in the form of the Responses API; see `complete` for arguments and errors."""
         check_type(request.headers)
-        asked = read_request(
-            await request.body(),
-            ResponsesRequest,
-            responses_schema.SAMPLING_PARAMETERS,
-            ignore_sampling=self._ignore_sampling,
-        )
-        writer = ResponseWriter(asked, await self._decide(request, asked, list_messages(asked), "resp_"))
+        given = read_request(await request.body(), ResponsesRequest, self._ignored)
+        asked = given.asked
+        writer = ResponseWriter(asked, await self._decide(request, given, list_messages(asked), "resp_"))
         content = writer.to_events() if asked.stream else writer.to_response()
         return _make_response(writer.answer, content, is_stream=bool(asked.stream))
 
     async def _decide(
         self,
         request: Request,
-        asked: ChatRequest | ResponsesRequest,
+        given: ReadRequest[Any],
         messages: list[schema.Message],
         prefix: str,
     ) -> Answer:
         note = get_note(request.scope)
+        asked: GuardedRequest = given.asked
         model = find_model(self._models, asked.model)
         note.model = model.name
-        if isinstance(asked, ChatRequest):
-            given = asked.model_dump(include={*schema.STRUCTURE_PARAMETERS}, exclude_none=True)
-            model.check_structure(given)
+        model.check_parameters(given.parameters)
         options = asked.cfc or schema.CFCOptions()
         promise = model.choose_promise(options.alpha, options.max_wrong_rate)
-        prompt = to_langchain_messages(messages)
+        prompt = model.prepare_messages(to_langchain_messages(messages), given.ignored)
         if self._log_content:
             note.prompt = [one.model_dump(exclude_none=True) for one in messages]
         with self._cooldowns[model.name].watch(lambda: is_overdue(request.scope)):
             message = await self._chains.run(lambda: model.ask(prompt, promise, with_claims=options.claims))
-        answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message)
+        answer = Answer(f"{prefix}{note.id}", int(time.time()), model.name, message, given.ignored)
         note.record_decision(answer.reason, answer.usage, answer.promise)
         if self._log_content:
             note.answer = str(message.text)

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.runnables import Runnable
 
 from langchain_cfc import CFCResult, CFCRunnable
 from langchain_cfc.artifact import Promise
 from langchain_cfc.errors import AbstentionError, InputError
+from langchain_cfc.extend import compute_fingerprint
 from langchain_cfc.runnable import Answer, changes_generator, configure_chain, find_cfc_runnable
 from langchain_cfc_server.errors import RefusedError
-from langchain_cfc_server.schema import STRUCTURE_PARAMETERS
+from langchain_cfc_server.parameters import (
+    NEVER_REPEATED,
+    SYSTEM,
+    is_neutral,
+    make_parameter_refusal,
+    parse_ignored,
+)
 
+# What makes candidates structured: of these, even a default may differ from what was calibrated.
+STRUCTURE_PARAMETERS = frozenset({"tools", "tool_choice", "response_format"})
+# How tools are called, with values that call none.
+_CALLS = {"tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"}
+_IDLE: tuple[Any, ...] = ([], "none", "auto", True, False)
 # Names are used in URLs, logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 
@@ -30,12 +42,14 @@ class ServedModel:
         chain: The chain that answers.
         answer: Turns its decisions into messages.
         first: The first `CFCRunnable` in the chain, whose promise can be chosen; None if none is found.
+        ignored: Names of the fields of requests that are ignored.
     """
 
     name: str
     chain: Runnable[Any, Any]
     answer: Answer
     first: CFCRunnable | None
+    ignored: frozenset[str] = frozenset()
     _chains_by_promise: dict[Promise, Runnable[Any, Any]] = field(default_factory=dict)
 
     def list_choices(self, name: Literal["alpha", "max_wrong_rate"]) -> list[str]:
@@ -52,6 +66,7 @@ class ServedModel:
             **({} if artifact.draws is None else {"draws": artifact.draws}),
             "levels": self.list_choices("alpha"),
             "max_wrong_rates": self.list_choices("max_wrong_rate"),
+            "ignored": sorted(self.ignored),
         }
         return {
             "id": self.name,
@@ -125,32 +140,73 @@ class ServedModel:
         has_own = own != (None, None) or len(first.artifact.promises) == 1
         return None if has_own and first.artifact.select_promise(*own) == wanted else wanted
 
-    def check_structure(self, given: Mapping[str, Any]) -> None:
-        """Check that the tools and formats of a request are those that the model was calibrated with.
+    @property
+    def has_tools(self) -> bool:
+        """Whether the generator is bound to tools; True if it cannot be found."""
+        return self.first is None or bool(compute_fingerprint(self.first.generator).get("tools_digest"))
+
+    def check_parameters(self, given: Mapping[str, Any]) -> None:
+        """Check that a request's parameters change nothing: empty, OpenAI's default, or as calibrated.
 
         Args:
-            given: The request's tools and formats, by field name; no value is None.
+            given: The request's parameters, by field name; no value is None.
 
         Raises:
-            RefusedError: For the first one that the generator is not bound to.
+            RefusedError: If any of them would change the generator.
         """
-        for name, value in given.items():
-            stated: list[Any] = [value]
-            if value == STRUCTURE_PARAMETERS[name] and (name != "tool_choice" or "tools" in given):
-                stated.append(None)
-            # Some models convert a `tool_choice` to another form, for which they need the tools.
-            further = {"tools": given["tools"]} if name == "tool_choice" and "tools" in given else {}
-            if all(changes_generator(self.chain, {**further, name: one}) for one in stated):
-                msg = (
-                    f"{name}: the model was calibrated with "
-                    f"{'another one' if name != 'tools' else 'others'} or without any, so nothing is "
-                    "promised about this one; repeat what its generator is bound to, or leave it out"
-                )
-                raise RefusedError(400, "unsupported_parameter", msg, param=name)
+        if not self.has_tools and not given.get("tools"):  # then it does not matter how they are called
+            given = {name: value for name, value in given.items() if name not in _CALLS or value not in _IDLE}
+        refused = [name for name in given if self._changes_model(name, given)]
+        if refused:
+            raise make_parameter_refusal(refused)
+
+    def _changes_model(self, name: str, given: Mapping[str, Any]) -> bool:
+        stated: list[Any] = [given[name]]
+        if is_neutral(name, given[name]):
+            # A generator of other kinds than models takes no arguments, so none of them is bound to it.
+            if name not in STRUCTURE_PARAMETERS or changes_generator(self.chain, {}):
+                return False
+            stated.append(None)
+        # Some models convert a `tool_choice` to another form, for which they need the tools.
+        further = {"tools": given["tools"]} if name == "tool_choice" and "tools" in given else {}
+        return name in NEVER_REPEATED or all(
+            changes_generator(self.chain, {**further, name: one}) for one in stated
+        )
+
+    def prepare_messages(self, messages: Sequence[BaseMessage], ignored: list[str]) -> list[BaseMessage]:
+        """Return the messages that the chain gets: without system messages that are ignored or say nothing.
+
+        Args:
+            messages: The conversation.
+            ignored: Names of ignored fields, to which `system` is added if it applies.
+
+        Raises:
+            RefusedError: If a model that was calibrated on texts is given a system message.
+        """
+        kinds = None if self.first is None else self.first.artifact.calibration.prompt_kinds
+        takes_text = kinds is not None and "messages" not in kinds
+        said = [one for one in messages if isinstance(one, SystemMessage)]
+        if takes_text:
+            said = [one for one in said if str(one.text).strip()]
+        if said and SYSTEM in self.ignored:
+            ignored.append(SYSTEM)
+        elif not takes_text:
+            return list(messages)
+        elif said:
+            msg = (
+                f"{SYSTEM}: the model was calibrated on texts without system messages, so its guarantee "
+                f"would not hold; leave them out, or let the operator have them ignored (--ignore {SYSTEM})"
+            )
+            raise RefusedError(400, "prompt_not_servable", msg, param="messages")
+        kept = [one for one in messages if not isinstance(one, SystemMessage)]
+        if not kept:
+            msg = "there is nothing to answer: expected a message that is no system message"
+            raise RefusedError(400, "invalid_request", msg, param="messages")
+        return kept
 
 
 def make_served_models(
-    models: Mapping[str, Runnable[Any, Any]], abstain_message: str
+    models: Mapping[str, Runnable[Any, Any]], abstain_message: str, ignore: Sequence[str] = ()
 ) -> dict[str, ServedModel]:
     """Return the served models for chains by name, after checking the names.
 
@@ -158,17 +214,23 @@ def make_served_models(
         models: Chains by model name: a `CFCRunnable`, the result of its `or_else`, or any chain that returns
             its results.
         abstain_message: The text of an abstention.
+        ignore: Fields of requests that are ignored, as in `Settings`.
 
     Returns:
         The models by name.
 
     Raises:
-        InputError: If there are no models, a name is invalid, or a model is not a chain.
+        InputError: If there are no models, a name is invalid, a model is not a chain, or `ignore` names a
+            model or field that cannot be meant.
     """
     if not models:
         msg = "there are no models: give at least one by name"
         raise InputError(msg)
-    return {name: _make_served_model(name, chain, abstain_message) for name, chain in models.items()}
+    ignored = parse_ignored(ignore, models)
+    return {
+        name: replace(_make_served_model(name, chain, abstain_message), ignored=ignored[name])
+        for name, chain in models.items()
+    }
 
 
 def _make_served_model(name: str, chain: Runnable[Any, Any], abstain_message: str) -> ServedModel:

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from langchain_cfc_server import responses_schema, schema
 from langchain_cfc_server.authentication import OPEN_PATHS
 from langchain_cfc_server.models import ServedModel
+from langchain_cfc_server.parameters import PARAMETERS, SYSTEM
 from langchain_cfc_server.responses_schema import ResponsesRequest
 from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse
 
@@ -78,16 +78,13 @@ def describe_errors(*statuses: int) -> Responses:
     }
 
 
-def complete_document(
-    app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool, ignore_sampling: bool
-) -> None:
+def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authentication: bool) -> None:
     """Add request bodies, streams and authentication, which FastAPI does not handle here, to the document.
 
     Args:
         app: The app, with all its paths.
         models: The models by name.
         authentication: Whether tokens are checked.
-        ignore_sampling: Whether sampling parameters are ignored instead of refused.
     """
     document = app.openapi()
     schemas = document["components"]["schemas"]
@@ -100,14 +97,20 @@ def complete_document(
         held = sorted({value for one in models.values() for value in one.list_choices(name)})
         choices = [{"enum": [*held, *map(float, held), None]}]
         schemas["CFCOptions"]["properties"][name] |= {"anyOf": choices}
-    for path, kind, sampling in (
-        (COMPLETIONS, ChatRequest, schema.SAMPLING_PARAMETERS | schema.STRUCTURE_PARAMETERS.keys()),
-        (RESPONSES, ResponsesRequest, responses_schema.SAMPLING_PARAMETERS),
-    ):
+    defaults = {
+        name: {"enum": [None, *([] if value is None else [value])], "description": "As if left out."}
+        for name, value in PARAMETERS.items()
+    }
+    ignored = {
+        field: {"description": f"Ignored by {', '.join(by)}."}
+        for field in sorted({field for one in models.values() for field in one.ignored} - {SYSTEM})
+        if (by := [name for name, one in models.items() if field in one.ignored])
+    }
+    for path, kind in ((COMPLETIONS, ChatRequest), (RESPONSES, ResponsesRequest)):
         body = bodies[kind]
         body["properties"]["model"]["enum"] = list(models)
-        if ignore_sampling:
-            body["properties"] |= {name: {"description": "Ignored."} for name in sorted(sampling)}
+        body["properties"] = {**defaults, **body["properties"], **ignored}
+        body["additionalProperties"] = {"enum": [None, "", [], {}]}
         schemas[kind.__name__] = body
         reference = {"$ref": _REFERENCE.format(model=kind.__name__)}
         operation = document["paths"][path]["post"]

@@ -11,12 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from langchain_cfc_server.errors import RefusedError
+from langchain_cfc_server.parameters import PARAMETERS, drop_nulls, is_empty, is_ignorable
 from langchain_cfc_server.schema import StrictRequest
 
 Asked = TypeVar("Asked", bound=StrictRequest)
@@ -47,19 +49,33 @@ def check_type(headers: Headers) -> None:
         raise RefusedError(415, "unsupported_content_encoding", "expected a body that is not compressed")
 
 
+@dataclass(frozen=True)
+class ReadRequest(Generic[Asked]):
+    """A request as it was read.
+
+    Attributes:
+        asked: The request, without its parameters.
+        parameters: Fields that could change the model, with values other than empty ones.
+        ignored: Names of fields that the body holds and the model ignores.
+    """
+
+    asked: Asked
+    parameters: dict[str, Any]
+    ignored: list[str]
+
+
 def read_request(
-    body: bytes, kind: type[Asked], sampling: AbstractSet[str], *, ignore_sampling: bool
-) -> Asked:
+    body: bytes, kind: type[Asked], ignored: Mapping[str, AbstractSet[str]]
+) -> ReadRequest[Asked]:
     """Return the request that a body holds, parsed strictly.
 
     Args:
         body: The whole body.
         kind: The request's schema.
-        sampling: Names of fields that would make the model differ from the calibrated one.
-        ignore_sampling: Whether these fields are ignored instead of refused.
+        ignored: Names of the fields that each model ignores.
 
     Returns:
-        The request.
+        The request, its parameters and what is ignored.
 
     Raises:
         RefusedError: If the body is not a valid request; the reason quotes field names but no values.
@@ -67,14 +83,24 @@ def read_request(
     data = _parse_json(body)
     if not isinstance(data, dict):
         raise RefusedError(400, "invalid_request", "expected a JSON object")
-    for name in sampling & data.keys():
-        if ignore_sampling or data[name] is None:
+    model = data.get("model")
+    passed_over = ignored.get(model, frozenset()) if isinstance(model, str) else frozenset()
+    ignored_here = [name for name, value in data.items() if name in passed_over and value is not None]
+    own = kind.model_fields.keys() - PARAMETERS.keys()
+    for name, value in [*data.items()]:
+        is_left_out = name not in own and (value is None or (name not in PARAMETERS and is_empty(value)))
+        if name in passed_over or is_left_out:
             del data[name]
-    _check_sampling(sorted(sampling & data.keys()))
+    for name in ("messages", "input"):
+        if isinstance(data.get(name), list):
+            data[name] = [drop_nulls(message) for message in data[name]]
+    parameters = {name: data[name] for name in PARAMETERS if name in data}
+    unchecked = PARAMETERS.keys() - kind.model_fields.keys()
     try:
-        return kind.model_validate(data)
+        asked = kind.model_validate({name: value for name, value in data.items() if name not in unchecked})
     except ValidationError as error:
         raise _make_refusal(data, error) from error
+    return ReadRequest(asked, parameters, ignored_here)
 
 
 def _parse_json(body: bytes) -> Any:
@@ -129,20 +155,18 @@ def _to_finite(text: str) -> float:
     return number
 
 
-def _check_sampling(names: list[str]) -> None:
-    if names:
-        msg = (
-            f"{', '.join(names)}: the guarantee holds only for the parameters that the model was calibrated "
-            "with; leave these out"
-        )
-        raise RefusedError(400, "unsupported_parameter", msg, param=names[0])
-
-
 def _make_refusal(data: Any, error: ValidationError) -> RefusedError:
     problems = error.errors(include_url=False, include_input=False)
     listed = [f"{_find_path(data, one)}: {_describe_problem(one)}" for one in problems[:_MAX_PROBLEMS]]
     more = len(problems) - len(listed)
     message = "; ".join(listed) + (f"; and {more} more" if more else "")
+    unknown = [
+        str(one["loc"][0])
+        for one in problems[:_MAX_PROBLEMS]
+        if one["type"] == "extra_forbidden" and len(one["loc"]) == 1
+    ]
+    if unknown and all(map(is_ignorable, unknown)):
+        message += f"; leave it out, or let the operator have it ignored (--ignore {','.join(unknown)})"
     return RefusedError(400, "invalid_request", message, param=_find_path(data, problems[0]))
 
 

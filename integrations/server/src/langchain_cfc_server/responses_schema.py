@@ -8,34 +8,17 @@ from pydantic import Field
 
 from langchain_cfc_server.schema import (
     MOST_MESSAGES,
-    CFCOptions,
     Decision,
+    GuardedRequest,
     Nothing,
-    StreamOptions,
+    Part,
     StrictRequest,
     StrictResponse,
     Unguaranteed,
 )
 
-# Each of these would make the model differ from the calibrated one.
-SAMPLING_PARAMETERS = frozenset(
-    {
-        "include",
-        "max_output_tokens",
-        "max_tool_calls",
-        "parallel_tool_calls",
-        "reasoning",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-    }
-)
 
-
-class InputText(StrictRequest):
+class InputText(Part):
     """A piece of text given to the model."""
 
     type: Literal["input_text"]
@@ -73,28 +56,16 @@ class OutputMessage(StrictRequest):
 Item: TypeAlias = Annotated[InputMessage | OutputMessage, Field(discriminator="role")]
 
 
-class ResponsesRequest(StrictRequest):
+class ResponsesRequest(GuardedRequest):
     """A request: a text or a whole conversation to be answered, because the server stores nothing."""
 
-    model: str = Field(min_length=1)
     input: str | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     instructions: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    cfc: CFCOptions | None = None
-    background: None = None
+    background: Literal[False] | None = None
     conversation: None = None
     previous_response_id: None = None
     prompt: None = None
     truncation: Literal["disabled"] | None = None
-    # Accepted, but without effect here.
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
 
 
 class TextContent(StrictResponse):

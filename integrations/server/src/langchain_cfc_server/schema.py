@@ -6,7 +6,6 @@ a description for clients and tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,38 +16,6 @@ from langchain_cfc.no_answers import Unscored
 
 # Without this limit, parsing a body of maximum size that consists of tiny messages would take a second.
 MOST_MESSAGES = 2000
-# Each of these would make the model differ from the calibrated one.
-SAMPLING_PARAMETERS = frozenset(
-    {
-        "audio",
-        "frequency_penalty",
-        "function_call",
-        "functions",
-        "logit_bias",
-        "logprobs",
-        "max_completion_tokens",
-        "max_tokens",
-        "modalities",
-        "parallel_tool_calls",
-        "prediction",
-        "presence_penalty",
-        "reasoning_effort",
-        "seed",
-        "stop",
-        "temperature",
-        "top_logprobs",
-        "top_p",
-        "verbosity",
-        "web_search_options",
-    }
-)
-# Parameters that make candidates structured, with the values that mean "none". A request may repeat those
-# that the model was calibrated with.
-STRUCTURE_PARAMETERS: Mapping[str, Any] = {
-    "tools": None,
-    "tool_choice": "auto",
-    "response_format": {"type": "text"},
-}
 Nothing: TypeAlias = None
 
 
@@ -58,7 +25,13 @@ class StrictRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
 
-class TextPart(StrictRequest):
+class Part(StrictRequest):
+    """Base of the parts of a message, on which clients mark what a provider may cache."""
+
+    cache_control: dict[str, Any] | None = Field(default=None, exclude=True)
+
+
+class TextPart(Part):
     """A piece of text in a message."""
 
     type: Literal["text"]
@@ -76,14 +49,14 @@ class ImageUrl(StrictRequest):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(StrictRequest):
+class ImagePart(Part):
     """An image as a part of a message."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
-Part: TypeAlias = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+AnyPart: TypeAlias = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class FunctionCall(StrictRequest):
@@ -113,7 +86,7 @@ class UserMessage(StrictRequest):
     """A message of the user: the prompt."""
 
     role: Literal["user"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)]
+    content: str | Annotated[list[AnyPart], Field(fail_fast=True)]
     name: str | None = None
 
 
@@ -174,19 +147,14 @@ class CFCOptions(StrictRequest):
 _REPEATED = "As calibrated, or left out; any other value is refused."
 
 
-class ChatRequest(StrictRequest):
-    """A request: a conversation to be answered."""
+class GuardedRequest(StrictRequest):
+    """What the requests of both endpoints have in common."""
 
     model: str = Field(min_length=1)
-    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    tools: list[dict[str, Any]] | None = Field(default=None, description=_REPEATED)
-    tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
-    response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
     cfc: CFCOptions | None = None
-    # Accepted, but without effect here.
+    # Accepted, but without effect here: what clients keep their books by, and how a provider works.
     user: str | None = None
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -194,6 +162,26 @@ class ChatRequest(StrictRequest):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None
+    chat_id: str | None = None
+    session_id: str | None = None
+    message_id: str | None = None
+    parent_message_id: str | None = None
+    request_id: str | None = None
+    trace_id: str | None = None
+    user_id: str | None = None
+    id: str | None = None
+
+
+class ChatRequest(GuardedRequest):
+    """A request: a conversation to be answered."""
+
+    messages: list[Message] = Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    tools: list[dict[str, Any]] | None = Field(default=None, description=_REPEATED)
+    tool_choice: str | dict[str, Any] | None = Field(default=None, description=_REPEATED)
+    response_format: dict[str, Any] | None = Field(default=None, description=_REPEATED)
 
 
 class StrictResponse(BaseModel):
@@ -319,13 +307,17 @@ class ModelEntry(StrictResponse):
 
 
 class ModelCalibration(StrictResponse):
-    """A model's calibration; `draws` is the rule that may stop drawing before n candidates, if any."""
+    """A model's calibration; `draws` is the rule that may stop drawing before n candidates, if any.
+
+    `ignored` are the fields of requests that the operator lets the server ignore.
+    """
 
     artifact: str
     n: int
     draws: str | None = None
     levels: list[str]
     max_wrong_rates: list[str]
+    ignored: list[str]
 
 
 class ModelList(StrictResponse):

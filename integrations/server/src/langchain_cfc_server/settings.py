@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from langchain_cfc.errors import InputError
 from langchain_cfc_server.tokens import check_tokens
@@ -21,9 +20,9 @@ class Settings:
         tokens: Bearer tokens, each of at least 16 characters; a request needs one of them.
         token_file: File with tokens and their clients, read again whenever it changes; instead of `tokens`.
         authentication: Whether requests need a token; False serves every client that can reach the port.
-        sampling_parameters: How to handle `temperature`, `tools` and other parameters that would make the
-            model differ from the calibrated one: `refuse` the request, or `ignore` the parameters, for chat
-            interfaces that always send some.
+        ignore: Fields of requests that are ignored instead of refused although they would make the model
+            differ from the calibrated one, such as "temperature,max_tokens" or "system" for system messages:
+            for chat interfaces that always send some. After a model's name and "=", for that model only.
         abstain_message: The text of an abstention.
         body_limit: Maximum size of a request's body, in bytes.
         concurrency: Maximum number of requests processed at once.
@@ -45,7 +44,7 @@ class Settings:
     tokens: tuple[str, ...] = field(default=(), repr=False)
     token_file: Path | None = None
     authentication: bool = True
-    sampling_parameters: Literal["refuse", "ignore"] = "refuse"
+    ignore: tuple[str, ...] = ()
     abstain_message: str = "I do not know."
     body_limit: int = 1 << 20
     concurrency: int = 64
@@ -75,8 +74,8 @@ class Settings:
             if not (math.isfinite(seconds) and seconds > 0):
                 msg = f"{name} is {seconds!r}: expected seconds above 0"
                 raise InputError(msg)
-        if self.sampling_parameters not in {"refuse", "ignore"}:
-            msg = f"sampling_parameters is {self.sampling_parameters!r}: expected 'refuse' or 'ignore'"
+        if isinstance(self.ignore, str):
+            msg = "ignore is a single text: expected a tuple of texts such as 'temperature,max_tokens'"
             raise InputError(msg)
 
     def _check_tokens(self) -> None:

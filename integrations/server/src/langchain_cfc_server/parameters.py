@@ -1,0 +1,105 @@
+"""The fields of a request that could change the model: which change nothing, and which are ignored.
+
+The guarantee holds for the generator as it was calibrated. A field that would change it is refused, unless
+the operator lets it be ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from langchain_cfc.errors import InputError
+from langchain_cfc_server.errors import RefusedError
+
+# Name of the setting for system and developer messages, and the instructions of the Responses API.
+SYSTEM = "system"
+# Parameters of both APIs with the values that mean the same as leaving them out: OpenAI's defaults. Without
+# a value here, only an empty one does.
+PARAMETERS: Mapping[str, Any] = {
+    **dict.fromkeys(("audio", "function_call", "functions", "include", "logit_bias", "prediction")),
+    **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tool_calls")),
+    **dict.fromkeys(("reasoning", "reasoning_effort", "seed", "stop", "tools", "web_search_options")),
+    "frequency_penalty": 0,
+    "logprobs": False,
+    "modalities": ["text"],
+    "parallel_tool_calls": True,
+    "presence_penalty": 0,
+    "response_format": {"type": "text"},
+    "temperature": 1,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": 1,
+    "verbosity": "medium",
+}
+# Whether a generator is called with these is not in its fingerprint, or the server could not return them.
+NEVER_REPEATED = frozenset({"audio", "include", "logprobs", "modalities", "top_logprobs"})
+_ALWAYS_READ = frozenset({"model", "messages", "input", "stream", "stream_options", "cfc"})
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Return whether a parameter has OpenAI's default, or is empty, so that it changes nothing."""
+    default = PARAMETERS.get(name)
+    if isinstance(value, dict) and isinstance(default, dict):
+        return all(is_empty(one) or one == default.get(key) for key, one in value.items())
+    return is_empty(value) or (value == default and isinstance(value, bool) == isinstance(default, bool))
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value is null, an empty text, list or object, or an object of such values."""
+    values = value.values() if isinstance(value, dict) else [value]
+    return all(one is None or one in ("", [], {}) for one in values)
+
+
+def drop_nulls(message: Any) -> Any:
+    """Return a message without fields that are null or an empty list; its content is left as it is."""
+    if not isinstance(message, dict):
+        return message
+    return {
+        name: value
+        for name, value in message.items()
+        if name in {"role", "content"} or (value is not None and value != [])
+    }
+
+
+def is_ignorable(name: str) -> bool:
+    """Return whether the operator may have a field ignored."""
+    return bool(_FIELD.fullmatch(name)) and name not in _ALWAYS_READ
+
+
+def parse_ignored(texts: Sequence[str], models: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return the fields that each model ignores.
+
+    Args:
+        texts: Names of fields, joined by commas; after `MODEL=`, they hold for that model only.
+        models: The models' names.
+
+    Raises:
+        InputError: If there is no such model, or a field cannot be ignored.
+    """
+    found: dict[str, set[str]] = {name: set() for name in models}
+    for text in texts:
+        model, _, names = text.rpartition("=")
+        if model and model not in found:
+            msg = f"ignore: there is no model {model!r}; there are: {', '.join(found)}"
+            raise InputError(msg)
+        for name in map(str.strip, names.split(",")):
+            if not is_ignorable(name):
+                msg = f"ignore: {name!r} cannot be ignored; expected fields such as temperature, or {SYSTEM}"
+                raise InputError(msg)
+            for one in [model] if model else found:
+                found[one].add(name)
+    return {name: frozenset(names) for name, names in found.items()}
+
+
+def make_parameter_refusal(names: Sequence[str]) -> RefusedError:
+    """Return the refusal of parameters that would change the model."""
+    listed = ", ".join(names)
+    msg = (
+        f"{listed}: the model was calibrated with another value or without one, so its guarantee would not "
+        f"hold; leave it out, or let the operator have it ignored (--ignore {listed.replace(', ', ',')})"
+    )
+    return RefusedError(400, "unsupported_parameter", msg, param=names[0])
