@@ -6,7 +6,7 @@ repetition in which any attempt certifies a cut whose rate is too high has proba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from langchain_cfc.artifact import AttemptLedger
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score
 from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.guarantee import WrongRateCertificate
 from tests.lengths import mostly_long, repetitions
 
 from .laws import ROUND_OFF, calibrate, is_too_often
@@ -35,6 +36,7 @@ WORLDS = {
     )
 }
 SETTINGS = 200
+RATES = ("0.05", "0.1", "0.15", "0.2", "0.25")
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,25 @@ def attempt(
     artifact: CalibrationArtifact, labelled: LabelledBatch, ledger: AttemptLedger, settings: str
 ) -> tuple[float | None, AttemptLedger]:
     """Make an attempt; return the cut that is certified, or None."""
+    certified, ledger = certify_rates(artifact, labelled, ledger, settings)
+    return (certified[0].policy.max_mean_score if certified else None), ledger
+
+
+def certify_rates(
+    artifact: CalibrationArtifact,
+    labelled: LabelledBatch,
+    ledger: AttemptLedger,
+    settings: str,
+    rates: Sequence[str] = (RATE,),
+    delta: str = DELTA,
+) -> tuple[Sequence[WrongRateCertificate], AttemptLedger]:
+    """Make an attempt at several rates; return the certificates."""
     planned = ledger.plan_attempt(labelled, settings, str(len(labelled)))
     try:
-        made = certify_mean_score(artifact, planned, max_wrong_rates=[RATE], delta=DELTA)
+        made = certify_mean_score(artifact, planned, max_wrong_rates=rates, delta=delta)
     except UnattainableTargetError as error:
-        return None, error.attempts
-    return made.certified_policy.certificate.policy.max_mean_score, planned.end(certified=True)
+        return [], error.attempts
+    return made.certified_policy.certificates, planned.end(certified=True)
 
 
 def is_ever_false(
@@ -82,6 +97,43 @@ def test_nine_looks_with_a_fresh_delta_certify_falsely_too_often(artifact: Calib
     rng, tried = np.random.default_rng(7), repetitions(300, share=0.4)
     scale = SCALES["just above the rate everywhere"]
     failures = sum(is_ever_false(scale, artifact, rng, keeps_ledger=False) for _ in range(tried))
+    assert is_too_often(failures, tried, float(DELTA))
+
+
+def make_steps() -> Scale:
+    """A world with five mean scores, where the answers up to the k-th are wrong just above the k-th rate."""
+    ends = (3, 6, 10, 16, 25)
+    wrong = np.diff([0.0, *(end * (float(rate) + 1e-6) for end, rate in zip(ends, RATES, strict=True))])
+    sizes = np.diff([0, *ends])
+    return Scale(np.repeat(np.arange(5) / 10, sizes), np.repeat(wrong / sizes, sizes))
+
+
+def is_any_rate_false(artifact: CalibrationArtifact, rng: np.random.Generator, delta: str) -> bool:
+    """Whether any certificate of five rates together is false, at 600 labels or else at 800."""
+    scale, ledger = make_steps(), AttemptLedger()
+    everything = scale.sample(rng, 800)
+    for size in (600, 800):
+        known = everything.take(np.arange(size))
+        certified, ledger = certify_rates(artifact, known, ledger, "the same", RATES, delta)
+        for one in certified:
+            cut = 1.0 if one.policy.max_mean_score is None else one.policy.max_mean_score
+            if scale.rate_below(cut) > float(one.max_wrong_rate) + ROUND_OFF:
+                return True
+    return False
+
+
+# Each of R rates is tested at delta w_k / R. Of 30 repetitions 14 failures refute delta = 0.1, of 300 58.
+def test_any_of_five_simultaneous_rates_is_rarely_false(artifact: CalibrationArtifact) -> None:
+    rng, tried = np.random.default_rng(11), repetitions(300, share=0.1)
+    failures = sum(is_any_rate_false(artifact, rng, DELTA) for _ in range(tried))
+    assert not is_too_often(failures, tried, float(DELTA))
+
+
+@pytest.mark.long
+def test_five_rates_with_undivided_delta_are_false_too_often(artifact: CalibrationArtifact) -> None:
+    # 0.625 x 0.8 / 5 = 0.1 for each rate at the first look.
+    rng, tried = np.random.default_rng(12), repetitions(400)
+    failures = sum(is_any_rate_false(artifact, rng, "0.625") for _ in range(tried))
     assert is_too_often(failures, tried, float(DELTA))
 
 
