@@ -8,8 +8,8 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -80,6 +80,19 @@ def atomic_writer(path: str | os.PathLike[str], *, private: bool = False) -> Ite
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def lock_folders(folders: Iterable[Path]) -> Iterator[None]:
+    """Wait until no other process or thread holds these folders' locks, and hold them."""
+    with ExitStack() as held:
+        # In one order, so that no two processes wait for each other; Windows cannot open folders.
+        for folder in sorted(set(folders)) if sys.platform != "win32" else ():
+            descriptor = os.open(folder, os.O_RDONLY)
+            held.callback(os.close, descriptor)
+            with suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:

@@ -103,9 +103,12 @@ class AttemptLedger:
 
     Attributes:
         attempts: The attempts.
+        nearby: Attempts on other files, which may hold copies of these records: one counts if it shares an
+            input with the prompts of an attempt. Equal ids alone may be names of other prompts.
     """
 
     attempts: tuple[Attempt, ...] = ()
+    nearby: tuple[Attempt, ...] = ()
 
     @classmethod
     def collect(cls, *previous: Previous) -> AttemptLedger:
@@ -121,6 +124,7 @@ class AttemptLedger:
             InputError: If an argument is something else.
         """
         joined: dict[tuple[str, ...], Attempt] = {}
+        nearby: tuple[Attempt, ...] = ()
         for one in previous:
             held = one.attempts if isinstance(one, UnattainableTargetError) else one
             if held is not None and not hasattr(held, "attempts"):
@@ -128,7 +132,8 @@ class AttemptLedger:
                 raise InputError(msg)
             for attempt in () if held is None else held.attempts:
                 joined.setdefault(attempt.key, attempt)
-        return cls(tuple(joined.values()))
+            nearby += getattr(held, "nearby", ())
+        return cls(tuple(joined.values()), nearby)
 
     def plan_attempt(
         self,
@@ -137,7 +142,7 @@ class AttemptLedger:
         records: str,
         *,
         needed: int | None = None,
-        own_look: str | None = None,
+        harmless_look: str | None = None,
     ) -> PlannedAttempt:
         """Plan an attempt, before its labels are used.
 
@@ -146,7 +151,7 @@ class AttemptLedger:
             settings: Digest of everything but the records that determines the test.
             records: Digest of all labelled records of the attempt.
             needed: Smallest number of prompts that could certify, for the error.
-            own_look: Name of the looks at the figures of these very settings, which were known before.
+            harmless_look: Name of looks that these settings cannot depend on.
 
         Returns:
             The attempt, on the prompts at which no figure was looked at before its settings were known.
@@ -154,9 +159,12 @@ class AttemptLedger:
         Raises:
             OverlapError: If there is no such prompt.
         """
-        tried = [row for row, one in enumerate(self.attempts) if one.settings == settings]
-        fixed = self.attempts[: tried[0]] if tried else self.attempts
-        looks = [one for one in fixed if one.kind == "look" and one.settings != own_look]
+        inputs = frozenset(_hash_names(_list_inputs(labelled)))
+        shared = AttemptLedger(tuple(one for one in self.nearby if not inputs.isdisjoint(one.names)))
+        attempts = AttemptLedger.collect(self, shared).attempts
+        tried = [row for row, one in enumerate(attempts) if one.settings == settings]
+        fixed = attempts[: tried[0]] if tried else attempts
+        looks = [one for one in fixed if one.kind == "look" and one.settings != harmless_look]
         seen = frozenset().union(*(one.names for one in looks))
         if seen:
             unseen = np.flatnonzero(~_flag_named(labelled, seen))
@@ -177,9 +185,9 @@ class AttemptLedger:
             settings=settings,
             number=1,
         )
-        places = [place for place, one in enumerate(self.attempts) if one.key == made.key]
-        before = self.attempts[: places[0]] if places else self.attempts
-        number = self.attempts[places[0]].number if places else 1 + _count_linked(before, made.names)
+        places = [place for place, one in enumerate(attempts) if one.key == made.key]
+        before = attempts[: places[0]] if places else attempts
+        number = attempts[places[0]].number if places else 1 + _count_linked(before, made.names)
         return PlannedAttempt(before, made.model_copy(update={"number": number}), labelled)
 
     def with_look(self, labelled: LabelledBatch, what: str) -> AttemptLedger:
@@ -244,12 +252,18 @@ def _list_names(labelled: LabelledBatch) -> list[list[str]]:
     Ids that are digests change with a corrected reference, and an export may number its rows again: the
     prompt is then known by its input.
     """
-    inputs = [None] * len(labelled) if labelled.inputs is None else labelled.inputs.tolist()
-    rows = zip(labelled.ids, labelled.clusters, inputs, strict=True)
-    return [
-        [*list_ids_and_clusters([name], [cluster]), *([] if said is None else [f"input:{said}"])]
-        for name, cluster, said in rows
+    names = [
+        [*list_ids_and_clusters([name], [cluster])]
+        for name, cluster in zip(labelled.ids, labelled.clusters, strict=True)
     ]
+    for own, given in zip(names, _list_inputs(labelled), strict=False):
+        own.append(given)
+    return names
+
+
+def _list_inputs(labelled: LabelledBatch) -> list[str]:
+    """Return the digest of each prompt's input; none if they are not known."""
+    return [] if labelled.inputs is None else [f"input:{one}" for one in labelled.inputs.tolist()]
 
 
 def _flag_named(labelled: LabelledBatch, names: frozenset[bytes]) -> BoolArray:

@@ -267,6 +267,7 @@ def _plan_attempt(
     if not config.confident and not config.wrong_rates:
         return None
     parts = [labelled] if config.confident and not config.tests_levels else []
+    depends_on_suggestion = True
     if config.certifies_mean_score:
         # Labels of the fit split certify as well, unless they made the scores, fixed the groups, or may have
         # chosen the draw rule, as in `suggest`. Records that were drawn by the rule had it before any label.
@@ -276,6 +277,8 @@ def _plan_attempt(
         fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts(config.within_clusters))
         used = fair if fits else prompts.get_fit_and_calibration_prompts()
         parts.append(prompts.select_one_per_cluster(used))
+        # Of what `suggest` chooses, features and set rules do not change the mean scores.
+        depends_on_suggestion = fits or config.n is not None
     elif config.needs_certification:
         parts.append(prompts.get_certification_prompts())
     everything = LabelledBatch.concatenate(parts)
@@ -284,6 +287,7 @@ def _plan_attempt(
         everything,
         config.digest,
         compute_records_digest(prompts.get_labelled_but_test()),
+        harmless_look=None if depends_on_suggestion else "suggest",
         needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )
     if config.confident and not config.tests_levels and len(attempt.labelled) < len(everything):

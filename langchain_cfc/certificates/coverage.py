@@ -217,7 +217,7 @@ def certify(
     timeless = artifact.model_copy(update={"created_at": "", "library_version": ""})
     settings = compute_sha256(canonical_json([timeless.frozen_digest, levels, text]))
     attempt = AttemptLedger.collect(artifact, after).plan_attempt(
-        labelled, settings, compute_records_digest(labelled), own_look=name_evaluation(artifact)
+        labelled, settings, compute_records_digest(labelled), harmless_look=name_evaluation(artifact)
     )
     level = attempt.compute_level(text, len(levels))
     new = [certify_level(artifact, attempt, one, text, level) for one in levels]

@@ -1,13 +1,17 @@
-"""Tables and sentences that show an evaluation in a terminal."""
+"""Tables and sentences that show an evaluation in a terminal, and the look that it is at labels."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 
 from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, tabulate_held_out
+from langchain_cfc.artifact.attempt_files import AttemptFiles
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import format_group, format_interval, make_table
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -18,6 +22,7 @@ from langchain_cfc.evaluation import (
     state_other_parts,
 )
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.records import LabelledRecord
 
 # Rows about claims, and the figures that they show.
 _CLAIMS_ROWS = {
@@ -26,6 +31,16 @@ _CLAIMS_ROWS = {
     "unsupported, of all claims": "unsupported",
     "unsupported, of those shown": "unsupported_kept",
 }
+
+
+def record_evaluation(
+    kept: AttemptFiles, artifact: CalibrationArtifact, records: Iterable[LabelledRecord] | LabelledBatch
+) -> None:
+    """Record a look at the test prompts before figures are shown; settings chosen by them use others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were shown by the evaluation
+        seen, _ = tabulate_held_out(artifact, records, "test")
+    kept.record_look(seen, name_evaluation(artifact))
 
 
 def make_report_tables(report: EvaluationReport) -> Iterator[Table]:

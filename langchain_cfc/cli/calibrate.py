@@ -194,6 +194,8 @@ def calibrate(
     with report_errors():
         check_output(out_path)
         with open_attempts(records, out_path) as kept, open_records(records, combine or ()) as dataset:
+            if confident or max_wrong_rate:
+                kept.check_writable()
             artifact = calibration.calibrate(
                 dataset.records,
                 alpha=alpha or (None if max_wrong_rate else ["0.1"]),

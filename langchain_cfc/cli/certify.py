@@ -135,6 +135,7 @@ def certify(
             raise InputError(msg)
         names = get_verifier_names(artifact)
         with open_attempts(records, target) as kept, open_records(records, names) as dataset:
+            kept.check_writable()
             certified = certificates.certify(
                 artifact,
                 dataset.records,

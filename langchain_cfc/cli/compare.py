@@ -17,6 +17,7 @@ from langchain_cfc import experiments
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.artifact import open_attempts
+from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._format import (
     format_group,
@@ -28,6 +29,7 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.cli._inputs import (
     CORE_COUNT,
+    Dataset,
     FigureFolder,
     Jobs,
     RecordPaths,
@@ -151,6 +153,14 @@ def prepare_outputs(page: Path | None, folder: Path | None) -> None:
             raise InputError(msg) from error
 
 
+def record_comparison(kept: AttemptFiles, dataset: Dataset, what: str) -> None:
+    """Record a look at all labels before figures are shown; settings chosen by them certify on others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were shown by the comparison
+        seen = tabulate(dataset.records, claims=True)
+    kept.record_look(seen, what)
+
+
 def write_outputs(
     report: ComparisonReport,
     records: Sequence[str],
@@ -263,6 +273,7 @@ def compare(
             raise InputError(msg)
         prepare_outputs(report, figures)
         with open_attempts(records) as kept, open_records(records, combine or ()) as dataset:
+            kept.check_writable()
             found = experiments.compare(
                 dataset.records,
                 alpha=alpha or None,
@@ -283,11 +294,7 @@ def compare(
                 progress=make_tracker("splits"),
                 provenance=dataset.provenance,
             )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they were shown by the comparison
-                seen = tabulate(dataset.records, claims=True)
-            # Before the figures are shown: settings that they make a user choose certify on other prompts.
-            kept.record(kept.ledger.with_look(seen, "compare"))
+            record_comparison(kept, dataset, "compare")
         write_outputs(found, records, report, figures)
     shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit], page=report)
     print_result(found, shown, as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 
 import typer
@@ -11,18 +10,14 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import (
-    CalibrationArtifact,
-    name_evaluation,
-    open_attempts,
-    tabulate_held_out,
-)
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._evaluation import (
     format_answers,
     format_calls,
     format_verdict,
     make_answers_table,
     make_report_tables,
+    record_evaluation,
 )
 from langchain_cfc.cli._format import EXIT_NO, print_result, report_errors
 from langchain_cfc.cli._inputs import (
@@ -54,14 +49,11 @@ def evaluate(
         artifact = CalibrationArtifact.load(artifact_path)
         names = get_verifier_names(artifact)
         with open_attempts(records) as kept, open_records(records, names) as dataset:
+            kept.check_writable()
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance
             )
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they were shown by the evaluation
-                seen, _ = tabulate_held_out(artifact, dataset.records, "test")
-            # Before the figures are shown: settings that they make a user choose certify on other prompts.
-            kept.record(kept.ledger.with_look(seen, name_evaluation(artifact)))
+            record_evaluation(kept, artifact, dataset.records)
     show = partial(_print_evaluation, is_bot_alone=artifact.is_bot_alone)
     print_result(report, show, as_json=as_json)
     raise typer.Exit(0 if report.is_passed else EXIT_NO)

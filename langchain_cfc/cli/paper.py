@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from langchain_cfc.artifact import open_attempts
 from langchain_cfc.cli._format import (
     EXIT_NO,
     make_table,
@@ -36,6 +37,7 @@ from langchain_cfc.cli.compare import (
     make_methods_table,
     make_sweep_table,
     prepare_outputs,
+    record_comparison,
     save_figures,
     write_outputs,
 )
@@ -194,7 +196,8 @@ def efficiency(
         prepare_outputs(None, figures)
         recording = None
         if records:
-            with open_records(records) as dataset:
+            with open_attempts(records) as kept, open_records(records) as dataset:
+                kept.check_writable()
                 recording = analyse_recording(
                     dataset.records,
                     alpha=alpha,
@@ -202,6 +205,7 @@ def efficiency(
                     progress=make_tracker("splits"),
                     provenance=dataset.provenance,
                 )
+                record_comparison(kept, dataset, "paper")
         found = analyse_efficiency(
             prompts,
             repetitions=repetitions,
@@ -305,7 +309,8 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
     ) -> None:
         with report_errors():
             prepare_outputs(report, figures)
-            with open_records(records) as dataset:
+            with open_attempts(records) as kept, open_records(records) as dataset:
+                kept.check_writable()
                 found = reproduce_study(
                     name,
                     dataset.records,
@@ -319,6 +324,7 @@ def _make_study_command(name: StudyName, title: str) -> Callable[..., None]:
                     jobs=jobs,
                     progress=make_tracker("splits"),
                 )
+                record_comparison(kept, dataset, "paper")
             heading = f"The paper's {title} experiment"
             write_outputs(found.comparison, records, report, figures, heading)
         print_result(found, _print_study, as_json=as_json)

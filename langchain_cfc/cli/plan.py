@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import open_attempts
 from langchain_cfc.calibration.config import DEFAULT_DELTA
 from langchain_cfc.cli._format import (
     EXIT_NO,
@@ -109,13 +110,16 @@ def plan(
                     f", and leave out {', '.join(sorted(others))}" if pilot else ""
                 )
                 raise InputError(msg)
-            with open_records(pilot) as dataset:
+            with open_attempts(pilot) as kept, open_records(pilot) as dataset:
+                kept.check_writable()
+                labelled = tabulate(dataset.records)
                 bot = plan_bot(
-                    tabulate(dataset.records),
+                    labelled,
                     max_wrong_rate=max_wrong_rate,
                     delta=DEFAULT_DELTA if delta is None else str(delta),
                     test_fraction=test_fraction,
                 )
+                kept.record_look(labelled, "plan")
             print_result(bot, _print_bot_plan, as_json=as_json)
             raise typer.Exit(0 if bot.is_possible else EXIT_NO)
         settings: dict[str, Any] = {
@@ -194,7 +198,8 @@ def _list_given_options(context: typer.Context) -> set[str]:
 def _print_bot_plan(console: Console, found: BotPlan) -> None:
     console.print(
         f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
-        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts)."
+        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
+        "Labels of the pilot do not certify a rate that is first tried after this plan: label new prompts."
     )
     for one in found.rates:
         _print_rate(console, one)

@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from langchain_cfc import evaluation, experiments
 from langchain_cfc import report as reports
-from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.cli._evaluation import format_verdict
+from langchain_cfc.cli._evaluation import format_verdict, record_evaluation
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
 from langchain_cfc.cli._inputs import (
     ArtifactAlpha,
@@ -57,10 +57,13 @@ def report(
     with report_errors():
         reports.check_report(out_path)
         artifact = CalibrationArtifact.load(artifact_path)
-        with open_records(records, get_verifier_names(artifact)) as dataset:
+        names = get_verifier_names(artifact)
+        with open_attempts(records) as kept, open_records(records, names) as dataset:
+            kept.check_writable()
             texts = _get_texts(dataset) if show_text else None
             table = tabulate_draws(artifact, dataset.records)
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
+            record_evaluation(kept, artifact, table)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
             verifiers = _list_verifiers(dataset.records)
         compared: ComparisonReport | None = None
@@ -74,11 +77,12 @@ def report(
                     unit=artifact.unit,
                     at_most=artifact.at_most or 0,
                     set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
-                    combine=get_verifier_names(artifact) or None,
+                    combine=names or None,
                     splits=compare,
                     provenance=dataset.provenance,
                     progress=make_tracker("comparing methods"),
                 )
+                kept.record_look(table, "compare")
             except CFCError as error:  # the page is written without the comparison
                 notes.append(f"Methods are not compared: {error}")
         reports.write_report(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,9 @@ from rich.table import Table
 from langchain_cfc import experiments
 from langchain_cfc._internal.imports import check_installed
 from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import open_attempts
+from langchain_cfc.artifact.attempt_files import AttemptFiles
+from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import (
     format_group,
     make_table,
@@ -34,9 +38,11 @@ from langchain_cfc.cli._inputs import (
     open_records,
     split_option,
 )
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.experiments import DrawSuggestion, Suggestion
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.records import tabulate
+from langchain_cfc.records.splits import make_split_plan
 
 # Options under the headings that they have in `calibrate`.
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
@@ -127,13 +133,19 @@ def suggest(
         "jobs": jobs,
     }
     if draws or is_bot:
-        with report_errors(), open_records(records) as dataset:
+        with (
+            report_errors(),
+            open_attempts(records) as kept,
+            open_records(records) as dataset,
+        ):
             if is_bot and (features or set_rule or verifier or groups):
                 msg = "--max-wrong-rate chooses a bot's draw rule: leave out options of answer sets"
                 raise InputError(msg)
+            kept.check_writable()
             _suggest_draws(
                 dataset,
                 records,
+                kept,
                 plot,
                 as_json=as_json,
                 features=(features or ["hat(mean_score, 5)"])[0],
@@ -145,7 +157,8 @@ def suggest(
         return
     with report_errors():
         # A terminal shows one progress bar at a time: read all records before trying options.
-        with open_records(records, verifier or ()) as dataset:
+        with open_attempts(records) as kept, open_records(records, verifier or ()) as dataset:
+            kept.check_writable()
             table, left_out = experiments.tabulate_verifiers(
                 dataset.records, verifier or None, n=n, provenance=dataset.provenance
             )
@@ -159,23 +172,43 @@ def suggest(
             provenance=dataset.provenance,
             **shared,
         ).with_records(records)
+        _record_look(kept, table, shared, "suggest")
     found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     print_result(found, _print_suggestion, as_json=as_json)
 
 
+def _record_look(kept: AttemptFiles, table: LabelledBatch, shared: Mapping[str, Any], what: str) -> None:
+    """Record a look at the prompts that options were chosen on; another split would let them certify."""
+    shares = {part: shared[f"{part}_fraction"] for part in ("fit", "test", "certification")}
+    rows = make_split_plan(shared["seed"], **shares).list_rows(table)
+    kept.record_look(table.take(rows["fit"]), what)
+
+
 def _suggest_draws(
-    dataset: Dataset, records: list[str], plot: Path | None, *, as_json: bool, **options: Any
+    dataset: Dataset,
+    records: list[str],
+    kept: AttemptFiles,
+    plot: Path | None,
+    *,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Compare draw rules, print the comparison, and write the plot if a path is given."""
     if plot is not None:
         check_output(plot)
         check_installed({"matplotlib": "report"}, "drawing figures")
-    found = experiments.suggest_draws(
-        dataset.records,
-        progress=make_tracker("trying draw rules"),
-        provenance=dataset.provenance,
-        **options,
-    )
+    table = tabulate(dataset.records, provenance=dataset.provenance)
+    try:
+        found = experiments.suggest_draws(
+            table,
+            progress=make_tracker("trying draw rules"),
+            provenance=dataset.provenance,
+            **options,
+        )
+    except UnattainableTargetError:
+        _record_look(kept, table, options, "suggest draws")
+        raise
+    _record_look(kept, table, options, "suggest draws")
     found = found.model_copy(update={"command": found.command.replace("RECORDS", shlex.join(records))})
     if plot is not None:
         from langchain_cfc.report.plots import plot_draw_rules

@@ -19,7 +19,7 @@ from langchain_core.runnables import Runnable
 
 from langchain_cfc._internal.files import check_target
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
 from langchain_cfc.candidates import Unit
@@ -274,6 +274,7 @@ class _Plan:
             )
             kept.record(artifact)
         seen = evaluate(artifact, table, alpha=artifact.alphas[0], provenance=provenance)
+        kept.record_look(tabulate_held_out(artifact, table, "test")[0], name_evaluation(artifact))
         if self.out is not None:
             artifact.save(self.out)
         if self.report is not None:

@@ -59,6 +59,7 @@ def certify_rates(
     labelled: LabelledBatch,
     ledger: AttemptLedger,
     settings: str,
+    *,
     rates: Sequence[str] = (RATE,),
     delta: str = DELTA,
 ) -> tuple[Sequence[WrongRateCertificate], AttemptLedger]:
@@ -114,7 +115,7 @@ def is_any_rate_false(artifact: CalibrationArtifact, rng: np.random.Generator, d
     everything = scale.sample(rng, 800)
     for size in (600, 800):
         known = everything.take(np.arange(size))
-        certified, ledger = certify_rates(artifact, known, ledger, "the same", RATES, delta)
+        certified, ledger = certify_rates(artifact, known, ledger, "the same", rates=RATES, delta=delta)
         for one in certified:
             cut = 1.0 if one.policy.max_mean_score is None else one.policy.max_mean_score
             if scale.rate_below(cut) > float(one.max_wrong_rate) + ROUND_OFF:
