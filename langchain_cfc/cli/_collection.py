@@ -120,7 +120,8 @@ def run_rescoring(
 ) -> bool:
     """Rescore a store into another, and print the outcome; return whether every prompt is finished."""
     with _exit_on_interrupt(), _make_options(config, retry_failed=retry_failed) as options:
-        ended = rescore(source, config.create_verifier(), target, options, verifier_id=config.verifier_id)
+        made, weights = config.create_verifier(), config.weights
+        ended = rescore(source, made, target, options, weights=weights, verifier_id=config.verifier_id)
     with Store(target) as store:
         configuration, summary = store.configuration, summarize_status(ended.status, store)
         unlabelled = 0 if not ended.status.remaining else store.count_stages()[Stage.SCORED]

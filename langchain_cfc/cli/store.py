@@ -137,6 +137,15 @@ def rescore(
             "which have names.",
         ),
     ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weight",
+            metavar="NAME=NUMBER",
+            help="Weight of a verifier in the mean that is the score; repeat. For a name that no --verifier "
+            "has, recorded outputs are used, and nothing is called.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", "-c", help="TOML file of a collection; its verifier and limits are used."),
@@ -163,7 +172,8 @@ def rescore(
         from langchain_cfc.cli._collection import run_rescoring
 
         given = _parse_verifiers(verifiers or [])
-        read = read_scoring_config(config, given, settings or ())
+        settings = [*(settings or ()), *(f"weights.{one}" for one in weights or ())]
+        read = read_scoring_config(config, given, settings)
         finished = run_rescoring(read, store, target, retry_failed=retry_failed, as_json=as_json)
     raise typer.Exit(0 if finished else EXIT_NO)
 

@@ -26,6 +26,7 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling import SamplingName, resolve_generator
+from langchain_cfc.verifiers import VerifierEnsemble
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -153,13 +154,15 @@ class ScoringConfig(_Table):
 
     Attributes:
         verifier: Scores candidates.
-        verifiers: Several verifiers by name; the first one gives the `score`.
+        verifiers: Several verifiers by name; their mean is the `score`.
+        weights: Weights of several verifiers in the mean, by name; by default all are equal.
         run: Limits on calls, tokens and cost, and whether raw messages are kept.
         prices: Prices per million tokens, by prefix of a model's name; `*` for all others.
     """
 
     verifier: ComponentTable | None = None
     verifiers: Annotated[dict[str, ComponentTable], Field(min_length=1)] | None = None
+    weights: dict[str, float] | None = None
     run: RunTable = RunTable()
     prices: dict[str, Price] = {}
 
@@ -169,7 +172,11 @@ class ScoringConfig(_Table):
         if len({table.id is None for table in several.values()}) > 1:
             msg = "verifiers: only some have an id; give each an id, because together they make one score"
             raise ValueError(msg)
-        return self._check_exactly_one("verifier", "verifiers")
+        if self.weights is not None and self.verifier is not None:
+            msg = "weights: give each verifier a name, with a table such as [verifiers.judge]"
+            raise ValueError(msg)
+        # Rescoring takes verifiers that have a weight, but no table, from the store.
+        return self if self.weights is not None else self._check_exactly_one("verifier", "verifiers")
 
     @property
     def verifier_id(self) -> str | None:
@@ -230,7 +237,8 @@ class CollectionConfig(ScoringConfig):
     metadata: ComponentTable | None = None
 
     @model_validator(mode="after")
-    def _check_draws(self) -> Self:
+    def _check_alternatives(self) -> Self:
+        self._check_exactly_one("verifier", "verifiers")
         return self._check_exactly_one("n", "draws")
 
     def create_components(self) -> Components:
@@ -246,7 +254,9 @@ class CollectionConfig(ScoringConfig):
         answer, splitter = self.answer, self.splitter
         return Components(
             generator=self.generator.create(),
-            verifier=self.create_verifier(),
+            verifier=VerifierEnsemble(self.create_verifier(), self.weights)
+            if self.verifier is None
+            else self.create_verifier(),
             labeler=self.labeler.create(),
             n=self.n,
             draws=self.draws,

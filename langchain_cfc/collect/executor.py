@@ -326,7 +326,8 @@ class Components:
 
     Attributes:
         generator: The chat model or chain, or a model's name such as `openai:gpt-4o-mini`.
-        verifier: One verifier, or a mapping of several by name, the first of which gives the `score`.
+        verifier: One verifier, or several, whose mean is the `score`: a mapping by name for equal weights, or
+            a `VerifierEnsemble`.
         labeler: The labeler of the candidates.
         n: Number of candidates per prompt, at least 1; None with `draws`, which states the maximum.
         unit: `answers` to score and label candidates, or `claims` to score and label the claims of the first
@@ -348,7 +349,7 @@ class Components:
     """
 
     generator: Runnable[Any, Any] | Callable[[Any], Any] | str
-    verifier: Verifier | Mapping[str, Verifier]
+    verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier]
     labeler: Labeler
     n: int | None = None
     unit: Unit = "answers"

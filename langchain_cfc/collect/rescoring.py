@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from itertools import islice
 from typing import Any, NoReturn
@@ -37,15 +38,20 @@ from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import ClaimsRecord, Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import Verifier
+from langchain_cfc.sampling.fingerprints import CLASS
+from langchain_cfc.verifiers import Verifier, VerifierEnsemble
+
+# Id of the prompt that is being scored, for verifiers that return what was recorded for it.
+_PROMPT_ID: ContextVar[str] = ContextVar("cfc_rescored_prompt")
 
 
 def rescore(
     source: str | os.PathLike[str],
-    verifier: Verifier | Mapping[str, Verifier],
+    verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier],
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
     *,
+    weights: Mapping[str, float] | None = None,
     verifier_id: str | None = None,
 ) -> CollectionResult:
     """Score the stored candidates or claims of a collection with another verifier, into a new store.
@@ -55,10 +61,13 @@ def rescore(
 
     Args:
         source: The store to read: path of an SQLite file, or the URL of a PostgreSQL database.
-        verifier: The new verifier, or a mapping of several by name, as in `Components`.
+        verifier: The new verifier, or a mapping of several by name, whose mean is the score.
         store: The store to write, created if it does not exist.
         options: Limits, callbacks and further options as in `collect`; the budget counts calls of the
             verifier only. Batches and new labels are not possible.
+        weights: Weight of each verifier in the mean by name, as in `VerifierEnsemble`. Those that are not in
+            `verifier`, which may be empty, are not called: their recorded outputs are used. If one verifier
+            made all scores of the old store, this names it.
         verifier_id: Name of the verifier in the records, if it cannot name itself.
 
     Returns:
@@ -70,15 +79,18 @@ def rescore(
         StoreError: If a store cannot be read or written, or the new one holds something else.
         InputError: If candidates were drawn by a rule that looks at scores, or an option cannot be used.
     """
-    return run_in_new_loop("arescore", arescore(source, verifier, store, options, verifier_id=verifier_id))
+    return run_in_new_loop(
+        "arescore", arescore(source, verifier, store, options, weights=weights, verifier_id=verifier_id)
+    )
 
 
 async def arescore(
     source: str | os.PathLike[str],
-    verifier: Verifier | Mapping[str, Verifier],
+    verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier],
     store: str | os.PathLike[str],
     options: CollectionOptions | None = None,
     *,
+    weights: Mapping[str, float] | None = None,
     verifier_id: str | None = None,
 ) -> CollectionResult:
     """Run `rescore` on an event loop that is already running.
@@ -88,6 +100,7 @@ async def arescore(
         verifier: As in `rescore`.
         store: As in `rescore`.
         options: As in `rescore`.
+        weights: As in `rescore`.
         verifier_id: As in `rescore`.
 
     Returns:
@@ -99,12 +112,16 @@ async def arescore(
             msg = f"{name}: rescoring keeps labels and calls the verifier live; leave {name} out"
             raise InputError(msg)
     with Store(source) as old:
+        recorded: Sequence[str] = ()
+        if weights is not None:
+            verifier, recorded = _add_recorded(old, verifier, weights)
         executor = Rescorer(old, verifier, verifier_id, options)
         if not _exists(store):
             await executor.try_verifier()
         with Store(store, create=True) as new, new.lock(), open_attempts([source]) as attempts:
             new.set_configuration(executor.configuration)
-            _copy_prompts(old, new)
+            # Outputs are taken from records, which only finished prompts have.
+            _copy_prompts(old, new, Stage.LABELLED if recorded else Stage.DRAWN)
             with open_attempts([store]) as own:
                 own.record(attempts.ledger)  # the labels are the same, so tests on them count
         ended = await run_executor((), executor, store, replace(options, settings={}))
@@ -128,7 +145,7 @@ class Rescorer:
     def __init__(
         self,
         source: Store,
-        verifier: Verifier | Mapping[str, Verifier],
+        verifier: Verifier | VerifierEnsemble | Mapping[str, Verifier],
         verifier_id: str | None,
         options: CollectionOptions,
     ) -> None:
@@ -184,6 +201,7 @@ class Rescorer:
         for prompt, candidates in islice(prompts, MAX_FAILURES_AT_START):
             answers = prompt.draws if self._source.unit == "claims" else None
             journal: Any = _TrialJournal()
+            _PROMPT_ID.set(prompt.example.id)
             outcome = await self._executor.score(prompt.example, candidates, journal, answers)
             self._tried[prompt.example.id] = outcome
             if not isinstance(outcome.result, CFCError):
@@ -215,12 +233,62 @@ class Rescorer:
     ) -> Outcome:
         """Score candidates or claims with the new verifier."""
         tried = self._tried.pop(example.id, None)
+        _PROMPT_ID.set(example.id)
         return tried or await self._executor.score(example, draws, journal, answers)
 
     async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
         """Return the labels that the prompt has in the old store, or None."""
         del draws, journal
         return Outcome(self._labels.get(example.id), Usage())
+
+
+class _RecordedOutputs:
+    """Verifier that returns the recorded outputs of one, for the prompt that is being scored."""
+
+    def __init__(self, fingerprint: Mapping[str, Any], outputs: Mapping[str, Sequence[float | None]]) -> None:
+        self.fingerprint = {CLASS: None, **fingerprint}  # this class is not the verifier's
+        self._outputs = outputs
+
+    def __call__(self, prompt: Any, candidates: Sequence[DrawnCandidate]) -> Sequence[float | None]:
+        del prompt, candidates
+        return self._outputs[_PROMPT_ID.get()]
+
+
+def _add_recorded(
+    source: Store, verifier: Any, weights: Mapping[str, float]
+) -> tuple[VerifierEnsemble, Sequence[str]]:
+    """Return the verifiers that have weights, and the names of those whose outputs a store has recorded."""
+    if not isinstance(verifier, Mapping):
+        msg = "weights: pass the verifiers as a mapping by name; an empty one for recorded outputs alone"
+        raise InputError(msg)
+    known = source.read_provenance().verifier or {}
+    recorded = [name for name in weights if name not in verifier]
+    outputs: dict[str, dict[str, list[float | None]]] = {name: {} for name in recorded}
+    for record in source.read_all() if recorded else ():
+        rows = record.claims if isinstance(record, ClaimsRecord) else record.candidates
+        named = [one.scores for one in rows if one.scores is not None]
+        for name in recorded:
+            if named and name in named[0]:
+                found = [None if one.scores is None else one.scores[name] for one in rows]
+            elif named or len(recorded) > 1:
+                have = f"has recorded {', '.join(named[0])}" if named else "has recorded one verifier"
+                msg = f"weights: {source.name} {have}, so {name!r} needs a verifier"
+                raise InputError(msg)
+            else:
+                found = [None if _has_no_verdict(one) else one.score for one in rows]
+            outputs[name][record.id] = found
+    parts = {
+        name: {key.removeprefix(f"{name}."): one for key, one in known.items() if key.startswith(f"{name}.")}
+        for name in recorded
+    }
+    stated = {name: part or known for name, part in parts.items()}
+    made = {name: _RecordedOutputs(stated[name], outputs[name]) for name in recorded}
+    every = {**made, **verifier}
+    return VerifierEnsemble({name: every[name] for name in every}, weights), recorded
+
+
+def _has_no_verdict(one: Any) -> bool:
+    return bool(one.no_verdict or getattr(one, "no_answer", None))
 
 
 class _TrialJournal:
@@ -247,12 +315,12 @@ def _exists(store: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _copy_prompts(source: Store, target: Store) -> None:
-    """Copy the prompts whose candidates are complete, without their scores and labels, all or none."""
+def _copy_prompts(source: Store, target: Store, stage: Stage) -> None:
+    """Copy the prompts that have finished a stage, without their scores and labels, all or none."""
     models = Usage.from_models(source.read_models())
     items = (
         (prompt.example, _make_copy(prompt, models, forbids_nul=target.forbids_nul))
-        for prompt in source.read_finished(Stage.DRAWN)
+        for prompt in source.read_finished(stage)
     )
     with target.begin_write() as connection:
         add_prompts(target, connection, items)

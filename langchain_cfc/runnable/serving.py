@@ -42,14 +42,13 @@ def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer
         FingerprintError: If the names of the verifiers are not those that the artifact combines.
     """
     combination = artifact.combination
-    ensemble = verifier if isinstance(verifier, VerifierEnsemble) else None
-    if combination is None and ensemble is None:
+    if combination is None:
         return CandidateScorer(verifier)
-    wanted = combination.names if combination is not None else ()
-    if ensemble is None or combination is None or set(ensemble.names) != set(wanted):
+    ensemble = verifier if isinstance(verifier, VerifierEnsemble) else None
+    if ensemble is None or set(ensemble.names) != set(combination.names):
         given = f"several verifiers ({', '.join(ensemble.names)})" if ensemble is not None else "one verifier"
-        needed = f"combines {', '.join(wanted)}: pass these as a mapping by name" if wanted else "takes one"
-        msg = f"the artifact {needed}, but verifier= holds {given}"
+        wanted = ", ".join(combination.names)
+        msg = f"the artifact combines {wanted}: pass these as a mapping by name, but verifier= holds {given}"
         raise FingerprintError(msg)
     return CandidateScorer(ensemble, partial(_combine, combination))
 

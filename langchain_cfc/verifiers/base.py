@@ -22,7 +22,7 @@ from typing_extensions import NotRequired
 from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule
-from langchain_cfc.errors import CFCError, VerifierError
+from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import (
     Call,
     FlowRunnable,
@@ -66,6 +66,7 @@ _HINT = (
     "a verifier returns one score in [0, 1] per candidate, smaller is better, or None without a verdict; "
     "wrap one that judges a single candidate with langchain_cfc.verifiers.pointwise"
 )
+_MEAN_HINT = "scores lie in [0, 1], smaller is better; with weight 0, outputs are only recorded"
 _OUTPUT_HINT = "one of several verifiers returns one finite number per candidate, or None without a verdict"
 
 
@@ -293,15 +294,26 @@ class _VerifierCall:
 
 
 class VerifierEnsemble:
-    """Several verifiers that are called with the same candidates, concurrently.
+    """Several verifiers that are called with the same candidates, concurrently; the score is their mean.
 
     Args:
-        verifiers: By their names in the records' `scores`. Raw outputs may be any finite numbers.
+        verifiers: By their names in the records' `scores`. Their outputs are scores in [0, 1], smaller is
+            better; those of a verifier with weight 0 are only recorded, and may be any finite numbers.
+        weights: Weight of each verifier in the mean, at least 0 and not all 0; only their ratios matter. None
+            for equal weights.
+
+    Raises:
+        InputError: If there is no verifier, or the weights are not one such number for each.
     """
 
-    def __init__(self, verifiers: Mapping[str, Verifier]) -> None:
+    def __init__(self, verifiers: Mapping[str, Verifier], weights: Mapping[str, float] | None = None) -> None:
         self._calls = {name: _VerifierCall(verifier) for name, verifier in verifiers.items()}
-        self.fingerprint = combine_fingerprints("+".join(verifiers), {}, verifiers)
+        self._weights = _normalise_weights(verifiers, weights)
+        # Equal ratios give equal names, bit for bit.
+        names = [f"{weight!r}*{name}" for name, weight in self._weights.items()]
+        is_equal = len(set(self._weights.values())) == 1
+        method = "+".join(verifiers if is_equal else names)
+        self.fingerprint = combine_fingerprints(method, {}, verifiers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -327,6 +339,29 @@ class VerifierEnsemble:
             hold_permits=False,
         )
         return dict(zip(self.names, unwrap_outcomes(outcomes), strict=True))
+
+    def compute_means(self, outputs: Mapping[str, Sequence[float]]) -> list[float]:
+        """Return the weighted means of n outputs by name; `VerifierError` unless they lie in [0, 1]."""
+        for name in (name for name, weight in self._weights.items() if weight):
+            for value in outputs[name]:
+                if not 0.0 <= value <= 1.0:
+                    msg = f"the verifier {name!r} returned {value!r}, which cannot be averaged: {_MEAN_HINT}"
+                    raise VerifierError(msg)
+        total = math.fsum(self._weights.values())
+        weighted = ([weight * value for value in outputs[name]] for name, weight in self._weights.items())
+        return [min(1.0, math.fsum(row) / total) for row in zip(*weighted, strict=True)]
+
+
+def _normalise_weights(verifiers: Mapping[str, Any], weights: Mapping[str, float] | None) -> dict[str, float]:
+    """Return weights that add up to 1, in the order of the verifiers."""
+    given = dict.fromkeys(verifiers, 1.0) if weights is None else weights
+    is_valid = set(given) == set(verifiers) and all(0 <= one < math.inf for one in given.values())
+    if not is_valid or not any(given.values()):
+        names = ", ".join(verifiers)
+        msg = f"weights are {dict(given)}; expected a number of at least 0 for each of {names}, and not all 0"
+        raise InputError(msg)
+    total = math.fsum(given.values())
+    return {name: given[name] / total for name in verifiers}
 
 
 @dataclass(frozen=True)
@@ -357,7 +392,7 @@ class CandidateScorer:
     Args:
         verifier: A verifier, or an ensemble of several.
         combine: Function from the outputs of an ensemble, n numbers by name, to n scores in [0, 1]; without
-            it, the outputs of the first verifier are the scores.
+            it, its weighted means are the scores.
 
     Raises:
         VerifierError: If the verifier is neither a Runnable nor a function.
@@ -387,11 +422,7 @@ class CandidateScorer:
         known: dict[str, list[Any]] = {
             name: [values[slot] for slot in complete] for name, values in outputs.items()
         }
-        scores = (
-            self._combine(known)
-            if self._combine is not None
-            else check_scores(known[self._verifier.names[0]], len(complete))
-        )
+        scores = (self._combine or self._verifier.compute_means)(known)
         verdicts = dict(zip(complete, scores, strict=True))
         return VerifierScores(
             [verdicts.get(slot) for slot in range(n)],

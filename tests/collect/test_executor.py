@@ -37,7 +37,7 @@ from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.labelers import NormalisedMatch, NumericMatch
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble
 from langchain_cfc.verifiers.base import VerifierScores
 from tests.collect.fakes import MemoryJournal
 from tests.collect.sharing import make_recorded_model, make_silent_options
@@ -242,12 +242,13 @@ def test_metadata_function_extends_the_metadata_of_the_dataset(path: Path) -> No
 # Several verifiers
 
 
-def test_first_of_several_verifiers_scores_and_all_outputs_are_kept(path: Path) -> None:
+def test_verifier_of_weight_zero_is_recorded_beside_the_score(path: Path) -> None:
     def other(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [-3.5 * slot for slot in range(len(candidates))]
 
-    parts = Components(lambda prompt: prompt, {"flat": score_half, "other": other}, NormalisedMatch(), N)
+    both = VerifierEnsemble({"flat": score_half, "other": other}, {"flat": 1, "other": 0})
+    parts = Components(lambda prompt: prompt, both, NormalisedMatch(), N)
     collect_records(path, parts)
     for record in read_stored_records(path):
         assert [one.score for one in record.candidates] == [0.5] * N
@@ -256,7 +257,7 @@ def test_first_of_several_verifiers_scores_and_all_outputs_are_kept(path: Path) 
         ]
 
 
-def test_output_of_the_first_verifier_outside_zero_to_one_fails(path: Path) -> None:
+def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
     def beyond(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
         del prompt
         return [1.5] * len(candidates)

@@ -26,7 +26,7 @@ from langchain_cfc.collect.store import schema
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, pointwise
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, pointwise
 from tests.cli.running import run
 from tests.collect.sharing import make_silent_options
 from tests.fakes import NumberedModel
@@ -110,6 +110,50 @@ def test_rescored_records_equal_those_of_a_new_collection(
     assert not bot.calls
     rescore(new, score_by_length, tmp_path / "back.db", make_silent_options(), verifier_id=BY_LENGTH)
     assert read(tmp_path / "back.db") == before
+
+
+TWO: dict[str, Any] = {"vote": SelfConsistency(), "probable": SequenceProbability()}
+
+
+@pytest.mark.parametrize("weights", [{"vote": 1, "probable": 3}, {"vote": 0, "probable": 1}, {"probable": 1}])
+def test_recorded_outputs_give_the_records_of_other_weights(
+    tmp_path: Path, weights: dict[str, float]
+) -> None:
+    old, new, fresh = tmp_path / "old.db", tmp_path / "new.db", tmp_path / "fresh.db"
+    collect_to(old, TWO)
+    collect_to(fresh, VerifierEnsemble({name: TWO[name] for name in weights}, weights))
+    # Messages are gone, so neither verifier could score again.
+    rescore(old, {}, new, make_silent_options(), weights=weights)
+    assert read(new) == read(fresh)
+
+
+def test_further_verifier_stands_beside_the_one_that_scored(tmp_path: Path) -> None:
+    old, new, fresh = tmp_path / "old.db", tmp_path / "new.db", tmp_path / "fresh.db"
+    collect_to(old, SequenceProbability())
+    weights = {"probable": 3, "vote": 1}
+    collect_to(fresh, VerifierEnsemble({name: TWO[name] for name in weights}, weights))
+    added = {"vote": SelfConsistency()}
+    for given in ({"probable": 1, "other": 1, "vote": 1}, {"vote": -1}):
+        with pytest.raises(InputError, match="weights"):
+            rescore(old, added, new, make_silent_options(), weights=given)
+    with pytest.raises(InputError, match="mapping by name"):
+        rescore(old, SelfConsistency(), new, make_silent_options(), weights=weights)
+    assert not new.exists()
+    rescore(old, added, new, make_silent_options(), weights=weights)
+    assert read(new) == read(fresh)
+
+
+def test_command_makes_another_mean_of_recorded_outputs(tmp_path: Path) -> None:
+    old, new, fresh = tmp_path / "old.db", tmp_path / "new.db", tmp_path / "fresh.db"
+    collect_to(old, TWO)
+    command = ("store", "rescore", old, "--out", new, "--json")
+    run(*command, "--weight", "vote=1", "--weight", "gone=2").assert_refused("gone", "recorded")
+    run(*command, "--weight", "vote=much").assert_refused("weights.vote")
+    run(*command).assert_refused("verifier")
+    done = run(*command, "--weight", "vote=1", "--weight", "probable=3")
+    assert (done.code, done.data["finished"], done.data["complete"]) == (0, SIZE, True)
+    collect_to(fresh, VerifierEnsemble(TWO, {"vote": 1, "probable": 3}))
+    assert read(new) == read(fresh)
 
 
 def test_stored_log_probabilities_are_scored_and_removed_ones_refused(tmp_path: Path) -> None:

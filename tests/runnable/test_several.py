@@ -15,6 +15,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FingerprintError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import VerifierEnsemble
 from tests.calls import Invoke
 from tests.factories import make_chain
 from tests.fakes import N, ScriptedModel
@@ -130,6 +131,13 @@ def test_chain_refuses_verifiers_other_than_the_combined_ones(
         chain(combined, verifier=verifier)
 
 
-def test_chain_refuses_several_verifiers_without_combination() -> None:
-    with pytest.raises(FingerprintError, match=r"takes one, but verifier= holds several verifiers \(a, b\)"):
-        make_chain(verifier={"a": hint, "b": noise})
+@pytest.mark.parametrize(("weights", "mean"), [(None, 0.5), ({"a": 3, "b": 1}, 0.375)])
+def test_several_verifiers_without_combination_give_their_mean(
+    invoke: Invoke, weights: Any, mean: float
+) -> None:
+    verifiers: dict[str, Any] = {"a": lambda _p, c: [0.25] * len(c), "b": lambda _p, c: [0.75] * len(c)}
+    given = verifiers if weights is None else VerifierEnsemble(verifiers, weights)
+    result = invoke(make_chain(verifier=given), "x")
+    assert {one.score for one in result.candidates} == {mean}
+    with pytest.raises(VerifierError, match=r"'b' returned 1\.5, which cannot be averaged"):
+        invoke(make_chain(verifier={**verifiers, "b": lambda _p, c: [1.5] * len(c)}), "x")

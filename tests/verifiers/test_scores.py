@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_cfc.errors import ServingError, VerifierError
+from langchain_cfc.errors import InputError, ServingError, VerifierError
 from langchain_cfc.execution import run_flow
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import SelfConsistency
 from langchain_cfc.verifiers.base import (
     CandidateScorer,
     VerifierEnsemble,
@@ -113,3 +114,30 @@ def test_several_verifiers_combine_only_candidates_with_all_verdicts() -> None:
     assert scored.scores == [0.5, 1.0, 1.0]
     assert scored.outputs == [{"one": 3.0, "two": 1.0}, None, None]
     assert asked == [{"one": [3.0], "two": [1.0]}]
+
+
+@pytest.mark.parametrize(
+    "weights", [{"one": 1}, {"one": 1, "two": -1}, {"one": 0, "two": 0}, {"a": 1, "b": 1}]
+)
+def test_ensemble_refuses_weights_that_give_no_mean(weights: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="weights"):
+        VerifierEnsemble({"one": returning(0), "two": returning(0)}, weights)
+
+
+def test_ensemble_averages_by_weight_and_only_records_weight_zero() -> None:
+    three = {"one": returning(0, 1, None), "two": returning(1, 1, 1), "raw": returning(-7, 9, 3)}
+    scored = score_three(CandidateScorer(VerifierEnsemble(three, {"one": 1, "two": 3, "raw": 0})))
+    assert scored.verdicts == [0.75, 1.0, None]
+    assert scored.outputs == [{"one": 0, "two": 1, "raw": -7}, {"one": 1, "two": 1, "raw": 9}, None]
+
+
+def test_fingerprints_of_ensembles_differ_only_with_the_ratios_of_weights() -> None:
+    def make(*weights: float) -> Any:
+        return VerifierEnsemble(
+            {"one": named, "two": named}, dict(zip(("one", "two"), weights, strict=True))
+        ).fingerprint
+
+    named = SelfConsistency()
+    assert make(1, 1) == make(3, 3) == VerifierEnsemble({"one": named, "two": named}).fingerprint
+    assert make(1, 2) == make(2, 4)
+    assert make(1, 2)["id"] != make(1, 1)["id"] != make(1, 2.0000001)["id"] != make(1, 2)["id"]

@@ -66,12 +66,14 @@ def _advise_rescoring(name: str, given: Mapping[str, Any]) -> str:
     new = "NEW" if "://" in name else str(Path(name).with_name(f"{Path(name).stem}-rescored.db"))
     command = ["langchain-cfc", "store", "rescore", name, "--out", new]
     command += [word for option in options or ["MODULE:NAME"] for word in ("--verifier", option)]
-    more = " (with this command's --config and --set, which hold its arguments)"
+    verifier = given.get("verifier") or {}
     has_arguments = any({"arguments", "model"} & set(one) for one in made.values())
+    has_weights = "*" in str(verifier.get("method", verifier.get("id")))
+    more = "Add its arguments and weights, by the same --config and --set. "
     return (
         "To score the answers that it holds with the new verifier, without drawing any again:\n"
         f"  {shlex.join(command)}\n"
-        f"{more.strip() if has_arguments else ''}Then run this again with --store {shlex.quote(new)}. "
+        f"{more if has_arguments or has_weights else ''}Then run this again with --store {shlex.quote(new)}. "
         "In Python: rescore(STORE, verifier, NEW)"
     )
 
