@@ -201,20 +201,19 @@ def collect(
             component is the same; as soon as there are signs that the records will not calibrate well, and at
             the end if prompts failed.
     """
-    return run_in_new_loop("acollect", acollect(examples, components, store, options))
+    return run_in_new_loop(
+        "acollect(...), or acalibrate_chain(...),", acollect(examples, components, store, options)
+    )
 
 
-def run_in_new_loop(name: str, run: Coroutine[Any, Any, CollectionResult]) -> CollectionResult:
-    """Run a coroutine to its end; where a loop is running already, the error names the function to await."""
+def run_in_new_loop(instead: str, run: Coroutine[Any, Any, CollectionResult]) -> CollectionResult:
+    """Run a coroutine to its end; where a loop is running already, the error says what to await instead."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(run)
     run.close()
-    msg = (
-        f"an event loop is already running, as in a notebook: await {name}(...), or acalibrate_chain(...), "
-        "with the same arguments"
-    )
+    msg = f"an event loop is already running, as in a notebook: await {instead} with the same arguments"
     raise InputError(msg)
 
 

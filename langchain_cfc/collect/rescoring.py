@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from sqlalchemy import func, select
 
 from langchain_cfc._internal.database import StoreNotFoundError
+from langchain_cfc._internal.files import check_target
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.collect.collecting import (
     CollectionOptions,
@@ -41,6 +42,7 @@ from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 
+_RECORDS_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 # Id of the prompt that is being scored, for verifiers that return what was recorded for it.
 _PROMPT_ID: ContextVar[str] = ContextVar("cfc_rescored_prompt")
 
@@ -80,7 +82,7 @@ def rescore(
         InputError: If candidates were drawn by a rule that looks at scores, or an option cannot be used.
     """
     return run_in_new_loop(
-        "arescore", arescore(source, verifier, store, options, weights=weights, verifier_id=verifier_id)
+        "arescore(...)", arescore(source, verifier, store, options, weights=weights, verifier_id=verifier_id)
     )
 
 
@@ -116,7 +118,7 @@ async def arescore(
         if weights is not None:
             verifier, recorded = _add_recorded(old, verifier, weights)
         executor = Rescorer(old, verifier, verifier_id, options)
-        if not _exists(store):
+        if _is_new(store):
             await executor.try_verifier()
         with Store(store, create=True) as new, new.lock(), open_attempts([source]) as attempts:
             new.set_configuration(executor.configuration)
@@ -307,12 +309,19 @@ def _refuse(*given: Any) -> NoReturn:
     raise CollectionError(msg)
 
 
-def _exists(store: str | os.PathLike[str]) -> bool:
+def _is_new(store: str | os.PathLike[str]) -> bool:
+    """Return whether a store does not exist yet; raise if it cannot be created, before anything is paid."""
     try:
         with Store(store):
-            return True
+            return False
     except StoreNotFoundError:
-        return False
+        where = os.fspath(store)
+    if where.endswith(_RECORDS_ENDINGS):
+        msg = f"{where} is the name of a records file: name a new store, such as rescored.db, and export that"
+        raise InputError(msg)
+    if "://" not in where:
+        check_target(where)
+    return True
 
 
 def _copy_prompts(source: Store, target: Store, stage: Stage) -> None:

@@ -224,6 +224,20 @@ def test_rescoring_continues_with_prompts_that_the_old_verifier_failed(tmp_path:
     assert again.calls == SIZE * N - drawn
 
 
+@pytest.mark.parametrize("name", ["missing/new.db", "records.jsonl"])
+def test_unusable_target_is_refused_before_the_verifier_is_called(tmp_path: Path, name: str) -> None:
+    asked: list[str] = []
+
+    def judge(prompt: str, candidates: list[DrawnCandidate]) -> list[float]:
+        asked.append(prompt)
+        return [0.5] * len(candidates)
+
+    collect_to(tmp_path / "old.db", score_by_length)
+    with pytest.raises(InputError):
+        rescore(tmp_path / "old.db", judge, tmp_path / name, make_silent_options(), verifier_id="j")
+    assert not asked
+
+
 def test_interrupted_copy_leaves_no_prompt_and_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
