@@ -42,6 +42,8 @@ CHANGING: list[tuple[str, Any]] = [
     ("options", {"num_ctx": 4096}),
     ("think", False),
     ("top_k", 0),
+    ("web_search_options", {}),  # switches the search on
+    ("logprobs", 0),
 ]
 
 
@@ -120,7 +122,8 @@ def test_list_of_models_names_what_is_ignored(client: TestClient) -> None:
     )
     described = client.get("/openapi.json").json()["components"]["schemas"]["ChatRequest"]["properties"]
     assert described["think"] == {"description": "Ignored by lenient."}
-    assert described["top_p"]["enum"] == [None, 1]
+    assert described["top_p"]["enum"] == [None, "", [], {}, 1]
+    assert described["web_search_options"]["enum"] == [None]
 
 
 def test_system_message_of_a_model_of_texts_is_refused_with_the_setting(client: TestClient) -> None:

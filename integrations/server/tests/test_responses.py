@@ -121,7 +121,7 @@ def test_responses_send_whole_conversation_to_model(client: openai.OpenAI, upstr
         *[({name: 0.5}, "unsupported_parameter", name) for name in sorted(PARAMETERS)],
         ({"previous_response_id": "resp_1"}, "invalid_request", "previous_response_id"),
         ({"conversation": "conv_1"}, "invalid_request", "conversation"),
-        ({"background": True}, "invalid_request", "background"),
+        ({"background": True}, "unsupported_parameter", "background"),
         ({"made_up": 1}, "invalid_request", "made_up"),
         ({"input": []}, "invalid_request", "input"),
         ({"input": [{"role": "tool", "content": "x"}]}, "invalid_request", "input"),

@@ -19,6 +19,7 @@ from langchain_cfc_server.errors import RefusedError
 from langchain_cfc_server.parameters import (
     NEVER_REPEATED,
     SYSTEM,
+    calls_no_tools,
     is_neutral,
     make_parameter_refusal,
     parse_ignored,
@@ -26,9 +27,6 @@ from langchain_cfc_server.parameters import (
 
 # What makes candidates structured: of these, even a default may differ from what was calibrated.
 STRUCTURE_PARAMETERS = frozenset({"tools", "tool_choice", "response_format"})
-# How tools are called, with values that call none.
-_CALLS = {"tools", "tool_choice", "functions", "function_call", "parallel_tool_calls"}
-_IDLE: tuple[Any, ...] = ([], "none", "auto", True, False)
 # Names are used in URLs, logs and metrics.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/-]{0,99}")
 
@@ -141,8 +139,8 @@ class ServedModel:
         return None if has_own and first.artifact.select_promise(*own) == wanted else wanted
 
     @property
-    def has_tools(self) -> bool:
-        """Whether the generator is bound to tools; True if it cannot be found."""
+    def has_structure(self) -> bool:
+        """Whether the generator is bound to tools or to a response format; True if it cannot be found."""
         return self.first is None or bool(compute_fingerprint(self.first.generator).get("tools_digest"))
 
     def check_parameters(self, given: Mapping[str, Any]) -> None:
@@ -154,8 +152,12 @@ class ServedModel:
         Raises:
             RefusedError: If any of them would change the generator.
         """
-        if not self.has_tools and not given.get("tools"):  # then it does not matter how they are called
-            given = {name: value for name, value in given.items() if name not in _CALLS or value not in _IDLE}
+        if given and not given.get("tools") and not self.has_structure:
+            given = {
+                name: value
+                for name, value in given.items()
+                if not (calls_no_tools(name, value) or is_neutral(name, value))
+            }
         refused = [name for name in given if self._changes_model(name, given)]
         if refused:
             raise make_parameter_refusal(refused)
@@ -163,8 +165,7 @@ class ServedModel:
     def _changes_model(self, name: str, given: Mapping[str, Any]) -> bool:
         stated: list[Any] = [given[name]]
         if is_neutral(name, given[name]):
-            # A generator of other kinds than models takes no arguments, so none of them is bound to it.
-            if name not in STRUCTURE_PARAMETERS or changes_generator(self.chain, {}):
+            if name not in STRUCTURE_PARAMETERS:
                 return False
             stated.append(None)
         # Some models convert a `tool_choice` to another form, for which they need the tools.

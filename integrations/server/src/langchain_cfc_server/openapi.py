@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from langchain_cfc_server.authentication import OPEN_PATHS
 from langchain_cfc_server.models import ServedModel
-from langchain_cfc_server.parameters import PARAMETERS, SYSTEM
+from langchain_cfc_server.parameters import EMPTY_VALUES, PARAMETERS, SYSTEM, list_neutral_values
 from langchain_cfc_server.responses_schema import ResponsesRequest
 from langchain_cfc_server.schema import ChatCompletionChunk, ChatRequest, ErrorResponse
 
@@ -97,9 +97,13 @@ def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authen
         held = sorted({value for one in models.values() for value in one.list_choices(name)})
         choices = [{"enum": [*held, *map(float, held), None]}]
         schemas["CFCOptions"]["properties"][name] |= {"anyOf": choices}
+    has_structure = any(one.has_structure for one in models.values())
     defaults = {
-        name: {"enum": [None, *([] if value is None else [value])], "description": "As if left out."}
-        for name, value in PARAMETERS.items()
+        name: {
+            "enum": list_neutral_values(name, has_structure=has_structure),
+            "description": "As if left out.",
+        }
+        for name in PARAMETERS
     }
     ignored = {
         field: {"description": f"Ignored by {', '.join(by)}."}
@@ -109,8 +113,9 @@ def complete_document(app: FastAPI, models: Mapping[str, ServedModel], *, authen
     for path, kind in ((COMPLETIONS, ChatRequest), (RESPONSES, ResponsesRequest)):
         body = bodies[kind]
         body["properties"]["model"]["enum"] = list(models)
-        body["properties"] = {**defaults, **body["properties"], **ignored}
-        body["additionalProperties"] = {"enum": [None, "", [], {}]}
+        own = {n: one for n, one in body["properties"].items() if has_structure or n not in PARAMETERS}
+        body["properties"] = {**defaults, **own, **ignored}
+        body["additionalProperties"] = {"enum": [*EMPTY_VALUES]}
         schemas[kind.__name__] = body
         reference = {"$ref": _REFERENCE.format(model=kind.__name__)}
         operation = document["paths"][path]["post"]

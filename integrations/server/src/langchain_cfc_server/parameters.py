@@ -21,6 +21,7 @@ PARAMETERS: Mapping[str, Any] = {
     **dict.fromkeys(("audio", "function_call", "functions", "include", "logit_bias", "prediction")),
     **dict.fromkeys(("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tool_calls")),
     **dict.fromkeys(("reasoning", "reasoning_effort", "seed", "stop", "tools", "web_search_options")),
+    "background": False,
     "frequency_penalty": 0,
     "logprobs": False,
     "modalities": ["text"],
@@ -35,23 +36,47 @@ PARAMETERS: Mapping[str, Any] = {
     "verbosity": "medium",
 }
 # Whether a generator is called with these is not in its fingerprint, or the server could not return them.
-NEVER_REPEATED = frozenset({"audio", "include", "logprobs", "modalities", "top_logprobs"})
+NEVER_REPEATED = frozenset({"audio", "background", "include", "logprobs", "modalities", "top_logprobs"})
+# How tools are called, with values that change nothing if there are none.
+_WITHOUT_TOOLS: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("auto", "none"),
+    "function_call": ("auto", "none"),
+    "parallel_tool_calls": (True, False),
+}
+# An empty object switches web search on.
+_NEVER_EMPTY = frozenset({"web_search_options"})
+EMPTY_VALUES: tuple[Any, ...] = (None, "", [], {})
 _ALWAYS_READ = frozenset({"model", "messages", "input", "stream", "stream_options", "cfc"})
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 
 
 def is_neutral(name: str, value: Any) -> bool:
     """Return whether a parameter has OpenAI's default, or is empty, so that it changes nothing."""
+    if name in _NEVER_EMPTY:
+        return value is None
     default = PARAMETERS.get(name)
     if isinstance(value, dict) and isinstance(default, dict):
         return all(is_empty(one) or one == default.get(key) for key, one in value.items())
     return is_empty(value) or (value == default and isinstance(value, bool) == isinstance(default, bool))
 
 
+def list_neutral_values(name: str, *, has_structure: bool) -> list[Any]:
+    """Return the values of a parameter that mean the same as leaving it out."""
+    values = [*EMPTY_VALUES, PARAMETERS[name]]
+    found = [one for at, one in enumerate(values) if is_neutral(name, one) and one not in values[:at]]
+    return found + [one for one in _WITHOUT_TOOLS.get(name, ()) if not has_structure and one not in found]
+
+
+def calls_no_tools(name: str, value: Any) -> bool:
+    """Return whether a parameter is about calling tools and changes nothing if there are none."""
+    return any(type(value) is type(one) and value == one for one in _WITHOUT_TOOLS.get(name, ()))
+
+
 def is_empty(value: Any) -> bool:
     """Return whether a value is null, an empty text, list or object, or an object of such values."""
     values = value.values() if isinstance(value, dict) else [value]
-    return all(one is None or one in ("", [], {}) for one in values)
+    return all(one in EMPTY_VALUES for one in values)
 
 
 def drop_nulls(message: Any) -> Any:

@@ -95,9 +95,8 @@ def read_request(
         if isinstance(data.get(name), list):
             data[name] = [drop_nulls(message) for message in data[name]]
     parameters = {name: data[name] for name in PARAMETERS if name in data}
-    unchecked = PARAMETERS.keys() - kind.model_fields.keys()
     try:
-        asked = kind.model_validate({name: value for name, value in data.items() if name not in unchecked})
+        asked = kind.model_validate({name: value for name, value in data.items() if name not in PARAMETERS})
     except ValidationError as error:
         raise _make_refusal(data, error) from error
     return ReadRequest(asked, parameters, ignored_here)

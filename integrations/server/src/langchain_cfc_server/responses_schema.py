@@ -61,7 +61,6 @@ class ResponsesRequest(GuardedRequest):
 
     input: str | Annotated[list[Item], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     instructions: str | None = None
-    background: Literal[False] | None = None
     conversation: None = None
     previous_response_id: None = None
     prompt: None = None
