@@ -11,7 +11,7 @@ from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, write_re
 from langchain_cfc.artifact import Attempt, AttemptLedger, open_attempts
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
-from langchain_cfc.records import tabulate
+from langchain_cfc.records import Provenance, tabulate
 from tests.certificates.prompts import prompts
 from tests.cli.running import run
 from tests.factories import change_candidates
@@ -51,6 +51,10 @@ def test_equal_records_and_settings_are_the_same_attempt(monkeypatch: pytest.Mon
     # The order of records, and another spelling of the options, change nothing.
     again = calibrate(KNOWN[::-1], features="1", max_wrong_rate=[0.20], delta=0.05, seed=0, after=later)
     assert again.to_bytes() == made.to_bytes()
+    # Records that `collect` wrote again with an id, so that serving can compare: the labels are the same.
+    named = Provenance(n=4, generator={"id": "my-bot"})
+    again = calibrate(KNOWN, features="1", max_wrong_rate="0.2", provenance=named, after=later)
+    assert get_number(again) == 1
 
 
 @pytest.mark.parametrize("change", ["seed", "rate", "labels", "records", "ids", "linked"])
