@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 __all__ = ["NoAnswer", "Reasoning", "Unscored"]
 
@@ -34,14 +34,15 @@ _KINDS: Mapping[str, tuple[str, str]] = {
     "unparsable": ("not readable by the generator's parser", "ask for its format in the prompt"),
     "blank": ("blank", "look at what the model returns"),
     "no_verdict": ("without a readable verdict of the verifier", "look at the verifier's replies"),
+    "no_label": ("without a readable label and count as wrong", "look at the replies of the labels' judge"),
 }
 
 
-def describe_unscored(counts: Mapping[Unscored, int], total: int | None = None) -> list[str]:
-    """Return a sentence for each kind of candidate that has the worst score, with what helps.
+def describe_unscored(counts: Mapping[Any, int], total: int | None = None) -> list[str]:
+    """Return a sentence for each kind of candidate that was not judged, with what helps.
 
     Args:
-        counts: Number of candidates by kind.
+        counts: Number of candidates by kind: `Unscored`, or `no_label` without a readable label.
         total: Number of all candidates; None to leave it out.
 
     Returns:

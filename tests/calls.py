@@ -35,4 +35,4 @@ def copies_of(thing: T) -> tuple[T, T]:
 def is_correct(labeler: BaseLabeler, reference: Any, text: str) -> bool:
     """Return how one candidate is labelled."""
     [label] = labeler.invoke(labeler_input(reference, text))
-    return label
+    return bool(label)

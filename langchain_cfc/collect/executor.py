@@ -56,7 +56,7 @@ from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, Ver
 class Labels:
     """Labels of one prompt's n candidates or claims, with the prompt's computed metadata."""
 
-    correct: Sequence[bool]
+    correct: Sequence[bool | None]  # None: no label could be read
     answers: Sequence[str] | None = None  # n extracted answers; None without an extractor
     metadata: Mapping[str, Scalar] | None = None  # output of the metadata function
 

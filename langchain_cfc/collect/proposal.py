@@ -311,11 +311,11 @@ def _has_letters(example: Example) -> bool:
 def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:
     """Return for each answer whether a labeler calls it correct."""
     labeler = choice.create()
-    labels = []
+    labels: list[bool] = []
     for answer in answers:
         example = answer.example
         given = LabelerInput(prompt=example.input, reference=example.reference, candidates=[answer.candidate])
-        labels += labeler.invoke(given)
+        labels += map(bool, labeler.invoke(given))
     return labels
 
 

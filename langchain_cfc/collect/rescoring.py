@@ -360,9 +360,11 @@ def _read_labels(source: Store) -> dict[str, Labels]:
     found = {}
     for record in source.read_all():
         if isinstance(record, ClaimsRecord):
-            labels = Labels([one.supported for one in record.claims])
+            labels = Labels([None if one.no_label else one.supported for one in record.claims])
         else:
             answers = [one.answer for one in record.candidates if one.answer is not None]
-            labels = Labels([one.correct for one in record.candidates], answers or None)
+            labels = Labels(
+                [None if one.no_label else one.correct for one in record.candidates], answers or None
+            )
         found[record.id] = replace(labels, metadata=described.get(record.id))
     return found

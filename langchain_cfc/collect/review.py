@@ -282,7 +282,7 @@ def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[
             raise RecordError(people.source, 0, "text", problem)
         found.update(keys)
         claims = [
-            one.model_copy(update={"supported": people.rows[key].correct})
+            one.model_copy(update={"supported": people.rows[key].correct, "no_label": None})
             for one, key in zip(record.claims, keys, strict=True)
         ]
         yield record.model_copy(update={"claims": tuple(claims)})

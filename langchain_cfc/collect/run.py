@@ -274,11 +274,10 @@ class Run:
         labels = outcome.result
         if labels is None:
             return
-        self.status.add_prompt(scores, labels.correct)
+        correct = list(map(bool, labels.correct))
+        self.status.add_prompt(scores, correct)
         answers = labels.answers or [one.text for one in candidates]
-        self._notify(
-            self._warnings.check_labels(self.status, prompt.example, answers, scores, labels.correct)
-        )
+        self._notify(self._warnings.check_labels(self.status, prompt.example, answers, scores, correct))
         self._on_progress(self.status)
 
     def _open_journal(self, prompt: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:

@@ -2,7 +2,7 @@
 
 A labeler is the paper's A(X, y): offline, it decides for each candidate of a prompt whether it is correct,
 given the reference of the record. Like a verifier it is set-wise: it sees the prompt, its reference and all n
-candidates, and returns n booleans.
+candidates, and returns n booleans. None in place of one says that no label can be read: it counts as wrong.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LabelerInput(TypedDict):
     id: NotRequired[str]
 
 
-Labels: TypeAlias = Sequence[bool]
+Labels: TypeAlias = Sequence[bool | None]
 Labeler: TypeAlias = (
     Runnable[Any, Any]
     | Callable[[Any, Any, list[DrawnCandidate]], Labels]
@@ -43,16 +43,16 @@ Labeler: TypeAlias = (
 )
 """Says which candidates are correct: a function of prompt, reference and candidates, or a Runnable."""
 
-_HINT = "a labeler returns True or False for each candidate, True where it is correct"
+_HINT = "a labeler returns True or False for each candidate, True where it is correct, or None if unknown"
 
 
-class BaseLabeler(FlowRunnable[LabelerInput, list[bool]]):
+class BaseLabeler(FlowRunnable[LabelerInput, Labels]):
     """Base class of labelers that are Runnables, written as one flow for the sync and the async path.
 
     A subclass implements `flow(given, config)`, a generator that returns n booleans, True if the candidate is
-    correct, for a `LabelerInput`. Each call of the flow acquires its own permit within the limits of the
-    prompt that is labelled. An unusable reference, or a candidate that cannot be labelled, raises a
-    `LabelerError`.
+    correct, for a `LabelerInput`; None where no label can be read. Each call of the flow acquires its own
+    permit within the limits of the prompt that is labelled. An unusable reference, or a candidate that cannot
+    be labelled, raises a `LabelerError`.
 
     Attributes:
         fingerprint: What the labeler states about itself, see `langchain_cfc.sampling.fingerprints`.
@@ -69,12 +69,12 @@ def make_labeler_call(labeler: Labeler) -> Call:
     return make_silent_call("labeler", labeler, LabelerError, keys=("prompt", "reference", "candidates"))
 
 
-def check_labels(labels: Any, n: int) -> list[bool]:
-    """Return n labels; raise a `LabelerError` unless there are n booleans, which 1 and "true" are not."""
+def check_labels(labels: Any, n: int) -> list[bool | None]:
+    """Return n labels; raise a `LabelerError` for what is neither a boolean, such as 1, nor None."""
     values = list_values(labels, n, "the labeler", what="labels", hint=_HINT, failure=LabelerError)
     values = [to_python_scalar(value) for value in values]
     for slot, value in enumerate(values):
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             msg = f"the label of candidate {slot} is {value!r:.80}: {_HINT}"
             raise LabelerError(msg)
     return values
@@ -114,7 +114,7 @@ class CandidateLabeling:
 
     def label_candidates(
         self, given: LabelerInput, answers: Sequence[str] | None, config: RunnableConfig
-    ) -> Steps[list[bool]]:
+    ) -> Steps[list[bool | None]]:
         """Return whether each candidate is correct.
 
         Args:
@@ -123,10 +123,10 @@ class CandidateLabeling:
             config: Config of child runs.
 
         Returns:
-            One label per candidate.
+            One label per candidate; None where the labeler has none.
 
         Raises:
-            LabelerError: If the labeler fails, or does not return one boolean per candidate that it is shown.
+            LabelerError: If the labeler fails, or does not return one label per candidate that it is shown.
         """
         every = given["candidates"]
         answered = [
@@ -148,12 +148,12 @@ class CandidateLabeling:
         draws: Sequence[DrawnCandidate],
         answers: Sequence[str] | None,
         config: RunnableConfig,
-    ) -> Steps[list[bool]]:
+    ) -> Steps[list[bool | None]]:
         """Label the candidates that are answers."""
         if answers is None:
             return (yield from self._ask(given, draws, config))
 
-        def ask(distinct: list[str]) -> Steps[list[bool]]:
+        def ask(distinct: list[str]) -> Steps[list[bool | None]]:
             if self._reads == "answer":
                 shown = [DrawnCandidate(answer) for answer in distinct]
             else:
@@ -164,7 +164,7 @@ class CandidateLabeling:
 
     def _ask(
         self, given: LabelerInput, shown: Sequence[DrawnCandidate], config: RunnableConfig
-    ) -> Steps[list[bool]]:
+    ) -> Steps[list[bool | None]]:
         asked: LabelerInput = {**given, "candidates": list(shown)}
         labels = yield from self._call.invoke_one(asked, add_tags(config, "cfc:labeler"))
         return check_labels(labels, len(shown))

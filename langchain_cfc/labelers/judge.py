@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, TypeAlias
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.utils import is_async_callable
 
-from langchain_cfc.errors import CollectionWarning, InputError, LabelerError, VerifierError
+from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.verifiers.base import VerifierInput, combine_fingerprints
@@ -29,8 +28,8 @@ class JudgeLabels(BaseLabeler):
     "candidate": text}`. All may be async. The judge's result is read as by `from_evaluator` of
     `langchain_cfc.verifiers`.
 
-    A result that cannot be read is asked for once more. If that one cannot be read either, the candidate is
-    labelled wrong, with a warning: this costs answers, but no promise.
+    A result that cannot be read is asked for once more. If that one cannot be read either, the label is None:
+    it counts as wrong, which costs answers but no promise, and it is counted.
 
     A judge makes mistakes, and a guarantee that was calibrated on its labels is about what the judge calls
     correct. Have people label a sample, use `compare_labels`, and see `bound_true_coverage`.
@@ -80,17 +79,14 @@ class JudgeLabels(BaseLabeler):
         """State what is called correct."""
         return f"JudgeLabels(correct: {self.fingerprint['correct']})"
 
-    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool | None]]:
         """Ask the judge about each distinct text."""
         asked = VerifierInput(prompt=given["prompt"], candidates=given["candidates"])
         try:
             shares = yield from self._make_evaluator(given["reference"]).flow(asked, config)
         except VerifierError as error:
             raise LabelerError(str(error)) from error
-        if None in shares:
-            msg = "a verdict of the judge could not be read twice: the candidate is labelled wrong"
-            warnings.warn(msg, CollectionWarning, stacklevel=2)
-        return [share is not None and self._is_correct(share) for share in shares]
+        return [None if share is None else self._is_correct(share) for share in shares]
 
     def _make_evaluator(self, reference: Any) -> EvaluatorVerifier:
         """Make a verifier that passes the reference of one prompt to the judge."""

@@ -181,7 +181,7 @@ def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str
     require_certain(bool((counts > 0).all()))
     require_certain(rows[column].flatten().null_count == 0)
     columns = _list_item_columns(rows, column)
-    flags = [columns[name] for name in ("no_answer", "no_verdict") if name in columns]
+    flags = [columns[name] for name in ("no_answer", "no_verdict", "no_label") if name in columns]
     require_certain(all(one.null_count == len(one) for one in flags))
     require_certain(columns["score"].null_count == columns[label].null_count == 0)
     scores = columns["score"].to_numpy()

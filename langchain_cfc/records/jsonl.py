@@ -205,7 +205,7 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
     )
     texts = _count_record_texts(records) + _count_texts(answers)
     texts += (len(columns) + 1) * len(columns["text"])  # the keys, and the texts themselves
-    require_certain("no_verdict" not in columns)
+    require_certain("no_verdict" not in columns and "no_label" not in columns)
     if "scores" in columns:
         require_certain(kinds["scores"] == {dict})
         texts += _count_output_names(columns["scores"])
@@ -275,7 +275,8 @@ def _count_candidate_texts(
     require_certain(kinds["correct"].keys() == {bool})
     require_certain(kinds["score"].keys() <= _NUMBER_TYPES)
     require_certain(kinds["scores"].keys() <= {dict, *_NULL_TYPES})
-    require_certain(kinds["no_answer"].keys() | kinds["no_verdict"].keys() <= _NULL_TYPES)
+    flags = (kinds[name].keys() for name in ("no_answer", "no_verdict", "no_label"))
+    require_certain(set().union(*flags) <= _NULL_TYPES)
     keys = sum(len(values) - kinds[name].get(_Missing, 0) for name, values in columns.items())
     texts = keys + kinds["text"].get(str, 0) + kinds["answer"].get(str, 0)
     if dict in kinds["message"] or kinds["text"].keys() != {str}:

@@ -82,11 +82,11 @@ def _make_schema(column: str) -> Any:
         columns["answer"] = text
         place = {"start": pa.int64(), "end": pa.int64()}
         item = {"text": text, **place, "score": pa.float64(), "supported": pa.bool_(), "scores": outputs}
-        item["no_verdict"] = pa.bool_()
+        item |= {"no_verdict": pa.bool_(), "no_label": pa.bool_()}
     else:
         label = {"score": pa.float64(), "correct": pa.bool_()}
         item = {"text": text, "message": text, **label, "answer": text, "scores": outputs}
-        item |= {"no_answer": text, "no_verdict": pa.bool_()}
+        item |= {"no_answer": text, "no_verdict": pa.bool_(), "no_label": pa.bool_()}
     return pa.schema(columns | {column: pa.list_(pa.field("element", pa.struct(item)))})
 
 

@@ -60,9 +60,12 @@ class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
-def _check_no_verdict(score: float, no_verdict: bool | None) -> None:
-    if no_verdict and score != 1.0:
-        msg = f"found the score {score} without a verdict; expected 1"
+def _check_judged(one: Candidate | Claim, *, label: bool) -> None:
+    if one.no_verdict and one.score != 1.0:
+        msg = f"found the score {one.score} without a verdict; expected 1"
+        raise ValueError(msg)
+    if one.no_label and label:
+        msg = "found the label true with no_label; expected false"
         raise ValueError(msg)
 
 
@@ -79,6 +82,7 @@ class Candidate(_Model):
             combines these.
         no_answer: Why it is no answer; then its text is empty, its score 1 and its label wrong.
         no_verdict: True if the verifier had no verdict on it; then its score is 1.
+        no_label: True if no label could be read; then it counts as wrong.
     """
 
     text: _Text | None = Field(default=None, description="text")
@@ -89,6 +93,7 @@ class Candidate(_Model):
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
     no_answer: NoAnswer | None = Field(default=None, description=f"one of {', '.join(get_args(NoAnswer))}")
     no_verdict: Literal[True] | None = Field(default=None, description="true, or nothing")
+    no_label: Literal[True] | None = Field(default=None, description="true, or nothing")
 
     @model_validator(mode="after")
     def _check_unscored(self) -> Candidate:
@@ -98,7 +103,7 @@ class Candidate(_Model):
                 f"found no_answer {self.no_answer!r}; expected empty text, score 1 and correct false with it"
             )
             raise ValueError(msg)
-        _check_no_verdict(self.score, self.no_verdict)
+        _check_judged(self, label=self.correct)
         return self
 
     @model_validator(mode="after")
@@ -166,6 +171,7 @@ class Claim(_Model):
         scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
             combines these.
         no_verdict: True if the verifier had no verdict on it; then its score is 1.
+        no_label: True if no label could be read; then it counts as wrong.
     """
 
     text: _Name = Field(description="text, not empty")
@@ -175,10 +181,11 @@ class Claim(_Model):
     supported: bool = Field(description="true or false")
     scores: _Numbers | None = Field(default=None, description="an object of finite numbers, by verifier")
     no_verdict: Literal[True] | None = Field(default=None, description="true, or nothing")
+    no_label: Literal[True] | None = Field(default=None, description="true, or nothing")
 
     @model_validator(mode="after")
     def _check_span(self) -> Claim:
-        _check_no_verdict(self.score, self.no_verdict)
+        _check_judged(self, label=self.supported)
         if (self.start is None) != (self.end is None) or (self.end or 1) <= (self.start or 0):
             msg = f"found start {self.start} and end {self.end}; expected start < end, or neither"
             raise ValueError(msg)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CFCRunnable, calibrate, read_records
 from langchain_cfc.collect import CollectionOptions, Components, collect
@@ -13,7 +15,14 @@ from langchain_cfc.collect.store import Store
 from langchain_cfc.collect.store.tables import count_unscored
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.no_answers import NoAnswer
-from langchain_cfc.records import Candidate, Example, PromptRecord, tabulate_raw, write_records
+from langchain_cfc.records import (
+    Candidate,
+    Example,
+    PromptRecord,
+    tabulate,
+    tabulate_raw,
+    write_records,
+)
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
@@ -76,6 +85,45 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
         with store.begin_read() as connection:
             counted = count_unscored(connection, has_claims=False)
         assert counted["counts"] == {"no_verdict": SIZE}
+
+
+@pytest.mark.parametrize("of_claims", [False, True])
+def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Path, of_claims: bool) -> None:
+    def judge(prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
+        del prompt, reference
+        return [None, *[True] * (len(candidates) - 1)]
+
+    def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        del prompt
+        return [0.5] * len(candidates)
+
+    components = Components(
+        RunnableLambda(lambda _: "Lima is large. It is old."),
+        verifier=verify,
+        labeler=judge,
+        n=1 if of_claims else 3,
+        unit="claims" if of_claims else "answers",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # functions without ids, one text in all draws
+        ended = collect(EXAMPLES, components, tmp_path / "store.db", CollectionOptions())
+    each = 2 if of_claims else 3
+    assert tuple(ended.status.candidates) == (SIZE, SIZE * (each - 1))
+    with Store(tmp_path / "store.db") as store:
+        store.check()
+        with store.begin_read() as connection:
+            assert count_unscored(connection, has_claims=of_claims)["counts"] == {"no_label": SIZE}
+        stored, provenance = store.tabulate(), store.read_provenance()
+        assert (~stored.correct).sum() == SIZE
+        written = list(store.read_all())
+    assert "without a readable label and count as wrong" in run("store", "status", tmp_path / "store.db").out
+    for name in ("records.jsonl", "records.parquet"):
+        write_records(tmp_path / name, written, provenance)
+        records = list(read_records(tmp_path / name).read_all())
+        assert records == written
+        assert sum(record.model_dump_json().count('"no_label":true') for record in records) == SIZE
+        table = tabulate(records, claims=of_claims)
+        assert (table.correct == stored.correct).all()
 
 
 def test_several_verifiers_are_combined_without_what_is_no_answer(tmp_path: Path) -> None:

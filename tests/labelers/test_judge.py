@@ -17,7 +17,7 @@ from openevals.llm import create_llm_as_judge
 from openevals.string import levenshtein_distance
 from pydantic import SecretStr
 
-from langchain_cfc.errors import CollectionWarning, InputError, LabelerError
+from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling import DrawnCandidate
 from tests.calls import Invoke, invoke_async, invoke_sync, is_correct
@@ -83,7 +83,7 @@ def test_judge_labels_batch_keeps_references_apart() -> None:
     expected = [[number == 3, True] for number in range(20)]
     assert labeler.batch(asked) == expected
 
-    async def together() -> list[list[bool]]:
+    async def together() -> list[Any]:
         return await labeler.abatch(asked)
 
     assert asyncio.run(together()) == expected
@@ -204,7 +204,7 @@ def test_judge_labels_reads_verdicts_in_many_forms(stated: Any) -> None:
     assert JudgeLabels(partial(return_value, stated)).invoke(ASKED) == [True] * len(ASKED["candidates"])
 
 
-def test_judge_labels_calls_a_candidate_without_a_verdict_wrong(invoke: Invoke) -> None:
+def test_judge_labels_gives_no_label_for_a_verdict_that_cannot_be_read(invoke: Invoke) -> None:
     replies = {"lima": ["true"], "quito": ["Well, hm.", "That is hard."], "oslo": ["?", "yes"]}
 
     def judge(prompt: Any, reference: Any, text: str) -> str:
@@ -212,8 +212,7 @@ def test_judge_labels_calls_a_candidate_without_a_verdict_wrong(invoke: Invoke) 
         return replies[text].pop(0)
 
     asked = {**ASKED, "candidates": [DrawnCandidate(text) for text in replies]}
-    with pytest.warns(CollectionWarning, match="could not be read twice"):
-        assert invoke(JudgeLabels(judge), asked) == [True, False, True]
+    assert invoke(JudgeLabels(judge), asked) == [True, None, True]
 
 
 def test_judge_labels_refuses_invalid_judges_and_limits() -> None:

@@ -22,7 +22,9 @@ def records() -> list[PromptRecord]:
 def label_record(labeler: BaseLabeler, record: PromptRecord, reference: object) -> list[bool]:
     """Labels of what the recording's answer extractor made of each candidate."""
     candidates = [DrawnCandidate(candidate.answer_key) for candidate in record.candidates]
-    return labeler.invoke({"prompt": record.input, "reference": reference, "candidates": candidates})
+    return list(
+        map(bool, labeler.invoke({"prompt": record.input, "reference": reference, "candidates": candidates}))
+    )
 
 
 @pytest.mark.long

@@ -64,6 +64,9 @@ def test_candidate_that_is_no_answer_has_no_text_and_the_worst_score(changes: di
 
 def test_candidate_without_a_verdict_has_the_worst_score() -> None:
     assert make_candidate(no_verdict=True, score=1.0).no_verdict
+    assert make_candidate(no_label=True, correct=False).no_label
+    with pytest.raises(ValueError, match="no_label; expected false"):
+        make_candidate(no_label=True, correct=True)
     for changes in ({"score": 0.5}, {"no_verdict": False, "score": 1.0}):
         with pytest.raises(ValidationError):
             make_candidate(**{"no_verdict": True, **changes})

@@ -188,7 +188,7 @@ def make_record_writes(
     if answers and len(answers) < len(candidates):
         msg = f"record {record.id!r} (number {position + 1}): only some of its candidates have an `answer`"
         raise CollectionError(msg)
-    labels = Labels([one.correct for one in candidates], answers or None)
+    labels = Labels([None if one.no_label else one.correct for one in candidates], answers or None)
     return [
         insert_draws(position, draws, Usage.from_models(models), forbids_nul=forbids_nul),
         insert_scores(position, scores, Usage()),

@@ -199,7 +199,8 @@ def read_claims_record(prompt: Any, answer: str, claims: Sequence[Any]) -> Claim
                 start=row.start,
                 end=row.stop,
                 score=row.score,
-                supported=row.correct,
+                supported=bool(row.correct),
+                no_label=True if row.correct is None else None,
                 **_parse_outputs(row),
             )
             for row in claims
@@ -224,7 +225,8 @@ def _read_candidate(row: Any) -> Candidate:
         text=row.text if data is None else None,
         message=data,
         score=row.score,
-        correct=row.correct,
+        correct=bool(row.correct),
+        no_label=True if row.correct is None else None,
         answer=row.answer,
         no_answer=no_answer,
         scores=known["scores"],
@@ -348,7 +350,12 @@ def insert_labels(
     with _refuse_unstorable("an extracted answer", "Let the answer extractor return other text"):
         _check_text(*answers, forbids_nul=forbids_nul)
     rows: list[Row] = [
-        {"prompt": position, "slot": slot, "correct": bool(correct), "answer": answer}
+        {
+            "prompt": position,
+            "slot": slot,
+            "correct": None if correct is None else bool(correct),
+            "answer": answer,
+        }
         for slot, (correct, answer) in enumerate(zip(labels.correct, answers, strict=True))
     ]
     described = None

@@ -109,7 +109,8 @@ scores = _define_slots(
     Column("outputs", Text),  # JSON: raw outputs of several verifiers by name; JSON's null without a verdict
 )
 
-labels = _define_slots("labels", metadata, Column("correct", Boolean, nullable=False), Column("answer", Text))
+# `correct` is null if no label could be read.
+labels = _define_slots("labels", metadata, Column("correct", Boolean), Column("answer", Text))
 
 # Claims that the first answer of a prompt was split into; slots of scores and labels are then claims' slots.
 # Separate metadata: stores of answers, and those of earlier releases, lack this table.
@@ -202,10 +203,12 @@ def digest_scores(position: int, scores: Sequence[float], outputs: Sequence[str 
 
 
 def digest_labels(
-    position: int, correct: Sequence[bool], answers: Sequence[str | None], described: str | None
+    position: int, correct: Sequence[bool | None], answers: Sequence[str | None], described: str | None
 ) -> str:
     """Return the digest of a prompt's n labels and answers, and of its metadata function's output."""
-    return _hash_values(position, [bool(label) for label in correct], answers, described)
+    return _hash_values(
+        position, [None if label is None else bool(label) for label in correct], answers, described
+    )
 
 
 def _sum_digests(digests: Iterable[str]) -> int:

@@ -483,7 +483,10 @@ class Store(DatabaseStore):
             .group_by(_labels.c.correct)
         )
         with schema.report_damage(self.name):
-            by_label = {bool(label): (count, total) for label, count, total in self.read_rows(sums)}
+            by_label = {label: (count, total) for label, count, total in self.read_rows(sums)}
+            if None in by_label:  # no label could be read, which counts as wrong
+                (count, total), (wrong, sum_of_wrong) = by_label.pop(None), by_label.get(False, (0, 0.0))
+                by_label[False] = (count + wrong, total + sum_of_wrong)
             return self.read_rows(covered)[0][0], by_label
 
     def count_without_labels(self) -> int:

@@ -79,7 +79,7 @@ def read_batch(
     table = LabelledBatch.from_arrays(
         [row.id for row in rows],
         np.fromiter(scores, np.float64, len(scores)).reshape(shape),
-        np.fromiter(correct, np.bool_, len(correct)).reshape(shape),
+        np.fromiter(map(bool, correct), np.bool_, len(correct)).reshape(shape),
         [answers[start : start + n] for start in range(0, len(answers), n)],
         clusters=[row.cluster for row in rows],
         metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
@@ -114,10 +114,10 @@ def _parse_raw_outputs(
 
 
 def count_unscored(connection: Connection, *, has_claims: bool) -> dict[str, Any]:
-    """Count what has the worst score without being judged, as arguments of `describe_unscored`.
+    """Count what was not judged, as arguments of `describe_unscored`.
 
     `counts` are the drawn candidates that are no answer, by kind, and the candidates or claims without a
-    verdict; `total` is the number of all drawn candidates.
+    verdict or without a readable label; `total` is the number of all drawn candidates.
     """
     kind = case((_draws.c.data.startswith('"'), _draws.c.data), (_draws.c.text == "", '"blank"'))
     kinds = select(kind, func.count()).where(kind.is_not(None)).group_by(kind)
@@ -127,6 +127,9 @@ def count_unscored(connection: Connection, *, has_claims: bool) -> dict[str, Any
     counts = {json.loads(name): count for name, count in connection.execute(kinds)}
     if no_verdict := connection.execute(unjudged).scalar():
         counts["no_verdict"] = no_verdict
+    unread = select(func.count()).select_from(_labels).where(_labels.c.correct.is_(None))
+    if no_label := connection.execute(unread).scalar():
+        counts["no_label"] = no_label
     total = connection.execute(select(func.count()).select_from(_draws)).scalar()
     return {"counts": counts, "total": total}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
+from langchain_cfc.errors import LabelerError
 from langchain_cfc.extend import DrawnCandidate, Steps
 from langchain_cfc.labelers import CandidateLabeling, LabelerInput
 from langchain_cfc.runnable import ScoredCandidate
@@ -32,7 +33,7 @@ def label_served(
         n labels, in the order of the candidates.
 
     Raises:
-        LabelerError: If the labeler fails.
+        LabelerError: If the labeler fails, or no label of a candidate can be read.
     """
     shown = [one for one in candidates if one.text is not None]
     if not shown:
@@ -41,5 +42,8 @@ def label_served(
     extracted = [one.answer for one in shown if one.answer is not None]
     given = LabelerInput(prompt=prompt, reference=reference, candidates=draws)
     labels = yield from labelling.label_candidates(given, extracted or None, config)
+    if None in labels:
+        msg = "the labeler could not read a label of this result, so it gets none: label it again"
+        raise LabelerError(msg)
     by_slot = {one.slot: label for one, label in zip(shown, labels, strict=True)}
-    return [by_slot.get(one.slot, False) for one in candidates]
+    return [bool(by_slot.get(one.slot)) for one in candidates]

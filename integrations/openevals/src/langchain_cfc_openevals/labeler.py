@@ -49,7 +49,7 @@ class EvaluatorLabeler(BaseLabeler):
         """Return the class name with the rule for correct answers."""
         return f"EvaluatorLabeler(correct: {self.fingerprint['correct']})"
 
-    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool | None]]:
         """Return the labels; each distinct text is evaluated once, and further keywords are computed once."""
         further = yield from self._evaluator.make_keywords(given["prompt"], config, LabelerError)
         return (yield from self._reading(PromptEvaluator(self._evaluator, further)).flow(given, config))
