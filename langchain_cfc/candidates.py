@@ -40,7 +40,8 @@ class CandidateBatch:
     Attributes:
         scores: (N, n) verifier scores in [0, 1], smaller is better.
         answer_codes: (N, n) slot of the prompt's first candidate with the same answer; None if unknown.
-        lengths: (N, n) number of characters of each answer, 0 for a blank one; None if answers are unknown.
+        lengths: (N, n) number of characters of each answer, 0 for one that is blank or has no verdict; None
+            if answers are unknown.
         metadata: N mappings from the metadata function or the records.
         precomputed: (N,) values of statistics, by feature text.
         drawn: (N,) number of candidates of each prompt, in its first slots; None if every prompt has n. The
@@ -150,7 +151,7 @@ class CandidateBatch:
 
     @property
     def blank(self) -> BoolArray | None:
-        """(N, n) whether a candidate's answer is blank; None if answers are unknown."""
+        """(N, n) whether a candidate enters no set: its answer is blank, or the verifier had no verdict."""
         return None if self.lengths is None else np.asarray(self.lengths == 0, dtype=np.bool_)
 
     def take(self, rows: IntArray) -> CandidateBatch:

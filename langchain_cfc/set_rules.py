@@ -5,14 +5,15 @@ answer set. So the sets of every rule are nested in the threshold, and calibrati
 score guarantees exactly the set that is returned.
 
 Under every rule the level of a candidate with a blank answer is `inf`: the model said nothing, refused, or
-the answer extractor found nothing. So no set holds it, and it is never the best answer. In all other respects
-it is an ordinary candidate: it is drawn, scored, and counted in features. This is part of the levels and not
-a filter on the output, because the theorem is about levels: calibration and serving apply the same function
-to exchangeable prompts, the success score S(X) is the smallest of these levels among correct candidates, and
-P(S(X) <= threshold) >= 1 - alpha holds as for every other rule, for the set that is returned. Withholding a
-set afterwards because its best answer is blank would lose its correct answers, and would guarantee only
-"covered, flagged or withheld". The cost shows in the attainable coverage: a prompt whose only correct
-candidates are blank counts as a prompt without correct candidates.
+the answer extractor found nothing; also that of one on which the verifier has no verdict. So no set holds it,
+and it is never the best answer. In all other respects it is an ordinary candidate: it is drawn, scored, and
+counted in features. This is part of the levels and not a filter on the output, because the theorem is about
+levels: calibration and serving apply the same function to exchangeable prompts, the success score S(X) is the
+smallest of these levels among correct candidates, and P(S(X) <= threshold) >= 1 - alpha holds as for every
+other rule, for the set that is returned. Withholding a set afterwards because its best answer is blank would
+lose its correct answers, and would guarantee only "covered, flagged or withheld". The cost shows in the
+attainable coverage: a prompt whose only correct candidates are blank counts as a prompt without correct
+candidates.
 """
 
 from __future__ import annotations

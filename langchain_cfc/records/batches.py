@@ -244,9 +244,11 @@ def _make_batch_of_candidates(records: list[PromptRecord], max_candidates: int |
     candidates = list(chain.from_iterable(several))
     # For speed, most candidates are handled without a call of `answer_key`.
     keys = [one.text if one.answer is None and one.text is not None else one.answer_key for one in candidates]
+    codes, lengths = encode_answers(keys, n)
     draws = CandidateBatch(
         np.array([one.score for one in candidates], np.float64).reshape(-1, n),
-        *encode_answers(keys, n),
+        codes,
+        np.where(np.array([one.no_verdict or False for one in candidates]).reshape(-1, n), 0, lengths),
         tuple([record.metadata for record in records]),
     )
     labelled = LabelledBatch(

@@ -89,12 +89,11 @@ class CFCResult(BaseModel):
     Attributes:
         abstained: Whether there is no answer.
         reason: `answered`, `no_candidate_accepted` (the threshold lies below every level, and the artifact
-            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, or the extractor
-            found no answer in it), `not_certifiable` (the threshold reached the cap, the artifact keeps too
-            few calibration prompts to determine it, or the prompt's category is unknown), or
-            `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy withholds the
-            set). For claims also `no_claim_kept`, or `no_claims`
-            if the answer makes none.
+            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, the extractor
+            found no answer in it, or the verifier had no verdict), `not_certifiable` (the threshold reached
+            the cap, the artifact keeps too few calibration prompts to determine it, or the prompt's category
+            is unknown), or `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy
+            withholds the set). For claims also `no_claim_kept`, or `no_claims` if the answer makes none.
         answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
             otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.

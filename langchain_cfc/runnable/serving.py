@@ -216,9 +216,11 @@ class ServingPipeline:
         texts: Sequence[str],
         common: Mapping[str, Any],
     ) -> CFCResult:
+        batch = CandidateBatch.from_arrays(np.array([scored.scores]), [texts], [common["metadata"]])
+        unscored = [verdict is None for verdict in scored.verdicts]
         decisions = decide(
             self.artifact,
-            CandidateBatch.from_arrays(np.array([scored.scores]), [texts], [common["metadata"]]),
+            replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths))),
             promise.level,
             policy=promise.policy,
             uniforms=self._draw_uniforms(),

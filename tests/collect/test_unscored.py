@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
 
@@ -24,11 +25,15 @@ from langchain_cfc.records import (
     write_records,
 )
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.verifiers import SequenceProbability
 from tests.cli.running import run
+from tests.factories import make_artifact, make_chain
+from tests.fakes import ScriptedModel
 from tests.sampling.no_answer_server import ANSWER, PERIOD, Reply, make_choice, serve_odd_reply
 
 SIZE = 4
+JUDGED = [None, 0.9, None, 1.0]
 EXAMPLES = [
     Example(id=str(number), input=f"Capital of Peru {number}?", reference=ANSWER) for number in range(SIZE)
 ]
@@ -85,6 +90,33 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
         with store.begin_read() as connection:
             counted = count_unscored(connection, has_claims=False)
         assert counted["counts"] == {"no_verdict": SIZE}
+    assert np.isinf(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, -1]).all()
+    assert np.isfinite(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, :-1]).all()
+
+
+@pytest.mark.parametrize("texts", [("a",) * 4, ("a", "b", "a", "c")])
+@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}, {"set_rule": "at_least_one"}])
+def test_candidates_without_a_verdict_are_never_served(
+    texts: tuple[str, ...], settings: dict[str, str]
+) -> None:
+    """Not by `never_empty` either; the control has a verdict of the same score."""
+    artifact = make_artifact(never_empty=True, **settings)
+    for verdict, is_answered in ((None, False), (1.0, True)):
+        chain = make_chain(
+            artifact,
+            generator=ScriptedModel(texts=texts),
+            verifier=lambda _, drawn, v=verdict: [v] * len(drawn),
+        )
+        result = chain.invoke("?")
+        assert (result.abstained, bool(result.answers)) == (not is_answered, is_answered)
+    one = make_chain(
+        artifact,
+        generator=ScriptedModel(texts=("a", "b", "c", "d")),
+        verifier=lambda *_: JUDGED,
+    ).invoke("?")
+    assert set(one.answers) <= {"b", "d"}
+    assert one.best == "b"
+    assert one.unscored == {"no_verdict": 2}
 
 
 @pytest.mark.parametrize("of_claims", [False, True])

@@ -155,7 +155,7 @@ def test_never_empty_answer_is_the_best_candidate_and_is_explained() -> None:
         (
             " |0.1",
             False,
-            "Abstained, because the only answer that the model gave is blank or a refusal.",
+            "Abstained, because the only answer that the model gave is blank, refused or not judged.",
         ),
     ],
 )
