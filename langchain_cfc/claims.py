@@ -8,10 +8,9 @@ its fingerprint is compared like a verifier's.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, HumanMessage
@@ -26,16 +25,13 @@ from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
 from langchain_cfc.verifiers.prompted import silence_model
+from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_answer_tokens
 
 __all__ = ["ModelSplitter", "SentenceSplitter", "Span", "Splitter", "restore_text"]
 
 # Citation marks, such as [2] or [^3], which belong to the sentence before them.
 _CITATION_MARKS = re.compile(r"\s*(?:\[\^?[\w.,; -]{1,40}\])+")
 _HINT = "a splitter returns spans: Span(start, end), (start, end), or mappings with start, end and text"
-
-
-# The first two bits of a byte that continues a character in UTF-8.
-_CONTINUATION_BITS = 0b1000_0000
 
 
 @dataclass(frozen=True)
@@ -226,37 +222,22 @@ def make_claim_candidates(answer: DrawnCandidate, spans: Sequence[Span]) -> list
     """
     if isinstance(answer, StrippedCandidate):
         return [StrippedCandidate(str(span.text)) for span in spans]
-    tokens = list(_locate_tokens(answer))
+    tokens = select_answer_tokens(answer)
+    spelled, places = locate_tokens(tokens)
+    # Servers also list tokens before and after the text, such as those that end it, and strip spaces.
+    begins = {one for start, end in places for one in (start, end - len(spelled[start:end].lstrip()))}
+    at = max((one for one in begins if spelled.startswith(answer.text, one)), default=-1)
     candidates: list[DrawnCandidate] = []
     for span in spans:
-        own = [token for start, end, token in tokens if start < span.end and end > span.start]
+        own = [
+            token
+            for token, (start, end) in zip(tokens, places, strict=True)
+            if at >= 0 and start < at + span.end and end > at + span.start
+        ]
         text = str(span.text)
         message = AIMessage(text, response_metadata={"logprobs": {"content": own}}) if own else None
         candidates.append(DrawnCandidate(text, message))
     return candidates
-
-
-def _locate_tokens(answer: DrawnCandidate) -> Iterator[tuple[int, int, Mapping[str, Any]]]:
-    """Yield start, end and metadata of each token; nothing if the tokens do not spell the answer."""
-    metadata = {} if answer.message is None else answer.message.response_metadata
-    tokens = (metadata.get("logprobs") or {}).get("content") or []
-    # A character may be spread over several tokens, so positions are counted in bytes.
-    pieces = [bytes(one["bytes"]) if one.get("bytes") else str(one["token"]).encode() for one in tokens]
-    spelled = b"".join(pieces)
-    if spelled.decode("utf-8", "replace") != answer.text:
-        return
-    # Number of characters that begin before each byte.
-    begun = [0, *accumulate(map(_begins_character, spelled))]
-    at = 0
-    for piece, token in zip(pieces, tokens, strict=True):
-        # A token that starts in the middle of a character starts at that character.
-        start = begun[at] - (bool(piece) and not _begins_character(piece[0]))
-        at += len(piece)
-        yield start, begun[at], token
-
-
-def _begins_character(byte: int) -> bool:
-    return byte & 0b1100_0000 != _CONTINUATION_BITS
 
 
 def restore_text(answer: str, spans: Sequence[Span], kept: Sequence[bool]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,8 @@ from langchain_cfc.verifiers.base import BaseVerifier, VerifierInput, read_token
 
 # The most by which rounding can lift a sum of log-probabilities above 0.
 _ROUND_OFF = 1e-3
+# The first two bits of a byte that continues a character in UTF-8.
+_CONTINUATION_BITS = 0b1000_0000
 
 
 def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
@@ -25,17 +27,35 @@ def select_answer_tokens(candidate: DrawnCandidate) -> list[Mapping[str, Any]]:
     All entries are returned if the text holds no reasoning, or the tokens do not spell the text.
     """
     tokens = read_token_logprobs(candidate.message)
-    pieces = [str(token.get("token", "")) for token in tokens]
-    whole = "".join(pieces)
+    whole, places = locate_tokens(tokens)
     spans = find_answer_spans(whole)
     if candidate.text == whole or not spans or strip_reasoning(whole) != candidate.text:
         return tokens
-    ends = list(accumulate(map(len, pieces)))
     return [
         token
-        for token, piece, end in zip(tokens, pieces, ends, strict=True)
-        if piece.strip() and any(start < end and end - len(piece) < stop for start, stop in spans)
+        for token, (start, end) in zip(tokens, places, strict=True)
+        if whole[start:end].strip() and any(start < stop and first < end for first, stop in spans)
     ]
+
+
+def locate_tokens(tokens: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text that tokens spell, and the start and end of each in its characters."""
+    # A character may be spread over several tokens, so positions are counted in bytes.
+    pieces = [bytes(one.get("bytes") or str(one.get("token", "")).encode()) for one in tokens]
+    spelled = b"".join(pieces)
+    # Number of characters that begin before each byte.
+    begun = [0, *accumulate(map(_begins_character, spelled))]
+    ends = list(accumulate(map(len, pieces)))
+    places = [
+        # A token that starts in the middle of a character starts at that character.
+        (begun[end - len(piece)] - (bool(piece) and not _begins_character(piece[0])), begun[end])
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+    return spelled.decode("utf-8", "replace"), places
+
+
+def _begins_character(byte: int) -> bool:
+    return byte & 0b1100_0000 != _CONTINUATION_BITS
 
 
 class SequenceProbability(BaseVerifier):

@@ -173,6 +173,33 @@ def test_sequence_probability_scores_claims_by_their_tokens() -> None:
     assert scores == pytest.approx([1 - 2.718281828 ** (-1.0), 1 - 2.718281828 ** (-3.5)])
 
 
+REASONING = ("<think>", "A b.", " \U0001f600", "</think>", "\n\n")
+ANSWER_TOKENS = ("A", " b.", " C", " end")
+
+
+@pytest.mark.parametrize("form", ["openai", "ollama", "vertex"])
+@pytest.mark.parametrize("before", [(), REASONING, (" ",)])
+@pytest.mark.parametrize("after", [(), ("\n",), ("<|im_end|>",), ("",)])
+def test_make_claim_candidates_reads_tokens_as_whole_answers_do(
+    form: str, before: tuple[str, ...], after: tuple[str, ...]
+) -> None:
+    tokens = (*before, *ANSWER_TOKENS, *after)
+    listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(tokens)]
+    stated = {"openai": {"logprobs": {"content": listed}}, "ollama": {"logprobs": listed}}
+    message = AIMessage("".join(before), response_metadata=stated.get(form, {"logprobs_result": listed}))
+    spans = [Span(0, 4, "A b."), Span(5, 10, "C end")]
+    claims = make_claim_candidates(DrawnCandidate("A b. C end", message), spans)
+    first = len(before)
+    assert [get_token_places(one) for one in claims] == [[first, first + 1], [first + 2, first + 3]]
+
+
+def test_make_claim_candidates_finds_a_short_answer_before_the_token_that_ends_it() -> None:
+    listed = [{"token": one, "logprob": -float(place)} for place, one in enumerate(("end", "<|im_end|>"))]
+    message = AIMessage("end", response_metadata={"logprobs": listed})
+    [claim] = make_claim_candidates(DrawnCandidate("end", message), [Span(0, 3, "end")])
+    assert get_token_places(claim) == [0]
+
+
 def test_make_claim_candidates_ignores_tokens_of_another_text() -> None:
     answer = make_answer_of_tokens("A", " b.")
     other = DrawnCandidate("A c.", answer.message)
