@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import Candidate, PromptRecord, Provenance, read_records, write_records
+from langchain_cfc.records.splits import digest_inputs
 from tests.lengths import repetitions
 
 
@@ -62,7 +63,9 @@ def draw_datasets() -> st.SearchStrategy[list[PromptRecord]]:
             cluster=st.none() | st.text(min_size=1),
             candidates=st.lists(candidates(), min_size=n, max_size=n).map(tuple),
         )
-        return st.lists(one, min_size=1, max_size=4, unique_by=lambda made: made.id)
+        # Prompts that repeat an input form a cluster, with a warning.
+        distinct = (lambda made: made.id, lambda made: int(digest_inputs([made.input])[0]))
+        return st.lists(one, min_size=1, max_size=4, unique_by=distinct)
 
     return st.integers(1, 3).flatmap(of_n)
 
