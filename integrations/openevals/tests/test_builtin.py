@@ -24,7 +24,7 @@ from integrations.openevals.tests.parts import (
     run_ainvoke,
     run_invoke,
 )
-from langchain_cfc.errors import CollectionWarning, InputError, LabelerError, VerifierError
+from langchain_cfc.errors import InputError, LabelerError, VerifierError
 from langchain_cfc.labelers import JudgeLabels
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.factories import verifier_input
@@ -224,8 +224,8 @@ def test_function_evaluators_score_and_label(ask: Ask) -> None:
         ask(make_labeler(short), CITIES)
     with pytest.raises(LabelerError, match="returned None"):
         ask(make_labeler(short, at_most=0.4), labelled_input("?", None, "lima", "oslo"))
-    with pytest.warns(CollectionWarning, match="labelled wrong"):
-        assert ask(make_labeler(short, at_most=0.4), labelled_input("?", None, "lima")) == [False]
+    # One value alone that cannot be read is no label, which counts as wrong.
+    assert ask(make_labeler(short, at_most=0.4), labelled_input("?", None, "lima")) == [None]
     assert make_labeler(right, id="mine").fingerprint["judge.function.id"] == "mine"
     assert "id" not in make_labeler(right).fingerprint
 
