@@ -205,7 +205,10 @@ def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     with Store(path) as store:
         (record, *_), table = list(store.read_claims()), store.tabulate(["hash", "length"])
     for claim in record.claims:
-        assert claim.scores == {"hash": claim.score, "length": len(claim.text) / 100}
+        assert claim.scores is not None
+        assert set(claim.scores) == {"hash", "length"}
+        assert claim.scores["length"] == len(claim.text) / 100
+        assert claim.score == pytest.approx(sum(claim.scores.values()) / 2)
     assert set(table.raw) == {"hash", "length"}
 
 
