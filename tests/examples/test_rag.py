@@ -309,7 +309,11 @@ def test_rag_works_with_a_model_over_http(
         monkeypatch.setattr(rag_ask, "PROBABILITY", probability)
         asked = held_out(artifact, shipped)[:3]
         live = [rag_ask.bot(artifact).invoke(record.input) for record in asked]
-    assert collected.provenance == shipped.provenance
+    assert collected.provenance is not None
+    stated, found = shipped.provenance.model_dump(), collected.provenance.model_dump()
+    for part in ("generator", "verifier"):  # the recording names neither classes nor an address
+        assert found.pop(part).items() >= stated.pop(part).items()
+    assert found == stated
     for record, expected in zip(collected, first, strict=True):
         assert record.model_copy(update={"candidates": ()}) == expected.model_copy(update={"candidates": ()})
         assert [(one.text, one.correct, one.answer) for one in record.candidates] == [
