@@ -35,9 +35,8 @@ EXAMPLE = ROOT / "examples" / "eval_dataset"
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 FILES = ("questions.csv", "collect.toml", "eval_dataset_parts.py")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
-# Figures of the prose that no command prints: the confidence of intervals is in their headings, and 2.303 is
-# the logarithm of 10.
-SAID_ELSEWHERE = {"0.2", "90", "95", "2.303"}
+# Figures of the prose that no command prints: the confidence of intervals is in their headings.
+SAID_ELSEWHERE = {"0.2", "90", "95"}
 
 
 class TutorialRun(NamedTuple):
@@ -106,7 +105,7 @@ def test_control_find_missing_lines_finds_false_quotations() -> None:
 
 def test_figures_in_the_tutorial_text_were_printed(tutorial_run: TutorialRun) -> None:
     found = find_figures(_read_prose())
-    assert found >= {"87.2", "81.1", "6.2", "1.76", "0.8657", "1224", "502"}
+    assert found >= {"87.2", "82.3", "4.9", "2.03", "0.9237", "1224", "502"}
     assert found - find_figures(tutorial_run.printed) - SAID_ELSEWHERE == set()
     assert "33.3" in find_figures("kept on 33.3 % of 1,224") - find_figures(tutorial_run.printed)
 
@@ -124,7 +123,7 @@ def test_tutorial_artifact_serves_held_out_questions(tutorial_run: TutorialRun, 
     part = served.artifact.calibration.split.find_part
     for question in (
         "What is the capital of Indonesia?",
-        "What is the capital of Solomon Islands?",
+        "What is the country-code internet domain of Zimbabwe?",
         "516 * 869",
     ):
         assert part(records[question].id, None) == "test"
