@@ -36,7 +36,10 @@ BUILT_IN = {
         "agreement": ("agreement:agreement", "Measure how well the records' labels agree with people."),
     },
     "Calibrate and check": {
-        "suggest": ("suggest:suggest", "Choose a feature map, a set rule and verifiers, with reasons."),
+        "suggest": (
+            "suggest:suggest",
+            "Choose features, a set rule, verifiers or a draw rule, with reasons.",
+        ),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
         "inspect": ("inspect:inspect", "Check an artifact's digest and show what it promises."),
         "sign": ("sign:sign", "Sign an artifact with an Ed25519 key."),

@@ -121,9 +121,9 @@ def plan_bot(
         >>> plan = plan_bot(pilot, max_wrong_rate=0.1, test_fraction=0)
         >>> (rate,) = plan.rates
         >>> plan.wrong_rate, round(rate.least_abstention, 3), rate.fewest_answered
-        (0.3, 0.222, 23)
+        (0.3, 0.222, 31)
         >>> [step.prompts_needed for step in rate.steps if step.answered in (0.5, 0.7, 0.75, 0.8)]
-        [33, 33, 203, None]
+        [45, 45, 343, None]
     """
     if len(labelled) == 0:
         msg = "the pilot is empty: give labelled prompts"

@@ -23,7 +23,7 @@ from langchain_cfc import (
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._locality import Neighbourhood
@@ -187,12 +187,20 @@ def test_calibrate_refuses_an_unknown_option_value_and_lists_known_ones(
         calibrate(make_prompts(0, 30), alpha="0.2", **options)
 
 
-def test_calibrate_refuses_two_labels_of_one_answer_under_unique() -> None:
-    candidates = tuple(Candidate(text="same", score=0.5, correct=correct) for correct in (True, False))
+@pytest.mark.parametrize("is_shown_correct", [True, False])
+def test_unique_counts_the_label_of_the_shown_candidate(is_shown_correct: bool) -> None:
+    # One answer in two spellings that a judge labels differently; the one with the lower score is shown.
+    candidates = (
+        Candidate(text="Lima", score=0.2, correct=is_shown_correct),
+        Candidate(text="lima.", score=0.5, correct=not is_shown_correct),
+    )
     records = [PromptRecord(id=f"q{row}", input=f"q{row}", candidates=candidates) for row in range(9)]
-    with pytest.raises(InputError, match=r"record 'q\d': candidates 0 and 1 give the same answer"):
-        calibrate(records, alpha="0.2", features="1", set_rule="unique")
     assert calibrate(records, alpha="0.2", features="1").set_rule == "all"
+    if is_shown_correct:
+        assert calibrate(records, alpha="0.2", features="1", set_rule="unique").set_rule == "unique(all)"
+        return
+    with pytest.raises(UnattainableTargetError):
+        calibrate(records, alpha="0.2", features="1", set_rule="unique")
 
 
 def test_success_scores_are_those_of_the_set_rule() -> None:

@@ -388,15 +388,6 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
         compare(make_partly_extracted(), alpha="0.3", splits=1, **settings)
 
 
-@pytest.mark.parametrize("settings", [{"set_rule": "unique"}, {"methods": ["conditional:unique"]}])
-def test_compare_refuses_an_answer_labelled_right_and_wrong(settings: dict[str, Any]) -> None:
-    labelled = draw_world(17)
-    codes = np.zeros_like(labelled.correct, dtype=np.int64)
-    torn = replace(labelled, draws=replace(labelled.draws, answer_codes=codes))
-    with pytest.raises(InputError, match="give the same answer, but one is labelled correct"):
-        compare(torn, alpha="0.3", splits=1, **settings)
-
-
 # Arguments -------------------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ def test_compare_with_a_draw_rule_stops_every_method() -> None:
     for report, least, most in ((found, 5.0, 6.0), (mean, 10.0, 10.0)):
         drawn = [one.figures["mean_candidates_drawn"].mean for one in report.methods.values()]
         assert all(least <= one <= most for one in drawn)
-    assert found.notes[-2].startswith(f"Draw rule {RULE}: 5.3")
+    assert found.notes[-2].startswith(f"Draw rule {RULE}: 5.2")
     assert "sampling" in found.notes[-1]
     assert "conditional" in found.methods
     assert "sampling" not in found.methods
