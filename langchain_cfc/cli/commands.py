@@ -38,7 +38,7 @@ BUILT_IN = {
     "Calibrate and check": {
         "suggest": (
             "suggest:suggest",
-            "Choose features, a set rule, verifiers or a draw rule, with reasons.",
+            "Choose features, set rule, verifiers or draw rule, with reasons.",
         ),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
         "inspect": ("inspect:inspect", "Check an artifact's digest and show what it promises."),

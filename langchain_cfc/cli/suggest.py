@@ -115,7 +115,7 @@ def suggest(
     jobs: Jobs = CORE_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
-    """Choose features, a set rule, verifiers or a draw rule, with reasons.
+    """Choose features, set rule, verifiers or draw rule, with reasons.
 
     The choice uses the prompts that `calibrate` fits on, never those that calibrate. The printed command
     makes the same split, so its promise holds as if the options had been fixed in advance.
