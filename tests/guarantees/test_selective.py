@@ -130,7 +130,7 @@ def test_certified_wrong_rate_is_rarely_exceeded(rate: str, least: float, world:
             test = world.sample(rng, 20)
             alpha, policy = get_policy(artifact)
             decisions = decide(artifact, test.draws, alpha, policy=policy)
-            assert is_same_as_served(decisions, serve_prompts(artifact, test))
+            assert is_same_as_served(decisions, serve_prompts(artifact, test, max_wrong_rate=rate))
     assert not is_too_often(failures, tried, float(DELTA))
     assert not is_too_often(sets_failed, tried, float(DELTA))
     assert answering > least * tried
