@@ -20,6 +20,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+from langchain_cfc_monitor.observed import ANSWERED, EMPTY, FLAGGED, Label, ObservedResult
+from langchain_cfc_monitor.sequential_tests import CoverageTest, DriftTest
 from scipy.stats import ks_2samp
 
 from langchain_cfc import CalibrationArtifact, calibrate
@@ -31,8 +33,6 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import WrongRateCertificate
-from langchain_cfc.monitor.observed import ANSWERED, EMPTY, FLAGGED, Label, ObservedResult
-from langchain_cfc.monitor.sequential_tests import CoverageTest, DriftTest
 from langchain_cfc.records import read_records, tabulate, with_scores
 
 Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]

@@ -165,9 +165,10 @@ def make_outputs(outputs: Path) -> dict[str, str]:
     Returns:
         The SHA-256 digest of each file that is compared, by its path within the folder.
     """
+    from langchain_cfc_monitor import CFCMonitor
+
     from langchain_cfc import calibrate, write_records
     from langchain_cfc.demo import demo_chain, load_recording
-    from langchain_cfc.monitor import CFCMonitor
 
     os.environ["SOURCE_DATE_EPOCH"] = EPOCH
     source = load_recording()
@@ -202,7 +203,7 @@ def make_outputs(outputs: Path) -> dict[str, str]:
 
 def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
     """Write a sheet of 100 candidates that says yes to those with an even number of characters."""
-    from langchain_cfc.collect import write_review
+    from langchain_cfc_collect import write_review
 
     write_review(records, 100, path)
     with path.open(encoding="utf-8-sig", newline="") as file:

@@ -82,7 +82,7 @@ False certificates, after any of 600 prompts, where the truth is 74.9% and peopl
     )
     yield f"| 80%, its labels counted as people's (control) | yes | {control.sum()} |"
     yield f"""
-At most {DELTA:.0%} may be false, whenever people stop: `tests/guarantees/test_people.py` tests it."""
+At most {DELTA:.0%} may be false, whenever people stop; `test_people_law.py` tests it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

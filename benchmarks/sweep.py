@@ -50,12 +50,12 @@ def main() -> None:
 def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     """Return seconds, counts and ratios by name, from so many splits and linear programmes."""
     import numpy as np
+    from langchain_cfc_lab import SyntheticWorld
+    from langchain_cfc_lab.methods import get_methods
+    from langchain_cfc_lab.splits import Comparison, ComparisonSettings
 
     from benchmarks.lib.peers import make_scipy_dual, make_warm_highs
     from benchmarks.lib.problems import TAU, Problem
-    from langchain_cfc.experiments import SyntheticWorld
-    from langchain_cfc.experiments.methods import get_methods
-    from langchain_cfc.experiments.splits import Comparison, ComparisonSettings
     from langchain_cfc.thresholds import ConditionalThreshold
 
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))

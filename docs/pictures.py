@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+from langchain_cfc_lab import compare
+from langchain_cfc_lab.report.drawing import COLOURS
+from langchain_cfc_lab.report.plots import (
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_threshold_by_difficulty,
+)
 from matplotlib.figure import Figure
 
 from langchain_cfc import CFCResult, calibrate
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.experiments import compare
-from langchain_cfc.report.drawing import COLOURS
-from langchain_cfc.report.plots import (
-    plot_group_miscoverage,
-    plot_score_histogram,
-    plot_threshold_by_difficulty,
-)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc.experiments import list_published_cells
+from langchain_cfc_lab import list_published_cells
 
 DOCS = Path(__file__).parent
 FIGURES = DOCS / "figures"

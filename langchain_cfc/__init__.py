@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from langchain_cfc.artifact import CalibrationArtifact
     from langchain_cfc.calibration import calibrate
-    from langchain_cfc.collect.calibrating import acalibrate_chain, calibrate_chain
     from langchain_cfc.errors import CFCError
     from langchain_cfc.evaluation import evaluate
     from langchain_cfc.features import FeatureMap
@@ -32,9 +31,7 @@ __all__ = [
     "Guarantee",
     "PromptRecord",
     "__version__",
-    "acalibrate_chain",
     "calibrate",
-    "calibrate_chain",
     "evaluate",
     "read_records",
     "write_records",
@@ -43,7 +40,6 @@ __all__ = [
 _NAMES = {
     "artifact": ("CalibrationArtifact",),
     "calibration": ("calibrate",),
-    "collect.calibrating": ("acalibrate_chain", "calibrate_chain"),
     "errors": ("CFCError",),
     "evaluation": ("evaluate",),
     "features": ("FeatureMap",),

@@ -16,18 +16,6 @@ if TYPE_CHECKING:
     from langchain_cfc._internal.plugins import load_object
     from langchain_cfc._internal.text import withhold_quotes
     from langchain_cfc.cli._format import report_errors
-    from langchain_cfc.collect.costs import Usage
-    from langchain_cfc.collect.executor import (
-        Components,
-        Executor,
-        Journal,
-        LocalExecutor,
-        Outcome,
-        RetryPolicy,
-        TokenRateLimiter,
-    )
-    from langchain_cfc.collect.sources import Columns, Row, Rows
-    from langchain_cfc.collect.sources.columns import parse_template
     from langchain_cfc.execution import (
         Call,
         ConcurrencyLimiter,
@@ -48,7 +36,6 @@ if TYPE_CHECKING:
     )
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import list_text_aliases
-    from langchain_cfc.monitor.metrics import MetricsReader
     from langchain_cfc.records import require_candidates
     from langchain_cfc.records.batches import check_records
     from langchain_cfc.records.parquet import encode_record
@@ -81,31 +68,19 @@ __all__ = [
     "BaseVerifier",
     "Call",
     "CandidateLabeling",
-    "Columns",
-    "Components",
     "ConcurrencyLimiter",
     "Description",
     "DrawnCandidate",
-    "Executor",
-    "Journal",
     "JudgeLabels",
     "Labeler",
     "LabelerInput",
-    "LocalExecutor",
-    "MetricsReader",
     "Mode",
-    "Outcome",
     "Question",
     "Reads",
-    "RetryPolicy",
-    "Row",
-    "Rows",
     "Steps",
     "Target",
     "ThresholdRule",
     "Thresholds",
-    "TokenRateLimiter",
-    "Usage",
     "Verifier",
     "VerifierInput",
     "Wording",
@@ -119,7 +94,6 @@ __all__ = [
     "load_object",
     "make_candidate",
     "make_provenance",
-    "parse_template",
     "reject_duplicate_keys",
     "report_errors",
     "require_candidates",
@@ -138,18 +112,6 @@ _NAMES = {
     "_internal.plugins": ("load_object",),
     "_internal.text": ("withhold_quotes",),
     "cli._format": ("report_errors",),
-    "collect.costs": ("Usage",),
-    "collect.executor": (
-        "Components",
-        "Executor",
-        "Journal",
-        "LocalExecutor",
-        "Outcome",
-        "RetryPolicy",
-        "TokenRateLimiter",
-    ),
-    "collect.sources": ("Columns", "Row", "Rows"),
-    "collect.sources.columns": ("parse_template",),
     "execution": (
         "Call",
         "ConcurrencyLimiter",
@@ -170,7 +132,6 @@ _NAMES = {
     ),
     "labelers.judge": ("JudgeLabels",),
     "labelers.matching": ("list_text_aliases",),
-    "monitor.metrics": ("MetricsReader",),
     "records": ("require_candidates",),
     "records.batches": ("check_records",),
     "records.parquet": ("encode_record",),

@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
+import pytest
 from langchain_core.runnables import Runnable
 
 from langchain_cfc.labelers import BaseLabeler
@@ -36,3 +37,10 @@ def is_correct(labeler: BaseLabeler, reference: Any, text: str) -> bool:
     """Return how one candidate is labelled."""
     [label] = labeler.invoke(labeler_input(reference, text))
     return bool(label)
+
+
+@pytest.fixture(params=[invoke_sync, invoke_async], ids=["sync", "async"])
+def invoke(request: pytest.FixtureRequest) -> Invoke:
+    """A function that calls a Runnable: tests that take it run once by sync and once by async calls."""
+    way: Invoke = request.param
+    return way

@@ -17,8 +17,13 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = ("langchain_cfc", "integrations/*/src", "integrations/*/benchmarks", "benchmarks", "examples")
-MODULES = sorted(path for folder in FOLDERS for path in REPOSITORY.glob(f"{folder}/**/*.py"))
-TEST_FOLDERS = ("tests", "integrations/*/tests")
+MODULES = sorted(
+    path
+    for folder in FOLDERS
+    for path in REPOSITORY.glob(f"{folder}/**/*.py")
+    if "tests" not in path.relative_to(REPOSITORY).parts
+)
+TEST_FOLDERS = ("tests", "docs/tests", "examples/tests", "integrations/tests", "integrations/*/tests")
 TEST_MODULES = sorted(
     path
     for folder in TEST_FOLDERS

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import langchain_cfc
-import langchain_cfc.collect
 import langchain_cfc.extend
 import langchain_cfc.labelers
 import langchain_cfc.verifiers
@@ -34,13 +33,11 @@ PROMISED = {
         "Guarantee",
         "PromptRecord",
         "calibrate",
-        "calibrate_chain",
         "evaluate",
         "read_records",
     },
     "langchain_cfc.certificates": {"certify"},
     "langchain_cfc.demo": {"demo_chain", "load_recording"},
-    "langchain_cfc.preview": {"preview"},
     "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "changes_generator", "find_cfc_runnable"},
     "langchain_cfc.sampling": {"DrawnCandidate", "walk_runnables", "without_streaming_and_cache"},
     "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
@@ -83,19 +80,12 @@ IMPORTS: dict[str, set[str]] = {
     "certificates": FILES | {"artifact", "decision"},
     "calibration": OFFLINE,
     "evaluation": OFFLINE,
-    "experiments": OFFLINE | {"calibration", "evaluation"},
-    "report": OFFLINE | {"calibration", "evaluation", "experiments"},
     "execution": BASE,
     "sampling": BASE | {"no_answers", "candidates", "execution"},
     "verifiers": BASE | {"no_answers", "candidates", "draw_rules", "execution", "sampling"},
     "claims": BASE | SERVING,
-    "preview": BASE | SERVING,
     "labelers": BASE | {"no_answers", "execution", "sampling", "verifiers"},
     "runnable": DATA | {"no_answers"} | SERVING | {"scoring", "guarantee", "artifact", "decision", "claims"},
-    "collect": OFFLINE
-    | SERVING
-    | {"no_answers", "calibration", "claims", "evaluation", "labelers", "report"},
-    "monitor": OFFLINE | {"calibration", "runnable", "report"},
     "demo": OFFLINE
     | {"calibration", "claims", "evaluation", "execution", "runnable", "sampling", "verifiers"},
     "cli": OFFLINE
@@ -103,16 +93,11 @@ IMPORTS: dict[str, set[str]] = {
         "no_answers",
         "calibration",
         "evaluation",
-        "experiments",
-        "report",
         "sampling",
-        "preview",
         "runnable",
         "demo",
-        "collect",
-        "monitor",
     },
-    "extend": {"_internal", "thresholds", "records", "labelers", "collect", "monitor", "cli"} | SERVING,
+    "extend": {"_internal", "thresholds", "records", "labelers", "cli"} | SERVING,
 }
 
 # What each package may import from outside; `require`d modules, which come with an extra, count as well.
@@ -128,14 +113,10 @@ OUTSIDE: dict[str, frozenset[str]] = {
     "artifact": PLAIN | {"cryptography"},
     "records": PLAIN | {"pyarrow"},
     "certificates": PLAIN | {"scipy", "cvxpy"},
-    **dict.fromkeys(["calibration", "evaluation", "experiments"], PLAIN | {"scipy"}),
-    "report": PLAIN | {"jinja2", "markupsafe", "matplotlib"},
-    **dict.fromkeys(["execution", "verifiers", "preview", "labelers", "runnable", "demo"], LANGCHAIN),
+    **dict.fromkeys(["calibration", "evaluation"], PLAIN | {"scipy"}),
+    **dict.fromkeys(["execution", "verifiers", "labelers", "runnable", "demo"], LANGCHAIN),
     "sampling": LANGCHAIN | {"langchain"},
     "claims": LANGCHAIN | {"sentencex"},
-    "collect": LANGCHAIN | {"filelock", "pyarrow", "rich", "sqlalchemy", "tenacity", "tomli"},
-    "monitor": LANGCHAIN
-    | {"jinja2", "markupsafe", "opentelemetry", "prometheus_client", "scipy", "sqlalchemy"},
     "cli": frozenset({"typer", "rich", "pydantic"}),
 }
 
@@ -210,7 +191,6 @@ LAZY = pytest.mark.parametrize(
         (langchain_cfc, {"__version__"}),
         (langchain_cfc.verifiers, set()),
         (langchain_cfc.labelers, set()),
-        (langchain_cfc.collect, set()),
         (langchain_cfc.extend, set()),
     ],
 )
@@ -309,10 +289,35 @@ def test_every_permitted_library_is_used() -> None:
         assert users == permitted
 
 
+# The companions, which are released with the core and import modules of it directly; each may import these
+# companions besides, where they are installed.
+COMPANIONS: dict[str, set[str]] = {"collect": {"lab"}, "lab": set(), "monitor": {"lab"}}
+INTEGRATIONS = PACKAGE.parent / "integrations"
+
+
+def test_core_imports_no_companion_and_no_integration() -> None:
+    for path in list_modules():
+        assert not any(name.startswith("langchain_cfc_") for name in find_imports_of(path)), path
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+def test_companions_import_no_other_companion_but_those_named(name: str) -> None:
+    own, allowed = f"langchain_cfc_{name}", {f"langchain_cfc_{other}" for other in COMPANIONS[name]}
+    taken = {
+        root
+        for path in (INTEGRATIONS / name / "src").rglob("*.py")
+        for root in (one.partition(".")[0] for one in find_imports_of(path))
+        if root.startswith("langchain_cfc_")
+    }
+    assert taken - {own} == allowed
+
+
 def find_integration_imports() -> dict[str, set[str]]:
     """Modules of the package, and what the integrations import from each."""
     taken: dict[str, set[str]] = {}
-    for path in (PACKAGE.parent / "integrations").glob("*/src/**/*.py"):
+    for path in INTEGRATIONS.glob("*/src/**/*.py"):
+        if path.relative_to(INTEGRATIONS).parts[0] in COMPANIONS:
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "langchain_cfc":
                 taken.setdefault(str(node.module), set()).update(name.name for name in node.names)

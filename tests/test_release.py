@@ -176,7 +176,6 @@ def list_needed(project: dict[str, Any], extra: str) -> list[Requirement]:
         ("dev", "dev"),
         ("server", "calibrate"),
         ("server", "openai"),
-        ("server", "prometheus"),
         ("server", "signing"),
     ],
 )

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,16 @@ def _import_commands() -> Any:
     """Import what calls need, and return what the program runs."""
     sys.path.pop(0)  # the folder of this file; programs have none
     from langchain_cfc.cli import main
-    from langchain_cfc.cli.commands import BUILT_IN
+    from langchain_cfc.cli.commands import KNOWN_COMMANDS
 
-    places = {place.partition(":")[0] for commands in BUILT_IN.values() for place, _ in commands.values()}
-    for name in (*(f"langchain_cfc.cli.{place}" for place in sorted(places)), *_LATE):
+    own = {
+        place.partition(":")[0]
+        for known in KNOWN_COMMANDS.values()
+        for place, _ in known.values()
+        if ":" in place
+    }
+    added = {point.module for point in entry_points(group="langchain_cfc.commands")}
+    for name in (*(f"langchain_cfc.cli.{place}" for place in sorted(own)), *sorted(added), *_LATE):
         importlib.import_module(name)
     gc.freeze()  # what all share is not copied
     return main

@@ -16,6 +16,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import httpx
+from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, collect
+from langchain_cfc_collect.costs import ModelCalls, Usage
+from langchain_cfc_collect.executor import Components, Labels
+from langchain_cfc_collect.store import Store, rows
+from langchain_cfc_collect.store.rows import combine_writes
+from langchain_cfc_collect.store.schema import Statement, Write
 from langchain_core.language_models import BaseChatModel, FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
@@ -25,12 +31,6 @@ from sqlalchemy.dialects import sqlite
 from benchmarks.lib.in_memory import InMemoryModel
 from benchmarks.lib.slow_server import count_requests, run_slow_server
 from benchmarks.lib.timing import Ratio, pause_garbage_collection, time_call
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, collect
-from langchain_cfc.collect.costs import ModelCalls, Usage
-from langchain_cfc.collect.executor import Components, Labels
-from langchain_cfc.collect.store import Store, rows
-from langchain_cfc.collect.store.rows import combine_writes
-from langchain_cfc.collect.store.schema import Statement, Write
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.records import Example

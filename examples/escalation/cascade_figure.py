@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from cascade_table import Row, compute_mean, measure_splits
+from langchain_cfc_lab.report.drawing import Style, finish_axes, format_tick
 from matplotlib.figure import Figure
 from two_models import CHEAP, STRONG
-
-from langchain_cfc.report.drawing import Style, finish_axes, format_tick
 
 LEVELS = ("0.1", "0.2", "0.3", "0.4")
 AS_RECORDED = CHEAP.cost / STRONG.cost

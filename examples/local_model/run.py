@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
 from local_model import MODEL_NAME, get, running_server
 from questions import Question, extract, prompt, questions
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, read_records, write_records

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import streamlit as st
+from langchain_cfc_monitor import CFCMonitor, Label, MonitorStatus
 from qa_bot_model import Bot, make_bot
 from qa_bot_store import FOLDER, Store, Turn, same_question
 
 from langchain_cfc import CFCResult
 from langchain_cfc.errors import CFCError
 from langchain_cfc.guarantee import Guarantee, format_share
-from langchain_cfc.monitor import CFCMonitor, Label, MonitorStatus
 
 STORE = Store(FOLDER / "qa_bot.db")
 ASKED_BEFORE = (

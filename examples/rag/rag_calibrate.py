@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
+from langchain_cfc_lab import ComparisonReport, compare
+from langchain_cfc_lab.comparison_report import GroupComparison, MethodComparison
+from langchain_cfc_lab.report.plots import plot_group_miscoverage
 from matplotlib.figure import Figure
 from rag_models import RECORDS
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.experiments import ComparisonReport, compare
-from langchain_cfc.experiments.comparison_report import GroupComparison, MethodComparison
 from langchain_cfc.records import PromptRecord, read_records
-from langchain_cfc.report.plots import plot_group_miscoverage
 from langchain_cfc.scoring import compute_auroc
 
 ALPHA = "0.2"

@@ -11,11 +11,11 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from rag_chain import GENERATOR_ID, answer_of, examples, find_topic, rag
 from rag_models import N, live
 from rag_verifier import Groundedness
 
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import write_records
 

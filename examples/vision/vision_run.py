@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from langchain_cfc_collect import CollectionOptions, Components, Store, collect
+from langchain_cfc_collect.config import CollectionConfig, read_config
 from vision_chain import with_images
 from vision_questions import examples
 from vision_stand_in import MODEL, standing_in
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable, calibrate, evaluate, read_records
-from langchain_cfc.collect import CollectionOptions, Components, Store, collect
-from langchain_cfc.collect.config import CollectionConfig, read_config
 from langchain_cfc.records import Example, write_records
 
 CONFIG = Path(__file__).with_name("collect.toml")

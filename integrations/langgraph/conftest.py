@@ -17,7 +17,7 @@ from langchain_cfc import CFCRunnable
 from langchain_cfc.errors import AttainabilityWarning
 from tests.serving.openai_server import Script, serving
 
-pytest_plugins = ["tests.clients", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.pages"]
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from integrations.langsmith.tests.endpoint import LangSmith, serving
 
-pytest_plugins = ["tests.clients", "tests.serving.conftest", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.serving.conftest", "tests.pages"]
 
 _STACK = ExitStack()
 

@@ -11,7 +11,7 @@ from filelock import FileLock
 from integrations.openai.tests.parts import VERIFIERS, Hosted, Saved, collect_artifacts
 from tests.serving.openai_server import serving
 
-pytest_plugins = ["tests.clients"]
+pytest_plugins = ["tests.session"]
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from integrations.server.tests.bots import make_artifact, make_script
 from integrations.server.tests.parts import TOKEN, Server, run_server
 from tests.serving.openai_server import Script, serving
 
-pytest_plugins = ["tests.clients", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.pages"]
 
 
 @pytest.fixture(scope="session")

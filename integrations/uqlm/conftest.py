@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
-pytest_plugins = ["tests.conftest", "tests.pages"]
+pytest_plugins = ["tests.session", "tests.pages"]
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "lima", "quito", "it", "is", "the", "city"]
 

@@ -14,12 +14,11 @@ import typer
 
 from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
-from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._format import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
 
-RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet; or the store of a collection"
+RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet"
 STORE_HELP = "SQLite file, or URL of a PostgreSQL database."
 
 ArtifactPath = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="Calibration artifact.")]
@@ -91,33 +90,24 @@ def get_verifier_names(artifact: CalibrationArtifact) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Dataset:
-    """Records read from files, or the table of a store, with their provenance if it is known."""
+    """Records read from files, with their provenance if it is known."""
 
-    records: Records | LabelledBatch
+    records: Records
     provenance: Provenance | None
 
 
 @contextmanager
-def open_records(paths: Sequence[str], outputs: Sequence[str] = ()) -> Iterator[Dataset]:
-    """Open records files or one store; a store's table gets the raw outputs of the verifiers in `outputs`."""
-    if any(map(_is_store, paths)):
-        yield _read_store(paths, outputs)
-        return
+def open_records(paths: Sequence[str]) -> Iterator[Dataset]:
+    """Open records files, and show how many records were read."""
+    for path in paths:
+        if _is_store(path):
+            export = f"langchain-cfc store export {path} records.jsonl"
+            msg = f"{path} is a store: write its records to a file first, with `{export}`"
+            raise InputError(msg)
     with make_progress() as progress:
         task = progress.add_task("reading records", total=None)
         records = replace(read_records(*paths), on_read=lambda more: progress.advance(task, more))
         yield Dataset(records, records.provenance)
-
-
-def _read_store(paths: Sequence[str], outputs: Sequence[str]) -> Dataset:
-    if len(paths) > 1:
-        msg = "a store cannot be combined with other records: give one store, or files only"
-        raise InputError(msg)
-    # Imported late: stores need the extra `[collect]`.
-    from langchain_cfc.collect.store import Store
-
-    with Store(paths[0]) as store:
-        return Dataset(store.tabulate(outputs), store.read_provenance())
 
 
 def _is_store(path: str) -> bool:

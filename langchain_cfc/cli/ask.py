@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
 from langchain_cfc.cli._inputs import ArtifactAlpha, ArtifactPath, RequiredSignature, get_verifier_names
 from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import InputError
+from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable, ClaimsResult
 
@@ -157,14 +158,12 @@ def _make_replay_arguments(path: Path, artifact: CalibrationArtifact, prompt: st
 
 def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str, Any]]:
     """Return a collection's prompt for a question, and its components as arguments of `CFCRunnable`."""
-    # Imported late: it needs the extra `[collect]`.
-    from langchain_cfc.collect.config import read_config
-
-    config = read_config(path)
-    made = vars(config.create_components())
-    parts = ("generator", "verifier", "answer", "splitter")
-    served = (*parts, *(f"{part}_id" for part in parts), "metadata", "sampling", "reasoning")
-    return config.source.columns.render_question(question), {name: made[name] for name in served}
+    readers = entry_points(group="langchain_cfc.settings", name="collect")
+    if not readers:
+        msg = "--config needs langchain-cfc-collect: pip install 'langchain-cfc[collect]'"
+        raise MissingExtraError(msg)
+    render_question, parts = next(iter(readers)).load()(path)
+    return render_question(question), parts
 
 
 def _import_components(places: Mapping[str, str | None]) -> dict[str, Any]:

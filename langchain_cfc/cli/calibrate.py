@@ -193,7 +193,7 @@ def calibrate(
     """
     with report_errors():
         check_output(out_path)
-        with open_attempts(records, out_path) as kept, open_records(records, combine or ()) as dataset:
+        with open_attempts(records, out_path) as kept, open_records(records) as dataset:
             if confident or max_wrong_rate:
                 kept.check_writable()
             artifact = calibration.calibrate(

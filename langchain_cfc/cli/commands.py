@@ -1,14 +1,13 @@
 """The command-line application, which imports the module of a command only when it is called.
 
 Listing the commands, for `--help` or shell completion, imports none of these modules: they import NumPy and
-LangChain, which takes more than a second. `BUILT_IN` therefore repeats the summaries of this package's
-commands. Commands of other distributions, such as `serve` of langchain-cfc-server, are found by their entry
-points and listed with the summary of their distribution.
+LangChain, which takes more than a second. `KNOWN_COMMANDS` therefore repeats the summaries of the commands of
+this package and its companions. Commands of other distributions, those of the companions among them, are
+found by their entry points; one that is not in the table is listed with the summary of its distribution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated, Any
@@ -20,44 +19,44 @@ from langchain_cfc._internal import __version__
 
 # Entry points of this group are named like their command, and load a `typer.Typer` or a function for one.
 _ENTRY_POINT_GROUP = "langchain_cfc.commands"
-# Topic -> command -> (module:object, first sentence of its help), in the order in which `--help` lists them.
-BUILT_IN = {
+# Topic -> command -> (module:object of this package, or the distribution that it comes with; its summary), in
+# the order in which `--help` lists them.
+KNOWN_COMMANDS = {
     "Try": {
         "demo": ("demo:demo", "Calibrate and serve recorded answers; no key or network needed."),
-        "preview": ("preview:preview", "Show which questions a chain is unsure of, without labels."),
+        "preview": ("collect", "Show which questions a chain is unsure of, without labels."),
         "ask": ("ask:ask", "Ask one question: print the answer set, or why there is none."),
     },
     "Collect": {
-        "init": ("init:init", "Propose the settings of a collection from a few real answers."),
-        "plan": ("plan:plan", "Plan how many prompts to label, at what cost, for which alpha."),
-        "collect": ("collect:collect", "Draw, score and label n candidates for each prompt of a dataset."),
-        "status": ("store:status", "Show a collection's progress, its labels and what failed."),
-        "store": ("store:app", "Export, import, rescore, check or shrink a collection's store."),
-        "agreement": ("agreement:agreement", "Measure how well the records' labels agree with people."),
+        "init": ("collect", "Propose the settings of a collection from a few real answers."),
+        "plan": ("lab", "Plan how many prompts to label, at what cost, for which alpha."),
+        "collect": ("collect", "Draw, score and label n candidates for each prompt of a dataset."),
+        "store": ("collect", "Export, import, rescore, review, check or shrink a store."),
     },
     "Calibrate and check": {
-        "suggest": (
-            "suggest:suggest",
-            "Choose features, set rule, verifiers or draw rule, with reasons.",
-        ),
+        "suggest": ("lab", "Choose features, set rule, verifiers or draw rule, with reasons."),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
         "inspect": ("inspect:inspect", "Check an artifact's digest and show what it promises."),
         "sign": ("sign:sign", "Sign an artifact with an Ed25519 key."),
         "certify": ("certify:certify", "Certify an artifact on held-out labelled records."),
         "evaluate": ("evaluate:evaluate", "Measure an artifact on labelled records."),
-        "report": ("report:report", "Write one HTML page: promise, data, results and next steps."),
+        "report": ("lab", "Write one HTML page: promise, data, results and next steps."),
     },
     "Serve and watch": {
-        "monitor": ("monitor:app", "Watch a served artifact: drift, broken promises, new labels."),
+        "serve": ("server", "Serve chains to any OpenAI client."),
+        "monitor": ("monitor", "Watch a served artifact: drift, broken promises, new labels."),
     },
     "Research": {
-        "compare": ("compare:compare", "Compare methods on labelled records over random splits."),
-        "paper": ("paper:app", "Reproduce the experiments of the CFC paper."),
+        "compare": ("lab", "Compare methods on labelled records over random splits."),
+        "paper": ("lab", "Reproduce the experiments of the CFC paper."),
     },
 }
 # Topic under which `--help` lists commands of other distributions.
 _ADDED_TOPIC = "Added by other packages"
-_OBJECT_NAMES = {name: place for commands in BUILT_IN.values() for name, (place, _) in commands.items()}
+_KNOWN = {
+    name: (topic, *known) for topic, commands in KNOWN_COMMANDS.items() for name, known in commands.items()
+}
+_OBJECT_NAMES = {name: place for name, (_, place, _) in _KNOWN.items() if ":" in place}
 
 
 class CommandGroup(TyperGroup):
@@ -65,22 +64,23 @@ class CommandGroup(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        for topic, commands in BUILT_IN.items():
-            for name, (_, summary) in commands.items():
-                self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
+        for name, (topic, _, summary) in _KNOWN.items():
+            self.commands[name] = TyperCommand(name, help=summary, rich_help_panel=topic)
 
     @cached_property
     def _added_commands(self) -> dict[str, EntryPoint]:
         """Commands of other distributions, by name; cached, since finding them scans every distribution."""
-        return {found.name: found for found in entry_points(group=_ENTRY_POINT_GROUP)}
+        found = entry_points(group=_ENTRY_POINT_GROUP)
+        return {point.name: point for point in found if point.name not in _OBJECT_NAMES}
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of commands: built-in ones in the order of `BUILT_IN`, then the others sorted."""
+        """Return the names of installed commands: known ones in the table's order, then others sorted."""
         del ctx  # the same in every context
-        return [*self.commands, *sorted(set(self._added_commands) - set(self.commands))]
+        known = [name for name in _KNOWN if name in _OBJECT_NAMES or name in self._added_commands]
+        return [*known, *sorted(set(self._added_commands) - set(known))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a stub with the command's summary, for lists; no distribution can replace a built-in one."""
+        """Return a stub with the command's summary, for lists; no distribution can replace a core command."""
         del ctx  # the same in every context
         if cmd_name in self.commands:
             return self.commands[cmd_name]
@@ -97,7 +97,13 @@ class CommandGroup(TyperGroup):
         if cmd_name in _OBJECT_NAMES:
             place = EntryPoint(cmd_name, f"langchain_cfc.cli.{_OBJECT_NAMES[cmd_name]}", _ENTRY_POINT_GROUP)
             return _make_command(cmd_name, place.load())
-        return _load_added(self._added_commands[cmd_name]) if cmd_name in self._added_commands else None
+        if cmd_name in self._added_commands:
+            return _load_added(self._added_commands[cmd_name])
+        if cmd_name in _KNOWN:
+            home = _KNOWN[cmd_name][1]
+            msg = f"{cmd_name} comes with langchain-cfc-{home}: pip install 'langchain-cfc[{home}]'"
+            return _make_failing_command(cmd_name, f"langchain-cfc-{home}", msg)
+        return None
 
 
 def make_app(**settings: Any) -> typer.Typer:
@@ -114,11 +120,11 @@ def _make_stub(found: EntryPoint) -> TyperCommand:
 
 def _load_added(found: EntryPoint) -> Any:
     try:
-        loaded = found.load()
+        return _make_command(found.name, found.load())
     except Exception as error:  # noqa: BLE001 - anything may go wrong in code of others
-        anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-        return _make_command(found.name, _make_failing_command(found, error), anything)
-    return _make_command(found.name, loaded)
+        home = found.dist.name if found.dist is not None else "a distribution"
+        msg = f"this command of {home} cannot be loaded: {type(error).__name__}: {error}"
+        return _make_failing_command(found.name, home, msg)
 
 
 def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None) -> Any:
@@ -131,10 +137,8 @@ def _make_command(name: str, loaded: Any, settings: dict[str, Any] | None = None
     return command
 
 
-def _make_failing_command(found: EntryPoint, error: Exception) -> Callable[[], None]:
+def _make_failing_command(name: str, home: str, msg: str) -> Any:
     """Return a stand-in for a command that cannot be loaded; it fails and says why."""
-    by = found.dist.name if found.dist is not None else "a distribution"
-    msg = f"this command of {by} cannot be loaded: {type(error).__name__}: {error}"
 
     def fail() -> None:
         from langchain_cfc.cli._format import report_errors
@@ -143,8 +147,8 @@ def _make_failing_command(found: EntryPoint, error: Exception) -> Callable[[], N
         with report_errors():
             raise InputError(msg)
 
-    fail.__doc__ = f"Cannot be loaded ({type(error).__name__}); see {by}."
-    return fail
+    fail.__doc__ = f"Cannot be loaded; see {home}."
+    return _make_command(name, fail, {"ignore_unknown_options": True, "allow_extra_args": True})
 
 
 app = make_app(

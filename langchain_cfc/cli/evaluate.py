@@ -25,7 +25,6 @@ from langchain_cfc.cli._inputs import (
     ArtifactPath,
     HeldOutRecords,
     ReportAsJson,
-    get_verifier_names,
     open_records,
 )
 from langchain_cfc.evaluation import EvaluationReport
@@ -47,8 +46,7 @@ def evaluate(
     """
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path)
-        names = get_verifier_names(artifact)
-        with open_attempts(records) as kept, open_records(records, names) as dataset:
+        with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
             report = evaluation.evaluate(
                 artifact, dataset.records, alpha=alpha, provenance=dataset.provenance

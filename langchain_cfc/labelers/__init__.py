@@ -10,15 +10,7 @@ from langchain_cfc._internal.imports import make_lazy
 # Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc.labelers.agreement import (
-        Agreement,
-        Kappa,
-        bound_true_coverage,
-        bound_true_coverage_at_worst,
-        compare_labels,
-    )
     from langchain_cfc.labelers.base import BaseLabeler, CandidateLabeling, Labeler, LabelerInput, Reads
-    from langchain_cfc.labelers.human import HumanLabels
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import ClosedSet, NormalisedMatch
     from langchain_cfc.labelers.multiple_choice import MultipleChoice, extract_choice
@@ -27,14 +19,11 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.verdicts import VerdictExtractor
 
 __all__ = [
-    "Agreement",
     "BaseLabeler",
     "CandidateLabeling",
     "ClosedSet",
-    "HumanLabels",
     "JsonField",
     "JudgeLabels",
-    "Kappa",
     "Labeler",
     "LabelerInput",
     "MultipleChoice",
@@ -43,24 +32,13 @@ __all__ = [
     "PatternMatch",
     "Reads",
     "VerdictExtractor",
-    "bound_true_coverage",
-    "bound_true_coverage_at_worst",
-    "compare_labels",
     "extract_choice",
     "extract_number",
     "find_final_number",
 ]
 
 _NAMES = {
-    "agreement": (
-        "Agreement",
-        "Kappa",
-        "bound_true_coverage",
-        "bound_true_coverage_at_worst",
-        "compare_labels",
-    ),
     "base": ("BaseLabeler", "CandidateLabeling", "Labeler", "LabelerInput", "Reads"),
-    "human": ("HumanLabels",),
     "judge": ("JudgeLabels",),
     "matching": ("ClosedSet", "NormalisedMatch"),
     "multiple_choice": ("MultipleChoice", "extract_choice"),

@@ -142,7 +142,7 @@ def _parse_cell(text: str, source: str, line: int, field: str) -> Any:
 
 
 def _require_compute() -> Any:
-    return require("pyarrow.compute", "collect", "reading Parquet")
+    return require("pyarrow.compute", "parquet", "reading Parquet")
 
 
 def _list_item_columns(rows: Any, column: str) -> dict[str, Any]:
@@ -225,7 +225,7 @@ def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
 
 def _compute_answer_keys(candidates: dict[str, Any]) -> Any:
     """Return the key of each candidate's answer, as `Candidate.answer_key` does."""
-    pa = require("pyarrow", "collect", "reading Parquet")
+    pa = require("pyarrow", "parquet", "reading Parquet")
     keys = _require_compute().coalesce(candidates["answer"], candidates["text"])
     if keys.null_count == 0:
         return keys

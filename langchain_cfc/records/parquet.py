@@ -75,7 +75,7 @@ def make_parquet_schema(provenance: Provenance | None = None) -> Any:
 
 def _make_schema(column: str) -> Any:
     """Make the schema of records with a list of candidates, or of claims."""
-    pa = require("pyarrow", "collect", "Parquet")
+    pa = require("pyarrow", "parquet", "Parquet")
     text, outputs = pa.string(), pa.map_(pa.string(), pa.float64())
     columns = dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), text)
     if column == "claims":
@@ -92,7 +92,7 @@ def _make_schema(column: str) -> Any:
 
 def cast_to_schema(batch: Any) -> Any:
     """Return the same rows with the columns and types of the schema."""
-    pa = require("pyarrow", "collect", "reading Parquet")
+    pa = require("pyarrow", "parquet", "reading Parquet")
     schema = _make_schema(find_list_column(batch.schema.names))
     columns = [
         batch[field.name].cast(field.type)
@@ -124,7 +124,7 @@ def check_columns(found: Iterable[Any], expected: Any, source: str, within: str)
 
 
 def _check_type(found: Any, expected: Any, source: str, name: str) -> None:
-    types = require("pyarrow.types", "collect", "reading Parquet")
+    types = require("pyarrow.types", "parquet", "reading Parquet")
     if types.is_struct(expected) and types.is_struct(found):
         check_columns(found, expected, source, f"{name}.")
         return
@@ -244,7 +244,7 @@ class ParquetFile:
 
     @contextmanager
     def _open(self) -> Iterator[Any]:
-        parquet = require("pyarrow.parquet", "collect", "reading Parquet")
+        parquet = require("pyarrow.parquet", "parquet", "reading Parquet")
         source = str(self.path)
         try:
             with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
@@ -260,8 +260,8 @@ class ParquetFile:
 
 def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance: Provenance | None) -> int:
     """Write checked records of one kind, and return their number."""
-    pa = require("pyarrow", "collect", "writing Parquet")
-    parquet = require("pyarrow.parquet", "collect", "writing Parquet")
+    pa = require("pyarrow", "parquet", "writing Parquet")
+    parquet = require("pyarrow.parquet", "parquet", "writing Parquet")
     stream = iter(records)
     first = next(stream)
     column = "claims" if isinstance(first, ClaimsRecord) else "candidates"

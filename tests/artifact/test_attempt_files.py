@@ -140,8 +140,7 @@ def test_ledger_that_was_changed_by_hand_is_refused(change: Callable[[str], str]
     assert run(*list_options(path, "0.001")).code == 1
     ledger = find_ledger(path)
     ledger.write_text(change(ledger.read_text()))
-    for command in (list_options(path), ("plan", path, "--max-wrong-rate", "0.2")):
-        run(*command).assert_refused("not a ledger of attempts")
+    run(*list_options(path)).assert_refused("not a ledger of attempts")
 
 
 @pytest.mark.parametrize("kind", ["renamed", "copied", "table", "symbolic link", "beside"])
@@ -162,13 +161,6 @@ def test_attempts_on_copies_of_the_records_in_the_folder_count(kind: str, path: 
     assert made.certified_policy.certificate.attempt == (1 if kind == "beside" else 2)
 
 
-def test_look_at_a_copy_of_the_records_counts(path: Path) -> None:
-    other = path.with_name("other.jsonl")
-    shutil.copy(path, other)
-    assert run("plan", other, "--max-wrong-rate", "0.2").code == 0
-    run(*list_options(path)).assert_refused("label new prompts")
-
-
 def test_labels_of_a_database_or_a_pipe_have_their_ledger_in_the_current_folder(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,9 +178,7 @@ def test_labels_of_a_database_or_a_pipe_have_their_ledger_in_the_current_folder(
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a folder that cannot be written")
-@pytest.mark.parametrize(
-    "command", ["evaluate", "compare", "calibrate", "certify", "plan", "suggest", "report"]
-)
+@pytest.mark.parametrize("command", ["evaluate", "calibrate", "certify"])
 def test_command_that_cannot_record_says_to_copy_the_records(
     command: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,41 +187,13 @@ def test_command_that_cannot_record_says_to_copy_the_records(
     access = os.access  # tests may run as root, for whom every folder can be written
     folder = os.fspath(path.parent)
     monkeypatch.setattr(os, "access", lambda name, mode: os.fspath(name) != folder and access(name, mode))
-    given = (
-        [path]
-        if command in {"compare", "calibrate", "plan", "suggest"}
-        else [tmp_path / "artifact.json", path]
-    )
-    options = ["--max-wrong-rate", "0.2"] if command in {"calibrate", "plan"} else []
+    given = [path] if command == "calibrate" else [tmp_path / "artifact.json", path]
+    options = ["--max-wrong-rate", "0.2"] if command == "calibrate" else []
     run(command, *map(str, given), *options).assert_refused("copy the records")
     # What rests on no labels that certify needs no ledger.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path.parent)
         assert run("calibrate", path, "--alpha", "0.5", "--features", "1", "--out", "plain.json").code == 0
-
-
-def test_every_command_that_shows_figures_by_setting_is_a_look(path: Path) -> None:
-    new = path.with_name("new.jsonl")
-    write_records(new, MORE)
-    artifact = path.with_name("artifact.json")
-    assert run("calibrate", new, "--alpha", "0.5", "--features", "1", "--out", artifact).code == 0
-    run("suggest", path, "--alpha", "0.5", "--features", "1", "--splits", "2", "--jobs", "1")
-    run("report", artifact, path, "--out", path.with_name("report.html"))
-    run("plan", path, "--max-wrong-rate", "0.2")
-    assert list_looks(path) == ["suggest", "evaluate", "plan"]
-    run(*list_options(path, out="bot.json")).assert_refused("label new prompts")
-
-
-@pytest.mark.parametrize(("options", "kept"), [((), 1.0), (("--n", "2"), 0.7)])
-def test_labels_that_suggest_used_certify_no_setting_that_it_may_have_chosen(
-    options: tuple[str, ...], kept: float, path: Path
-) -> None:
-    suggested = ("--alpha", "0.5", "--features", "1", "--splits", "2", "--jobs", "1")
-    assert run("suggest", path, *suggested).code == 0
-    # The choice used 30 % of the prompts; another seed does not bring them back.
-    assert run(*list_options(path), "--seed", "1", *options).code == 0
-    made = CalibrationArtifact.load(path.parent / "artifact.json")
-    assert made.certified_policy.certificate.prompts == pytest.approx(kept * len(KNOWN), rel=0.1)
 
 
 def test_ledger_of_nothing_is_not_written(path: Path) -> None:

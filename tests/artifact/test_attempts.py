@@ -196,19 +196,6 @@ def test_ledger_does_not_reveal_ids() -> None:
     assert np.all([len(one) == 6 for one in look.names])
 
 
-def test_compare_command_is_a_look_at_all_labels(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    write_records(path, KNOWN)
-    options = ("--max-wrong-rate", "0.2", "--features", "1", "--out", tmp_path / "artifact.json")
-    assert run("calibrate", path, *options).code == 0
-    seen = run("compare", path, "--splits", "2", "--jobs", "1", "--method", "TopK", "--alpha", "0.5")
-    assert seen.code == 0
-    assert [one.settings for one in read_ledger(path) if one.kind == "look"] == ["compare"]
-    # Settings that were tried before may be tried again; others need new labels.
-    assert run("calibrate", path, *options).code == 0
-    run("calibrate", path, *options, "--seed", "1").assert_refused("label new prompts")
-
-
 def test_evaluated_artifact_may_be_certified_but_no_other(tmp_path: Path) -> None:
     known, new = tmp_path / "known.jsonl", tmp_path / "new.jsonl"
     write_records(known, KNOWN)

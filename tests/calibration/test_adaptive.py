@@ -32,7 +32,6 @@ from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
-from langchain_cfc.report.plots import plot_stated_coverage
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
 
@@ -296,18 +295,6 @@ def test_verify_contradicts_adaptive_thresholds_of_other_levels(
     monkeypatch.setattr(CalibrationArtifact, "unpack_state", unpack_other_levels)
     (found,) = verify(artifact, prompts=3)
     assert found.contradicted > 0 or found.largest_difference > 1e-3
-
-
-def test_plot_stated_coverage_shows_stated_and_kept(artifact: CalibrationArtifact) -> None:
-    pytest.importorskip("matplotlib")
-    method = evaluate(artifact, draw_world(6, 500)).methods["conditional"]
-    ax = plot_stated_coverage(method)
-    points: Any = ax.containers[0]
-    shown = np.array(points.lines[0].get_xydata())
-    expected = [(one.stated_coverage, one.kept_promise) for one in method.stated_levels]
-    assert shown.tolist() == [list(one) for one in expected]
-    with pytest.raises(InputError, match="not adaptive"):
-        plot_stated_coverage(evaluate(artifact, draw_world(6, 500)).methods["marginal"])
 
 
 def test_randomised_adaptive_thresholds_keep_exactly_what_is_stated() -> None:

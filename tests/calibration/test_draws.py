@@ -21,7 +21,6 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.draw_rules import parse_draw_rule, replay
 from langchain_cfc.errors import InputError
-from langchain_cfc.experiments import compare
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
@@ -410,22 +409,6 @@ def test_draw_rule_refuses_a_combination_that_prefixes_cannot_have(
             provenance=provenance,
             allow_unattainable=True,
         )
-
-
-def test_calibrate_n_refuses_fewer_candidates_than_the_verifier_compared() -> None:
-    voted = score_by_votes(make_records())
-    options: dict[str, Any] = {"alpha": "0.3", "features": "1", "allow_unattainable": True}
-    words = "n = 3: the verifier compares .* among the 8 recorded: record 3, or omit n"
-    with pytest.raises(InputError, match=words):
-        calibrate(voted, n=3, provenance=VOTES, **options)
-    with pytest.raises(InputError, match=words):
-        compare(voted, n=3, alpha=0.3, splits=2, methods="marginal", provenance=VOTES)
-    # Allowed: the recorded number, or scores that do not depend on the other candidates.
-    short = score_by_votes(make_records(), 3)
-    artifact = calibrate(short, provenance=VOTES.model_copy(update={"n": 3}), **options)
-    assert calibrate(make_records(), n=3, provenance=SEPARATE, **options).n == artifact.n == 3
-    with pytest.raises(InputError, match=words):
-        evaluate(artifact, score_by_votes(make_records(1, 40)))
 
 
 def test_calibrate_n_refuses_a_comparing_verifier_in_a_combination() -> None:

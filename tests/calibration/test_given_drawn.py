@@ -15,8 +15,6 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import ArtifactFormatError, CalibrationError, InputError
-from langchain_cfc.monitor.observed import Label, ObservedResult
-from langchain_cfc.monitor.sequential_tests import CoverageTest
 from tests.calibration.test_adaptive import draw_world
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
@@ -131,33 +129,3 @@ def test_load_refuses_a_forged_number_of_drawn_prompts(artifact: CalibrationArti
     path.write_bytes(files.encode(content))
     with pytest.raises(ArtifactFormatError):
         CalibrationArtifact.load(path)
-
-
-def test_coverage_test_counts_only_results_with_a_correct_candidate(artifact: CalibrationArtifact) -> None:
-    certified = certify(artifact, draw_world(5, 500))
-    test = CoverageTest.start(certified, now=0.0)
-    assert test.rates
-    draws = draw_world(6, 1).draws
-    decisions = decide(certified, draws)
-    one = ObservedResult(
-        id="a",
-        at=0.0,
-        artifact=certified.digest,
-        alpha="0.1",
-        outcome=2,
-        withheld=False,
-        max_wrong_rate=None,
-        threshold=float(decisions.thresholds[0]),
-        scores=tuple(draws.scores[0].tolist()),
-        accepted=tuple(decisions.accepted[0].tolist()),
-        features=tuple(decisions.features[0].tolist()),
-        codes=(0, 1, 2),
-        lengths=(1, 1, 1),
-        metadata={},
-        outputs={},
-    )
-    seen = test.update(one, Label("a", [True, False, False]), 1.0, 1.0).wealth.outcomes
-    unseen = test.update(one, Label("a", [False, False, False]), 1.0, 1.0).wealth.outcomes
-    unsure = test.update(one, Label("a", [True, None, False]), 1.0, 1.0).wealth.outcomes
-    assert seen.sum() > 0
-    assert unseen.sum() == unsure.sum() == 0

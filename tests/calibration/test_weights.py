@@ -6,7 +6,6 @@ That the promise holds so is in `tests/guarantees/test_exactness.py`.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,8 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.experiments import compare, plan_from_pilot, suggest
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import tabulate
-from langchain_cfc.records.splits import make_split_plan
-from langchain_cfc.report import write_report
-from tests.cli.running import run
 from tests.lengths import mostly_long
 
 ALPHA = "0.4"
@@ -142,20 +137,6 @@ def test_attainable_coverage_is_counted_by_weights(table: LabelledBatch) -> None
         calibrate(hard, **options)
 
 
-def test_functions_without_weights_refuse_weighted_tables(weighted: LabelledBatch) -> None:
-    refused = pytest.raises(InputError, match="only calibrate, certify and evaluate support")
-    with refused:
-        plan_from_pilot(weighted, alpha=ALPHA)
-    with refused:
-        compare(weighted, alpha=ALPHA)
-    with refused:
-        suggest(weighted, alpha=ALPHA)
-    with refused:
-        tabulate(weighted)
-    # A fair sample of them is accepted.
-    assert tabulate(make_split_plan(0, fit=0.0, test=0.0).draw_fair_sample(weighted)).weights is None
-
-
 def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
     for rule in ("conditional", "marginal"):
@@ -190,18 +171,3 @@ def test_empty_fair_sample_leaves_thresholds_but_no_marginal_comparison(table: L
     assert artifact.calibration.size == len(table)
     assert np.isinf(artifact.solve(np.ones((1, 1)), marginal=True).values).all()
     assert all(sum(one.counts["1"]) == 0 for one in artifact.reference)
-
-
-def test_report_and_inspect_command_state_labelling_weights(weighted: LabelledBatch, tmp_path: Path) -> None:
-    artifact = calibrate(weighted, test_fraction=0.3, **OPTIONS)
-    facts = artifact.calibration
-    page = tmp_path / "page.html"
-    write_report(page, artifact=artifact, evaluation=evaluate(artifact, weighted))
-    said = page.read_text(encoding="utf-8")
-    assert f"{facts.size:,} (weighing {facts.weight:.4g}) calibrated" in said
-    assert f"like those from which the {facts.size:,} calibrated on were selected for labelling" in said
-    assert "of the calibration prompts by weight" in said
-    artifact.save(tmp_path / "artifact.json")
-    shown = run("inspect", tmp_path / "artifact.json").out
-    assert f"{facts.size} calibration prompts (weighing {facts.weight:.4g})" in " ".join(shown.split())
-    assert "from which the labelled ones were selected" in " ".join(shown.split())

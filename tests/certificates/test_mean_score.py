@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from io import StringIO
 from itertools import takewhile
 from operator import add
-from typing import cast
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, state_abstentions
 from langchain_cfc.certificates.policies import find_short_number
-from langchain_cfc.cli._artifact import make_promise_table
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.evaluation import evaluate
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate, with_scores
-from langchain_cfc.report.page import render_report
 from tests.certificates.prompts import make_replay_chain, prompts
-from tests.factories import change_candidates, plan_first_test, reload_artifact
+from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import mostly_long, repetitions
 
 KNOWN = prompts(0, 600)
@@ -132,43 +125,6 @@ def test_mean_score_policy_uses_all_labels_and_certifies_no_sets(
     )
     assert groups.certified_policy.certificate.prompts == groups.calibration.size
     assert groups.calibration.fit_size > 0
-
-
-def test_mean_score_policy_tests_each_group_separately() -> None:
-    records = prompts(5, 1500, decimals=12)
-    made = calibrate(
-        records, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
-    )
-    certificate = made.certified_policy.certificate
-    everyone, *groups = certificate.groups
-    assert [one.certified for one in groups] == [True] * 3
-    for one, share in zip(certificate.groups, [0.05, *[0.05 / 3] * 3], strict=True):
-        assert stats.binom.cdf(one.wrong, one.answered, 0.2) <= share
-    assert sum(one.answered for one in groups) == everyone.answered
-    # Control: a group whose answers are all wrong is not certified, whatever the others are.
-    spoiled = [
-        change_candidates(one, correct=False) if one.metadata["topic"] == "sea" and row % 4 == 2 else one
-        for row, one in enumerate(records)
-    ]
-    worse = calibrate(
-        spoiled, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
-    )
-    certificate = worse.certified_policy.certificate
-    (missing,) = (one for one in certificate.groups if not one.certified)
-    said = f"not certified in: prompts whose topic is 'sea' ({missing.wrong} of {missing.answered} wrong)"
-    guarantee = worse.make_bot_guarantee()
-    assert sum(said in one for one in guarantee.not_promised) == 1
-    console = Console(width=10_000, file=StringIO())
-    console.print(make_promise_table(worse))
-    page = render_report(artifact=worse, evaluation=evaluate(worse, tabulate(prompts(6, 300))))
-    chain = make_replay_chain(worse, spoiled[:20])
-    results = [chain.invoke(one.input) for one in spoiled[:20]]
-    explained = [one.explain() for one in results]
-    printed = " ".join(cast("StringIO", console.file).getvalue().split())
-    assert all(said in one for one in [html.unescape(page), printed, guarantee.sentence, *explained])
-    # Control: where every group is certified nothing is said of groups that are not.
-    assert made.certified_policy.certificate.state_uncertified() == ""
-    assert not any("not certified in" in one for one in made.make_bot_guarantee().not_promised)
 
 
 def test_mean_score_policy_prefers_more_certified_groups(

@@ -13,13 +13,11 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, UnattainableTargetError
-from langchain_cfc.experiments import compare, plan_bot, plan_from_pilot, suggest, suggest_draws
-from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.claims.worlds import count_unsupported, make_answers, make_answers_with_outputs
 from tests.cli.running import run
-from tests.factories import make_artifact, make_records
+from tests.factories import make_records
 
 FEATURES = "group(tier) + hat(mean_score, 4) + hat(count, 3)"
 
@@ -202,38 +200,13 @@ def test_calibrate_and_evaluate_commands_accept_claims(tmp_path: Path) -> None:
     assert report["methods"]["conditional"]["claims"]["kept"] > 0.1
 
 
-@pytest.mark.parametrize(
-    "use",
-    [
-        tabulate,
-        lambda records: compare(records, alpha=0.2, splits=1),
-        lambda records: suggest(records, alpha=0.2),
-        lambda records: suggest_draws(records, alpha=0.2),
-        lambda records: plan_from_pilot(tabulate(records, claims=True), alpha=0.2),
-        lambda records: plan_bot(tabulate(records, claims=True), max_wrong_rate="0.1"),
-        lambda records: evaluate(make_artifact(), records),
-    ],
-)
-def test_functions_about_several_answers_refuse_claims(
-    use: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="claims"):
-        use(make_answers(np.random.default_rng(13), 60))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_claims_artifact_refuses_candidates_and_the_monitor(
-    artifact: CalibrationArtifact, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="unit='answers'"):
-        evaluate(artifact, make_records())
-    with pytest.raises(InputError, match="watches answer sets"):
-        CFCMonitor(artifact, tmp_path / "monitor.db")
-
-
 def test_unattainable_claims_error_counts_prompts_not_candidates() -> None:
     with pytest.raises(UnattainableTargetError, match="of 10 calibration prompts") as e:
         calibrate(make_answers(np.random.default_rng(11), 10), unit="claims", alpha="0.05", features="1")
     assert "at least 19 such prompts" in str(e.value)
     assert "candidate" not in str(e.value)
+
+
+def test_evaluate_with_a_claims_artifact_refuses_candidates(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="unit='answers'"):
+        evaluate(artifact, make_records())

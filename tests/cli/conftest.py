@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.collect.conftest import memory, tmp_path
+from tests.memory import memory, tmp_path
 
 __all__ = ["memory", "tmp_path"]

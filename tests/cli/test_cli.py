@@ -20,7 +20,7 @@ from tests.cli.running import Ran, run
 from tests.evaluation.fields import GROUP_FIELDS, REPORT_FIELDS
 from tests.recordings import list_facts
 
-COMMANDS = ["demo", "plan", "calibrate", "certify", "evaluate", "inspect", "ask"]
+COMMANDS = ["demo", "calibrate", "certify", "evaluate", "inspect", "ask"]
 FEATURES = "hard(mean_score, 0.8) + group(topic)"
 # Of the recorded questions, one that is answered and one that is not.
 PERU, PRODUCT = "What is the capital of Peru?", "787 * 967"
@@ -422,28 +422,15 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         "def model():\n    return ScriptedModel(texts=[ANSWER] * 4)\n"
         "def judge():\n    return verify\n"
     )
-    Path("collect.toml").write_text(
-        """
-        n = 1
-        unit = "claims"
-        store = "claims.db"
-        source = {path = "questions.jsonl", input = "question", reference = "answer"}
-        generator = {factory = "claiming_bot:model", id = "model"}
-        verifier = {factory = "claiming_bot:judge", id = "scripted"}
-        labeler = {factory = "langchain_cfc.labelers:NormalisedMatch"}
-        splitter = {factory = "langchain_cfc.claims:SentenceSplitter"}
-        """
-    )
     named = ["--generator", "claiming_bot:model", "--generator-id", "model"]
     named += ["--verifier", "claiming_bot:judge", "--verifier-id", "scripted"]
-    for parts in (named, ["--config", "collect.toml"]):
-        ran = run("ask", "claims.json", "What is Lima?", *parts)
-        assert ran.code == 0, ran.err
-        assert ran.out.startswith(claims.LEFT)
-        assert "  + 0.0500  Lima is the capital. [1]" in ran.out
-        assert "moons" not in ran.out
-        assert "claims are kept below a score of" in ran.out
-        assert "  0.9900  It has 9 moons." in run("ask", "claims.json", "?", *parts, "--show-rejected").out
+    ran = run("ask", "claims.json", "What is Lima?", *named)
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(claims.LEFT)
+    assert "  + 0.0500  Lima is the capital. [1]" in ran.out
+    assert "moons" not in ran.out
+    assert "claims are kept below a score of" in ran.out
+    assert "  0.9900  It has 9 moons." in run("ask", "claims.json", "?", *named, "--show-rejected").out
 
 
 @pytest.mark.parametrize(
@@ -462,10 +449,7 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["calibrate", "RECORDS", "--set-rule", "bestprefix"], 2, "did you mean 'best_prefix'?"),
         (["calibrate", "RECORDSl"], 2, "facts.jsonl?"),
         (["certify", "ARTIFACT", "RECORDS", "--min-kept", "80"], 2, "did you mean 0.8?"),
-        (["compare", "RECORDS", "--method", "condtional"], 2, "did you mean 'conditional'?"),
-        (["compare", "RECORDS", "--metric", "coverge"], 2, "did you mean 'coverage'?"),
         (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
-        (["plan", "--n", "5", "--attainable", "90"], 2, "did you mean 0.9?"),
         (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "'demo' replays"),
         (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),
         (["calibrate", "RECORDS", "--threshold-rule", "exact"], 2, "exact"),
@@ -509,67 +493,6 @@ def test_console_script_without_typer_names_the_extra() -> None:
     assert ran.stdout == ""
 
 
-def test_plan_from_a_pilot_reports_prompts_cost_and_groups(records: Path) -> None:
-    options = shlex.split("--alpha 0.2 --group topic --cost-per-candidate 0.001 --cost-per-prompt 0.05")
-    ran = run("plan", records, *options, "--json")
-    assert ran.code == 0
-    prompts = ran.data["labelled_prompts"]
-    assert ran.data["expected_cost"] == pytest.approx(prompts * (10 * 0.001 + 0.05))
-    verdicts = {group["name"]: group["verdict"] for group in ran.data["groups"]}
-    assert verdicts["all prompts"] == "attainable"
-    assert verdicts["group(topic)=multiplication"] == "out of reach"
-    readable = run("plan", records, *options).out
-    assert f"Label {prompts} prompts with n = 10 candidates each" in readable
-    assert max(map(len, readable.splitlines())) <= 80
-
-
-def test_plan_for_bot_mode_reports_prompts_for_each_answered_share(records: Path) -> None:
-    ran = run("plan", records, "--max-wrong-rate", "0.15", "--json")
-    assert ran.code == 0
-    sizes = [step["prompts_needed"] for step in ran.data["rates"][0]["steps"]]
-    assert sizes[0] < sizes[-1] if sizes[-1] else sizes[0] is not None
-    readable = run("plan", records, "--max-wrong-rate", "0.15").out
-    assert f"{sizes[0]:,}" in readable
-    assert "every bot that shows these must abstain on at least" in " ".join(readable.split())
-    assert max(map(len, readable.splitlines())) <= 80
-    both = run("plan", records, "--max-wrong-rate", "0.15", "--max-wrong-rate", "0.3", "--json").data["rates"]
-    assert [one["max_wrong_rate"] for one in both] == [0.15, 0.3]
-    assert both[0]["fewest_answered"] > ran.data["rates"][0]["fewest_answered"]
-    assert run("plan", records, "--max-wrong-rate", "0.000000001").code == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--alpha", "0.1"], "leave out --alpha"),
-        (["--n", "3", "--group", "topic"], "leave out --group, --n"),
-        (["--max-wrong-rate", "2"], "max_wrong_rate must be a decimal number"),
-    ],
-)
-def test_plan_for_bot_mode_refuses_options_of_answer_sets(
-    records: Path, options: list[str], message: str
-) -> None:
-    run("plan", records, "--max-wrong-rate", "0.1", *options).assert_refused(message)
-    assert run("plan", "--max-wrong-rate", "0.1").code == 2
-
-
-def test_plan_from_assumptions_exits_with_1_if_alpha_is_out_of_reach() -> None:
-    possible = run(
-        "plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.15", "--assumed-group", "sums=0.3:0.8"
-    )
-    assert possible.code == 0
-    assert "sums" in possible.out
-    assert "out of reach" in possible.out
-    assert run("plan", "--n", "5", "--attainable", "0.9", "--alpha", "0.05").code == 1
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["--n", "5"], ["--n", "5", "--attainable", "0.9", "--assumed-group", "sums"]]
-)
-def test_plan_without_pilot_or_assumptions_is_refused(arguments: list[str]) -> None:
-    assert run("plan", *arguments).code == 2
-
-
 def test_calibrate_overwrites_artifacts_only(records: Path, tmp_path: Path) -> None:
     mine = tmp_path / "labels.jsonl"
     mine.write_bytes(records.read_bytes())
@@ -610,14 +533,6 @@ def test_commands_report_unwritable_folders_and_failing_factories(
     run(
         "ask", artifact, "?", "--generator", "failing_bot:model", "--verifier", "failing_bot:model"
     ).assert_refused("no key")
-
-
-def test_plan_and_ask_refuse_options_that_would_be_ignored(records: Path, artifact: Path) -> None:
-    stated = ["--n", "5", "--attainable", "0.9"]
-    assert run("plan", records, *stated).code == 2
-    assert run("plan", *stated, "--group", "topic").code == 2
-    assert run("plan", *stated, "--assumed-group", "a=0.5:0.9", "--assumed-group", "a=0.3:0.9").code == 2
-    assert run("ask", artifact, "?", "--replay", "demo", "--generator", "x:y").code == 2
 
 
 def test_commands_print_no_guarantee_for_the_learned_rule(records: Path, tmp_path: Path) -> None:

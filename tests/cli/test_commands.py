@@ -83,7 +83,7 @@ def test_help_lists_plugin_commands_without_importing_them() -> None:
     assert listed.out.count("Greetings [warm ones] for everybody.") == 3
     # Below the package's own topics, in one of their own.
     own, _, added = listed.out.partition("Added by other packages")
-    assert "Research" in own
+    assert "Calibrate and check" in own
     assert all(name in added for name in ("greet", "many", "broken"))
     assert run("inspect", "--help").code == 0
 

@@ -6,24 +6,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from langchain_cfc.cli.commands import BUILT_IN, app
+from langchain_cfc.cli.commands import KNOWN_COMMANDS, CommandGroup, app
 
 from .running import run
 
 # What commands compute with; a list of the commands needs none of it.
 HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli._format"}
-MODULES = {
-    f"langchain_cfc.cli.{place.partition(':')[0]}"
-    for commands in BUILT_IN.values()
-    for place, _ in commands.values()
+# Topic -> name and summary of each command that is installed: those of companions only where these are.
+INSTALLED = {
+    topic: [
+        (name, summary)
+        for name, (place, summary) in commands.items()
+        if ":" in place or find_spec(f"langchain_cfc_{place}") is not None
+    ]
+    for topic, commands in KNOWN_COMMANDS.items()
 }
-SUMMARIES = {name: summary for commands in BUILT_IN.values() for name, (_, summary) in commands.items()}
+SUMMARIES = {name: summary for commands in INSTALLED.values() for name, summary in commands}
+MODULES = {f"langchain_cfc.cli.{name}" for name in SUMMARIES} - {"langchain_cfc.cli.commands"}
 
 
 def load(name: str) -> Any:
@@ -71,12 +77,12 @@ def test_command_summaries_equal_the_commands_help() -> None:
 
 def test_help_lists_commands_by_topic_on_one_line_each() -> None:
     lines = run("--help").out.splitlines()
-    for topic, commands in BUILT_IN.items():
+    for topic, commands in INSTALLED.items():
+        if not commands:
+            continue
         start = next(number for number, line in enumerate(lines) if line.startswith(f"╭─ {topic} ─"))
         listed = [line.strip("│ ") for line in lines[start + 1 : start + 1 + len(commands)]]
-        assert [line.split(maxsplit=1) for line in listed] == [
-            [name, summary] for name, (_, summary) in commands.items()
-        ]
+        assert [line.split(maxsplit=1) for line in listed] == [[name, summary] for name, summary in commands]
         assert lines[start + 1 + len(commands)].startswith("╰")
 
 
@@ -87,11 +93,11 @@ def test_help_imports_no_command() -> None:
 
 
 def test_command_help_imports_only_its_own_module() -> None:
-    _, modules = run_program("plan", "--help")
-    assert modules & MODULES == {"langchain_cfc.cli.plan"}
+    _, modules = run_program("inspect", "--help")
+    assert modules & MODULES == {"langchain_cfc.cli.inspect"}
 
 
-@pytest.mark.parametrize("words", [(), ("status",), ("monitor",), ("monitor", "shadow")])
+@pytest.mark.parametrize("words", [(), ("evaluate",), ("sign",)])
 def test_short_help_flag_equals_the_long_one(words: tuple[str, ...]) -> None:
     short, long = (run(*words, flag) for flag in ("-h", "--help"))
     assert (short.code, short.out) == (0, long.out)
@@ -130,9 +136,8 @@ def test_shell_completion_imports_only_what_it_needs() -> None:
         return said.split(), modules
 
     names, modules = completed("langchain-cfc c")
-    assert names == ["collect", "calibrate", "certify", "compare"]
+    assert names == [name for name in SUMMARIES if name.startswith("c")]
     assert not modules & HEAVY
-    assert completed("langchain-cfc monitor sh")[0] == ["shadow"]
     assert completed("langchain-cfc calibrate --feat")[0] == ["--features"]
 
 
@@ -141,7 +146,7 @@ def test_bash_completion_script_completes_commands_and_values() -> None:
     script = """
     source <(_LANGCHAIN_CFC_COMPLETE=source_bash langchain-cfc)
     complete -p langchain-cfc
-    COMP_WORDS=(langchain-cfc store e) COMP_CWORD=2
+    COMP_WORDS=(langchain-cfc calibr) COMP_CWORD=1
     _langchain_cfc_completion langchain-cfc
     echo "${COMPREPLY[@]}"
     COMP_WORDS=(langchain-cfc calibrate --threshold-rule g) COMP_CWORD=3
@@ -155,17 +160,21 @@ def test_bash_completion_script_completes_commands_and_values() -> None:
     ran = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
     registered, command, value = ran.stdout.splitlines()
     assert "-F _langchain_cfc_completion langchain-cfc" in registered
-    assert (command, value) == ("export", "grouped")
+    assert (command, value) == ("calibrate", "grouped")
 
 
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
         (["calibrat"], "calibrate"),
-        (["store", "exprot"], "export"),
         (["calibrate", "records.jsonl", "--max-wrong-rat", "0.1"], "--max-wrong-rate"),
-        (["monitor", "status", "--max-age-day", "3"], "--max-age-days"),
     ],
 )
 def test_mistyped_commands_and_options_get_a_suggestion(words: list[str], meant: str) -> None:
     run(*words).assert_refused(meant)
+
+
+def test_absent_companion_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CommandGroup, "_added_commands", {})
+    run("collect", "--source", "questions.csv").assert_refused("langchain-cfc-collect", "[collect]")
+    assert "Propose the settings" not in run("--help").out

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import shutil
 from io import StringIO
 from pathlib import Path
@@ -118,37 +116,6 @@ def test_bot_mode_works_from_calibrate_to_ask_and_evaluate(tmp_path: Path) -> No
     assert not report["contradicted"]
 
 
-@pytest.mark.long
-def test_several_wrong_rates_work_from_calibrate_to_report(tmp_path: Path) -> None:
-    artifact, question = tmp_path / "bot.json", "What is the currency of Singapore?"
-    options = ["--max-wrong-rate", "0.1", "--max-wrong-rate", "0.2", "--test-fraction", "0.2"]
-    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
-    asked: list[str | Path] = ["ask", artifact, question, "--replay", "demo"]
-    run(*asked).assert_refused("several promises (max_wrong_rate=0.1, max_wrong_rate=0.2)")
-    assert "max_wrong_rate = 0.3 is not certified" in run(*asked, "--max-wrong-rate", "0.3").err
-    strict, loose = (run(*asked, "--max-wrong-rate", rate) for rate in ("0.1", "0.2"))
-    assert (strict.code, loose.code) == (1, 0)
-    assert "at most 10 % get a wrong best answer" in " ".join(strict.out.split())
-    assert "at most 20 % get a wrong best answer" in " ".join(loose.out.split())
-    # What decided is shown: the mean score, and no threshold.
-    for ran in (strict, loose):
-        assert "mean score 0.7797, answered up to 0." in ran.out
-        assert "threshold" not in ran.out
-    # Nothing is promised about sets, so nothing is shown of them.
-    measured = run("evaluate", artifact, RECORDING)
-    assert measured.code == 0
-    assert "at most wrong  answered" in measured.out
-    assert "These results do not contradict the certified rates." in measured.out
-    assert "candidates per set" not in measured.out
-    assert "Flagged" not in run("inspect", artifact).out
-    page = tmp_path / "page.html"
-    assert run("report", artifact, RECORDING, "-o", page).code == 0
-    words = page.read_text()
-    for rate in ("10 %", "20 %"):
-        assert f"at most {rate} get a wrong best answer" in words
-    assert "every bot with these answers must abstain" in words
-
-
 def test_ask_shows_no_threshold_for_a_flagged_prompt(tmp_path: Path) -> None:
     artifact = tmp_path / "artifact.json"
     options = ["--alpha", "0.2", "--features", "group(topic)", "--allow-unattainable"]
@@ -185,43 +152,6 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:
     run("calibrate", RECORDING, "-o", tmp_path / "a.json", *options).assert_refused(message)
-
-
-def test_pages_and_details_of_a_bot_speak_of_answers_and_not_of_sets(tmp_path: Path) -> None:
-    artifact, page = tmp_path / "bot.json", tmp_path / "page.html"
-    options = ["--max-wrong-rate", "0.1", "--test-fraction", "0.3"]
-    shown = [
-        run("calibrate", RECORDING, "-o", artifact, *options).out,
-        run("inspect", artifact, "--details").out,
-        run("evaluate", artifact, RECORDING).out,
-    ]
-    assert run("report", artifact, RECORDING, "-o", page).code == 0
-    html = page.read_text(encoding="utf-8")
-    for text in (*shown, html[html.index("<main") :]):
-        for word in ("hat(", "alpha", "set rule", "threshold", "flagged", "Missed", "missed"):
-            assert word not in text, word
-    assert all("at most" in one for one in shown)
-    assert "answered wrongly, " in html
-    # Control: sets have all of these.
-    run("calibrate", RECORDING, "-o", tmp_path / "sets.json", "--alpha", "0.3")
-    assert "hat(mean_score, 5)" in run("inspect", tmp_path / "sets.json", "--details").out
-
-
-@pytest.mark.parametrize("command", ["evaluate", "report"])
-def test_records_of_another_verifier_do_not_test_the_promise(command: str, tmp_path: Path) -> None:
-    artifact, other, page = tmp_path / "bot.json", tmp_path / "other.jsonl", tmp_path / "page.html"
-    options = ["--max-wrong-rate", "0.1", "--test-fraction", "0.3"]
-    assert run("calibrate", RECORDING, "-o", artifact, *options).code == 0
-    header, *rest = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()
-    changed = json.loads(header) | {"verifier": {"id": "another"}}
-    other.write_text("\n".join([json.dumps(changed), *rest]), encoding="utf-8")
-    written: list[str | Path] = ["-o", page] if command == "report" else []
-    ran = run(command, artifact, other, *written)
-    assert ran.code == 1
-    assert "another verifier than the calibration records" in " ".join(ran.out.split())
-    assert "do not contradict" not in ran.out
-    if written:
-        assert "These records do not test the promise" in page.read_text(encoding="utf-8")
 
 
 def test_inspect_names_prompts_flagged_for_lack_of_kept_ones_only_if_there_are_any(tmp_path: Path) -> None:

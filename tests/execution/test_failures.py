@@ -7,35 +7,23 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 from typing import Any, TypeAlias
 
 import httpx
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.output_parsers import JsonOutputParser
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
 
 from langchain_cfc import CFCRunnable
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, collect
-from langchain_cfc.collect.failures import ends_run, is_transient
-from langchain_cfc.collect.store import Store
-from langchain_cfc.errors import DrawError, VerifierError
-from langchain_cfc.execution import describe_error, is_malformed_response
-from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example
-from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import ModelJudge
+from langchain_cfc.errors import DrawError
+from langchain_cfc.execution import describe_error
 from tests.factories import make_artifact
 
 Reply: TypeAlias = tuple[int, dict[str, str], Any]
 
 JSON, HTML = {"Content-Type": "application/json"}, {"Content-Type": "text/html"}
 HEAD = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
-MESSAGE = {"role": "assistant", "content": "Lima"}
-GOOD: Reply = (200, JSON, {**HEAD, "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]})
 MALFORMED: dict[str, Reply] = {
     "null choices": (200, JSON, {**HEAD, "choices": None}),
     "no choice": (200, JSON, {**HEAD, "choices": []}),
@@ -116,78 +104,11 @@ def catch_failure(model: Any, *, is_async: bool = False) -> Exception:
     return caught.value
 
 
-@pytest.mark.parametrize("interface", INTERFACES)
-@pytest.mark.parametrize("name", MALFORMED)
-def test_response_that_cannot_be_read_is_transient(name: str, interface: str) -> None:
-    with serve(MALFORMED[name]) as (url, _):
-        model = INTERFACES[interface](url)
-        for is_async in (False, True):
-            error = catch_failure(model, is_async=is_async)
-            assert is_malformed_response(error), repr(error)
-            assert is_transient(error)
-            assert not ends_run(error)
-            assert "server that cannot be read" in describe_error(error)
-
-
-@pytest.mark.parametrize("code", [401, 402, 404, "insufficient_quota", "invalid_api_key"])
-def test_error_body_that_refuses_the_key_is_definite(code: Any) -> None:
-    with serve((200, JSON, {"error": {"message": "no", "code": code}})) as (url, _):
-        for interface in ("chat", "responses"):
-            error = catch_failure(INTERFACES[interface](url))
-            assert not is_transient(error)
-            assert ends_run(error)
-
-
-class City(BaseModel):
-    """An answer's schema."""
-
-    city: str
-
-
-def test_errors_about_an_answer_or_a_request_are_no_malformed_responses() -> None:
-    with serve(GOOD) as (url, _):
-        model = make_model(url)
-        for other in (
-            model | JsonOutputParser(),
-            model.with_structured_output(City, method="json_schema"),
-            model.bind(unknown_parameter=1),
-            model | (lambda message: message.additional_kwargs["missing"]),
-        ):
-            error = catch_failure(other)
-            assert not is_malformed_response(error), repr(error)
-            assert not is_transient(error)
-
-
 # Collecting and serving
-
-PROMPTS = [Example(id=str(number), input=f"{number}?", reference="Lima") for number in range(2)]
-FAST = CallPolicy(concurrency=4, attempts=2)
 
 
 def score_equally(_: Any, candidates: Any) -> list[float]:
     return [0.5] * len(candidates)
-
-
-@pytest.mark.parametrize("name", ["null choices", "no choice", "HTML"])
-def test_collect_retries_a_first_wave_of_malformed_responses(tmp_path: Path, name: str) -> None:
-    with serve(*[MALFORMED[name]] * 3, GOOD) as (url, asked):
-        made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=3, verifier_id="equal")
-        found = collect(PROMPTS, made_of, tmp_path / "s.db", CollectionOptions(call_policy=FAST)).status
-    assert (found.labelled, found.failed, found.unanswered, len(asked)) == (2, 0, 3, 9)
-
-
-def test_collect_stores_the_cause_and_draws_again_with_retry_failed(tmp_path: Path) -> None:
-    notices: list[str] = []
-    run = CollectionOptions(call_policy=FAST, on_notice=notices.append)
-    with serve(*[MALFORMED["null choices"]] * 2, GOOD) as (url, asked):
-        made_of = Components(make_model(url), score_equally, NormalisedMatch(), n=1, verifier_id="equal")
-        found = collect(PROMPTS, made_of, tmp_path / "s.db", run).status
-        assert (found.labelled, found.failed) == (1, 1)
-        with Store(tmp_path / "s.db") as store:
-            assert "server that cannot be read" in repr(store.read_failures())
-        again = CollectionOptions(call_policy=FAST, retry_failed=True)
-        found = collect(PROMPTS, made_of, tmp_path / "s.db", again).status
-    assert (found.labelled, found.failed, len(asked)) == (2, 0, 4)
 
 
 @pytest.mark.parametrize("name", MALFORMED)
@@ -203,14 +124,6 @@ def test_serving_raises_a_draw_error_that_names_a_malformed_response(name: str) 
                 call()
         (found,) = chain.batch(["x"], return_exceptions=True)
         assert isinstance(found, DrawError)
-
-
-def test_malformed_response_of_a_judge_is_transient() -> None:
-    with serve(MALFORMED["null choices"]) as (url, _):
-        judge = ModelJudge(make_model(url))
-        with pytest.raises(VerifierError, match="server that cannot be read") as caught:
-            judge.invoke({"prompt": "x", "candidates": [DrawnCandidate("Lima")]})
-    assert is_transient(caught.value)
 
 
 # Secrets

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from langchain_cfc.errors import CollectionError, FingerprintError, LabelerError
 from langchain_cfc.execution import arun_flow, run_flow
 from langchain_cfc.labelers import (
     BaseLabeler,
-    HumanLabels,
     JsonField,
     JudgeLabels,
     LabelerInput,
@@ -36,15 +34,8 @@ def equals_reference(prompt: Any, reference: Any, text: str) -> bool:
     return bool(text == reference)
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> Path:
-    path = tmp_path / "labels.csv"
-    path.write_text("prompt,text,correct\nWhere do llamas live?,7,yes\nWhere do llamas live?,8,no\n")
-    return path
-
-
-@pytest.fixture(params=range(7))
-def one(request: pytest.FixtureRequest, people: Path) -> BaseLabeler:
+@pytest.fixture(params=range(6))
+def one(request: pytest.FixtureRequest) -> BaseLabeler:
     every: list[BaseLabeler] = [
         NormalisedMatch(),
         NumericMatch(),
@@ -52,7 +43,6 @@ def one(request: pytest.FixtureRequest, people: Path) -> BaseLabeler:
         PatternMatch("[0-9]"),
         JsonField(),
         JudgeLabels(equals_reference),
-        HumanLabels(people),
     ]
     which: int = request.param
     return every[which]
@@ -80,9 +70,7 @@ def test_labelers_name_themselves_in_fingerprint_and_repr(one: BaseLabeler) -> N
     )
 
 
-def test_labeler_fingerprints_change_with_what_changes_labels(people: Path) -> None:
-    other = people.with_name("others.csv")
-    other.write_text("prompt,text,correct\nWhere do llamas live?,7,no\n")
+def test_labeler_fingerprints_change_with_what_changes_labels() -> None:
     families: list[list[BaseLabeler]] = [
         [NormalisedMatch(), NormalisedMatch(articles="en"), NormalisedMatch(answer=str.strip)],
         [NumericMatch(), NumericMatch(tolerance="0.1"), NumericMatch(answer=str.strip)],
@@ -99,7 +87,6 @@ def test_labeler_fingerprints_change_with_what_changes_labels(people: Path) -> N
             JudgeLabels(equals_reference, at_least=0.5),
             JudgeLabels(equals_reference, at_most=0.5),
         ],
-        [HumanLabels(people), HumanLabels(other)],
     ]
     every = [dict(one.fingerprint) for family in families for one in family]
     assert all(every.count(said) == 1 for said in every)

@@ -351,7 +351,7 @@ def test_parquet_records_without_pyarrow_name_the_extra(path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     for act in (lambda: list(read_records(path)), lambda: write_records(path, [make_record("q2")])):
-        with pytest.raises(MissingExtraError, match=r"langchain-cfc\[collect\]"):
+        with pytest.raises(MissingExtraError, match=r"langchain-cfc\[parquet\]"):
             act()
     assert path.read_bytes() == before
 

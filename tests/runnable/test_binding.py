@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +12,9 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
 from langchain_cfc.artifact import tabulate_held_out
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.collect import CollectionOptions, Components, Store, collect
-from langchain_cfc.demo.replay import make_replay_parts
-from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError, StoreError
-from langchain_cfc.labelers import NormalisedMatch, extract_choice, extract_number
-from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.records import Example, Provenance, read_records, write_records
+from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
+from langchain_cfc.labelers import extract_choice, extract_number
+from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.verifiers import normalise_answer
@@ -231,50 +227,6 @@ def test_answer_extractor_is_compared_even_where_only_scores_matter() -> None:
         with pytest.warns(FingerprintWarning, match="cannot verify that answer are"):
             chain = make_matching(artifact, **fields)
         assert chain.invoke("x").guarantee.binding == "unverified"
-
-
-REASONED = tuple(f"<think>cusco</think>{text}" for text in TEXTS)
-REASONED_TEXTS: dict[Reasoning, tuple[str, ...]] = {"strip": TEXTS, "keep": REASONED}
-
-
-@pytest.mark.parametrize("named", [False, True])
-@pytest.mark.parametrize(("drawn", "other"), [("strip", "keep"), ("keep", "strip")])
-@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
-def test_reasoning_is_served_only_as_it_was_collected(
-    drawn: Reasoning, other: Reasoning, named: bool, tmp_path: Path
-) -> None:
-    model = NamedModel(texts=REASONED, fingerprint=GENERATOR if named else {})
-    notices: list[str] = []
-    options = CollectionOptions(on_progress=lambda _: None, on_notice=notices.append)
-    verifier = NamedVerifier(**VERIFIER)
-    path, examples = tmp_path / "a.db", [Example(id="a", input="x", reference="lima")]
-
-    def run(reasoning: Reasoning) -> None:
-        parts = Components(model, verifier, NormalisedMatch(), N, reasoning=reasoning)
-        collect(examples, parts, path, options)
-
-    run(drawn)
-    assert [("same generator" in one) for one in notices] == ([] if named else [True])
-    with pytest.raises(StoreError, match="generator"):
-        run(other)
-    with Store(path) as store:
-        provenance = store.read_provenance()
-        write_records(tmp_path / "a.jsonl", store.read_records(), provenance)
-    records = read_records(tmp_path / "a.jsonl")
-    assert tuple(one.text for record in records for one in record.candidates) == REASONED_TEXTS[drawn]
-    stated = (provenance.generator or {}).get("reasoning_text")
-    assert stated == (None if drawn == "strip" else "kept")
-
-    artifact = make_artifact(provenance=provenance)
-    chain = make_matching(artifact, generator=model, reasoning=drawn, show_rejected=True)
-    served = chain.invoke("x")
-    assert sorted(str(one.text) for one in served.candidates) == sorted(REASONED_TEXTS[drawn])
-    assert served.guarantee.binding == ("matched" if named else "unverified")
-    with pytest.raises(FingerprintError, match="reasoning_text"):
-        make_matching(artifact, generator=model, reasoning=other)
-    with pytest.raises(FingerprintError, match="reasoning_text"):
-        chain.model_copy(update={"reasoning": other})
-    assert make_replay_parts(records)["reasoning"] == drawn
 
 
 @pytest.mark.parametrize(

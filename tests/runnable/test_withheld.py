@@ -7,7 +7,6 @@ import json
 import logging
 import pickle
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypedDict
 
 import pytest
@@ -18,7 +17,6 @@ from langgraph.graph import END, START, StateGraph
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCRunnable
 from langchain_cfc.errors import AbstentionError, DescriptionError, DrawError, SplitterError, VerifierError
-from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.runnable import read_result
 from tests.claims.chains import make_chain as make_claims_chain
 from tests.factories import make_artifact, make_chain
@@ -82,8 +80,8 @@ def case(request: Any, by_topics: CalibrationArtifact) -> tuple[str, Callable[..
     return CASES[request.param]
 
 
-def list_outputs(chain: CFCRunnable, tmp_path: Path) -> Iterator[Any]:
-    """Everything that leaves a call: results, messages, streams, events, states, errors and stores."""
+def list_outputs(chain: CFCRunnable) -> Iterator[Any]:
+    """Everything that leaves a call: results, messages, streams, events, states and errors."""
     result = chain.invoke("x")
     yield from (result, repr(result), result.model_dump_json(), result.explain(), pickle.dumps(result))
     yield read_result(json.loads(result.model_dump_json()))
@@ -97,9 +95,6 @@ def list_outputs(chain: CFCRunnable, tmp_path: Path) -> Iterator[Any]:
         raising.invoke("x")
     except AbstentionError as error:
         yield from (error, str(error), error.result, pickle.dumps(error))
-    with CFCMonitor(chain.artifact, tmp_path / "monitor.db") as monitor:
-        monitor.record(result)
-    yield from (path.read_bytes() for path in tmp_path.iterdir())
     yield from _run_graph(chain)
 
 
@@ -138,13 +133,13 @@ def holds_mark(output: Any) -> bool:
 
 
 def test_withheld_texts_leave_in_no_output(
-    case: tuple[str, Callable[..., CFCRunnable]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: tuple[str, Callable[..., CFCRunnable]], caplog: pytest.LogCaptureFixture
 ) -> None:
     reason, make = case
     chain = make()
     assert chain.invoke("x").reason == reason
     with caplog.at_level(logging.INFO):
-        outputs = list(list_outputs(chain, tmp_path))
+        outputs = list(list_outputs(chain))
     assert len(outputs) > 15
     assert [one for one in outputs if holds_mark(one)] == []
     assert not holds_mark(caplog.text)

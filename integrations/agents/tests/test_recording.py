@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from langchain_cfc_agents import GuardedAnswer, RecordPrompt, aanswer_prompts, answer_prompts
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
@@ -29,7 +30,6 @@ from integrations.agents.tests.parts import (
     model_at,
 )
 from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate, evaluate
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import AttainabilityWarning, CollectionError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example

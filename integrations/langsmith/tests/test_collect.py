@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_cfc_collect import Store
 
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
 from langchain_cfc import PromptRecord, read_records
-from langchain_cfc.collect import Store
 from tests.cli.running import Ran, run
 
 PARTS = """

@@ -7,6 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
+from langchain_cfc_collect import Columns
 from langchain_cfc_langsmith import Experiment
 from langchain_core.tracers.langchain import wait_for_all_tracers
 from langsmith import Client, aevaluate, evaluate
@@ -17,7 +18,6 @@ from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import START, LangSmith
 from langchain_cfc import CFCRunnable, PromptRecord
 from langchain_cfc import evaluate as measure
-from langchain_cfc.collect import Columns
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.labelers import LabelerInput, NormalisedMatch
 from langchain_cfc.sampling import DrawnCandidate

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import pytest
 from langchain_cfc_langsmith import read_feedback_labels
+from langchain_cfc_monitor import CFCMonitor, Label
 from langchain_core.tracers import LangChainTracer
 from langsmith import Client
 
@@ -17,7 +18,6 @@ from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import Fault, LangSmith
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
 from langchain_cfc.errors import CFCWarning, CollectionError
-from langchain_cfc.monitor import CFCMonitor, Label
 from tests.cli.running import run
 
 FEW, MANY = 8, 36

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any
 
 import pytest
+from langchain_cfc_collect import Columns, read_examples
+from langchain_cfc_collect.sources import Rows, open_rows
 from langchain_cfc_langsmith import read_dataset_rows
 from langsmith import Client
 
 from integrations.langsmith.tests.conftest import KEY
 from integrations.langsmith.tests.endpoint import START, Fault, LangSmith
-from langchain_cfc.collect import Columns, read_examples
-from langchain_cfc.collect.sources import Rows, open_rows
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 
 COLUMNS = Columns(input="question", reference="answers", metadata=("topic",), id="id")

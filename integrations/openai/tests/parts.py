@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc_openai import ChatCompletions, make_generator, make_judge, make_p_true
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability, normalise_answer

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from langchain_cfc_collect import Store, collect
+from langchain_cfc_collect.config import read_config
+from langchain_cfc_collect.failures import is_transient, read_retry_after
 from langchain_cfc_openai import EndpointError
 
 from integrations.openai.tests.parts import Hosted, N, Serve, both_ways, continents, get_question
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.collect import Store, collect
-from langchain_cfc.collect.config import read_config
-from langchain_cfc.collect.failures import is_transient, read_retry_after
 from langchain_cfc.errors import FingerprintError
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from tests.serving.openai_server import Fault

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc_openai import make_generator, make_judge, make_p_true
 
 from integrations.openai.tests.parts import continents
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Components, Store, collect
 from langchain_cfc.errors import DrawError, FingerprintError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from langchain_cfc_collect import Store, collect, read_config
 from langchain_cfc_openevals import make_judge_verifier
 from langchain_openai import ChatOpenAI
 from openevals.prompts import ANSWER_RELEVANCE_PROMPT, CORRECTNESS_PROMPT
 
 from integrations.openevals.tests.parts import hosted, reply
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
-from langchain_cfc.collect import Store, collect, read_config
 from langchain_cfc.errors import CollectionWarning, FingerprintError, InputError, VerifierError
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script

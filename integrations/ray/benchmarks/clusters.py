@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Columns, Components
 from langchain_cfc_ray import collect_on_ray
 from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from ray.cluster_utils import Cluster
 
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example
 

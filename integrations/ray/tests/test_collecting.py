@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
+from langchain_cfc_collect.store import Store
 from langchain_cfc_ray import acollect_on_ray, collect_on_ray
 from langchain_cfc_ray.executor import MAX_DEATHS
 from ray.cluster_utils import Cluster
 
+from integrations.collect.tests.postgres import postgres
 from integrations.ray.tests.working import (
     CALL,
     N,
@@ -34,10 +37,7 @@ from integrations.ray.tests.working import (
     read_calls,
     script,
 )
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, CollectionResult, collect
-from langchain_cfc.collect.store import Store
 from langchain_cfc.errors import StoreError
-from tests.collect.postgres import postgres
 from tests.concurrency import wait_until_async
 from tests.serving.openai_server import serving
 

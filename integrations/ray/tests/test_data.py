@@ -13,6 +13,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import ray
+from langchain_cfc_collect import CallPolicy, CollectionOptions, Columns, Components, Store, collect
 from langchain_cfc_ray.data import (
     Parts,
     collect_prompts,
@@ -37,7 +38,6 @@ from integrations.ray.tests.working import (
     script,
 )
 from langchain_cfc import calibrate
-from langchain_cfc.collect import CallPolicy, CollectionOptions, Columns, Components, Store, collect
 from langchain_cfc.errors import CollectionError, InputError, RecordError
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import PromptRecord, read_records

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import ray
+from langchain_cfc_collect import CallPolicy, Columns
 from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
 from ray.cluster_utils import Cluster
 
@@ -29,7 +30,6 @@ from integrations.ray.tests.working import (
     make_noting_parts,
     read_calls,
 )
-from langchain_cfc.collect import CallPolicy, Columns
 from langchain_cfc.records import read_records
 from tests.concurrency import wait_until
 

@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.collecting import CallPolicy
+from langchain_cfc_collect.executor import Components
 from langchain_cfc_ray import RayExecutor, acollect_on_ray, collect_on_ray
 
 from integrations.ray.tests.working import N, make_noting_parts
-from langchain_cfc.collect.collecting import CallPolicy
-from langchain_cfc.collect.executor import Components
 from langchain_cfc.errors import CollectionError, InputError, StoreError
 from langchain_cfc.records import Example
 from tests.concurrency import wait_until_async

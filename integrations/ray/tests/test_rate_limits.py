@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, acollect
 from langchain_cfc_ray import RayExecutor
 from langchain_cfc_ray.rate_limits import ClusterRateLimiter, ClusterTokenRateLimiter, start_limiter
 
@@ -28,7 +29,6 @@ from integrations.ray.tests.working import (
     quiet,
     read_calls,
 )
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions, acollect
 from tests.concurrency import wait_until, wait_until_async
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("cluster")]

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from langchain_cfc_collect.store import Store
 
 from langchain_cfc import PromptRecord
-from langchain_cfc.collect.store import Store
 from langchain_cfc.records import read_records
 from tests.recordings import list_facts
 from tests.serving.openai_server import Script, serving

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions
+from langchain_cfc_collect.executor import Components
+from langchain_cfc_collect.store import Store
 from langchain_cfc_ray import collect_on_ray
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -23,9 +26,6 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
-from langchain_cfc.collect.collecting import CallPolicy, CollectionOptions
-from langchain_cfc.collect.executor import Components
-from langchain_cfc.collect.store import Store
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.records import Example, PromptRecord
 from langchain_cfc.verifiers import SequenceProbability

@@ -10,11 +10,11 @@ import os
 import sys
 import threading
 
+from langchain_cfc_monitor import CFCMonitor
+from langchain_cfc_monitor.metrics import PrometheusCollector
 from prometheus_client import CollectorRegistry, start_http_server
 
 from langchain_cfc import CalibrationArtifact
-from langchain_cfc.monitor import CFCMonitor
-from langchain_cfc.monitor.metrics import PrometheusCollector
 
 
 def main(path: str, port: int = 9108) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from langchain_cfc_monitor import CFCMonitor
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_openai import ChatOpenAI
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.monitor import CFCMonitor
 from langchain_cfc.records import Provenance
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Script

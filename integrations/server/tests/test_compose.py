@@ -15,13 +15,13 @@ from typing import Any
 import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]  # which langchain-core brings
+from langchain_cfc_monitor.metrics import DESCRIPTIONS
 from langchain_cfc_server.metrics import Metrics
 from langchain_cfc_server.tokens import ClientTokens
 from langchain_cfc_server.traffic import Traffic
 
 from integrations.server.tests.bots import EASY, UNSURE
 from integrations.server.tests.parts import COMMAND, ROOT, make_request, run_server, wait_for_value
-from langchain_cfc.monitor.metrics import DESCRIPTIONS
 
 FOLDER = Path(__file__).parents[1] / "compose"
 METRIC_NAMES = re.compile(r"cfc_[a-z_]+")

@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml  # type: ignore[import-untyped]  # which langchain-core brings
 
+from integrations.collect.tests.postgres import postgres
 from integrations.server.tests.bots import EASY, UNSURE
 from integrations.server.tests.parts import (
     COMMAND,
@@ -28,7 +29,6 @@ from integrations.server.tests.parts import (
     wait_for_value,
 )
 from integrations.server.tests.test_compose import FOLDER, list_panel_expressions
-from tests.collect.postgres import postgres
 
 METRICS_READER = "a-token-that-reads-metrics-only"
 

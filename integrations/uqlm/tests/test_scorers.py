@@ -7,6 +7,7 @@ import copy
 from typing import Any
 
 import pytest
+from langchain_cfc_collect.preview import preview
 from langchain_cfc_uqlm import from_scorer
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -16,7 +17,6 @@ from pydantic import Field
 from uqlm import BlackBoxUQ, LLMPanel
 
 from langchain_cfc.errors import InputError, VerifierError
-from langchain_cfc.preview import preview
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint

@@ -39,7 +39,7 @@ def answer_prompts(
     """Run an agent on each question, up to the prompt at which it answers.
 
     Store every result, because runs cost money: `model_dump_json()` of each result makes a line of a file,
-    and `langchain_cfc.collect` takes the examples read back from it.
+    and `langchain_cfc_collect` takes the examples read back from it.
 
     Args:
         agent: The agent that will serve, with `RecordPrompt` in place of `GuardedAnswer` and without a

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
+from langchain_cfc_collect import Columns, parse_template
 from langsmith import get_current_run_tree
 from langsmith.evaluation import EvaluationResult, EvaluationResults
 from langsmith.run_helpers import get_tracing_context, tracing_context
@@ -15,7 +16,7 @@ from langsmith.schemas import Example, Run
 from langchain_cfc import Candidate, CFCResult, CFCRunnable, PromptRecord, evaluate
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.evaluation import EvaluationReport, MethodReport
-from langchain_cfc.extend import Columns, Description, parse_template, run_flow
+from langchain_cfc.extend import Description, run_flow
 from langchain_cfc.labelers import CandidateLabeling, Labeler, Reads
 from langchain_cfc.runnable import ScoredCandidate
 from langchain_cfc_langsmith.labelling import label_served

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qsl
 from uuid import UUID
 
+from langchain_cfc_monitor import Label, parse_labels
 from langsmith import Client
 from langsmith.schemas import Feedback
 
 from langchain_cfc.errors import CFCWarning, InputError
-from langchain_cfc.monitor import Label, parse_labels
 from langchain_cfc_langsmith.asking import make_client, translate_errors
 
 # Maximum number of runs per request, because their ids are part of the URL.

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 
+from langchain_cfc_collect import Row, Rows
 from langsmith import Client
 from langsmith.schemas import Dataset, DatasetVersion, Example
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.extend import Row, Rows
 from langchain_cfc_langsmith.asking import find_dataset, iterate_examples, make_client, translate_errors
 
 SPLITS = "dataset_split"

@@ -70,7 +70,7 @@ def make_judge_labeler(
     """Return a labeler made from a judging prompt and a chat model.
 
     A calibration on its labels promises answers that the judge calls correct. Have people label a sample, and
-    see `langchain_cfc.labelers.compare_labels` and `bound_true_coverage`.
+    see `langchain_cfc_collect.compare_labels` and `bound_true_coverage`.
 
     Args:
         model: A chat model, or the name of one. It should not be the verifier's: `collect` warns about that.

@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from langchain_cfc.collect import CollectionOptions, CollectionResult, acollect
+from langchain_cfc_collect import CollectionOptions, CollectionResult, acollect
+
 from langchain_cfc.records import Example
 from langchain_cfc_ray.executor import RayExecutor
 from langchain_cfc_ray.worker import Factory
@@ -24,7 +25,7 @@ def collect_on_ray(
 ) -> CollectionResult:
     """Draw, score and label n candidates for each example, on the cluster that Ray is connected to.
 
-    The same as `langchain_cfc.collect.collect`, except that a factory creates the components on each actor,
+    The same as `langchain_cfc_collect.collect`, except that a factory creates the components on each actor,
     and that the limits of `options.call_policy` apply to all actors together. Only this process writes the
     store. To resume an interrupted run, call this again.
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+from langchain_cfc_collect import CallPolicy, Columns, Outcome, Usage
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -29,7 +30,6 @@ from langchain_core.messages import (
 from langchain_core.runnables import RunnableConfig
 from ray.data import ActorPoolStrategy
 
-from langchain_cfc.collect import CallPolicy, Columns, Outcome, Usage
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.extend import DrawnCandidate, describe_error, encode_record, make_candidate
 from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema

@@ -11,11 +11,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import ray
+from langchain_cfc_collect import CallPolicy, Journal, Outcome, Usage
 from langchain_core.runnables import RunnableConfig
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 
-from langchain_cfc.collect import CallPolicy, Journal, Outcome, Usage
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.extend import DrawnCandidate
 from langchain_cfc.records import Example

@@ -7,11 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 import ray
+from langchain_cfc_collect import CallPolicy, RetryPolicy, TokenRateLimiter
 from langchain_core.rate_limiters import BaseRateLimiter
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-from langchain_cfc.collect import CallPolicy
-from langchain_cfc.extend import RetryPolicy, TokenRateLimiter
 
 # Concurrent requests to the actor in addition to waiting ones: those that settle tokens.
 _SPARE_CALLS = 64

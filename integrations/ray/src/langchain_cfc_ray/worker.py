@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from langchain_cfc_collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc.collect import CallPolicy, Components, LocalExecutor, Outcome, Usage
 from langchain_cfc.errors import CFCError, CollectionError, InputError
 from langchain_cfc.extend import ConcurrencyLimiter, DrawnCandidate
 from langchain_cfc_ray.rate_limits import create_cluster_retry_policy

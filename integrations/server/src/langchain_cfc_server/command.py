@@ -85,7 +85,9 @@ def serve(  # noqa: PLR0917 - typer makes every option a parameter
         bool, typer.Option("--log-content", help="Log prompts, answers and texts of errors.")
     ] = False,
 ) -> None:
-    """Serve models behind OpenAI's API until stopped; logs are lines of JSON on standard error.
+    """Serve chains to any OpenAI client.
+
+    The server runs until it is stopped. Logs are lines of JSON on standard error.
 
     Example: langchain-cfc serve mybot:chain --token-file tokens.txt
     """

@@ -1,0 +1,547 @@
+"""The question-answering bot: started as its README states, and used in a browser."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pytest
+
+from tests.scripts import load_module
+
+pytest.importorskip("playwright.sync_api", reason="the page is looked at with playwright")
+
+from langchain_cfc_monitor import CFCMonitor, MonitorStatus
+from langchain_openai import ChatOpenAI
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+
+from examples.tests.running import REPOSITORY, needs_model, serve_page
+from integrations.lab.tests.report import browser as look
+from langchain_cfc import calibrate, evaluate, write_records
+from langchain_cfc.demo import load_recording
+from langchain_cfc.records import Provenance
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.factories import change_candidates
+from tests.recordings import list_facts
+from tests.serving.openai_server import Script, serving
+
+# Looked for, not imported: each process that collects tests would wait for it.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("streamlit") is None, reason="the page is made with streamlit"
+)
+
+EXAMPLE = REPOSITORY / "examples" / "qa_bot"
+LOCAL = REPOSITORY / "examples" / "local_model"
+SIZES = [(1280, 900), (390, 844)]  # a laptop, a phone
+PATIENCE = 30_000  # milliseconds; a busy machine is no fault
+Scheme: TypeAlias = Literal["light", "dark"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the bot keeps its artifact and its conversations."""
+    return tmp_path_factory.mktemp("qa_bot")
+
+
+@pytest.fixture(scope="module")
+def modules(folder: Path) -> Iterator[Callable[[str], Any]]:
+    """The example's modules, found by plain name as when it runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("QA_BOT_FOLDER", str(folder))
+        patch.syspath_prepend(str(EXAMPLE))
+        yield importlib.import_module
+    for name in [name for name in sys.modules if name.startswith("qa_bot_")]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def bot(modules: Callable[[str], Any]) -> Any:
+    """The bot that the page serves, in this process: what it says is what the page must show."""
+    return modules("qa_bot_model").make_recorded_bot()
+
+
+@pytest.fixture(scope="module")
+def site(bot: Any, folder: Path) -> Iterator[str]:
+    """The address of a server that was started with the README's last command."""
+    readme = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    command = readme.split("```bash\n")[1].split("```")[0].strip().splitlines()[-1]
+    program, *arguments = shlex.split(command)
+    assert program == ".venv/bin/streamlit"
+    assert bot  # its artifact is the one that the page serves
+    with serve_page(arguments, QA_BOT_FOLDER=str(folder)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with look.running() as browser:
+        yield browser
+
+
+@dataclass
+class Visitor:
+    """A visitor of the page, with all that the page has received and requested."""
+
+    page: Page
+    received: list[bytes] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
+
+    def open(self, address: str) -> None:
+        self.page.goto(address)
+        expect(self.typed).to_be_visible()
+
+    @property
+    def rates(self) -> Locator:
+        return self.page.get_by_test_id("stRadio").get_by_role("radio")
+
+    @property
+    def typed(self) -> Locator:
+        return self.page.get_by_test_id("stChatInputTextArea")
+
+    @property
+    def answers(self) -> Locator:
+        """The answers, or what stands in their place; the latest first."""
+        return self.page.locator("[class*=st-key-answer-]")
+
+    def ask(self, question: str) -> None:
+        """Type a question, Enter, and wait for the decision."""
+        before = self.answers.count()
+        self.typed.fill(question)
+        self.typed.press("Enter")
+        expect(self.answers).to_have_count(before + 1)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the page is not being rendered again."""
+        expect(self.page.locator("[data-testid=stApp][data-test-script-state=notRunning]")).to_be_visible()
+        expect(self.page.locator("[data-stale=true]")).to_have_count(0)
+
+    def tab_to(self, target: Locator) -> None:
+        """Reach an element by the Tab key alone."""
+        for _ in range(60):
+            if target.evaluate("one => one === document.activeElement"):
+                return
+            self.page.keyboard.press("Tab")
+        pytest.fail("the Tab key does not get there")
+
+    def scrolls_sideways(self) -> bool:
+        """Whether the page, or the part of it that scrolls, is wider than its window."""
+        found: bool = self.page.evaluate(
+            """() => [...document.querySelectorAll('html, body, [data-testid=stMain]')]
+              .some(one => one.scrollWidth > one.clientWidth)"""
+        )
+        return found
+
+    def was_sent(self, text: str) -> bool:
+        """Whether a text is in the page, or in anything that the server has sent it."""
+        return text in self.page.content() or any(text.encode() in one for one in self.received)
+
+
+@pytest.fixture(scope="module")
+def context(chromium: Browser) -> Iterator[BrowserContext]:
+    """One for all visitors, so that scripts are read once. Conversations are told apart by their address."""
+    made = chromium.new_context()
+    made.set_default_timeout(PATIENCE)
+    expect.set_options(timeout=PATIENCE)
+    yield made
+    expect.set_options(timeout=5_000)
+    made.close()
+
+
+@contextmanager
+def _visiting(
+    context: BrowserContext, site: str, *, scheme: Scheme = "light", size: tuple[int, int] = SIZES[0]
+) -> Iterator[Visitor]:
+    page = context.new_page()
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    visitor = Visitor(page)
+
+    def keep(payload: str | bytes) -> None:
+        visitor.received.append(payload.encode() if isinstance(payload, str) else payload)
+
+    page.on("request", lambda request: visitor.requested.append(request.url))
+    page.on("websocket", lambda socket: socket.on("framereceived", keep))
+    try:
+        yield visitor
+        elsewhere = [one for one in visitor.requested if not one.startswith((site, "data:", "blob:"))]
+        assert visitor.requested
+        assert elsewhere == []
+    finally:
+        page.close()
+
+
+@pytest.fixture
+def visitor(context: BrowserContext, site: str) -> Iterator[Visitor]:
+    """A new visitor with a new conversation."""
+    with _visiting(context, site) as one:
+        one.open(site)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def conversation(context: BrowserContext, site: str, questions: tuple[str, str]) -> str:
+    """The address of a conversation: one question abstained on, then one answered."""
+    with _visiting(context, site) as one:
+        one.open(site)
+        for question in reversed(questions):
+            one.ask(question)
+        return one.page.url
+
+
+@pytest.fixture(scope="module")
+def questions(bot: Any) -> tuple[str, str]:
+    """A question answered at 5 %, and one not answered at 10 %; both have rejected answers."""
+
+    def find(rate: str, *, is_answered: bool) -> str:
+        held_out: list[str] = list(bot.held_out.values())
+        return next(
+            question
+            for question in held_out
+            if bool(bot.decide(question, rate)) is is_answered and _list_rejected(bot, question)
+        )
+
+    return find("0.05", is_answered=True), find("0.1", is_answered=False)
+
+
+def _list_rejected(bot: Any, question: str) -> set[str]:
+    """Rejected answers at 10 % that are long enough to search for."""
+    result = bot.decide(question, "0.1")
+    return {one.answer for one in result.candidates if one.answer != result.best and len(one.answer) > 5}
+
+
+@pytest.mark.long
+def test_qa_bot_sends_rejected_answers_only_after_a_click(
+    visitor: Visitor, bot: Any, questions: tuple[str, str]
+) -> None:
+    _check_first_screen(visitor, bot, questions)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("look_at", [(size, scheme) for size in SIZES for scheme in ("light", "dark")])
+def test_qa_bot_shows_the_answer_in_every_size_and_scheme(
+    context: BrowserContext,
+    site: str,
+    bot: Any,
+    questions: tuple[str, str],
+    look_at: tuple[tuple[int, int], Scheme],
+) -> None:
+    size, scheme = look_at
+    with _visiting(context, site, scheme=scheme, size=size) as visitor:
+        visitor.open(site)
+        _check_first_screen(visitor, bot, questions)
+        assert look.faint(visitor.page) == []
+        visitor.page.evaluate(
+            "const one = document.createElement('p');"
+            "one.textContent = 'too faint'; one.style.opacity = '0.3'; document.body.append(one)"
+        )
+        assert [found.split(" ", 1)[1] for found in look.faint(visitor.page)] == ["too faint"]
+        visitor.page.get_by_test_id("stHeading").first.evaluate("one => { one.style.width = '1300px' }")
+        assert visitor.scrolls_sideways()
+
+
+def _check_first_screen(visitor: Visitor, bot: Any, questions: tuple[str, str]) -> None:
+    """Ask both questions, and check what is visible without scrolling."""
+    page = visitor.page
+    for question in questions:
+        visitor.ask(question)
+        result = bot.decide(question, "0.1")
+        latest = visitor.answers.first
+        expect(latest).to_have_text(result.best or "No answer")
+        expect(latest).to_be_in_viewport(ratio=1)
+        expect(page.get_by_text(result.explain_reason()).first).to_be_in_viewport(ratio=1)
+        assert not visitor.scrolls_sideways()
+        assert visitor.was_sent(result.best or "No answer")
+        assert not any(visitor.was_sent(text) for text in _list_rejected(bot, question))
+        expect(
+            page.get_by_text(f"Drawn: {len(result.candidates)} of at most 10 answers").first
+        ).to_be_visible()
+    expect(page.get_by_role("button", name="Ask a person")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_test_id("stAlert")).to_have_count(0)  # an abstention is no error
+    page.locator("summary", has_text="rejected answer").first.click()
+    expect(page.get_by_text("These answers did not pass the check.")).to_be_visible()
+    visitor.settle()
+    assert [any(map(visitor.was_sent, _list_rejected(bot, one))) for one in questions] == [False, True]
+    assert all(map(visitor.was_sent, _list_rejected(bot, questions[1])))
+    assert not visitor.scrolls_sideways()
+
+
+@pytest.mark.long
+def test_qa_bot_keeps_the_first_decision_at_any_later_rate(
+    visitor: Visitor, bot: Any, questions: tuple[str, str]
+) -> None:
+    question = next(
+        one for one in bot.held_out.values() if not bot.decide(one, "0.05") and bot.decide(one, "0.2")
+    )
+    page, rates = visitor.page, visitor.rates
+    assert rates.count() == len(bot.certificates) == 3
+    for rate, certificate in bot.certificates.items():
+        everyone = certificate.groups[0]
+        expect(page.get_by_text(f"at most {100 * float(rate):g} % wrong").first).to_be_visible()
+        expect(
+            page.get_by_text(f"answers {100 * everyone.answered / everyone.prompts:.0f} %")
+        ).to_be_visible()
+    # By keyboard: one step to the left, then the question.
+    visitor.tab_to(rates.nth(1))
+    page.keyboard.press("ArrowLeft")
+    expect(rates.nth(0)).to_be_checked()
+    visitor.tab_to(visitor.typed)
+    page.keyboard.type(question)
+    page.keyboard.press("Enter")
+    expect(visitor.answers).to_have_text("No answer")
+    expect(page.get_by_text("at most 5 % get a wrong best answer")).to_be_visible()
+    visitor.settle()
+    # The same in other letters, at another rate: the first decision stands, and is shown first.
+    visitor.ask(questions[0])
+    expect(visitor.answers).to_have_text(["Africa", "No answer"])
+    rates.nth(0).focus()
+    page.keyboard.press("ArrowLeft")
+    expect(rates.nth(2)).to_be_checked()
+    visitor.typed.fill(f"  {question.upper()} ")
+    visitor.typed.press("Enter")
+    expect(page.get_by_text("You asked this before, with at most 5 % wrong")).to_be_visible()
+    expect(visitor.answers).to_have_text(["No answer", "Africa"])
+
+
+@pytest.mark.long
+def test_qa_bot_certificate_opens_by_keyboard(
+    visitor: Visitor, conversation: str, bot: Any, questions: tuple[str, str]
+) -> None:
+    visitor.open(conversation)
+    page = visitor.page
+    guarantee = bot.decide(questions[0], "0.1").guarantee
+    visitor.settle()
+    assert not visitor.was_sent(guarantee.artifact_digest)
+    visitor.tab_to(page.locator("summary", has_text="What is certified").first)
+    page.keyboard.press("Enter")
+    for said in (
+        guarantee.sentence,
+        *guarantee.assumptions,
+        *guarantee.not_promised,
+        guarantee.artifact_digest,
+    ):
+        expect(page.get_by_text(said).first).to_be_visible()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", SIZES)
+def test_qa_bot_person_answers_and_checks_and_the_monitor_counts(
+    context: BrowserContext,
+    site: str,
+    bot: Any,
+    questions: tuple[str, str],
+    size: tuple[int, int],
+) -> None:
+    with _visiting(context, site, size=size) as asker, _visiting(context, site, size=size) as person:
+        asker.open(site)
+        for question in questions:
+            asker.ask(question)
+        page, other = asker.page, person.page
+        asker.tab_to(page.get_by_role("button", name="Ask a person"))
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("button", name="Waiting for a person")).to_be_disabled()
+        other.goto(f"{site}person")
+        form = other.get_by_test_id("stForm").filter(has_text=questions[1])
+        form.get_by_label("Your answer").fill("*It* is $5$, I think")
+        assert not person.scrolls_sideways()
+        form.get_by_label("Your answer").press("Enter")
+        expect(form).to_have_count(0)
+        # The page that asked is not reloaded here, and no Markdown is made of what a person typed.
+        expect(page.get_by_text("*It* is $5$, I think")).to_be_visible()
+        expect(page.get_by_text("A person answered")).to_be_visible()
+        expect(page.get_by_role("button", name="person")).to_have_count(0)
+        asker.settle()
+        shown = page.get_by_test_id("stText").all_inner_texts()
+        page.reload()
+        expect(asker.answers).to_have_count(2)
+        asker.settle()
+        assert page.get_by_test_id("stText").all_inner_texts() == shown
+        # The oldest answer that has not been checked; it may be that of another conversation.
+        person.settle()
+        before = _read_status(bot)
+        unchecked = other.get_by_role("heading", name="Answers to check")
+        counted = unchecked.inner_text()
+        other.get_by_role("button", name="Right").click()
+        expect(unchecked).not_to_have_text(counted)
+        person.settle()
+        assert _read_status(bot).labels == before.labels + 1
+        other.get_by_role("link", name="Monitor").click()
+        expect(other.get_by_text("No alarm: nothing seen so far speaks against them.")).to_be_visible()
+        row = other.get_by_test_id("stTable").get_by_role("row").filter(has_text="at most 10 % wrong")
+        expect(row).to_contain_text(f"0 of {before.labels + 1} checked")
+        everyone = bot.certificates["0.1"].groups[0]
+        expect(row).to_contain_text(f"{100 * everyone.answered / everyone.prompts:.0f} %")
+        person.settle()
+        other.locator("summary", has_text="tests of drift").click()
+        expect(other.get_by_test_id("stDataFrame")).to_be_visible()
+        assert not person.scrolls_sideways()
+        other.get_by_role("link", name="Ask").click()
+        expect(person.typed).to_be_visible()
+
+
+def _read_status(bot: Any) -> MonitorStatus:
+    """What the monitor shows of its store to another process."""
+    store = Path(os.environ["QA_BOT_FOLDER"]) / "monitor.db"
+    with CFCMonitor(bot.artifact, store, create=False) as monitor:
+        return monitor.read_status()
+
+
+@pytest.mark.long
+def test_qa_bot_explains_questions_it_cannot_answer(visitor: Visitor, bot: Any) -> None:
+    page = visitor.page
+    seen = next(iter(bot.seen.values()))
+    for question, why in (
+        ("Who are you?", "The bot answers from a recording, which does not hold this question."),
+        (seen, "The bot was calibrated with this question,"),
+        ("What's the capital of Tunisa", "Those below come close."),
+    ):
+        visitor.typed.fill(question)
+        visitor.typed.press("Enter")
+        expect(page.get_by_text(why)).to_be_visible()
+        expect(visitor.answers).to_have_count(0)
+    # One of those below, by a click.
+    page.get_by_role("radio", name="What is the capital of Tunisia?").or_(
+        page.get_by_role("button", name="What is the capital of Tunisia?")
+    ).click()
+    expect(visitor.answers).to_have_count(1)
+    expect(page.get_by_text("Those below come close.")).to_have_count(0)
+
+
+@pytest.mark.long
+def test_qa_bot_readme_picture_and_text_match_the_page(
+    context: BrowserContext, site: str, conversation: str, bot: Any, questions: tuple[str, str]
+) -> None:
+    """`CFC_SCREEN=examples/qa_bot/screen.png` keeps it."""
+    picture = EXAMPLE / "screen.png"
+    with _visiting(context, site, size=(880, 1270)) as visitor:
+        visitor.open(conversation)
+        expect(visitor.answers).to_have_count(2)
+        visitor.settle()
+        visitor.page.evaluate("document.activeElement.blur()")
+        taken = visitor.page.screenshot(path=os.environ.get("CFC_SCREEN"))
+    for size in (len(taken), picture.stat().st_size):
+        assert 10_000 < size < 150_000
+    # What the README says beside it.
+    assert questions == ("On which continent is Algeria?", "757 * 902")
+    drawn = [[one.answer for one in bot.decide(question, "0.1").candidates] for question in questions]
+    assert drawn[0] == ["North Africa", "Africa"]
+    assert len(drawn[1]) == len(set(drawn[1])) == 10
+    assert bot.decide(questions[0], "0.1").best == "Africa"
+
+
+@pytest.mark.long
+def test_qa_bot_store_decides_a_question_once(
+    modules: Callable[[str], Any], bot: Any, tmp_path: Path
+) -> None:
+    store = modules("qa_bot_store").Store(tmp_path / "new" / "qa_bot.db")
+    assert store.ask("one", "What is the capital of Peru?", "0.1") is None
+    assert store.ask("two", "What is the capital of Peru?", "0.2") is None
+    assert store.ask("one", " what is the  capital of peru", "0.3").rate == "0.1"
+    turn = store.conversation("one")[0]
+    first, second = (bot.decide(question, "0.1") for question in list(bot.held_out.values())[:2])
+    store.save_decision(turn, first)
+    store.save_decision(turn, second)
+    store.forget(turn)  # too late
+    assert [one.result for one in store.conversation("one")] == [first]
+    store.escalate(turn)
+    assert [one.id for one in store.queue()] == [turn.id]
+    assert store.answer(turn, "Lima")
+    assert not store.answer(turn, "Cusco")
+    store.escalate(turn)
+    assert store.queue() == []
+    assert [one.answer for one in store.list_answered()] == ["Lima"]
+    assert [one.result for one in store.conversation("two")] == [None]
+    assert [one.id for one in store.list_decided()] == [turn.id]
+
+
+@pytest.mark.long
+def test_qa_bot_model_command_prints_the_readme_table(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", str(EXAMPLE / "qa_bot_model.py")]
+    elsewhere = {**os.environ, "QA_BOT_FOLDER": str(tmp_path)}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=elsewhere)
+    assert ran.stdout.strip() in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_qa_bot_readme_states_the_effect_of_the_draw_rule(modules: Callable[[str], Any]) -> None:
+    module, readme = modules("qa_bot_model"), (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    records = load_recording()
+    options = {"max_wrong_rate": module.RATES, "features": module.FEATURES, "test_fraction": 0.3}
+    whole, stopping = (
+        evaluate(calibrate(records, draws=draws, **options), records) for draws in (None, module.DRAWS)
+    )
+    every, kept = ([round(100 * one.answered_rate) for one in seen.all_answers] for seen in (whole, stopping))
+    assert "with all ten\ndrawn, {} %, {} % and {} % are answered".format(*every) in readme
+    assert all(after >= before for before, after in zip(every, kept, strict=True))
+
+
+def _load_changed_module(folder: Path, name: str) -> Any:
+    """Load the module of models after changing its one line."""
+    text = (EXAMPLE / "qa_bot_model.py").read_text(encoding="utf-8")
+    line = "make_bot: Callable[[], Bot] = make_recorded_bot"
+    assert text.count(line) == 1
+    assert line in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    path = folder / f"qa_bot_model_{name}.py"
+    path.write_text(text.replace(line, line.replace("= make_recorded_bot", f"= {name}")), encoding="utf-8")
+    return load_module(path)
+
+
+def test_qa_bot_works_with_a_paid_model_by_one_line(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server on this machine plays the provider; the records are those of its model."""
+    assert modules("qa_bot_store")
+    rows = [change_candidates(one, lambda _: {"answer": None}) for one in list_facts()]
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.chdir(tmp_path)
+    with serving(replace(Script.of(rows), model="gpt-4o-mini-2024-07-18")) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        hosted = compute_fingerprint(ChatOpenAI(model="gpt-4o-mini", temperature=0.7))
+        write_records(
+            tmp_path / "records.jsonl",
+            rows,
+            Provenance(n=10, generator=hosted, verifier={"id": "sequence-probability"}),
+        )
+        paid = _load_changed_module(tmp_path, "make_paid_bot").make_bot()
+        assert paid.refusal("Any question at all?") is None
+        assert "calibrated with" in paid.refusal(next(iter(paid.seen.values())))
+        for question in list(paid.held_out.values())[:3]:
+            result = paid.decide(question, "0.1")
+            assert result.guarantee.binding == "matched"
+            assert result.guarantee.wrong_answers.max_wrong_rate == "0.1"
+            assert len(result.candidates) == 10
+
+
+@pytest.mark.live
+@needs_model
+def test_qa_bot_works_with_the_local_model_by_one_line(
+    modules: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert modules("qa_bot_store")
+    monkeypatch.chdir(tmp_path)
+    quick = ["--questions", "48", "--n", "5"]
+    subprocess.run([sys.executable, str(LOCAL / "run.py"), *quick], check=True, timeout=540)
+    monkeypatch.syspath_prepend(str(LOCAL))
+    module = _load_changed_module(tmp_path, "make_local_bot")
+    local = module.make_bot()
+    try:
+        result = local.decide(next(iter(local.held_out.values())), "0.5")
+        assert result.guarantee.binding == "matched"
+        assert len(result.candidates) == local.artifact.n == 5
+        # No record holds this one, and it is answered or abstained on all the same.
+        assert local.refusal("What is the plural of cat?") is None
+        asked = local.decide("What is the plural of cat?", "0.5")
+        assert asked.guarantee.wrong_answers.max_wrong_rate == "0.5"
+    finally:
+        module._RUNNING.close()
+        for name in ("local_model", "questions", "run"):
+            sys.modules.pop(name, None)

@@ -1,0 +1,142 @@
+"""Collect calibration records from a dataset: draw, score and label candidates, and pay for each stage once.
+
+Importing this package loads nothing; each name below is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from langchain_cfc._internal.imports import make_lazy
+
+# Type checkers know this name; importing it would take longer than the rest of this module.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from langchain_cfc_collect.agreement import (
+        Agreement,
+        Kappa,
+        bound_true_coverage,
+        bound_true_coverage_at_worst,
+        compare_labels,
+    )
+    from langchain_cfc_collect.calibrating import acalibrate_chain, calibrate_chain
+    from langchain_cfc_collect.collecting import (
+        CallPolicy,
+        CollectionOptions,
+        CollectionResult,
+        acollect,
+        collect,
+        show_progress,
+    )
+    from langchain_cfc_collect.config import CollectionConfig, read_config
+    from langchain_cfc_collect.costs import Budget, Price, Usage
+    from langchain_cfc_collect.executor import (
+        Components,
+        Executor,
+        Journal,
+        LocalExecutor,
+        Outcome,
+        RetryPolicy,
+        TokenRateLimiter,
+    )
+    from langchain_cfc_collect.human import HumanLabels
+    from langchain_cfc_collect.people import PeopleReport, PeopleSample
+    from langchain_cfc_collect.rescoring import arescore, rescore
+    from langchain_cfc_collect.review import (
+        ReviewReport,
+        create_review_report,
+        read_people_claims,
+        write_review,
+    )
+    from langchain_cfc_collect.sources.columns import (
+        Columns,
+        Examples,
+        parse_template,
+        read_examples,
+    )
+    from langchain_cfc_collect.sources.files import Row, Rows
+    from langchain_cfc_collect.status import CollectionStatus
+    from langchain_cfc_collect.store.store import Store
+
+__all__ = [
+    "Agreement",
+    "Budget",
+    "CallPolicy",
+    "CollectionConfig",
+    "CollectionOptions",
+    "CollectionResult",
+    "CollectionStatus",
+    "Columns",
+    "Components",
+    "Examples",
+    "Executor",
+    "HumanLabels",
+    "Journal",
+    "Kappa",
+    "LocalExecutor",
+    "Outcome",
+    "PeopleReport",
+    "PeopleSample",
+    "Price",
+    "RetryPolicy",
+    "ReviewReport",
+    "Row",
+    "Rows",
+    "Store",
+    "TokenRateLimiter",
+    "Usage",
+    "acalibrate_chain",
+    "acollect",
+    "arescore",
+    "bound_true_coverage",
+    "bound_true_coverage_at_worst",
+    "calibrate_chain",
+    "collect",
+    "compare_labels",
+    "create_review_report",
+    "parse_template",
+    "read_config",
+    "read_examples",
+    "read_people_claims",
+    "rescore",
+    "show_progress",
+    "write_review",
+]
+
+_NAMES = {
+    "agreement": (
+        "Agreement",
+        "Kappa",
+        "bound_true_coverage",
+        "bound_true_coverage_at_worst",
+        "compare_labels",
+    ),
+    "calibrating": ("acalibrate_chain", "calibrate_chain"),
+    "collecting": (
+        "CallPolicy",
+        "CollectionOptions",
+        "CollectionResult",
+        "acollect",
+        "collect",
+        "show_progress",
+    ),
+    "config": ("CollectionConfig", "read_config"),
+    "costs": ("Budget", "Price", "Usage"),
+    "executor": (
+        "Components",
+        "Executor",
+        "Journal",
+        "LocalExecutor",
+        "Outcome",
+        "RetryPolicy",
+        "TokenRateLimiter",
+    ),
+    "human": ("HumanLabels",),
+    "people": ("PeopleReport", "PeopleSample"),
+    "rescoring": ("arescore", "rescore"),
+    "review": ("ReviewReport", "create_review_report", "read_people_claims", "write_review"),
+    "sources.columns": ("Columns", "Examples", "parse_template", "read_examples"),
+    "sources.files": ("Row", "Rows"),
+    "status": ("CollectionStatus",),
+    "store.store": ("Store",),
+}
+
+__getattr__, __dir__ = make_lazy(globals(), _NAMES)

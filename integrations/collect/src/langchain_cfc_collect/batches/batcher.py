@@ -1,0 +1,295 @@
+"""`Batcher`: gathers the requests of all prompts in progress, and answers them from providers' batches.
+
+The flows do not change: each prompt draws, scores and labels, and its models send their requests. Below the
+official clients, a request waits here instead of being sent. Once every prompt in progress waits, all
+requests so far are submitted as batches. So batches follow the stages by themselves: all draws, then all
+scores, then all labels. A request that its batch does not answer is sent live.
+
+**What is durable when.** A batch is stored with all its requests before it is submitted, under a key by which
+it is found at its provider. The provider's id is stored before the run waits for the batch, and answers are
+stored before they are handed on. After a kill, the next run makes the same requests, finds each by stage,
+prompt and digest, and waits for its batch or takes the stored answer. So nothing is submitted twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from langchain_cfc._internal.serialization import canonical_json
+from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc_collect.batches import submission
+from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
+from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response
+from langchain_cfc_collect.batches.providers import HTTP_OK, Body, open_provider
+from langchain_cfc_collect.batches.requests import (
+    OpenRequests,
+    PendingRequest,
+    Route,
+    estimate_usage,
+    group_requests,
+    read_request,
+    read_usage,
+    split_requests,
+)
+from langchain_cfc_collect.batches.submission import Submissions
+from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.executor import RetryPolicy, TokenRateLimiter
+from langchain_cfc_collect.failures import may_be_charged
+from langchain_cfc_collect.journal import BatchJournal
+from langchain_cfc_collect.store import Writer, batches
+from langchain_cfc_collect.store.batches import Answer
+
+T = TypeVar("T")
+
+_CLIENT_ERROR = 400
+# Headers that describe the encoded body; the client has already decoded it.
+_ENCODING_HEADERS = {"content-encoding", "content-length", "transfer-encoding"}
+
+
+class Batcher:
+    """Answers the requests of chat models from providers' batches.
+
+    The models are found in the components that each stage calls; raises `InputError` if there is none. The
+    prices of the budget serve to estimate costs. `on_batch` is called with a line of text before each batch
+    is submitted, and when it has ended.
+    """
+
+    def __init__(
+        self,
+        parts: Mapping[Stage, Any],
+        limiter: ConcurrencyLimiter,
+        budget: Budget,
+        on_batch: Callable[[str], None],
+    ) -> None:
+        self.models = BatchedModels(parts, self._send)
+        self._providers = {id(one): open_provider(one) for one in self.models.clients}
+        self._limiter = limiter
+        self._budget = budget
+        self._on_batch = on_batch
+        self._running_calls = RunningCalls()
+        self._stored: set[tuple[int, Stage]] = set()  # stages with stored answers that are not read yet
+        self._batched_requests = 0  # number of requests so far that waited for batches
+        self._end: asyncio.Future[None]
+        self._live_requests: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def open(self, writer: Writer, costs: BudgetTracker, on_wait: Callable[[str | None], None]) -> None:
+        """Prepare for a run on a store; `on_wait` is called with the batches that it waits for, or None."""
+        self._store, self._writer, self._costs = writer.store, writer, costs
+        self._end = asyncio.get_running_loop().create_future()
+        self.requests = OpenRequests(writer, costs)
+        self._submissions = Submissions(
+            writer,
+            [*self._providers.values()],
+            self.requests,
+            spawn=self._spawn,
+            on_batch=self._on_batch,
+            on_wait=on_wait,
+        )
+
+    def make_calls(self, policy: RetryPolicy, journal: BatchJournal) -> BatchedCalls:
+        """Return the object that makes the calls of a stage."""
+        return BatchedCalls(policy, journal, self._running_calls, self._limiter)
+
+    def pause_submission(self) -> AbstractContextManager[None]:
+        """Submit nothing during a `with` block, because more prompts are about to start."""
+        return self._running_calls.count_one()
+
+    # The run
+
+    async def run(self, start: Callable[[], Awaitable[T]]) -> T | None:
+        """Resume the batches of earlier runs, start the work and answer its requests until it ends.
+
+        Returns what the work returns; None if `stop` was called or the budget does not allow more requests.
+        Raises `CollectionError` if a provider refuses a batch.
+        """
+        work: asyncio.Future[T] | None = None
+        try:
+            with self._store.begin_read() as connection:
+                self._stored = batches.read_answered_stages(connection)
+            await self._submissions.resume()
+            self._spawn(self._submit_when_quiet())
+            work = asyncio.ensure_future(start())
+            either: list[asyncio.Future[Any]] = [work, self._end]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if self._live_requests:  # wait for live requests, because they are charged
+                await asyncio.wait(self._live_requests)
+            self._end.result()
+            return None
+        finally:
+            left = [*self._tasks, *self._live_requests, *([] if work is None else [work])]
+            for one in left:
+                one.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            if self._end.done():
+                self._end.exception()
+
+    def stop(self) -> None:
+        """End the run once live calls in progress are over; batches continue at their providers."""
+        if not self._end.done():
+            self._end.set_result(None)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a task alongside the work; if the task fails, the run ends with its error."""
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._handle_task_end)
+
+    def _handle_task_end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._end.done():
+            self._end.set_exception(error)
+
+    # Requests
+
+    async def _send(self, client: Client, request: Any) -> Any:
+        """Answer a model's request, from a batch if the request can be in one."""
+        call, provider = get_current_call(), self._providers[id(client)]
+        found = None if call is None else await read_request(provider, request)
+        if call is None or found is None:
+            return await client.send(request)
+        call.was_batched = True
+        pending = self._take_request(call.journal, *found)
+        try:
+            if pending.answer is None:
+                await self._wait_for_answer(call, pending)
+            answer = pending.answer
+            if answer is not None and answer.status == HTTP_OK:
+                return make_response(request, HTTP_OK, zlib.decompress(answer.packed or b""))
+            return await self._call_live(call, pending, client, request)
+        except BaseException:
+            pending.is_taken = False
+            raise
+
+    async def _wait_for_answer(self, call: OpenCall, pending: PendingRequest) -> None:
+        """Wait until a request is answered by a batch."""
+        self._batched_requests += 1
+        if pending.answered is None:
+            pending.answered = asyncio.get_running_loop().create_future()
+        if not pending.is_queued:
+            pending.is_queued = True
+            self.requests.queue.append(pending)
+        async with call.wait_for_batch():
+            await asyncio.shield(pending.answered)
+
+    def _take_request(self, journal: BatchJournal, route: Route, body: Body) -> PendingRequest:
+        """Return the pending request of a call, which may already hold a stored answer."""
+        position, stage = journal.position, journal.stage
+        if (position, stage) in self._stored:
+            self._stored.discard((position, stage))
+            with self._store.begin_read() as connection:
+                for key, answer in batches.read_stage(connection, position, stage).items():
+                    self.requests.find(key).answer = answer
+        text = canonical_json([route.endpoint, body, dict(route.headers)])
+        pending = self.requests.take(position, stage, blake2b(text.encode(), digest_size=8).hexdigest())
+        pending.route, pending.body = route, body
+        return pending
+
+    # Live calls in place of a batch
+
+    async def _call_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+        """Send a request to its server, because its batch did not answer it."""
+        if not self._end.done() and not self._is_affordable(
+            estimate_usage([pending], self.requests.outputs), is_batch=False
+        ):
+            self._stop_for_cost("a request that its batch did not answer")
+        if self._end.done():
+            await asyncio.Event().wait()  # never set: the end of the run cancels this
+        for limiter in call.policy.rate_limiters:
+            await limiter.aacquire()
+        call.journal.announce_live_request()
+        await call.journal.flush()
+        task = asyncio.ensure_future(self._send_live(call, pending, client, request))
+        self._live_requests.add(task)
+        task.add_done_callback(self._live_requests.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not self._end.done():  # the call timed out; at the end of a run, `run` waits for the request
+                task.cancel()
+            raise
+
+    async def _send_live(self, call: OpenCall, pending: PendingRequest, client: Client, request: Any) -> Any:
+        assert pending.route is not None  # noqa: S101 - it was made in this run
+        tokens = 0
+        try:
+            response = await client.send(request)
+            is_answered = response.status_code == HTTP_OK
+            calls = read_usage(pending.route.provider, response.content) if is_answered else None
+            tokens = 0 if calls is None else calls.input_tokens + calls.output_tokens
+        except BaseException as error:
+            lost = not isinstance(error, Exception) or may_be_charged(error)
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            raise
+        finally:
+            for limiter in call.policy.rate_limiters:
+                if isinstance(limiter, TokenRateLimiter):
+                    limiter.settle(1, tokens)
+        if not is_answered:
+            lost = response.status_code < _CLIENT_ERROR or response.status_code in {408, 504}
+            self._writer.submit(call.journal.settle_live_request(lost=lost))
+            pending.is_taken = False
+        else:
+            answer = Answer(HTTP_OK, live=True, packed=zlib.compress(response.content), calls=calls)
+            settled = call.journal.settle_live_request(lost=False)
+            await self.requests.write_answers([(pending, answer)], *settled)
+        headers = [(name, value) for name, value in response.headers.items() if name not in _ENCODING_HEADERS]
+        return type(response)(
+            response.status_code, headers=headers, content=response.content, request=request
+        )
+
+    def _is_affordable(self, estimate: Usage, *, is_batch: bool) -> bool:
+        """Return whether the budget holds with these requests and all batches that are not fetched yet."""
+        waiting = self._submissions.estimate
+        return self._costs.allows_requests(waiting + estimate, waiting + estimate if is_batch else waiting)
+
+    def _stop_for_cost(self, what: str) -> None:
+        self._on_batch(
+            f"the budget does not allow {what} in addition to the charges so far and the pending batches: "
+            "nothing more is submitted. Raise the budget, or collect fewer prompts (--limit)"
+        )
+        self.stop()
+
+    # Batches
+
+    async def _submit_when_quiet(self) -> None:
+        """Submit the queued requests whenever all calls wait and no new request came for a moment."""
+        seen, quiet = -1, submission.WAIT_TIMES.quiet
+        while True:
+            started = time.monotonic()
+            await asyncio.sleep(quiet)
+            # If the event loop was blocked meanwhile, other tasks had no chance to make requests.
+            is_quiet = seen == self._batched_requests and time.monotonic() - started < 2 * quiet
+            seen = self._batched_requests
+            if self.requests.queue and is_quiet and not self._running_calls.number:
+                queue, self.requests.queue = self.requests.queue, []
+                for route, requests in group_requests(queue):
+                    for part in split_requests(route, requests):
+                        if not self._end.done():
+                            await self._submit(route, part)
+            self._submissions.report_waiting()
+
+    async def _submit(self, route: Route, requests: Sequence[PendingRequest]) -> None:
+        """Report the estimated price of a batch, and submit it if the budget allows."""
+        estimate = estimate_usage(requests, self.requests.outputs)
+        price = self._budget.compute_cost(estimate, estimate)
+        stated = "" if price is None else f", cost about {price:.4g} at batch prices"
+        size = f"{len(requests):,} requests to {route.model}"
+        if not self._is_affordable(estimate, is_batch=True):
+            self._stop_for_cost(f"a batch of {size}{stated}")
+            return
+        tokens_in = sum(one.input_tokens for one in estimate.calls)
+        tokens_out = sum(one.output_tokens for one in estimate.calls)
+        self._on_batch(
+            f"submitting {size} as a batch: about {tokens_in:,} tokens in, {tokens_out:,} out{stated}"
+        )
+        await self._submissions.submit(route, requests, estimate)

@@ -1,0 +1,163 @@
+"""Calls that may wait for a batch, without holding a permit and outside of the time limit while they wait."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, set_context_variable
+from langchain_cfc_collect.executor import RetryPolicy, StageCalls
+from langchain_cfc_collect.journal import BatchJournal
+
+
+@dataclass(eq=False)
+class RunningCalls:
+    """Counter of the calls that do not wait for a batch; while there are any, more requests may come."""
+
+    number: int = 0
+
+    @contextmanager
+    def count_one(self) -> Iterator[None]:
+        """Count one more running call during a `with` block."""
+        self.number += 1
+        try:
+            yield
+        finally:
+            self.number -= 1
+
+
+@dataclass(eq=False)
+class OpenCall:
+    """Call of a stage that is being made."""
+
+    journal: BatchJournal
+    policy: RetryPolicy
+    running_calls: RunningCalls
+    limiter: ConcurrencyLimiter
+    pending: int = 0  # number of its requests that wait for batches
+    was_batched: bool = False
+    has_permit: bool = False
+    permit_since: float = 0.0
+
+    @asynccontextmanager
+    async def hold_permit(self) -> AsyncIterator[None]:
+        """Hold a permit during a `with` block, except while the call waits for batches."""
+        await self._acquire()
+        try:
+            yield
+        finally:
+            self._release()
+
+    @asynccontextmanager
+    async def wait_for_batch(self) -> AsyncIterator[None]:
+        """Give the permit back during a `with` block, and acquire it again when nothing is pending."""
+        self._change_pending(1)
+        self._release()
+        try:
+            yield
+        finally:
+            self._change_pending(-1)
+        if not self.pending and not self.has_permit:
+            await self._acquire()
+            if self.pending:  # another request of the call began to wait meanwhile
+                self._release()
+
+    def compute_time_left(self, seconds: float) -> float:
+        """Return the seconds left of a time limit, which restarts each time a permit is acquired."""
+        is_running = self.has_permit and not self.pending
+        return self.permit_since + seconds - time.monotonic() if is_running else seconds
+
+    def _change_pending(self, change: int) -> None:
+        """Change the number of pending requests; a call counts as running while none is pending."""
+        was_running = not self.pending
+        self.pending += change
+        self.running_calls.number += (not self.pending) - was_running
+
+    async def _acquire(self) -> None:
+        await self.limiter.aacquire()
+        self.has_permit = True
+        self.permit_since = time.monotonic()
+
+    def _release(self) -> None:
+        if self.has_permit:
+            self.has_permit = False
+            self.limiter.release()
+
+
+_CURRENT_CALL: ContextVar[OpenCall | None] = ContextVar("langchain_cfc_open_call", default=None)
+
+
+def get_current_call() -> OpenCall | None:
+    """Return the call of a stage in whose context this runs, or None outside of any."""
+    return _CURRENT_CALL.get()
+
+
+class BatchedCalls(StageCalls):
+    """Makes the calls of one stage of a prompt, whose requests may wait for batches.
+
+    The policy's rate limits apply to live requests; its time limit and the limiter do not apply while a call
+    waits for batches.
+    """
+
+    _journal: BatchJournal
+
+    def __init__(
+        self, policy: RetryPolicy, journal: BatchJournal, running: RunningCalls, limiter: ConcurrencyLimiter
+    ) -> None:
+        super().__init__(policy, journal)
+        self._running_calls = running
+        self._limiter = limiter
+
+    def settle(self, tokens: int) -> None:
+        """Settle all calls, unless the stage is batched: the batcher settles its live requests itself."""
+        if not self._journal.is_batched:
+            super().settle(tokens)
+
+    async def acall(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        """Call, and retry transient failures; return the last call's result, or its exception."""
+        if get_current_call() is not None:  # a nested call: it is part of the outer one, and retried with it
+            try:
+                return await arun(item)
+            except Exception as error:  # noqa: BLE001 - an outcome like any other; the flow looks at it
+                return error
+        with self._running_calls.count_one():
+            return await super().acall(arun, item, within)
+
+    async def _call_once(self, arun: Callable[[Any], Awaitable[Any]], item: Any, within: CallLimits) -> Any:
+        del within
+        call = OpenCall(self._journal, self._policy, self._running_calls, self._limiter)
+        with set_context_variable(_CURRENT_CALL, call):
+            async with call.hold_permit():
+                if not self._journal.is_batched:
+                    for limiter in self._policy.rate_limiters:
+                        await limiter.aacquire()
+                    self._unsettled += 1
+                await self._journal.flush()
+                try:
+                    return await self._run(arun(item), call)
+                except Exception as error:  # noqa: BLE001 - as above
+                    # Batched requests and the live ones in their place record lost answers themselves.
+                    return error if call.was_batched else self._record_failure(error)
+
+    async def _run(self, given: Awaitable[Any], call: OpenCall) -> Any:
+        """Await a call; cancel it and raise `TimeoutError` if it takes too long, waits for batches aside."""
+        seconds = self._policy.timeout
+        if seconds is None:
+            return await given
+        task = asyncio.ensure_future(given)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=max(0.0, call.compute_time_left(seconds)))
+                if not task.done() and call.compute_time_left(seconds) <= 0:
+                    msg = f"no answer within {seconds:g} seconds"
+                    raise TimeoutError(msg)
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])

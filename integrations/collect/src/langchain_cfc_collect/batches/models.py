@@ -1,0 +1,226 @@
+"""Find the chat models of a collection whose requests can go through batches, and redirect these requests.
+
+Only this module uses non-public names of the OpenAI and Anthropic packages and of LangChain's packages for
+them, so that an incompatible release breaks one module: `ChatOpenAI.root_async_client` and `async_client`,
+`ChatAnthropic._async_client`, and the HTTP client in `_client` of both official clients.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from types import FunctionType, MethodType
+from typing import Any, Literal, TypeAlias
+
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.runnables import Runnable, RunnableLambda
+from pydantic import BaseModel
+
+from langchain_cfc.errors import InputError
+from langchain_cfc.execution.langgraph_compat import get_deferred_settings
+from langchain_cfc_collect.costs import Stage
+
+ProviderName: TypeAlias = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True, eq=False)
+class Client:
+    """Official client of a provider, shared by one or more chat models."""
+
+    provider: ProviderName
+    official: Any  # `openai.AsyncOpenAI` or `anthropic.AsyncAnthropic`, with the settings of the models
+    address: str  # base URL of its requests, without a slash at the end
+
+    async def send(self, request: Any) -> Any:
+        """Send a request as the models would have sent it, and return the response with its content."""
+        return await self.official._client.send(request)  # noqa: SLF001 - see above
+
+
+# Function that answers a request of a client's models in place of the server.
+SendFunction: TypeAlias = Callable[[Client, Any], Awaitable[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class _Transport:
+    """Transport for the HTTP clients of both providers that passes requests to `send`."""
+
+    client: Client
+    send: SendFunction
+
+    async def handle_async_request(self, request: Any) -> Any:
+        return await self.send(self.client, request)
+
+    async def aclose(self) -> None:
+        """Do nothing, because the connections belong to `Client.official`."""
+
+    async def __aenter__(self) -> object:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
+
+
+def make_response(request: Any, status: int, content: bytes) -> Any:
+    """Return a JSON response to a request, made with the same HTTP library as the request."""
+    library = sys.modules[type(request).__module__.partition(".")[0]]
+    headers = {"content-type": "application/json"}
+    return library.Response(status, headers=headers, content=content, request=request)
+
+
+class BatchedModels:
+    """Chat models in the components of a collection, whose requests `send` answers until `close`.
+
+    Attributes:
+        clients: The clients of these models.
+        stages: The stages that call at least one of these models.
+        live: Class names of the language models whose requests still go to their servers.
+
+    Raises:
+        InputError: If there is no model whose requests can go through batches.
+    """
+
+    def __init__(self, parts: Mapping[Stage, Any], send: SendFunction) -> None:
+        self.clients: list[Client] = []
+        self.stages: set[Stage] = set()
+        self._send = send
+        self._replaced: dict[int, Any] = {}
+        self._undo = AsyncExitStack()
+        live: dict[str, None] = {}
+        done: set[int] = set()
+        for stage, part in parts.items():
+            for model in find_models(part):
+                if id(model) in done or self._replace_openai(model) or self._replace_anthropic(model):
+                    done.add(id(model))
+                    self.stages.add(stage)
+                else:
+                    live.setdefault(type(model).__name__)
+        self.live = list(live)
+        if not self.clients:
+            found = f"only {', '.join(live)}" if live else "no detectable chat model"
+            msg = (
+                "batches need ChatOpenAI or ChatAnthropic in generator, verifier or labeler, but there "
+                f"is {found}: collect without batches"
+            )
+            raise InputError(msg)
+
+    async def close(self) -> None:
+        """Restore the models' own clients, and close those that were opened here."""
+        await self._undo.aclose()
+
+    def _replace_openai(self, model: Any) -> bool:
+        package, official = sys.modules.get("langchain_openai.chat_models.base"), sys.modules.get("openai")
+        if package is None or official is None or not isinstance(model, package.BaseChatOpenAI):
+            return False
+        root = model.root_async_client
+        # A subclass is a client of another service, which has another batch interface or none.
+        if type(root) is not official.AsyncOpenAI:
+            return False
+        is_own = model.http_async_client is not None
+        replaced = self._replace_client("openai", root, official.DefaultAsyncHttpxClient, is_own=is_own)
+        if replaced is None:
+            return False
+        self._set_clients(model, root_async_client=replaced, async_client=replaced.chat.completions)
+        return True
+
+    def _replace_anthropic(self, model: Any) -> bool:
+        package, official = sys.modules.get("langchain_anthropic"), sys.modules.get("anthropic")
+        if package is None or official is None or not isinstance(model, package.ChatAnthropic):
+            return False
+        root = model._async_client  # noqa: SLF001 - see above
+        if type(root) is not official.AsyncAnthropic:
+            return False
+        is_own = model.anthropic_proxy is not None
+        replaced = self._replace_client("anthropic", root, official.DefaultAsyncHttpxClient, is_own=is_own)
+        if replaced is None:
+            return False
+        # The client is a cached property, and copies of the model inherit the cached value.
+        self._set_clients(model, _async_client=replaced)
+        return True
+
+    def _replace_client(self, provider: ProviderName, root: Any, make_http: Any, *, is_own: bool) -> Any:
+        """Return a copy of an official client with our transport; None if it uses another HTTP library.
+
+        `is_own` means that the user made its HTTP client or set a proxy for it. Other clients share one HTTP
+        client that LangChain caches, which the event loops of several runs cannot share; it is replaced.
+        """
+        if id(root) not in self._replaced:
+            # A client of another HTTP library could not send our requests.
+            library = next(one for one in make_http.__mro__ if one.__name__ == "AsyncClient")
+            if not isinstance(root._client, library):  # noqa: SLF001 - see above
+                return None
+            official = root
+            if not is_own:
+                official = self._copy_client(root, make_http(base_url=root.base_url, timeout=root.timeout))
+            client = Client(provider, official, str(root.base_url).rstrip("/"))
+            http = make_http(base_url=root.base_url, transport=_Transport(client, self._send))
+            self.clients.append(client)
+            self._replaced[id(root)] = self._copy_client(root, http)
+        return self._replaced[id(root)]
+
+    def _copy_client(self, root: Any, http: Any) -> Any:
+        """Return a copy of an official client with an HTTP client, which `close` closes."""
+        self._undo.push_async_callback(http.aclose)
+        return root.copy(http_client=http)
+
+    def _set_clients(self, model: Any, **clients: Any) -> None:
+        attributes = vars(model)
+        self._undo.callback(attributes.update, {name: attributes[name] for name in clients})
+        attributes.update(clients)
+
+
+def find_models(part: Any) -> Iterator[Runnable[Any, Any]]:
+    """Yield each language model in a component once, as far as it can be found from outside.
+
+    This includes models that are made at each call (`init_chat_model` with configurable fields). The search
+    covers fields, containers, variables that functions close over, and the attributes of Runnables, callables
+    and objects of this package.
+    """
+    left, seen = [part], set()
+    while left:
+        one = left.pop()
+        if isinstance(one, (str, bytes, int, float, type(None), type)) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, BaseLanguageModel) or get_deferred_settings(one) is not None:
+            yield one
+        left += reversed(_list_contents(one))
+
+
+def _list_contents(one: Any) -> list[Any]:
+    """Return the values that an object uses and that may contain models."""
+    inner: list[Any] = []
+    if isinstance(one, RunnableLambda):
+        inner += one.deps
+    if isinstance(one, BaseModel):
+        # `getattr` would warn about deprecated fields.
+        inner += [vars(one).get(name) for name in type(one).model_fields]
+    elif isinstance(one, Mapping):
+        inner += one.values()
+    elif isinstance(one, (list, tuple, set, frozenset)):
+        inner += one
+    elif isinstance(one, partial):
+        inner += [one.func, *one.args, *one.keywords.values()]
+    elif isinstance(one, MethodType):
+        inner += [one.__self__, one.__func__]
+    elif isinstance(one, FunctionType):
+        inner += _list_closed_over(one)
+    elif hasattr(one, "__dict__") and (isinstance(one, Runnable) or callable(one) or _is_ours(one)):
+        inner += vars(one).values()
+    return inner
+
+
+def _list_closed_over(function: FunctionType) -> list[Any]:
+    with suppress(ValueError):  # a closure cell may be empty
+        found = inspect.getclosurevars(function)
+        # Globals of functions of LangChain and of this package are other functions, not models.
+        names = {} if function.__module__.startswith("langchain") else found.globals
+        return [*found.nonlocals.values(), *names.values(), *(function.__defaults__ or ())]
+    return []
+
+
+def _is_ours(one: Any) -> bool:
+    return type(one).__module__.partition(".")[0] == "langchain_cfc"

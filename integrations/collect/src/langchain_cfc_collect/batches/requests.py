@@ -1,0 +1,204 @@
+"""Requests of models as lines of batches: read, group and split them, and hand on their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from langchain_cfc_collect.batches.providers import HTTP_OK, BatchResult, Body, Headers, Provider
+from langchain_cfc_collect.costs import (
+    ASSUMED_OUTPUT,
+    CHARACTERS_PER_TOKEN,
+    BudgetTracker,
+    ModelCalls,
+    Stage,
+    Usage,
+)
+from langchain_cfc_collect.store import Writer, batches, rows
+from langchain_cfc_collect.store.batches import Answer, RequestKey
+
+# Number of digits of a batch's key, which is the prefix of the id of each of its requests.
+KEY_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Route:
+    """Properties that all requests of one batch share."""
+
+    provider: Provider
+    endpoint: str
+    model: str
+    headers: Headers
+
+
+@dataclass(eq=False)
+class PendingRequest:
+    """Request of a stage of a prompt; the last three fields are None until it is made in this run."""
+
+    key: RequestKey
+    is_taken: bool = False  # whether a call waits for the answer or has received it
+    is_queued: bool = False  # whether the request is in a batch or in the queue for the next one
+    answer: Answer | None = None
+    body: Body | None = None
+    route: Route | None = None  # where the request goes
+    answered: asyncio.Future[None] | None = None  # done once there is an answer
+
+    def set_answer(self, answer: Answer) -> None:
+        """Store an answer, and wake up the call that waits for it."""
+        self.answer = answer
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(None)
+
+
+class OpenRequests:
+    """Requests of all stages in progress, which records their answers in store and budget."""
+
+    def __init__(self, writer: Writer, costs: BudgetTracker) -> None:
+        self.queue: list[PendingRequest] = []  # requests for the next batch
+        self.outputs: dict[Stage, Usage] = {}  # usage of the answers so far, by stage
+        self._writer = writer
+        self._costs = costs
+        self._stages: dict[tuple[int, Stage], dict[RequestKey, PendingRequest]] = {}
+
+    def find(self, key: RequestKey) -> PendingRequest:
+        """Return the request with a key, adding it if it is not known yet."""
+        return self._stages.setdefault((key.prompt, key.stage), {}).setdefault(key, PendingRequest(key))
+
+    def take(self, position: int, stage: Stage, digest: str) -> PendingRequest:
+        """Return the first equal request of a stage that no call has taken, adding one if need be."""
+        requests = self._stages.get((position, stage), {}).values()
+        equal = [one for one in requests if one.key.digest == digest]
+        equal.sort(key=lambda one: one.key.occurrence)
+        pending = next((one for one in equal if not one.is_taken), None)
+        if pending is None:
+            occurrence = equal[-1].key.occurrence + 1 if equal else 0
+            pending = self.find(RequestKey(position, stage, digest, occurrence))
+        pending.is_taken = True
+        return pending
+
+    def requeue(self, pending: PendingRequest) -> None:
+        """Queue a request for another batch, if a call waits for it."""
+        pending.is_queued = pending.answered is not None
+        if pending.is_queued:
+            self.queue.append(pending)
+
+    async def write_answers(self, answers: Sequence[tuple[PendingRequest, Answer]], *others: Any) -> None:
+        """Make answers durable together with other writes, and then hand them on."""
+        orphans: list[Any] = []
+        for pending, answer in answers:
+            if answer.calls is None:
+                continue
+            position, stage = pending.key.prompt, pending.key.stage
+            self.outputs[stage] = self.outputs.get(stage, Usage()) + answer.usage
+            # The stage has ended without this answer, for example after an error in another request.
+            if (position, stage) not in self._stages:
+                orphans += rows.insert_calls(position, stage, answer.usage)
+                orphans += batches.insert_calls(position, stage, answer.usage)
+        writes = batches.set_answers([(pending.key, answer) for pending, answer in answers])
+        await self._writer.write([*writes, *orphans, *others])
+        self._costs.add_usage(*sum_usage(answer for _, answer in answers))
+        for pending, answer in answers:
+            pending.set_answer(answer)
+
+    def sum_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Return the usage of a stage's requests so far, and the part of it at batch prices."""
+        requests = self._stages.get((position, stage), {}).values()
+        return sum_usage([one.answer for one in requests if one.answer is not None])
+
+    def finish_stage(self, position: int, stage: Stage) -> tuple[Usage, Usage]:
+        """Forget the requests of a stage, and return the same usages as `sum_stage`."""
+        found = self.sum_stage(position, stage)
+        self._stages.pop((position, stage), None)
+        return found
+
+
+def sum_usage(answers: Iterable[Answer]) -> tuple[Usage, Usage]:
+    """Return the usage of answers, and the part of it at batch prices."""
+    total, batched = Usage(), Usage()
+    for one in answers:
+        total += one.usage
+        batched += Usage() if one.live else one.usage
+    return total, batched
+
+
+async def read_request(provider: Provider, request: Any) -> tuple[Route, Body] | None:
+    """Return the route and the body of a request; None if it cannot be in a batch."""
+    path = str(request.url.path)
+    endpoint = next((name for end, name in provider.endpoints.items() if path.endswith(end)), None)
+    if endpoint is None or request.method != "POST":
+        return None
+    body = json.loads(await request.aread())
+    if body.get("stream"):
+        return None
+    names = provider.meaningful_headers
+    headers = tuple(sorted((name, request.headers[name]) for name in names if name in request.headers))
+    return Route(provider, endpoint, str(body.get("model")), headers), body
+
+
+def group_requests(queue: Sequence[PendingRequest]) -> Iterator[tuple[Route, list[PendingRequest]]]:
+    """Yield groups of requests that may be in one batch together, by their route."""
+    groups: dict[Route, list[PendingRequest]] = {}
+    for pending in queue:
+        if pending.route is not None:
+            groups.setdefault(pending.route, []).append(pending)
+    yield from groups.items()
+
+
+def split_requests(route: Route, requests: Sequence[PendingRequest]) -> Iterator[list[PendingRequest]]:
+    """Yield parts of the requests, each as large as one batch may be."""
+    part: list[PendingRequest] = []
+    size, provider = 0, route.provider
+    for pending in requests:
+        assert pending.body is not None  # noqa: S101 - it was made in this run
+        length = len(provider.encode("0" * KEY_DIGITS, provider.max_requests, pending.body, route.endpoint))
+        if part and (len(part) == provider.max_requests or size + length > provider.max_bytes):
+            yield part
+            part, size = [], 0
+        part.append(pending)
+        size += length
+    if part:
+        yield part
+
+
+def make_answer(provider: Provider, result: BatchResult | None) -> Answer:
+    """Return the answer in a batch's result; one without a body leaves the request to a live call."""
+    if result is None or result.body is None:
+        return Answer(0 if result is None else result.status, live=False)
+    content = json.dumps(result.body, ensure_ascii=False).encode()
+    return Answer(HTTP_OK, live=False, packed=zlib.compress(content), calls=provider.read_usage(result.body))
+
+
+def read_usage(provider: Provider, content: bytes) -> ModelCalls | None:
+    """Return the usage that the answer of a live call reports; None if it cannot be read."""
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return None
+    return provider.read_usage(body) if isinstance(body, dict) else None
+
+
+def _read_output_limit(body: Mapping[str, Any]) -> int | None:
+    """Return the maximum number of output tokens that a request sets; None if it sets none."""
+    names = ("max_completion_tokens", "max_output_tokens", "max_tokens")
+    return next((int(body[name]) for name in names if isinstance(body.get(name), int)), None)
+
+
+def estimate_usage(requests: Sequence[PendingRequest], outputs: Mapping[Stage, Usage]) -> Usage:
+    """Estimate the usage of requests: input from its length, output from the stage's answers so far."""
+    total = Usage()
+    for pending in requests:
+        if pending.body is None or pending.route is None:
+            continue
+        known = outputs.get(pending.key.stage, Usage())
+        if known.answered:
+            output = ceil(sum(one.output_tokens for one in known.calls) / known.answered)
+        else:
+            output = min(ASSUMED_OUTPUT, _read_output_limit(pending.body) or ASSUMED_OUTPUT)
+        size = len(json.dumps(pending.body, ensure_ascii=False)) // CHARACTERS_PER_TOKEN
+        total += Usage((ModelCalls(pending.route.model, False, size, output),))
+    return total

@@ -1,0 +1,1 @@
+"""Commands that langchain-cfc-collect adds to `langchain-cfc`."""

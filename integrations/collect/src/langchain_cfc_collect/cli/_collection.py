@@ -1,0 +1,314 @@
+"""What `collect` does after reading its options: estimate, run, export, and print the outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shlex
+import signal
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from langchain_cfc._internal.database import StoreNotFoundError
+from langchain_cfc.cli._format import (
+    EXIT_INTERRUPTED,
+    emit_json,
+    get_console,
+    get_error_console,
+    print_lines,
+    print_note,
+)
+from langchain_cfc.errors import CFCWarning
+from langchain_cfc.records import Example, write_records
+from langchain_cfc.records.files import check_records_target
+from langchain_cfc_collect.cli.store import print_status, summarize_status
+from langchain_cfc_collect.collecting import (
+    CollectionOptions,
+    CollectionResult,
+    check_references,
+    collect,
+    explain_unverified_parts,
+    format_cost,
+    show_progress,
+)
+from langchain_cfc_collect.config import CollectionConfig, ScoringConfig
+from langchain_cfc_collect.costs import ASSUMED_OUTPUT, Stage
+from langchain_cfc_collect.executor import LocalExecutor
+from langchain_cfc_collect.rescoring import rescore
+from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.status import CollectionStatus, Estimate, estimate_remaining
+from langchain_cfc_collect.store import Store
+
+# A note lists at most this many bad rows.
+_MOST_LISTED = 5
+# Below this attainable coverage, the next step is to look at the labels, not to calibrate.
+_LEAST_COVERAGE = 0.1
+# Error levels to propose, and the least margin above the smallest attainable one.
+_ALPHAS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
+_LEAST_MARGIN = 0.05
+# Wrong-answer rates to propose, and the probability of certifying a rate although it is exceeded.
+_WRONG_RATES = ("0.1", "0.2", "0.3")
+# Level of the first test of one rate in `calibrate`: 80 % of delta = 0.05, of which the largest cut has 98 %.
+_LEVEL = 0.05 * 0.8 * 0.98
+# With fewer prompts, the fit split may not hold two different mean scores, which fitting features takes.
+_LEAST_PROMPTS = 10
+
+
+def run_collection(
+    config: CollectionConfig,
+    records: Path | None,
+    *,
+    retry_failed: bool,
+    relabel: bool,
+    as_json: bool,
+) -> bool:
+    """Collect, write the finished records and print the outcome; return whether every prompt is finished."""
+    if records is not None:  # before anything is paid for
+        check_records_target(records)
+    with _exit_on_interrupt():
+        ended = _collect(config, retry_failed=retry_failed, relabel=relabel)
+    written: dict[str, Any] = {"store": config.store}
+    with _exit_on_interrupt(), Store(config.store) as store:
+        if records is not None and ended.status.labelled > ended.status.without_claims:
+            write_records(records, store.read_all(), store.read_provenance())
+            written["records"] = str(records)
+        configuration, summary = store.configuration, summarize_status(ended.status, store)
+    if as_json:
+        emit_json({**summary, "complete": ended.complete, **written})
+    else:
+        print_status(get_console(), ended.status, summary, configuration)
+        print_lines(get_console(), _list_next_steps(written, ended, configuration.get("draws")))
+    return ended.complete and not ended.status.failed
+
+
+def _collect(config: CollectionConfig, *, retry_failed: bool, relabel: bool) -> CollectionResult:
+    examples = config.source.read_examples()
+    with _make_options(config, retry_failed=retry_failed, relabel=relabel) as options:
+        ended = collect(examples, config.create_components(), config.store, options)
+    if examples.bad_rows:
+        print_note(get_error_console(), _format_bad_rows(examples))
+    return ended
+
+
+@contextmanager
+def _make_options(config: ScoringConfig, **more: Any) -> Iterator[CollectionOptions]:
+    """Make the options of a run that shows its progress and warnings, and stops on signals."""
+    console = get_error_console()
+    with show_progress(console) as progress, _print_warnings(console):
+        yield CollectionOptions(
+            call_policy=config.create_call_policy(),
+            budget=config.create_budget(),
+            settings=config.record_settings(),
+            keep_payloads=config.run.keep_payloads,
+            on_progress=progress,
+            on_batch=lambda line: print_note(console, line),
+            on_start=lambda run: _stop_on_signals(run, console),
+            **more,
+        )
+
+
+def run_rescoring(
+    config: ScoringConfig, source: str, target: str, *, retry_failed: bool, as_json: bool
+) -> bool:
+    """Rescore a store into another, and print the outcome; return whether every prompt is finished."""
+    with _exit_on_interrupt(), _make_options(config, retry_failed=retry_failed) as options:
+        made, weights = config.create_verifier(), config.weights
+        ended = rescore(source, made, target, options, weights=weights, verifier_id=config.verifier_id)
+    with Store(target) as store:
+        configuration, summary = store.configuration, summarize_status(ended.status, store)
+        unlabelled = 0 if not ended.status.remaining else store.count_stages()[Stage.SCORED]
+    if as_json:
+        emit_json({**summary, "complete": ended.complete, "store": target})
+    else:
+        print_status(get_console(), ended.status, summary, configuration)
+        next_steps = _list_next_steps({"store": target}, ended, configuration.get("draws"))
+        if unlabelled:
+            left = f"not labelled  {unlabelled} scored prompts: collect with --store {target} and the new "
+            next_steps = iter([f"{left}verifier labels them, and draws nothing again"])
+        print_lines(get_console(), next_steps)
+    return ended.complete and not ended.status.failed
+
+
+@contextmanager
+def _print_warnings(console: Console) -> Iterator[None]:
+    """Print warnings at once, while there is still time to act on them."""
+
+    def show(message: Warning | str, *details: Any, **more: Any) -> None:
+        del details, more
+        print_note(console, str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CFCWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def _exit_on_interrupt() -> Iterator[None]:
+    """Exit with one line and an exit code on Ctrl-C or SIGTERM.
+
+    While prompts are processed, `_stop_on_signals` replaces these handlers in the event loop, which resets
+    them to Python's defaults when it closes.
+    """
+
+    def interrupt(number: int, frame: object) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may handle signals
+        before = None
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        get_error_console().print("cancelled; finished work is kept, and the same command resumes from there")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _stop_on_signals(run: Run, console: Console) -> None:
+    """On Ctrl-C or SIGTERM, let prompts in progress finish; on a second signal, cancel them."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def stop() -> None:
+        if run.is_stopping and task is not None:
+            task.cancel()
+            return
+        run.stop()
+        console.print(
+            "stopping once live calls are finished; batches go on at their provider, and the same command "
+            "fetches them"
+            if run.has_batches
+            else "stopping once prompts in progress are finished; press Ctrl-C (or send SIGTERM) again to "
+            "cancel them"
+        )
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # Without such handlers, as on Windows, Ctrl-C cancels everything at once.
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop)
+
+
+def _format_bad_rows(examples: Examples) -> str:
+    rows = examples.bad_rows
+    listed = "; ".join(str(row) for row in rows[:_MOST_LISTED])
+    more = f"; and {len(rows) - _MOST_LISTED} more" if len(rows) > _MOST_LISTED else ""
+    return f"{len(rows)} rows of {examples.source} were set aside: {listed}{more}"
+
+
+def _list_next_steps(written: Mapping[str, Any], ended: CollectionResult, draws: str | None) -> Iterator[str]:
+    if not ended.complete:
+        yield (
+            "not every prompt was started: run the same command again to continue, and calibrate when all "
+            "are finished: so far they are the first of the dataset, not a random sample"
+        )
+    elif ended.status.failed:
+        yield "to retry the failed prompts, run it again with --retry-failed"
+    yield f"store         {written['store']}"
+    if "records" in written:
+        yield f"records       {written['records']}"
+    coverage = ended.status.coverage
+    if coverage is None or not ended.complete:
+        return
+    calibrate = f"langchain-cfc calibrate {written.get('records', written['store'])}"
+    if draws is not None:
+        calibrate += f" --draws {shlex.quote(draws)}"
+    of_claims, labelled = ended.status.unit == "claims", ended.status.labelled
+    if coverage < _LEAST_COVERAGE:
+        right = "supported claim" if of_claims else "correct candidate"
+        yield (
+            f"next          check the labels: hardly any prompt has a {right}, so almost "
+            "nothing can be certified. If the answers above are right, the labeler does not recognise them. "
+            "NormalisedMatch compares whole answers, NumericMatch final numbers; "
+            "NormalisedMatch(anywhere=True) finds the reference in a sentence, PatternMatch compares what a "
+            "pattern finds, and JudgeLabels asks a model (docs/labelers.md). Use one of these, or an answer "
+            "extractor, and run the command again with --relabel, which draws no candidates again"
+        )
+        return
+    if labelled < _LEAST_PROMPTS:
+        yield f"next          collect more: {labelled} prompts are too few to calibrate on"
+        return
+    if of_claims:
+        yield f"next          {calibrate} --unit claims --at-most 1 --alpha 0.1 --test-fraction 0.3"
+        return
+    # Stay above the smallest level attainable on all prompts, since the calibration split may do worse: in a
+    # random half of N, the share with a correct candidate has a standard deviation of sqrt(p (1 - p) / N).
+    margin = max(_LEAST_MARGIN, 2.0 * math.sqrt(coverage * (1.0 - coverage) / labelled))
+    alpha = next((one for one in _ALPHAS if float(one) >= 1.0 - coverage + margin), _ALPHAS[-1])
+    yield f"next          {calibrate} --alpha {alpha} --test-fraction 0.3"
+    # Rates that could be certified if none of this many answers were wrong.
+    certifiable = (one for one in _WRONG_RATES if (1.0 - float(one)) ** labelled <= _LEVEL)
+    if (rate := next(certifiable, None)) is not None:
+        yield f"or, for a bot {calibrate} --max-wrong-rate {rate}"
+
+
+def show_estimate(config: CollectionConfig, *, as_json: bool) -> None:
+    """Print the requests, tokens and cost that a collection will take, without calling any model."""
+    components = config.create_components()
+    executor = LocalExecutor(components)
+    is_batch = config.run.batch
+    examples = config.source.read_examples()
+    wanted = list(check_references(examples, components.labeler))
+    found = estimate_remaining(
+        wanted,
+        _read_status(config, executor),
+        n=int(executor.configuration["n"]),
+        sampling=config.generator.sampling,
+        budget=config.create_budget(),
+    )
+    doubt = explain_unverified_parts(executor.configuration)
+    if doubt is not None and found.prompts:
+        print_note(get_error_console(), doubt)
+    if as_json:
+        bad_rows = [str(row) for row in examples.bad_rows]
+        first = wanted[0].model_dump(mode="json")
+        emit_json({**asdict(found), "bad_rows": bad_rows, "first": first, "parts": executor.configuration})
+        return
+    print_lines(get_console(), _list_estimate(found, wanted[0], executor.configuration, is_batch=is_batch))
+    if examples.bad_rows:
+        print_note(get_console(), _format_bad_rows(examples))
+
+
+def _read_status(config: CollectionConfig, executor: LocalExecutor) -> CollectionStatus | None:
+    """Return the status of the store, None if there is none yet; raise if a run would refuse to go on."""
+    try:
+        store = Store(config.store)
+    except StoreNotFoundError:
+        return None
+    with store:
+        endpoint = {"endpoint": "batch"} if config.run.batch else {}
+        store.check_configuration({**executor.configuration, **config.record_settings(), **endpoint})
+        return CollectionStatus.from_store(store)
+
+
+def _list_estimate(
+    found: Estimate, first: Example, parts: Mapping[str, Any], *, is_batch: bool
+) -> Iterable[str]:
+    for part in ("generator", "splitter", "verifier", "labeler", "answer"):
+        known = parts.get(part)
+        if known is not None:
+            name = known.get("id") or known.get("model") or "unnamed: give it an id"
+            yield f"{part:<13} {name}"
+    yield f"first prompt  {first.input!r:.200}"
+    yield f"reference     {first.reference!r:.200}"
+    yield f"to do         {found.prompts} prompts, {found.draws} requests for their candidates"
+    yield f"tokens        about {found.input_tokens:,} in, {found.output_tokens:,} out"
+    if found.cost is not None and found.batch_cost is not None:
+        live, batch = format_cost(found.cost), format_cost(found.batch_cost)
+        yield "cost          about " + (f"{batch} as batches, {live} live" if is_batch else live)
+    if found.measured_on:
+        yield f"based on      {found.measured_on} finished prompts, verifier and labeler included"
+    else:
+        yield f"based on      prompt lengths and {ASSUMED_OUTPUT} tokens an answer: a rough guess without"
+        yield "              verifier and labeler. Collect a few (--limit 20), then estimate again"

@@ -1,0 +1,358 @@
+"""`langchain-cfc store` and `status`: show, rescore, check and shrink a store; export and import records."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    format_answer_cell,
+    get_console,
+    make_table,
+    print_lines,
+    report_errors,
+    track_progress,
+)
+from langchain_cfc.cli._inputs import STORE_HELP
+from langchain_cfc.cli.commands import make_app
+from langchain_cfc.errors import InputError
+from langchain_cfc.no_answers import describe_unscored
+from langchain_cfc.records import LabelledRecord, read_records, write_records
+from langchain_cfc_collect.cli.agreement import agreement
+from langchain_cfc_collect.cli.people import certify
+from langchain_cfc_collect.collecting import format_cost, format_mean_scores
+from langchain_cfc_collect.config import read_scoring_config
+from langchain_cfc_collect.review import read_people_claims, write_review
+from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.batches import read_open_batches
+from langchain_cfc_collect.store.doubtful_labels import read_doubtful_labels
+from langchain_cfc_collect.store.schema import report_damage
+from langchain_cfc_collect.store.shrink import shrink_store
+from langchain_cfc_collect.store.tables import count_unscored
+
+app = make_app(no_args_is_help=True, help="Export, import, rescore, review, check or shrink a store.")
+app.command("agreement")(agreement)
+app.command("certify")(certify)
+_MOST_LISTED = 10
+
+
+@app.command("status")
+def status(
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
+) -> None:
+    """Show a collection's progress, its labels and what failed."""
+    with report_errors(), Store(store) as collection:
+        state, failures = CollectionStatus.from_store(collection), collection.read_failures()
+        configuration, summary = collection.configuration, summarize_status(state, collection)
+    if as_json:
+        failed = [{"id": one.id, "stage": one.stage.name.lower(), "error": one.error} for one in failures]
+        emit_json({**summary, "failures": failed, "configuration": configuration})
+        return
+    console = get_console()
+    print_status(console, state, summary, configuration)
+    reasons = Counter((one.stage.name.lower(), one.error) for one in failures)
+    for (stage, error), count in reasons.most_common(_MOST_LISTED):
+        console.print(escape(f"{count} failed before they were {stage}: {error}"), soft_wrap=True)
+    if len(reasons) > _MOST_LISTED:
+        console.print(f"and {len(reasons) - _MOST_LISTED} more reasons; --json lists all")
+
+
+@app.command("export")
+def export(
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    records: Annotated[Path, typer.Argument(help="File to write: .jsonl, .jsonl.gz or .parquet.")],
+    sample_for_review: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="Write a CSV sheet for people to label instead: K candidates, or the claims of K answers.",
+        ),
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SHEET",
+            help="Write only the answers on a filled-in sheet of claims, with the sheet's labels.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+) -> None:
+    """Write the finished records of a store to a file, all or nothing."""
+    with report_errors():
+        if sample_for_review is not None and labels is not None:
+            msg = "--sample-for-review writes a sheet and --labels reads one: give one of them"
+            raise InputError(msg)
+        with Store(store) as collection:
+            finished: Iterable[LabelledRecord] = track_progress(collection.read_all(), "writing records")
+            what, provenance = "records", collection.read_provenance()
+            if labels is not None:
+                finished, provenance = read_people_claims(finished, provenance, labels)
+            if sample_for_review is None:
+                written = write_records(records, finished, provenance)
+            else:
+                write_review(finished, sample_for_review, records)
+                written = sample_for_review
+                what = "answers" if collection.unit == "claims" else "candidates"
+    _print_written(records, written, as_json=as_json, what=what)
+
+
+@app.command("import")
+def import_(
+    records: Annotated[list[Path], typer.Argument(help="Labelled records that were made elsewhere.")],
+    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} Created if it does not exist.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was added as JSON.")] = False,
+) -> None:
+    """Add records that were made elsewhere to a store.
+
+    Records that the store already holds are skipped; a different record with the same id is an error.
+    """
+    with report_errors():
+        source = read_records(*records)
+        with Store(store, create=True) as target, target.lock():
+            added = target.add_records(track_progress(source, "reading records"), source.provenance)
+    _print_written(store, added, as_json=as_json, what="records")
+
+
+@app.command("rescore")
+def rescore(
+    store: Annotated[str, typer.Argument(help=f"{STORE_HELP} It is only read.")],
+    target: Annotated[
+        str,
+        typer.Option("--out", "-o", help="The new store. The same command continues one that is unfinished."),
+    ],
+    verifiers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verifier",
+            metavar="[NAME=]FACTORY",
+            help="The new verifier, such as langchain_cfc.verifiers:SelfConsistency; repeat for several, "
+            "which have names.",
+        ),
+    ] = None,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--weight",
+            metavar="NAME=NUMBER",
+            help="Weight of a verifier in the mean that is the score; repeat. For a name that no --verifier "
+            "has, recorded outputs are used, and nothing is called.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="TOML file of a collection; its verifier and limits are used."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the file: verifier.model=openai:gpt-4o-mini, run.max_cost=5",
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Retry prompts that failed in an earlier run.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Score the stored candidates with another verifier, into a new store; nothing is drawn or labelled.
+
+    Exit code 1 if prompts are unfinished or have failed.
+    """
+    with report_errors():
+        # Imported late: it imports this module.
+        from langchain_cfc_collect.cli._collection import run_rescoring
+
+        given = _parse_verifiers(verifiers or [])
+        settings = [*(settings or ()), *(f"weights.{one}" for one in weights or ())]
+        read = read_scoring_config(config, given, settings)
+        finished = run_rescoring(read, store, target, retry_failed=retry_failed, as_json=as_json)
+    raise typer.Exit(0 if finished else EXIT_NO)
+
+
+def _parse_verifiers(given: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that `--verifier` stands for."""
+    parsed: dict[str, Any] = {}
+    for one in given:
+        name, _, factory = one.rpartition("=")
+        if not name and len(given) == 1:
+            return {"verifier": {"factory": factory}}
+        if not name or name in parsed:
+            msg = (
+                f"--verifier {one}: give each of several verifiers a name of its own, as in judge=my.py:judge"
+            )
+            raise InputError(msg)
+        parsed[name] = {"factory": factory}
+    return {"verifiers": parsed} if parsed else {}
+
+
+@app.command("check")
+def check(
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Read a whole store, and check every prompt against its digests.
+
+    This command, like all others that read a store, rejects a damaged one with exit code 2. The others check
+    only what they read.
+    """
+    with report_errors(), Store(store) as collection:
+        collection.check()
+        total = CollectionStatus.from_store(collection).total
+    if as_json:
+        emit_json({"checked": True, "prompts": total})
+    else:
+        get_console().print(f"all {total} prompts match their digests")
+
+
+@app.command("shrink")
+def shrink(
+    store: Annotated[str, typer.Argument(help=STORE_HELP)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+) -> None:
+    """Remove the raw messages of labelled prompts, such as log-probabilities, and free the disk space.
+
+    Records do not change, and --relabel still works, except with labelers that read messages. Run the command
+    again after an interruption.
+    """
+    with report_errors(), Store(store) as collection:
+        shrunk = shrink_store(collection)
+    if as_json:
+        emit_json(asdict(shrunk))
+        return
+    get_console().print(
+        f"the messages of {shrunk.candidates} candidates removed: {shrunk.bytes_before:,} bytes before, "
+        f"{shrunk.bytes_after:,} bytes after"
+    )
+
+
+def _print_written(where: Any, count: int, *, as_json: bool, what: str) -> None:
+    if as_json:
+        emit_json({what: count, "written": str(where)})
+    else:
+        get_console().print(escape(f"{count} {what} written to {where}"), soft_wrap=True)
+
+
+def summarize_status(state: CollectionStatus, store: Store) -> dict[str, Any]:
+    """Return the state of a collection as plain data, with the labels that scores contradict most."""
+    wrong, correct = state.mean_scores
+    labels: dict[str, Any] = {
+        "pass_at_n": state.coverage,
+        "mean_score_correct": correct,
+        "mean_score_wrong": wrong,
+    }
+    if state.unit == "claims":
+        labels = {
+            "claims": sum(state.candidates),
+            "supported": state.supported,
+            "answers_without_claims": state.without_claims,
+            "mean_score_supported": correct,
+            "mean_score_unsupported": wrong,
+        }
+    return {
+        "prompts": state.total,
+        "finished": state.labelled,
+        "failed": state.failed,
+        "left": state.remaining,
+        **labels,
+        "input_tokens": sum(one.input_tokens for one in state.usage.calls),
+        "output_tokens": sum(one.output_tokens for one in state.usage.calls),
+        "cost": state.cost,
+        "unanswered_requests": state.unanswered,
+        "models": store.read_models(),
+        "unscored": _count_unscored(store),
+        "doubtful_labels": [asdict(one) for one in read_doubtful_labels(store)],
+        **({"open_batches": _list_open_batches(store)} if store.has_batches else {}),
+    }
+
+
+def _count_unscored(store: Store) -> dict[str, Any]:
+    with report_damage(store.name), store.begin_read() as connection:
+        return count_unscored(connection, has_claims=store.unit == "claims")
+
+
+def _list_open_batches(store: Store) -> list[dict[str, Any]]:
+    """Return the batches with answers still to be fetched; an id is None until it is known."""
+    with store.begin_read() as connection:
+        return [{"id": row.id, "requests": len(keys)} for row, keys in read_open_batches(connection)]
+
+
+def print_status(
+    console: Console, state: CollectionStatus, summary: Mapping[str, Any], configuration: Mapping[str, Any]
+) -> None:
+    """Print the state of a collection: its summary, with details from its configuration."""
+    left = f", {state.remaining} left" if state.remaining else ""
+    lines = [f"prompts       {state.labelled} of {state.total} finished, {state.failed} failed{left}"]
+    n = configuration.get("n", 0)
+    if state.unit == "claims" and state.supported is not None:
+        answers = state.labelled - state.without_claims
+        supported = format_percent(state.supported)
+        lines.append(f"claims        {sum(state.candidates)} in {answers} answers, {supported} are supported")
+        if state.without_claims:
+            lines.append(f"no claims     in {state.without_claims} answers; records leave these out")
+    elif state.coverage is not None:
+        lines.append(f"attainable    {format_percent(state.coverage)} have a correct candidate among {n}")
+    draws = configuration.get("draws")
+    if draws is not None and state.labelled:
+        mean = sum(state.candidates) / state.labelled
+        lines.append(f"drawn         {mean:.1f} of at most {n} candidates a prompt, by {draws}")
+        lines.append("              (calibrate with --draws and this same rule)")
+    if any(state.candidates):
+        lines.append(f"scores        {format_mean_scores(state)} on average")
+    lines += [f"note          {one}" for one in describe_unscored(**summary["unscored"])]
+    if summary["models"]:
+        lines.append(f"drawn by      {_format_models(summary['models'], configuration)}")
+    lines.append(f"tokens        {summary['input_tokens']:,} in, {summary['output_tokens']:,} out")
+    if state.cost is not None:
+        lines.append(f"cost          {format_cost(state.cost)}")
+    if state.unanswered:
+        lines.append(
+            f"unanswered    {state.unanswered} requests were started but got no answer that can be read; "
+            "budgets count each like the most expensive one answered"
+        )
+    lines += [
+        f"waiting for   {one['id'] or 'a batch that was being submitted'}, {one['requests']:,} requests; the "
+        "command that submitted it fetches it"
+        for one in summary.get("open_batches", ())
+    ]
+    print_lines(console, lines)
+    if summary["doubtful_labels"]:
+        columns = configuration.get("columns") or {}
+        names = ("unsupported", "supported") if state.unit == "claims" else ("wrong", "correct")
+        _print_doubtful_labels(console, names, summary["doubtful_labels"], columns.get("prompt"))
+
+
+def _format_models(models: Sequence[str], configuration: Mapping[str, Any]) -> str:
+    """Return the model names that answers reported, and the one that was asked for if it differs."""
+    asked = (configuration.get("generator") or {}).get("model")
+    differs = asked is not None and list(models) != [asked]
+    return ", ".join(models) + (f" (requested: {asked})" if differs else "")
+
+
+def _print_doubtful_labels(
+    console: Console, names: tuple[str, str], doubtful: Sequence[Mapping[str, Any]], template: Any
+) -> None:
+    """Print the answers or claims whose labels the scores contradict most, so that people can check them."""
+    table = make_table("answer", "labelled", "reference", "prompt", texts=4)
+    for one in doubtful:
+        table.add_row(
+            format_answer_cell(one["answer"]),
+            names[one["correct"]],
+            format_answer_cell(one["reference"]),
+            format_answer_cell(one["prompt"], template),
+        )
+    console.print()
+    console.print(table)
+    console.print()

@@ -1,0 +1,517 @@
+"""`collect`: draw, score and label candidates for examples into a store that survives failures."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.rate_limiters import BaseRateLimiter, InMemoryRateLimiter
+from langchain_core.runnables import RunnableConfig
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from langchain_cfc._internal.text import pluralize
+from langchain_cfc.draw_rules import parse_draw_rule
+from langchain_cfc.errors import CollectionError, CollectionWarning, InputError, LabelerError
+from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.labelers import Labeler, LabelerInput
+from langchain_cfc.labelers.base import check_reference
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import resolve_generator
+from langchain_cfc.sampling.comparison import explain_doubt
+from langchain_cfc.sampling.fingerprints import CLASS
+from langchain_cfc_collect.batches.batcher import Batcher
+from langchain_cfc_collect.costs import Budget, Stage
+from langchain_cfc_collect.executor import Components, Executor, LocalExecutor, RetryPolicy, TokenRateLimiter
+from langchain_cfc_collect.relabeling import check_relabeling, discard_labels
+from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.sources import Examples
+from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store import Store
+
+_MIN_SPARE_PROMPTS = 8
+# Number of unusable references that an error lists.
+_MOST_LISTED = 5
+# More prompts at once mean fewer, larger batches; a waiting request takes about 50 kB of memory.
+_BATCHED_PROMPTS, _BATCHED_REQUESTS = 2000, 20_000
+
+
+@dataclass(frozen=True)
+class CallPolicy:
+    """Limits, rates and retries of the calls of a collection.
+
+    Attributes:
+        concurrency: Maximum number of concurrent calls of generator, verifier and labeler, at least 1.
+        requests_per_second: Maximum calls per second, above 0; a call that uses several models counts once.
+            None for no limit.
+        tokens_per_second: Maximum tokens per second, requests and answers together, above 0; models must
+            report their usage. None for no limit.
+        attempts: Maximum number of times that a call with a transient failure is made, at least 1.
+        timeout: Seconds that one call may take, above 0; None for no limit.
+        batch: Whether requests of ChatOpenAI and ChatAnthropic go through their providers' batches, at half
+            the price and taking up to 24 hours per stage. The other limits then apply to live calls only.
+
+    Raises:
+        InputError: If a value is out of range.
+    """
+
+    concurrency: int = 8
+    requests_per_second: float | None = None
+    tokens_per_second: float | None = None
+    attempts: int = 5
+    timeout: float | None = 120.0
+    batch: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate the values."""
+        for name in ("concurrency", "attempts"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                msg = f"{name} is {getattr(self, name)!r}; expected a whole number of at least 1"
+                raise InputError(msg)
+        for name in ("requests_per_second", "tokens_per_second", "timeout"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                msg = f"{name} is {value!r}; expected a number above 0, or None for no limit"
+                raise InputError(msg)
+
+    @property
+    def prompts_at_once(self) -> int:
+        """Number of prompts in progress at a time.
+
+        It exceeds `concurrency`, because some prompts wait for the disk while others make calls.
+        """
+        return self.concurrency + max(_MIN_SPARE_PROMPTS, self.concurrency // 2)
+
+    def create_retry_policy(self) -> RetryPolicy:
+        """Create the retry policy for calls, with new rate limiters."""
+        limiters: list[BaseRateLimiter] = []
+        rate = self.requests_per_second
+        if rate is not None:
+            often, burst = min(0.1, 0.5 / rate), max(1.0, rate)
+            limiters.append(
+                InMemoryRateLimiter(
+                    requests_per_second=rate, check_every_n_seconds=often, max_bucket_size=burst
+                )
+            )
+        if self.tokens_per_second is not None:
+            limiters.append(TokenRateLimiter(self.tokens_per_second))
+        return RetryPolicy(self.attempts, self.timeout, tuple(limiters))
+
+
+@dataclass(frozen=True)
+class CollectionResult:
+    """Result of one run of a collection.
+
+    Attributes:
+        status: Status of the store after the run.
+        complete: Whether every prompt is finished or has failed; False if the budget ended the run, or it was
+            stopped.
+    """
+
+    status: CollectionStatus
+    complete: bool
+
+
+def _warn(notice: str) -> None:
+    warnings.warn(notice, CollectionWarning, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class CollectionOptions:
+    """Options of one run of a collection.
+
+    Attributes:
+        call_policy: Limits and retries of calls.
+        budget: Limits on tokens and cost for all prompts together.
+        settings: Further plain data that affects records; a store made with other settings is refused.
+        retry_failed: Whether to retry prompts that failed in an earlier run.
+        relabel: Whether to make all labels again, as with another labeler or answer extractor, without new
+            draws or scores. Without batches, old labels are deleted only once one prompt could be relabelled.
+        keep_payloads: Whether the raw messages of candidates (log-probabilities, response metadata) stay in
+            the store once their prompt is labelled; text and data always do.
+        on_progress: Called with the status whenever a prompt is finished or has failed; None for a progress
+            bar on standard error, or plain lines if that is not a terminal.
+        on_notice: Called with warnings about the quality of the collection; issues `CollectionWarning` by
+            default.
+        on_batch: Called with a line of text before each batch is submitted (with its estimated cost) and when
+            it has ended; None prints the line to standard error.
+        on_start: Called with the `Run` before it starts, so that the caller can stop it.
+        config: LangChain config that all runs inherit, such as callbacks that trace them.
+    """
+
+    call_policy: CallPolicy = field(default_factory=CallPolicy)
+    budget: Budget = field(default_factory=Budget)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    retry_failed: bool = False
+    relabel: bool = False
+    keep_payloads: bool = False
+    on_progress: Callable[[CollectionStatus], None] | None = None
+    on_notice: Callable[[str], None] = _warn
+    on_batch: Callable[[str], None] | None = None
+    on_start: Callable[[Run], None] | None = None
+    config: RunnableConfig | None = None
+
+
+def collect(
+    examples: Iterable[Example],
+    components: Components | Executor,
+    store: str | os.PathLike[str],
+    options: CollectionOptions | None = None,
+) -> CollectionResult:
+    """Draw, score and label n candidates for each example, or the claims of one answer.
+
+    Every finished stage of a prompt (its draws, their scores, their labels) is on disk before the next one
+    begins. To resume an interrupted run, call this again.
+
+    Args:
+        examples: The prompts; those that are already in the store are not added again.
+        components: The generator, verifier and labeler; or an executor that runs such components elsewhere.
+            An executor handles limits and retries itself: `call_policy` then only sets the number of prompts
+            in progress.
+        store: Path of an SQLite file, created if it does not exist, or the URL of a PostgreSQL database. Only
+            one process may write to it at a time.
+        options: Limits, callbacks and further options; None for the defaults.
+
+    Returns:
+        The result of the run. Read its records with `Store(store).read_records()`, or `read_claims()` for
+        claims.
+
+    Raises:
+        StoreError: If the store cannot be written, is in use, or was made with other components.
+        CollectionError: If many consecutive prompts fail.
+        RecordError: If an example cannot be used.
+        InputError: If a setting cannot be used.
+
+    Warns:
+        CollectionWarning: If verifier and labeler ask the same model, or serving could not verify that a
+            component is the same; as soon as there are signs that the records will not calibrate well, and at
+            the end if prompts failed.
+    """
+    return run_in_new_loop(
+        "acollect(...), or acalibrate_chain(...),", acollect(examples, components, store, options)
+    )
+
+
+def run_in_new_loop(instead: str, run: Coroutine[Any, Any, CollectionResult]) -> CollectionResult:
+    """Run a coroutine to its end; where a loop is running already, the error says what to await instead."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run)
+    run.close()
+    msg = f"an event loop is already running, as in a notebook: await {instead} with the same arguments"
+    raise InputError(msg)
+
+
+async def acollect(
+    examples: Iterable[Example],
+    components: Components | Executor,
+    store: str | os.PathLike[str],
+    options: CollectionOptions | None = None,
+) -> CollectionResult:
+    """Run `collect` on an event loop that is already running.
+
+    Args:
+        examples: As in `collect`.
+        components: As in `collect`.
+        store: As in `collect`.
+        options: As in `collect`.
+
+    Returns:
+        The result of the run.
+    """
+    options = options or CollectionOptions()
+    policy = options.call_policy
+    if not isinstance(components, Components):
+        if policy.batch:
+            msg = "batch: an executor makes its own calls; give components that run in this process instead"
+            raise InputError(msg)
+        return await run_executor(examples, components, store, options)
+    examples = check_references(examples, components.labeler)
+    limiter, retry_policy = ConcurrencyLimiter(policy.concurrency), policy.create_retry_policy()
+    if not policy.batch:
+        return await run_executor(
+            examples, LocalExecutor(components, limiter, retry_policy, options.config), store, options
+        )
+    components = replace(components, generator=resolve_generator(components.generator))
+    batcher = Batcher(_group_components(components), limiter, options.budget, options.on_batch or _print_line)
+    try:
+        if batcher.models.live:
+            options.on_notice(
+                f"{', '.join(batcher.models.live)}: called live, at full price, because only ChatOpenAI and "
+                "ChatAnthropic support batches"
+            )
+        executor = LocalExecutor(components, None, retry_policy, options.config, batcher.make_calls)
+        return await run_executor(examples, executor, store, options, batcher)
+    finally:
+        await batcher.models.close()
+
+
+def check_references(examples: Iterable[Example], labeler: Labeler) -> Iterable[Example]:
+    """Return the same examples, which are refused once all are read if the labeler cannot use a reference.
+
+    So nothing is paid for candidates that could not be labelled. The rows of a dataset are then bad rows,
+    which its policy for them may leave out.
+    """
+
+    def check(example: Example) -> None:
+        given = LabelerInput(id=example.id, prompt=example.input, reference=example.reference, candidates=[])
+        check_reference(labeler, given)
+
+    if isinstance(examples, Examples):
+        examples.check = check
+        return examples
+    return _check_each(examples, check)
+
+
+def _check_each(examples: Iterable[Example], check: Callable[[Example], None]) -> Iterator[Example]:
+    problems: list[str] = []
+    for example in examples:
+        try:
+            check(example)
+        except LabelerError as error:
+            problems.append(f"{example.id}: {error}")
+        yield example
+    if problems:
+        listed = "; ".join(problems[:_MOST_LISTED])
+        msg = f"the labeler cannot use the reference of {pluralize(len(problems), 'prompt')}: {listed}"
+        raise CollectionError(msg)
+
+
+def _group_components(components: Components) -> dict[Stage, Any]:
+    """Return the components that call models in each stage."""
+    scoring = (components.verifier, components.splitter)
+    return {
+        # A draw rule may look at scores, so the verifier is called while drawing.
+        Stage.DRAWN: (components.generator, *(scoring if components.draws else ())),
+        Stage.SCORED: scoring,
+        Stage.LABELLED: (components.labeler, components.answer, components.metadata),
+    }
+
+
+def _print_line(text: str) -> None:
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+async def run_executor(
+    examples: Iterable[Example],
+    executor: Executor,
+    store: str | os.PathLike[str],
+    options: CollectionOptions,
+    batcher: Batcher | None = None,
+) -> CollectionResult:
+    """Take all prompts of a store and of the examples through the stages that they have not finished."""
+    configuration = executor.configuration
+    suspicion = find_shared_judge(configuration["verifier"], configuration["labeler"] or {})
+    if suspicion is not None:
+        options.on_notice(suspicion)
+    shown = show_progress() if options.on_progress is None else nullcontext(options.on_progress)
+    with Store(store, create=True) as opened, opened.lock(), shown as on_progress:
+        stated = {**configuration, **options.settings, **({} if batcher is None else {"endpoint": "batch"})}
+        if options.relabel:
+            examples = list(examples)
+            await check_relabeling(
+                opened, stated, examples, executor, options.budget, try_first=batcher is None
+            )
+            corrected, missing = discard_labels(opened, stated, examples)
+            if corrected:
+                options.on_notice(
+                    f"labelled by a corrected reference: {pluralize(corrected, 'prompt')}. If only prompts "
+                    "with answers labelled wrong were checked, certificates are too good: check a random "
+                    "sample, right ones included (langchain-cfc store export --sample-for-review)"
+                )
+            if missing:
+                options.on_notice(
+                    f"labelled by the reference that they have, because the dataset does not hold them: "
+                    f"{pluralize(missing, 'stored prompt')}"
+                )
+        opened.set_configuration(stated)
+        await asyncio.to_thread(opened.add, examples)
+        if options.retry_failed:
+            opened.retry_failed()
+        n, rule = configuration["n"], configuration.get("draws")
+        first_wave = n if rule is None else parse_draw_rule(rule).first_wave
+        at_once = options.call_policy.prompts_at_once
+        if batcher is not None:  # prompts in progress wait for batches together
+            at_once = max(1, min(_BATCHED_PROMPTS, _BATCHED_REQUESTS // n))
+        run = Run(
+            opened,
+            executor,
+            n=n,
+            requests_per_prompt=1 if configuration.get("sampling") == "single_request" else first_wave,
+            prompts_at_once=at_once,
+            budget=options.budget,
+            keep_payloads=options.keep_payloads,
+            on_progress=on_progress,
+            on_notice=options.on_notice,
+            batcher=batcher,
+        )
+        doubt = explain_unverified_parts(configuration)
+        if doubt is not None and run.status.remaining:
+            options.on_notice(doubt)
+        if options.on_start is not None:
+            options.on_start(run)
+        complete = await run.run()
+    if run.status.failed:
+        options.on_notice(_explain_failures(run.status))
+    return CollectionResult(run.status, complete)
+
+
+def _explain_failures(status: CollectionStatus) -> str:
+    """Explain what failed prompts mean for a calibration without them."""
+    tried = status.failed + status.labelled
+    share = status.failed / tried
+    return (
+        f"{status.failed} of {tried} prompts failed ({100 * share:.1f} %), and a calibration without them "
+        "is only about the other prompts. If such prompts also fail in serving, the guarantee holds for "
+        "those that are answered. If they are answered, at worst all of them are misses: a guaranteed "
+        f"coverage c then ensures only {1 - share:.3f} c over all prompts. Retry them (--retry-failed), and "
+        "look for what they have in common (langchain-cfc store status)"
+    )
+
+
+def find_shared_judge(verifier: Mapping[str, Any], labeler: Mapping[str, Any]) -> str | None:
+    """Return a warning if verifier and labeler ask the same model; None if no shared model is known.
+
+    A shared model makes the same mistakes twice: it gives a wrong candidate the best score and labels it
+    correct. The records then make the verifier look better than it is, and the guarantee is about what the
+    judge believes. In terms of `langchain_cfc.labelers.bound_true_coverage`, the mistakes are not independent
+    and only `bound_true_coverage_at_worst` holds. Only fingerprints that name a model are compared.
+    """
+    shared = sorted(_list_model_names(verifier) & _list_model_names(labeler))
+    if not shared:
+        return None
+    return (
+        f"{', '.join(shared)} both scores and labels: the guarantee is then about what this model believes, "
+        "and only measures its agreement with itself. Label with another model, by matching, or by people"
+    )
+
+
+def explain_unverified_parts(configuration: Mapping[str, Any]) -> str | None:
+    """Return a warning about parts that serving could not compare with these; None if there are none.
+
+    Labels are not made while serving, so the labeler is not among them.
+    """
+    stated = {name: configuration.get(name) for name in ("generator", "verifier", "answer", "splitter")}
+    doubts = {
+        name: doubt
+        for name, one in stated.items()
+        if one is not None and (doubt := explain_doubt(one, one)) is not None
+    }
+    if not doubts:
+        return None
+    reasons = "; ".join(f"{name}: {doubt}" for name, doubt in doubts.items())
+    several = str(configuration["verifier"].get(CLASS)).endswith("VerifierEnsemble")
+    tables = ("verifiers.EACH" if one == "verifier" and several else one for one in doubts)
+    settings = " ".join(f"--set {table}.id=NAME" for table in tables)
+    return (
+        f"serving cannot verify that it uses the same {' and '.join(doubts)}, so every result will say "
+        f"'unverified' ({reasons}). With an id you vouch for it, here and while serving: {settings}, in "
+        f"Python {', '.join(f'{name}_id=' for name in doubts)}. The store can be continued with it later"
+    )
+
+
+def _list_model_names(fingerprint: Mapping[str, Any]) -> set[str]:
+    return {str(value) for key, value in fingerprint.items() if key.rpartition(".")[2] == "model"}
+
+
+# Seconds between two progress lines if there is no terminal; shorter runs print none.
+_LINE_INTERVAL = 10.0
+
+
+@contextmanager
+def show_progress(console: Console | None = None) -> Iterator[Callable[[CollectionStatus], None]]:
+    """Show the progress of a collection: prompts, rate, time left, coverage, scores and cost.
+
+    Args:
+        console: Where to show it; None for standard error. If that is not a terminal, a plain line is printed
+            every 10 seconds.
+
+    Yields:
+        The function to call with each new status.
+    """
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield _make_line_printer(console)
+        return
+    columns = (
+        SpinnerColumn(),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[details]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=None, rate="", details="")
+
+        def show(status: CollectionStatus) -> None:
+            progress.update(
+                task,
+                total=status.total,
+                completed=status.labelled + status.failed,
+                rate=f"{60 * status.prompts_per_second:.0f}/min",
+                details=", ".join(_format_details(status)),
+            )
+
+        yield show
+
+
+def _make_line_printer(console: Console) -> Callable[[CollectionStatus], None]:
+    """Return a function that prints the status as a line of plain text, at most once per interval."""
+    printed_at = time.monotonic()
+
+    def show(status: CollectionStatus) -> None:
+        nonlocal printed_at
+        now = time.monotonic()
+        if now - printed_at < _LINE_INTERVAL:
+            return
+        printed_at = now
+        rate, left = status.prompts_per_second, status.remaining
+        minutes = f", about {left / rate / 60:.0f} min left" if rate > 0 and left else ""
+        done = f"{status.labelled + status.failed} of {status.total} prompts"
+        parts = [done, f"{60 * rate:.0f}/min", *_format_details(status)]
+        console.print(", ".join(parts) + minutes, markup=False, highlight=False, soft_wrap=True)
+
+    return show
+
+
+def _format_details(status: CollectionStatus) -> Iterator[str]:
+    if status.unit == "claims" and status.supported is not None:
+        yield f"{sum(status.candidates)} claims, {status.supported:.2f} of them supported"
+    elif status.coverage is not None:
+        yield f"pass@n {status.coverage:.2f}"
+    if any(status.candidates):
+        yield f"scores {format_mean_scores(status)}"
+    if status.failed:
+        yield f"{status.failed} failed"
+    if status.cost is not None:
+        yield f"cost {format_cost(status.cost)}"
+    if status.waiting is not None:
+        yield status.waiting
+
+
+def format_mean_scores(status: CollectionStatus) -> str:
+    """Format the mean score of each label that occurs."""
+    labels = ("unsupported", "supported") if status.unit == "claims" else ("wrong", "correct")
+    means = reversed([*zip(labels, status.mean_scores, strict=True)])
+    return ", ".join(f"{label} {mean:.2f}" for label, mean in means if mean is not None)
+
+
+def format_cost(cost: float) -> str:
+    """Format a cost, with more digits if it is less than one."""
+    return f"{cost:.2f}" if cost >= 1 else f"{cost:.4f}"

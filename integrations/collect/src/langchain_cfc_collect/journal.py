@@ -1,0 +1,222 @@
+"""`StoreJournal`: the persistent log of one stage of one prompt, with its candidates and requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from langchain_cfc.claims import Span
+from langchain_cfc.errors import CFCError, CollectionError
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc_collect.batches.requests import OpenRequests
+from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc_collect.executor import Outcome
+from langchain_cfc_collect.store import StoredPrompt, Writer, batches, rows
+from langchain_cfc_collect.store.schema import Write
+
+
+class StoreJournal:
+    """Journal of one stage of one prompt, kept in the store."""
+
+    counted_usage = Usage()  # usage that the budget counted before the stage ended
+    # Usage of stored answers that the stage did not use: they could not be read, or were not requested again.
+    unused_usage = Usage()
+
+    def __init__(self, writer: Writer, prompt: StoredPrompt, stage: Stage, requests: int) -> None:
+        self.position = prompt.position
+        self.stage = stage
+        self.drawn: dict[int, DrawnCandidate] = dict(prompt.partial)  # stored candidates, by slot
+        self.context = prompt.context  # digest of the prepared input that they were drawn for
+        self.lost_requests = 0  # number of failed requests that may have been answered
+        self._writer = writer
+        self._forbids_nul = writer.store.forbids_nul
+        self._announced_requests = 0
+        self._earlier_usage = self._written_usage = Usage()
+        self.announce(requests)
+
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
+        """Return the stored candidates that were drawn for the prepared input with this digest.
+
+        Candidates of another input, for example with other retrieved passages, are deleted, because all n
+        candidates of a prompt must share one input.
+        """
+        # A stage that is restarted, for example on another machine, counts its usage from 0 again.
+        self._earlier_usage, self._written_usage = self._earlier_usage + self._written_usage, Usage()
+        if context != self.context:
+            if self.drawn:
+                self.announce(len(self.drawn))
+                self.discard_draws()
+            self._writer.submit(rows.set_context(self.position, context))
+            self.context = context
+        return dict(self.drawn)
+
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """Write a candidate, and the usage of the stage since the last write."""
+        try:
+            writes = rows.insert_draw(
+                self.position, slot, draw, usage - self._written_usage, forbids_nul=self._forbids_nul
+            )
+        except CollectionError:  # `finish` raises it again, once all candidates are drawn
+            return
+        self._written_usage = usage
+        self.drawn[slot] = draw
+        self._writer.submit(writes)
+
+    def discard_draws(self) -> None:
+        """Delete all stored candidates; their usage stays counted."""
+        self._writer.submit(rows.delete_draws(self.position))
+        self.drawn = {}
+
+    def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
+        """Write the claims of an answer before they are scored; `usage` is that of splitting the answer.
+
+        Raises `CollectionError` if a claim cannot be stored.
+        """
+        writes = rows.insert_claims(self.position, spans, usage, forbids_nul=self._forbids_nul)
+        self._earlier_usage += usage
+        self._writer.submit(writes)
+
+    def record_lost_request(self) -> None:
+        """Record a failed request that may have been answered, and announce the request that replaces it."""
+        self.lost_requests += 1
+        self._record_announcement(1)
+
+    async def flush(self) -> None:
+        """Wait until everything submitted to the store is durable."""
+        await self._writer.flush()
+
+    def total_usage(self, usage: Usage) -> Usage:
+        """Return the usage of a stage, including what it used before it was restarted."""
+        return self._earlier_usage + usage
+
+    def finish(
+        self, outcome: Outcome, strip: Sequence[DrawnCandidate]
+    ) -> tuple[list[Write], CFCError | None]:
+        """Return the writes that end a stage, and its error if it failed."""
+        usage = outcome.usage - self._written_usage
+        error = outcome.result if isinstance(outcome.result, CFCError) else None
+        writes: list[Write] = []
+        if error is None:
+            try:
+                writes = self._make_result_writes(outcome.result, usage, strip)
+            except CollectionError as refused:
+                error = refused
+        if error is not None:
+            writes = rows.set_error(self.position, self.stage, error, usage)
+        return [*writes, *self._settle_requests(outcome.usage, failed=error is not None)], error
+
+    def _make_result_writes(self, result: Any, usage: Usage, strip: Sequence[DrawnCandidate]) -> list[Write]:
+        forbids_nul = self._forbids_nul
+        if result is None:
+            return rows.insert_calls(self.position, self.stage, usage)
+        if self.stage == Stage.DRAWN:
+            stored = set(self.drawn)
+            return rows.insert_draws(self.position, result, usage, forbids_nul=forbids_nul, stored=stored)
+        if self.stage == Stage.SCORED:
+            return rows.insert_scores(self.position, result, usage)
+        return rows.insert_labels(self.position, result, usage, forbids_nul=forbids_nul, strip=strip)
+
+    def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
+        """Return the writes after which only the lost requests of a stage count as unanswered."""
+        del failed
+        requests = self.lost_requests + self.total_usage(usage).answered - self._announced_requests
+        return rows.announce_requests(self.position, self.stage, requests)
+
+    def announce(self, requests: int) -> None:
+        """Record that up to `requests` more requests may follow."""
+        self._record_announcement(requests)
+
+    def _record_announcement(self, requests: int) -> None:
+        if requests > 0:
+            self._announced_requests += requests
+            self._writer.submit(rows.announce_requests(self.position, self.stage, requests))
+
+
+class BatchJournal(StoreJournal):
+    """Journal of a stage whose requests may go through batches.
+
+    Answers are stored as they arrive, and the candidates made from them only when the stage ends: otherwise
+    their usage would be stored twice and look as if it had been paid twice. Requests in batches are never
+    lost, so only live requests are announced: `requests` if the stage is not `is_batched`, and each live
+    request that replaces one of a batch.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        prompt: StoredPrompt,
+        stage: Stage,
+        requests: int,
+        open_requests: OpenRequests,
+        *,
+        is_batched: bool,
+    ) -> None:
+        self._unsaved_draws: dict[int, DrawnCandidate] = {}
+        self._open_requests = open_requests
+        self.is_batched = is_batched
+        super().__init__(writer, prompt, stage, requests)
+
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """Keep a candidate in memory until the stage ends; its answer is already stored."""
+        del usage
+        self._unsaved_draws[slot] = draw
+
+    def discard_draws(self) -> None:
+        """Delete all candidates, in memory and in the store."""
+        self._unsaved_draws = {}
+        super().discard_draws()
+
+    def save_claims(self, spans: Sequence[Span], usage: Usage) -> None:
+        """Write the claims of an answer, without usage of stored answers, which is written at the end."""
+        paid, _ = self._open_requests.sum_stage(self.position, self.stage)
+        super().save_claims(spans, _subtract_usage(usage, paid))
+
+    def announce(self, requests: int) -> None:
+        """Announce requests, unless they go through batches."""
+        if not self.is_batched:
+            super().announce(requests)
+
+    def announce_live_request(self) -> None:
+        """Record that one live request is about to be made."""
+        self._record_announcement(1)
+
+    def settle_live_request(self, *, lost: bool) -> list[Write]:
+        """Return the writes that end a live request; one that is `lost` stays announced."""
+        if lost:
+            self.lost_requests += 1
+            return []
+        self._announced_requests -= 1
+        return rows.announce_requests(self.position, self.stage, -1)
+
+    def _settle_requests(self, usage: Usage, *, failed: bool) -> list[Write]:
+        """Return the writes of the base class, and those that delete the stored answers of the stage."""
+        self.counted_usage, batched = self._open_requests.finish_stage(self.position, self.stage)
+        self.unused_usage = _subtract_usage(self.counted_usage, self.total_usage(usage))
+        writes = [
+            *super()._settle_requests(usage + self.unused_usage, failed=failed),
+            *rows.insert_calls(self.position, self.stage, self.unused_usage),
+            *batches.finish_stage(self.position, self.stage, batched),
+        ]
+        # Keep the candidates of a failed stage, so that the next run draws only the others.
+        for slot, draw in self._unsaved_draws.items() if failed else ():
+            with suppress(CollectionError):  # a candidate that cannot be stored made the stage fail
+                writes += rows.insert_draw(self.position, slot, draw, Usage(), forbids_nul=self._forbids_nul)
+        return writes
+
+
+def _subtract_usage(paid: Usage, seen: Usage) -> Usage:
+    """Return the part of the paid usage that is not in the seen usage, by model."""
+    rest: list[ModelCalls] = []
+    for one in paid.calls:
+        known = [other for other in seen.calls if other.model == one.model]
+        left = replace(
+            one,
+            input_tokens=max(0, one.input_tokens - sum(other.input_tokens for other in known)),
+            output_tokens=max(0, one.output_tokens - sum(other.output_tokens for other in known)),
+            answered=max(0, one.answered - sum(other.answered for other in known)),
+        )
+        if left.input_tokens or left.output_tokens or left.answered:
+            rest.append(left)
+    return Usage(tuple(rest), sum(one.answered for one in rest))

@@ -1,0 +1,429 @@
+"""`PeopleSample`: certify a frozen artifact with people's labels of some prompts and a judge's of all.
+
+The prompts are new, independent, and distributed like future prompts. A judge (any labeler) has labelled all
+of them; the certificate does not rely on its labels being right. People label a random part: a hash of the
+prompt's id selects it with a probability that grows with the judge's doubt, and another hash gives the order.
+The ids, the judge's labels and the share fix both before any person sees the sheet. So the rows labelled from
+the top are a valid sample whenever people stop. `certificates.judged` derives the bound.
+
+*What is judged.* For the sets of a level: whether each set keeps its promise, that is, holds a correct answer
+or is flagged; for claims, whether at most k unsupported claims are left. The sheet has every answer of a set,
+and a person may stop at the first correct one. For bot mode: whether the best answer is right, among the
+prompts that are answered; for claims, whether one claim, drawn by hash among those shown, is supported. A
+prompt whose outcome does not depend on labels, such as a flagged one, counts without any.
+
+*Doubt* is 1 where the judge says that the promise is broken or the answer is wrong. Otherwise it is the share
+of the prompt's candidates, or of the answer's claims, that the judge calls wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.arrays import BoolArray
+from langchain_cfc._internal.suggestions import suggest_share
+from langchain_cfc.artifact import CalibrationArtifact, PackedArray, PeopleEvidence, tabulate_held_out
+from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.certificates.coverage import check_origin, compute_outcomes, compute_records_digest
+from langchain_cfc.certificates.judged import (
+    BROKE,
+    KEPT,
+    LARGEST_TARGET,
+    LEAST_SHARE,
+    UNLABELLED,
+    JudgedEProcess,
+    JudgedPrompts,
+    assign_strata,
+    compute_inclusion,
+)
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.guarantee import AnswerPolicy, PeopleCertificate
+from langchain_cfc.records import LabelledRecord, Provenance, Records
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
+from langchain_cfc_collect.human import Sheet, read_sheet
+from langchain_cfc_collect.review import check_sheet_path, list_labels, write_rows
+
+# Number of prompts to label next that a report lists.
+_MAX_NEXT_IDS = 10
+
+
+class PeopleReport(BaseModel):
+    """Progress of a certificate by people's labels, with the bound so far.
+
+    Attributes:
+        about: Whether the `sets` of a level are certified, or the `answers` of bot mode.
+        unit: What is accepted or rejected: `answers` or `claims`.
+        alpha: Error level of the sets, as decimal text.
+        delta: Failure probability, as decimal text.
+        target: Probability to certify: that a set keeps its promise, or that an answer is right.
+        at_least: Lower bound on that probability from the labels so far; 0 is no information.
+        prompts: Number of judged prompts that count; in bot mode, those that are answered.
+        to_label: Number of these prompts that are on the sheet.
+        labelled: Number of prompts that people have labelled, from the top of the sheet to the first gap.
+        waiting: Number of prompts that are labelled below the first gap, and count once it is closed.
+        agreed: Number of labelled prompts for which the judge's labels give the same outcome.
+        expected_labels: Expected number of further prompts to label; 0 once certified, None if the sheet is
+            not expected to suffice. Before the first label, it rests on a guess of how good the judge is.
+        next_ids: The next prompts to label.
+        bounds: The bound after each labelled prompt, as pairs (number of labelled prompts, bound).
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    about: Literal["sets", "answers"]
+    unit: Unit
+    alpha: str
+    delta: str
+    target: float
+    at_least: float
+    prompts: int
+    to_label: int
+    labelled: int
+    waiting: int
+    agreed: int
+    expected_labels: int | None
+    next_ids: tuple[str, ...]
+    bounds: tuple[tuple[int, float], ...]
+
+    @property
+    def is_certified(self) -> bool:
+        """Whether the bound has reached the target."""
+        return self.at_least >= self.target
+
+
+@dataclass(frozen=True)
+class _JudgedSets:
+    """The judged prompts that count, in the order in which the certificate uses them."""
+
+    ids: tuple[str, ...]  # (m,)
+    prompts: JudgedPrompts  # (m,)
+    by_judge: BoolArray  # (m,) whether the promise is kept by the judge's labels, or needs no label
+    slots: BoolArray  # (m, n) answers or claims whose labels decide the outcome
+
+
+@dataclass(frozen=True)
+class PeopleSample:
+    """Sample of judged prompts for people to label, from which an artifact can be certified.
+
+    Make it with `draw`, with the same arguments each time: another share, level or file gives another sample,
+    which the first sheet does not fit.
+    """
+
+    artifact: CalibrationArtifact
+    alpha: str
+    policy: AnswerPolicy | None  # policy whose answers are certified; None to certify sets
+    target: float
+    share: float
+    digest: str  # of the judged records
+    judged: _JudgedSets
+    records: Mapping[str, LabelledRecord | None]  # by id; None for prompts that people need not label
+
+    @classmethod
+    def draw(
+        cls,
+        artifact: CalibrationArtifact,
+        records: Iterable[LabelledRecord] | LabelledBatch,
+        *,
+        until: float | None = None,
+        max_wrong_rate: Level | None = None,
+        alpha: Level | None = None,
+        share: float = 0.1,
+        provenance: Provenance | None = None,
+    ) -> PeopleSample:
+        """Draw the prompts that people are to label.
+
+        Args:
+            artifact: The artifact.
+            records: Prompts with a judge's labels, independent of and distributed like future prompts. If
+                these are the records that the artifact was calibrated on, only the part held out for
+                certificates is used. One prompt of each cluster counts.
+            until: Certify that sets keep their promise with at least this probability, in (0, 0.999].
+            max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in
+                [0.001, 1). If the artifact holds several policies, the one for this rate is certified.
+            alpha: Error level of the sets; may be left out if there is only one, and for bot mode.
+            share: Approximate share of the prompts that people may be asked to label, in [0.01, 1]. A smaller
+                share needs fewer labels but more judged prompts.
+            provenance: Header of the records, if they do not carry one themselves.
+
+        Returns:
+            The sample.
+
+        Raises:
+            OverlapError: If these are calibration records and none are left for certificates.
+            CalibrationError: If no prompt is left.
+            InputError: If not exactly one of `until` and `max_wrong_rate` is given, a number is out of range,
+                the records are a table without texts, the artifact lacks the level or the policy, or its
+                guarantee is conditional on a correct candidate being drawn, which only people can tell.
+            FingerprintError: If the records come from another generator, verifier or extractor.
+        """
+        if isinstance(records, LabelledBatch):
+            msg = (
+                "people read texts, which a table does not hold: give records, e.g. written by `store export`"
+            )
+            raise InputError(msg)
+        if artifact.calibration.drawn_among is not None:
+            msg = (
+                "this artifact's promise is about prompts for which a correct candidate is drawn, and only "
+                "people can say which these are: calibrate without given_drawn to certify with people"
+            )
+            raise InputError(msg)
+        if not LEAST_SHARE <= share <= 1.0:
+            msg = f"share is {share!r}; expected a share in [{LEAST_SHARE}, 1]{suggest_share(share)}"
+            raise InputError(msg)
+        target, level, policy = _choose_target(artifact, until, max_wrong_rate, alpha)
+        source = records if isinstance(records, Records) else list(records)
+        if provenance is None and isinstance(source, Records):
+            provenance = source.provenance
+        check_origin(artifact, provenance)
+        labelled, _ = tabulate_held_out(artifact, source, "certification")
+        digest = compute_records_digest(labelled)
+        judged = _sample_prompts(artifact, labelled, level, policy, share)
+        needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())
+        every = source.read_all() if isinstance(source, Records) else source
+        texts: dict[str, LabelledRecord | None] = {
+            record.id: record if record.id in needed else None for record in every
+        }
+        return cls(artifact, level, policy, target, share, digest, judged, texts)
+
+    def write_sheet(self, path: str | os.PathLike[str]) -> None:
+        """Write the sheet, in the order in which people must label it, from the top.
+
+        Args:
+            path: Where to write, ending in `.csv`; an existing file is never overwritten.
+
+        Raises:
+            InputError: If the file exists or cannot be written, no prompt is to be labelled, or a text is too
+                long for a cell.
+        """
+        target = check_sheet_path(path)
+        rows = [(record, slots) for _, record, slots in self._list_rows()]
+        if not rows:
+            msg = (
+                f"none of {len(self.judged.ids)} prompts is to be labelled at a share of {self.share:g}: "
+                "add more judged prompts, or raise share (on the command line --share)"
+            )
+            raise InputError(msg)
+        write_rows(target, rows)
+
+    def certify(
+        self, sheet: str | os.PathLike[str], *, delta: Level = "0.05"
+    ) -> tuple[CalibrationArtifact, PeopleReport]:
+        """Bound the probability that the promise is kept, and certify it if the bound reaches the target.
+
+        Args:
+            sheet: The sheet, filled in from the top; rows below the first open prompt do not count yet.
+            delta: Probability that the bound is wrong at any time, 0 < delta < 1. So this may be called after
+                every label.
+
+        Returns:
+            The artifact, with a certificate if the target is reached, and the progress of the labels.
+
+        Raises:
+            InputError: If the sheet cannot be read, or people have certified the same of this artifact with
+                other prompts, more labels or another delta.
+            RecordError: If a row is not from the sample, contradicts another, or is missing.
+        """
+        text = format_delta(delta)
+        outcomes = self._read_outcomes(read_sheet(Path(sheet), partly=True))
+        judged, prompts = self.judged, self.judged.prompts
+        needs = prompts.needs_label
+        state = JudgedEProcess.start(self.share)
+        labelled = agreed = row = 0
+        bounds = [(0, 0.0)]
+        seen: list[str] = []
+        for row, record_id in enumerate([*judged.ids, None]):
+            if record_id is None or (needs[row] and outcomes[record_id] is None):
+                break
+            kept = bool(judged.by_judge[row])
+            if needs[row]:
+                kept = bool(outcomes[record_id])
+                labelled += 1
+                agreed += kept == bool(judged.by_judge[row])
+            state = state.update(*prompts.get(row), np.array(kept))
+            seen.append((KEPT if kept else BROKE) if prompts.sampled[row] else UNLABELLED)
+            if prompts.sampled[row]:
+                bounds.append((labelled, float(state.compute_bound(float(text)))))
+        at_least = float(state.compute_bound(float(text)))
+        rest = [one for one in np.array(judged.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
+        report = PeopleReport(
+            about="sets" if self.policy is None else "answers",
+            unit=self.artifact.unit,
+            alpha=self.alpha,
+            delta=text,
+            target=self.target,
+            at_least=at_least,
+            prompts=len(judged.ids),
+            to_label=int(needs.sum()),
+            labelled=labelled,
+            waiting=int(needs.sum()) - labelled - len(rest),
+            agreed=agreed,
+            expected_labels=state.forecast_labels(self.target, float(text), prompts.get(slice(row, None))),
+            next_ids=tuple(rest[:_MAX_NEXT_IDS]),
+            bounds=tuple(dict([*bounds, (labelled, at_least)]).items()),
+        )
+        return (self._certify(report, "".join(seen)) if report.is_certified else self.artifact), report
+
+    def _read_outcomes(self, sheet: Sheet) -> dict[str, bool | None]:
+        """Return whether the promise is kept, by id of the prompts on the sheet; None if still open."""
+        if sheet.by != "id":
+            raise RecordError(sheet.source, 0, "prompt", "found it; expected id, as on the original sheet")
+        texts: dict[str, list[str]] = {}
+        for record_id, record, slots in self._list_rows():
+            labels_of = list_labels(record)
+            texts[record_id] = [labels_of[slot][0] for slot in slots]
+        for (name, text), row in sheet.rows.items():
+            if name not in self.records:
+                problem = f"{name!r:.80} is in none of the judged records: does the sheet belong to others?"
+                raise RecordError(sheet.source, row.line, "id", problem)
+            if name not in texts:
+                problem = (
+                    f"{name!r:.80} is not in the sample of prompts to label: only prompts drawn at random "
+                    "count. Was the sheet written for another share, level or target?"
+                )
+                raise RecordError(sheet.source, row.line, "id", problem)
+            if text not in texts[name]:
+                problem = (
+                    f"{text!r:.80} is not an answer or claim to label of {name!r:.80}: was the text changed?"
+                )
+                raise RecordError(sheet.source, row.line, "text", problem)
+        outcomes: dict[str, bool | None] = {}
+        rule = self.artifact.parsed_set_rule
+        for name, wanted in texts.items():
+            rows = [sheet.rows.get((name, text)) for text in wanted]
+            if None in rows:
+                problem = f"no row has {wanted[rows.index(None)]!r:.80} of {name!r:.80}: was one deleted?"
+                raise RecordError(sheet.source, 0, "id", problem)
+            labels = [row.correct for row in rows if row is not None]
+            shown = np.ones((1, len(labels)), dtype=np.bool_)
+            least, most = (
+                np.array([[label is True or (label is None and doubtful) for label in labels]])
+                for doubtful in (False, True)
+            )
+            if self.policy is None:
+                low, high = (bool(rule.covers(one, shown)[0]) for one in (least, most))
+            else:
+                low, high = bool(least.all()), bool(most.all())
+            outcomes[name] = low if low == high else None
+        return outcomes
+
+    def _list_rows(self) -> Iterator[tuple[str, LabelledRecord, list[int]]]:
+        """Yield the id and record of each prompt to label, and the slots whose labels decide its outcome."""
+        for record_id, needs, slots in zip(
+            self.judged.ids, self.judged.prompts.needs_label, self.judged.slots, strict=True
+        ):
+            record = self.records[record_id]
+            if needs and record is not None:
+                yield record_id, record, np.flatnonzero(slots).tolist()
+
+    def _certify(self, report: PeopleReport, outcomes: str) -> CalibrationArtifact:
+        """Return the artifact with a new certificate, in place of one from no more labels of the prompts."""
+        artifact = self.artifact
+        made = PeopleCertificate(
+            alpha=self.alpha,
+            delta=report.delta,
+            prompts=len(outcomes),
+            records_digest=self.digest,
+            artifact_digest=artifact.frozen_digest,
+            about=report.about,
+            unit=artifact.unit,
+            unsupported=artifact.at_most if self.policy is None else None,
+            policy=self.policy,
+            labelled=report.labelled,
+            agreed=report.agreed,
+            at_least=report.at_least,
+        )
+        others = [one for one in artifact.people_certificates if not one.is_about(self.alpha, self.policy)]
+        for one in artifact.people_certificates:
+            same = (one.records_digest, one.delta) == (made.records_digest, made.delta)
+            if one not in others and not (same and one.labelled <= made.labelled):
+                msg = (
+                    "people have certified this already with other prompts, more labels or another delta. "
+                    "Certifying again until the result pleases would invalidate it: if there is a reason to, "
+                    "start from the artifact without that certificate"
+                )
+                raise InputError(msg)
+        strata, inclusion, _ = self.judged.prompts.get(slice(len(outcomes)))
+        evidence = PeopleEvidence(
+            alpha=self.alpha,
+            policy=self.policy,
+            share=self.share,
+            strata="".join(map(str, strata.tolist())),
+            outcomes=outcomes,
+            inclusion=PackedArray.pack(inclusion),
+        )
+        kept = [
+            one for one in artifact.people_evidence if (one.alpha, one.policy) != (self.alpha, self.policy)
+        ]
+        update = {"people_certificates": [*others, made], "people_evidence": [*kept, evidence]}
+        return artifact.model_copy(update=update)
+
+
+def _choose_target(
+    artifact: CalibrationArtifact, until: float | None, max_wrong_rate: Level | None, alpha: Level | None
+) -> tuple[float, str, AnswerPolicy | None]:
+    """Return what to certify: the target probability, the level, and the policy (None for sets)."""
+    if (until is None) == (max_wrong_rate is None):
+        msg = (
+            "say what to certify: until=0.8, how often sets keep their promise at least, or "
+            "max_wrong_rate=0.1, how often bot mode's answers are wrong at most (on the command line "
+            "--until, --max-wrong-rate)"
+        )
+        raise InputError(msg)
+    if until is not None:
+        if not 0.0 < until <= LARGEST_TARGET:
+            msg = f"until is {until!r}; expected a share in (0, {LARGEST_TARGET}]{suggest_share(until)}"
+            raise InputError(msg)
+        return float(until), artifact.select_level(alpha), None
+    policy = artifact.certified_policy
+    rate = format_alpha(max_wrong_rate or 0, "max_wrong_rate")
+    target = float(compute_tau(rate))
+    if target > LARGEST_TARGET:
+        msg = f"max_wrong_rate is {rate}; people can certify rates from {1.0 - LARGEST_TARGET:g} on"
+        raise InputError(msg)
+    certificate = policy.find_certificate(rate if policy.others else None)
+    if alpha is not None and format_alpha(alpha) != certificate.alpha:
+        msg = f"bot mode answers from sets at alpha = {certificate.alpha}: leave alpha out"
+        raise InputError(msg)
+    return target, certificate.alpha, certificate.policy
+
+
+def _sample_prompts(
+    artifact: CalibrationArtifact,
+    labelled: LabelledBatch,
+    alpha: str,
+    policy: AnswerPolicy | None,
+    share: float,
+) -> _JudgedSets:
+    """Apply the artifact to judged prompts; order those that count, and sample those for people to label."""
+    seen = compute_outcomes(artifact, labelled, alpha, policy or AnswerPolicy())
+    accepted, flagged = seen.decisions.accepted, seen.decisions.not_certifiable
+    if policy is None:
+        rule, chosen = artifact.parsed_set_rule, np.ones(len(labelled), dtype=np.bool_)
+        none, every = np.zeros_like(accepted), np.ones_like(accepted)
+        known = flagged | (rule.covers(none, accepted) == rule.covers(every, accepted))
+        kept, slots = seen.kept, accepted
+    else:
+        chosen, known = seen.decisions.answered, np.zeros(len(labelled), dtype=np.bool_)
+        kept = ~seen.wrong
+        slots = np.arange(accepted.shape[1]) == seen.shown[:, np.newaxis]
+    called_wrong = (~labelled.correct & labelled.draws.is_drawn).sum(axis=1) / labelled.draws.counts
+    doubt = np.where(kept, called_wrong, 1.0)
+    split = artifact.calibration.split
+    strata = assign_strata(kept, doubt, known)
+    inclusion = np.where(known, 1.0, compute_inclusion(share, doubt))
+    sampled = split.draw_uniforms("people label", labelled.ids) < inclusion
+    order = np.argsort(split.draw_uniforms("people order", labelled.ids), kind="stable")
+    order = order[chosen[order]]
+    return _JudgedSets(
+        ids=tuple(labelled.ids[row] for row in order.tolist()),
+        prompts=JudgedPrompts(strata[order], inclusion[order], sampled[order]),
+        by_judge=np.asarray(kept[order], dtype=np.bool_),
+        slots=np.asarray(slots[order], dtype=np.bool_),
+    )

@@ -1,0 +1,433 @@
+"""Propose settings for a collection, from a dataset and a few answers that the model gives.
+
+The proposal rests on two observations: which labelers can read all references, and how they label the
+answers. Among the labelers that fit, the strictest one is chosen unless a looser one calls more answers
+correct. Where the references are a closed set of answers, such as yes and no, no labeler is tried that finds
+one of them anywhere in a sentence: "there is no doubt" would be labelled as no. The verifier uses
+log-probabilities if the model returns them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from langchain_cfc._internal.normalisation import normalise_answer
+from langchain_cfc._internal.plugins import is_plugin_source, load_object
+from langchain_cfc._internal.text import escape_controls_in_json, join_names, pluralize
+from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
+from langchain_cfc.execution import Progress, describe_error, run_flow
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.labelers.matching import TextMatcher, list_aliases
+from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
+from langchain_cfc_collect.failures import ends_run, is_transient
+from langchain_cfc_collect.sources import Columns, Examples, open_rows, read_examples
+from langchain_cfc_collect.sources.detection import detect_columns
+
+N_TRIAL_ANSWERS = 5
+# Of a closed set of answers, each member is tried, so that the labels of each can be looked at.
+_TRIALS_PER_MEMBER = 3
+_MAX_MEMBERS = 20
+# A small set of references is taken for closed only if its members recur this often on average.
+_RECURRENCE = 5
+# Complete sets of two answers, of which a dataset may hold one only.
+_PAIRS: tuple[tuple[Member, Member], ...] = ((True, False), ("yes", "no"), ("true", "false"))
+# Limit on the tokens of the trial answers, and the smallest limit that is proposed.
+_TRIAL_TOKENS = 256
+# Only five answers are seen: a model that mostly gives one word may give a sentence now and then, and a right
+# answer that is cut off is labelled wrong.
+_MIN_TOKEN_LIMIT = 64
+# The proposed limit is at least this many times the longest trial answer.
+_TOKEN_LIMIT_FACTOR = 4
+# Fewer than there are on average, so that the limit is rather too high.
+_CHARACTERS_PER_TOKEN = 3
+# Sampling settings in the order in which they are tried: models refuse settings that they do not support.
+_SETTINGS: tuple[Mapping[str, Any], ...] = ({"temperature": 0.7, "logprobs": True}, {"temperature": 0.7}, {})
+_LOCAL_HOSTS = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, never bound
+_PLACEHOLDER_KEY = "none"
+_LABELERS = "langchain_cfc.labelers"
+_VERIFIERS = "langchain_cfc.verifiers"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Dataset of questions with references, and the meaning of its columns."""
+
+    path: str
+    columns: Columns
+    examples: Examples
+    all: list[Example]
+
+    @classmethod
+    def read(
+        cls, path: str, question: str | None = None, reference: str | None = None, prompt: str | None = None
+    ) -> Dataset:
+        """Read a dataset, guessing the columns that are not given and setting bad rows aside."""
+        rows = open_rows(path)
+        columns = detect_columns(rows, question, reference, prompt)
+        examples = read_examples(rows, columns, "set_aside")
+        found = list(examples)
+        if prompt is not None:
+            return cls(path, columns, examples, found)
+        template = propose_prompt(str(columns.input), asks_letter=_can_read(_MULTIPLE_CHOICE, found))
+        return cls.read(path, question, reference, template)
+
+    def spread(self, count: int) -> list[Example]:
+        """Return at most `count` examples, or three of each member of a closed set, spread evenly."""
+        members = find_members(self.all)
+        if members is None:
+            return _spread(self.all, count)
+        read = VerdictExtractor(members)
+        groups: dict[str | None, list[Example]] = {}
+        for one in self.all:
+            groups.setdefault(read.find_member(list_aliases(one.reference)[0]), []).append(one)
+        each = max(_TRIALS_PER_MEMBER, count // len(groups))
+        return [one for group in groups.values() for one in _spread(group, each)]
+
+
+def _spread(examples: list[Example], count: int) -> list[Example]:
+    return examples[:: max(1, len(examples) // count)][:count]
+
+
+def propose_prompt(question: str, *, asks_letter: bool) -> str:
+    """Return a prompt template that asks for the answer alone, which labelers read most reliably."""
+    what = "letter of the right option" if asks_letter else "answer"
+    return f"Give the {what} alone: {{{question}}}"
+
+
+# The model
+
+
+@dataclass(frozen=True)
+class Model:
+    """Chat model given by name, and by the URL of its server if that is not the default."""
+
+    name: str
+    base_url: str | None = None
+
+    @classmethod
+    def parse(cls, name: str, base_url: str | None) -> Model:
+        """Return the model that a user names, in the form that LangChain's `init_chat_model` takes."""
+        if base_url is None:
+            return cls(name)
+        try:
+            parts = urlsplit(base_url)
+        except ValueError:  # such as an open bracket
+            parts = urlsplit("")
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            msg = f"{base_url!r} is not the URL of a server; expected a URL such as http://127.0.0.1:8080/v1"
+            raise InputError(msg)
+        if parts.username or parts.password or parts.query:
+            msg = "the URL holds a user, a password or a query, which would be written to a file"
+            raise InputError(msg)
+        url = base_url.rstrip("/") + ("/v1" if parts.path in {"", "/"} else "")
+        return cls(name if name.startswith("openai:") else f"openai:{name}", url)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """The arguments that say how to reach the model; they never contain a real key.
+
+        Clients insist on a key. A server on this machine gets a placeholder, so that it never sees the key of
+        another service; other servers get `OPENAI_API_KEY`, or the placeholder if that is not set.
+        """
+        if self.base_url is None:
+            return {}
+        needs_none = urlsplit(self.base_url).hostname in _LOCAL_HOSTS or not os.environ.get("OPENAI_API_KEY")
+        return {"base_url": self.base_url, **({"api_key": _PLACEHOLDER_KEY} if needs_none else {})}
+
+
+@dataclass(frozen=True)
+class TrialAnswer:
+    """Answer of the model to one example."""
+
+    example: Example
+    candidate: DrawnCandidate
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of the answer, estimated if the model does not report it."""
+        usage = getattr(self.candidate.message, "usage_metadata", None)
+        return int(usage["output_tokens"]) if usage else len(self.candidate.text) // _CHARACTERS_PER_TOKEN
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the answer carries token log-probabilities."""
+        metadata = getattr(self.candidate.message, "response_metadata", {})
+        return bool((metadata.get("logprobs") or {}).get("content"))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Answers of a model, with the sampling settings that it accepted."""
+
+    settings: Mapping[str, Any]
+    answers: Sequence[TrialAnswer]
+
+
+def draw_answers(
+    model: Model, examples: Sequence[Example], attempts: Sequence[Mapping[str, Any]] = _SETTINGS
+) -> Trial:
+    """Draw one answer per example, with the first of the settings in `attempts` that the model accepts.
+
+    Raises `CFCError` if the model cannot be created or reached, or its answers cannot be read.
+    """
+    settings, *others = attempts
+    try:
+        return _draw_with_settings(model, settings, examples)
+    except CFCError as error:
+        if not others or is_transient(error) or ends_run(error):
+            raise
+    return draw_answers(model, examples, others)
+
+
+def _draw_with_settings(model: Model, settings: Mapping[str, Any], examples: Sequence[Example]) -> Trial:
+    arguments = {**model.connection, **settings, "max_tokens": _TRIAL_TOKENS}
+    sampler = Sampler(resolve_generator(model.name, arguments), "requests")
+    answers = []
+    for example in examples:
+        try:
+            (candidate,) = run_flow(sampler.draw_steps(example.input, 1, {}, Progress()))
+        except DrawError as error:
+            where = f" at {model.base_url}" if model.base_url else ""
+            msg = f"{model.name} does not answer{where}: {describe_error(error.__cause__ or error)}"
+            raise CollectionError(msg) from error
+        answers.append(TrialAnswer(example, candidate))
+    if all(one.has_logprobs for one in answers):
+        return Trial(settings, answers)
+    return Trial({name: value for name, value in settings.items() if name != "logprobs"}, answers)
+
+
+# The labeler
+
+
+@dataclass(frozen=True)
+class LabelerChoice:
+    """Labeler of this package, with its arguments, the references that it reads, and its extractor."""
+
+    factory: str
+    arguments: Mapping[str, Any]
+    reads: str
+    extractor: str | None = None
+    # Arguments of the extractor; one without names itself by its path.
+    extractor_arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The labeler as a Python expression."""
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        return f"{self.factory.rpartition(':')[2]}({arguments})"
+
+    def create(self) -> TextMatcher:
+        """Create the labeler."""
+        made: TextMatcher = load_object(self.factory, self.arguments)
+        return made
+
+
+_MULTIPLE_CHOICE = LabelerChoice(f"{_LABELERS}:MultipleChoice", {}, "letters", f"{_LABELERS}:extract_choice")
+_NUMERIC_MATCH = LabelerChoice(f"{_LABELERS}:NumericMatch", {}, "numbers", f"{_LABELERS}:extract_number")
+_EXACT_MATCH = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {}, "texts")
+_MATCH_WITHOUT_ARTICLE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"articles": "en"}, "texts")
+_MATCH_ANYWHERE = LabelerChoice(f"{_LABELERS}:NormalisedMatch", {"anywhere": True}, "texts")
+_JSON_FIELD = LabelerChoice(f"{_LABELERS}:JsonField", {}, "JSON values")
+_LETTER = re.compile(r"[A-Za-z]")
+
+
+def list_labelers(examples: Sequence[Example]) -> list[LabelerChoice]:
+    """Return suitable labelers that can read every reference, strictest first; `InputError` if none can."""
+    if _can_read(_MULTIPLE_CHOICE, examples):
+        return [_MULTIPLE_CHOICE]
+    members = find_members(examples)
+    if members is not None:
+        given = {"members": members}
+        listed = join_names([write_member(one) for one in members])
+        reads = f"one of {listed}"
+        return [LabelerChoice(f"{_LABELERS}:ClosedSet", given, reads, f"{_LABELERS}:VerdictExtractor", given)]
+    if _can_read(_NUMERIC_MATCH, examples) and not any(map(_has_letters, examples)):
+        return [_NUMERIC_MATCH]
+    if _can_read(_EXACT_MATCH, examples):
+        return [_EXACT_MATCH, _MATCH_WITHOUT_ARTICLE, _MATCH_ANYWHERE]
+    if not any(isinstance(one.reference, str) for one in examples) and _can_read(_JSON_FIELD, examples):
+        return [_JSON_FIELD]
+    problem = next(filter(None, (_find_problem(_EXACT_MATCH, one) for one in examples)))
+    msg = (
+        f"{problem}. Correct the reference, or write the file by hand with a labeler of your own "
+        "(docs/labelers.md)"
+    )
+    raise InputError(msg)
+
+
+def find_members(examples: Sequence[Example]) -> list[Member] | None:
+    """Return the closed set of answers that the references are from; None if they are from no such set.
+
+    A set is closed if it consists of booleans, of yes and no, of true and false or of both 0 and 1, or if it
+    has at most 20 members that are not numbers and recur five times on average.
+    """
+    listed = [one.reference for one in examples]
+    values = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in listed]
+    if not all(isinstance(one, (str, int)) for one in values):
+        return None
+    found: dict[str, Member] = {}
+    for one in values:
+        found.setdefault(normalise_answer(write_member(one)), one)
+    if set(found) == {"0", "1"}:
+        return [found["1"], found["0"]]
+    for pair in _PAIRS:
+        is_of_kind = all(isinstance(one, type(pair[0])) for one in values)
+        if is_of_kind and {write_member(one) for one in pair} >= set(found):
+            return list(pair)
+    is_small = 1 < len(found) <= _MAX_MEMBERS and len(values) >= _RECURRENCE * len(found)
+    return list(found.values()) if is_small and not any(map(_is_number, found)) and "" not in found else None
+
+
+def _is_number(text: str) -> bool:
+    return _find_problem(_NUMERIC_MATCH, Example(id="?", input="?", reference=text)) is None
+
+
+def _can_read(choice: LabelerChoice, examples: Sequence[Example]) -> bool:
+    return all(_find_problem(choice, one) is None for one in examples)
+
+
+def _find_problem(choice: LabelerChoice, example: Example) -> str | None:
+    try:
+        choice.create().read_reference(example.reference)
+    except LabelerError as error:
+        return str(error)
+    return None
+
+
+def _has_letters(example: Example) -> bool:
+    """Return whether a reference contains a letter, such as `Apollo 11` or `5 km`."""
+    return any(isinstance(one, str) and _LETTER.search(one) for one in list_aliases(example.reference))
+
+
+def label_answers(choice: LabelerChoice, answers: Sequence[TrialAnswer]) -> list[bool]:
+    """Return for each answer whether a labeler calls it correct."""
+    labeler = choice.create()
+    labels: list[bool] = []
+    for answer in answers:
+        example = answer.example
+        given = LabelerInput(prompt=example.input, reference=example.reference, candidates=[answer.candidate])
+        labels += map(bool, labeler.invoke(given))
+    return labels
+
+
+# The proposal
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Proposed settings of a collection, with reasons."""
+
+    settings: Mapping[str, Any]  # the content of `collect.toml`, as plain data
+    reasons: Mapping[str, str]  # one sentence for each explained setting, by its name
+    answers: Sequence[TrialAnswer]  # answers that the proposal rests on
+    correct: Sequence[bool]  # the proposed labeler's label of each answer
+
+    def format_toml(self) -> str:
+        """Return the content of `collect.toml`, with the reasons as comments."""
+        tables = {name: value for name, value in self.settings.items() if isinstance(value, Mapping)}
+        lines = [f"{name} = {_to_toml(value)}" for name, value in self.settings.items() if name not in tables]
+        for table, values in tables.items():
+            lines += ["", f"[{table}]"]
+            for name, value in values.items():
+                reason = self.reasons.get(f"{table}.{name}")
+                lines += [f"# {reason}"] if reason else []
+                lines.append(f"{name} = {_to_toml(value)}")
+        return "\n".join(lines) + "\n"
+
+
+def propose(dataset: Dataset, model: Model, *, n: int, folder: Path) -> Proposal:
+    """Draw a few answers and propose the settings of a collection, with paths relative to `folder`.
+
+    If no answer is called correct, a few more are drawn. Raises `CFCError` if the model cannot be called, and
+    `InputError` if no labeler can read the references.
+    """
+    choices = list_labelers(dataset.all)
+    drawing = draw_answers(model, dataset.spread(N_TRIAL_ANSWERS))
+    if not any(label_answers(choices[-1], drawing.answers)):
+        asked = {one.example.id for one in drawing.answers}
+        more = [one for one in dataset.spread(2 * N_TRIAL_ANSWERS) if one.id not in asked][:N_TRIAL_ANSWERS]
+        if more:
+            drawing = Trial(drawing.settings, [*drawing.answers, *draw_answers(model, more).answers])
+    answers = drawing.answers
+    labels = {choice.name: label_answers(choice, answers) for choice in choices}
+    choice = max(choices, key=lambda one: sum(labels[one.name]))
+    # The letter or number must be extracted from an answer of more than one word.
+    extractor = choice.extractor if any(len(one.candidate.text.split()) > 1 for one in answers) else None
+    cut_off = sum(one.candidate.no_answer in {"cut_off", "reasoning_only"} for one in answers)
+    longest = _TRIAL_TOKENS if cut_off else max(one.tokens for one in answers)
+    verifier = "SequenceProbability" if "logprobs" in drawing.settings else "SelfConsistency"
+    path = dataset.path if is_plugin_source(dataset.path) else os.path.relpath(dataset.path, folder)
+    source = {"path": path, **dataset.columns.model_dump(mode="json", exclude_defaults=True)}
+    if dataset.examples.bad_rows:
+        source["bad_rows"] = "set_aside"
+    labeler: dict[str, Any] = {"factory": choice.factory}
+    if choice.arguments:
+        labeler["arguments"] = choice.arguments
+    settings: dict[str, Any] = {
+        "store": f"{_name_store(dataset.path)}.db",
+        "n": n,
+        "source": source,
+        "generator": {
+            "model": model.name,
+            "arguments": {**model.connection, **drawing.settings, "max_tokens": _propose_max_tokens(longest)},
+        },
+        "verifier": {"factory": f"{_VERIFIERS}:{verifier}"},
+        "labeler": labeler,
+    }
+    if extractor is not None:
+        settings["answer"] = {"factory": extractor}
+        if choice.extractor_arguments:
+            settings["answer"]["arguments"] = choice.extractor_arguments
+        else:
+            settings["answer"]["id"] = extractor.rpartition(":")[2]
+    reasons = {
+        "labeler.factory": _explain_labeler(choice, choices, labels),
+        "verifier.factory": _explain_verifier(verifier),
+        "generator.arguments": f"{pluralize(cut_off, 'answer')} did not end within {longest} tokens"
+        if cut_off
+        else f"the longest answer took {pluralize(longest, 'token')}",
+        "answer.factory": "some answers hold more than one word",
+        "source.bad_rows": f"{pluralize(len(dataset.examples.bad_rows), 'row')} cannot be used",
+    }
+    return Proposal(settings, reasons, answers, labels[choice.name])
+
+
+def _propose_max_tokens(longest: int) -> int:
+    """Return a limit on tokens: a power of two with room above the longest answer."""
+    wanted = max(_MIN_TOKEN_LIMIT, _TOKEN_LIMIT_FACTOR * longest)
+    return 1 << (wanted - 1).bit_length()
+
+
+def _explain_labeler(
+    choice: LabelerChoice, choices: Sequence[LabelerChoice], labels: Mapping[str, Sequence[bool]]
+) -> str:
+    found = labels[choice.name]
+    text = f"all references are {choice.reads}; it calls {sum(found)} of {len(found)} answers correct"
+    others = [f"{one.name} {sum(labels[one.name])}" for one in choices if one is not choice]
+    return f"{text}, {', '.join(others)}" if others else text
+
+
+def _explain_verifier(verifier: str) -> str:
+    if verifier == "SequenceProbability":
+        return "the model returns log-probabilities: the score of an answer costs no further call"
+    return "the model returns no log-probabilities: an answer is scored by how many candidates agree with it"
+
+
+def _name_store(path: str) -> str:
+    return re.sub(r"\W+", "-", Path(path.rpartition(":")[2]).stem).strip("-") or "collection"
+
+
+def _to_toml(value: Any) -> str:
+    """Format a value as TOML, which writes texts, numbers and lists as JSON does."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{name} = {_to_toml(inner)}" for name, inner in value.items()) + " }"
+    return escape_controls_in_json(json.dumps(value, ensure_ascii=False))

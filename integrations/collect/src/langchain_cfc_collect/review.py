@@ -1,0 +1,585 @@
+"""Review of labels by people: write sheets with a sample of candidates or claims, and evaluate filled sheets.
+
+**The sample.** It has k random prompts, and one random slot of the n slots of each prompt. So every slot of
+every record is equally likely to be chosen, and the rows are independent: shares among them estimate shares
+among all candidates, counts are binomial, and `compare_labels` applies directly. One prompt stands for a
+cluster (paraphrases, a conversation), as in calibration. More rows than prompts are refused, because a second
+candidate of the same prompt adds little information to the first, and costs people as much.
+
+For claims, a sheet holds all claims of each sampled answer, one row each: people read an answer once, and
+their labels of all its claims make a record that can be used for calibration.
+
+**Why the sheet is not balanced by label.** A sheet with half of its rows labelled correct and half labelled
+wrong would estimate the mistakes that matter less well where they are hard to find. A guarantee is overstated
+by wrong candidates that are labelled correct. Where most candidates are correct, such mistakes are rare among
+those labelled correct, and a balanced sheet has fewer of these rows. Mean upper end of the 95 % interval of
+e0, the share of wrong candidates labelled correct, over simulated sheets of 200 rows with e1 = 0.05:
+
+    wrong candidates     e0      at random    half and half
+         10 %           0.02       0.21           0.33
+         30 %           0.02       0.09           0.13
+         50 %           0.02       0.07           0.08
+         90 %           0.02       0.05           0.03
+
+Half and half wins only where nearly everything is wrong, and e0 is well known either way. A test checks this.
+
+**The sheet.** It shows neither labels nor scores, and its rows are in random order, so that people are not
+influenced. It is CSV, which spreadsheet programs open and change: they calculate `=1+1`, fetch data that a
+formula asks for, and turn `3/4` into a date and `007` into 7, so that the text could not be found in the
+records again. Which texts are changed depends on program and country. So every cell that people do not fill
+in starts with an apostrophe. So do the names of these columns, which tells `HumanLabels` to remove it.
+
+**What a filled sheet says.** Let each row of a sheet be a candidate drawn at random among all, one per
+prompt, as `write_review` draws them. Then three counts are binomial: of the w wrong candidates, the number
+labelled correct, with w and e0; of the c correct ones, the number labelled wrong, with c and e1; and of all k
+rows, the number that are wrong and labelled correct, with k and f = e0 W / n, where W of the n candidates of
+a prompt are wrong on average. All three intervals are those of Clopper and Pearson.
+
+If a sheet from elsewhere holds several candidates per prompt, m_i of the i-th, the variance of their share is
+largest if mistakes come together. Then it equals the variance of (sum m_i)^2 / sum m_i^2 independent ones
+(Kish 1965, "Survey Sampling"), and the interval for that number is used as an approximation.
+
+For claims, f is the share of answers with a claim that is unsupported and labelled supported. Among the
+answers of the sheet, their number is binomial. In any other answer, every unsupported claim is labelled so:
+if at most k claims labelled unsupported are left, at most k unsupported ones are. So the true coverage is at
+least the guaranteed one less f, for mistakes of any kind.
+
+What remains of a guarantee is the lower bound of `bound_true_coverage` and `bound_true_coverage_at_worst`,
+with e0 and f n = e0 W at the upper ends of their intervals. So each bound holds with the confidence of one
+end, 97.5 % for intervals of 95 %. There is no upper bound, because a guarantee is not a measured share.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import os
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from langchain_cfc._internal.files import atomic_writer
+from langchain_cfc.candidates import Unit
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.errors import InputError, RecordError, VerifierError
+from langchain_cfc.records import (
+    Candidate,
+    ClaimsRecord,
+    LabelledRecord,
+    PromptRecord,
+    Provenance,
+    require_claims,
+)
+from langchain_cfc.records.batches import check_records
+from langchain_cfc.records.splits import digest_inputs
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc_collect import (
+    Agreement,
+    HumanLabels,
+    bound_true_coverage,
+    bound_true_coverage_at_worst,
+    compare_labels,
+)
+from langchain_cfc_collect.human import TEXT_MARK, Sheet, format_value, read_sheet
+
+COLUMNS = ("id", "input", "reference", "text")
+CLAIM_COLUMNS = ("id", "input", "reference", "answer", "span", "text")
+# A spreadsheet cell holds 32,767 characters; programs cut off the rest, or spread it over more cells.
+MAX_CELL_SIZE = 32_000
+_CUT_MARK = " [... cut off here]"
+
+
+def write_review(
+    records: Iterable[LabelledRecord], k: int, path: str | os.PathLike[str], *, seed: str | int = "0"
+) -> None:
+    """Write a sheet for people to mark whether k random candidates are correct, or claims are supported.
+
+    The sheet is CSV in UTF-8 with the columns `'id`, `'input`, `'reference`, `'text` and `correct`. People
+    fill in yes or no in the last column, and leave the others as they are. `HumanLabels` and
+    `create_review_report` read the filled sheet. A sheet of claims has one row per claim, the further columns
+    `'answer` and `'span` (the part of the answer that makes the claim), and `supported` as its last column;
+    `read_people_claims` reads it.
+
+    Args:
+        records: Any number of labelled records: only all ids and at most 2 k records are held in memory.
+        k: Number of candidates, or of answers with all their claims, at least 1. Each is from another prompt,
+            and from another cluster if there are clusters.
+        path: Where to write, ending in `.csv`. An existing file is never overwritten, because it may hold
+            people's work.
+        seed: Another seed gives another sample; the order of the records does not matter.
+
+    Raises:
+        InputError: If the file exists or cannot be written, k is not a positive whole number or more than the
+            number of independent prompts, or a chosen candidate or claim is too long for a cell, or is
+            labelled both correct and wrong in its record.
+        RecordError: If the records are not one dataset.
+    """
+    if not isinstance(k, int) or k < 1:  # type: ignore[redundant-expr]  # floats come too
+        msg = f"the number of candidates to review is {k!r}; expected a whole number of at least 1"
+        raise InputError(msg)
+    target = check_sheet_path(path)
+    sample = _sample_records(records, k, str(seed))
+    of_claims = bool(sample) and isinstance(sample[0], ClaimsRecord)
+    what = "answers" if of_claims else "candidates"
+    if len(sample) < k:
+        msg = (
+            f"asked for {k} {what}, but the records hold {len(sample)} independent prompts, and several "
+            f"{what} of one say little more than the first: ask for at most {len(sample)}"
+        )
+        raise InputError(msg)
+    write_rows(target, [(record, _choose_slots(record, str(seed))) for record in sample])
+
+
+def check_sheet_path(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a sheet to write; raise if it does not end in `.csv`, or the file exists."""
+    target = Path(path)
+    if target.suffix != ".csv":
+        msg = f"the sheet {target} would be CSV: give it a name that ends in .csv"
+        raise InputError(msg)
+    if target.exists():
+        msg = f"{target} exists and may hold people's work; it will not be overwritten: give another path"
+        raise InputError(msg)
+    return target
+
+
+def write_rows(target: Path, sample: Sequence[tuple[LabelledRecord, Sequence[int]]]) -> None:
+    """Write a sheet with the given slots of each record, in the order of the sample."""
+    table = io.StringIO(newline="")
+    lines = csv.writer(table)
+    of_claims = bool(sample) and isinstance(sample[0][0], ClaimsRecord)
+    columns, label = (CLAIM_COLUMNS, "supported") if of_claims else (COLUMNS, "correct")
+    lines.writerow([*(TEXT_MARK + name for name in columns), label])
+    for record, slots in sample:
+        for cells in _list_rows(record, slots):
+            lines.writerow([*(TEXT_MARK + cell for cell in cells), ""])
+    with atomic_writer(target, private=True) as file:
+        # Some programs need the byte order mark to recognize UTF-8.
+        file.write(table.getvalue().encode("utf-8-sig"))
+
+
+def format_candidate(candidate: Candidate) -> str:
+    """Return the text of a candidate on a sheet; canonical JSON if it is structured."""
+    return format_value(candidate.message if candidate.text is None else candidate.text)
+
+
+def _sample_records(records: Iterable[LabelledRecord], k: int, seed: str) -> list[LabelledRecord]:
+    """Return one record from each of k clusters in random order by hash, or from all if there are fewer."""
+    best: dict[int, tuple[int, LabelledRecord]] = {}
+
+    def keep_first() -> dict[int, tuple[int, LabelledRecord]]:
+        return {place: best[place] for place in sorted(best)[:k]}
+
+    for record in check_records(records):
+        # Without a cluster, prompts that say the same are one, as in calibration.
+        cluster = record.cluster or f"input:{digest_inputs([record.input])[0]}"
+        place = _hash_to_int(seed, "cluster", cluster)
+        mine = (_hash_to_int(seed, "pick", record.id), record)
+        best[place] = min(mine, best.get(place, mine), key=lambda one: one[0])
+        if len(best) >= 2 * k:
+            best = keep_first()
+    return [record for _, record in keep_first().values()]
+
+
+def _hash_to_int(*parts: str) -> int:
+    """Return a pseudo-random whole number that depends only on the given texts."""
+    content = "\0".join(("review", *parts)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(content).digest(), "big")
+
+
+def _choose_slots(record: LabelledRecord, seed: str) -> Sequence[int]:
+    """Choose one candidate of a prompt by hash, or all claims of its answer."""
+    if isinstance(record, PromptRecord):
+        return [_hash_to_int(seed, "slot", record.id) % len(record.candidates)]
+    return range(len(record.claims))
+
+
+def _list_rows(record: LabelledRecord, slots: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the candidates or claims in some slots of a record, each text once."""
+    shown = record.id, _format_cell(_format_input(record.input)), _format_cell(record.reference)
+    labels = list_labels(record)
+    written: set[str] = set()
+    for slot in slots:
+        text = _check_cell(record, labels, slot)
+        if text in written:
+            continue
+        written.add(text)
+        if isinstance(record, PromptRecord):
+            yield (*shown, text)
+            continue
+        claim, answer = record.claims[slot], record.answer or ""
+        yield (*shown, _format_cell(answer), _format_cell(answer[claim.start : claim.end]), text)
+
+
+def list_labels(record: LabelledRecord) -> list[tuple[str, bool]]:
+    """Return the texts of candidates or claims as written to a sheet, with their labels."""
+    if isinstance(record, PromptRecord):
+        return [(format_candidate(one), one.correct) for one in record.candidates]
+    return [(format_value(one.text), one.supported) for one in record.claims]
+
+
+def _check_cell(record: LabelledRecord, labels: Sequence[tuple[str, bool]], slot: int) -> str:
+    """Return the text of a slot, given all texts and labels; raise if it is too long or has both labels."""
+    text, label = labels[slot]
+    if len(text) > MAX_CELL_SIZE:
+        what = "candidate" if isinstance(record, PromptRecord) else "claim"
+        msg = (
+            f"{what} {slot} of record {record.id!r} has {len(text)} characters, and a spreadsheet would "
+            f"cut it off: have such {what}s labelled in JSON Lines (see HumanLabels)"
+        )
+        raise InputError(msg)
+    if (text, not label) in labels:
+        raise _make_contradiction_error(record, text)
+    return text
+
+
+def read_people_claims(
+    records: Iterable[LabelledRecord], provenance: Provenance, sheet: str | os.PathLike[str]
+) -> tuple[Iterator[ClaimsRecord], Provenance]:
+    """Return the claim records on a filled sheet, with people's labels in place of the recorded ones.
+
+    Records that are not on the sheet are left out. Because `write_review` chooses answers at random, the
+    remaining ones are a valid sample for calibration.
+
+    Args:
+        records: The records that the sheet is a sample of; their labels do not matter.
+        provenance: Provenance of the records.
+        sheet: The sheet, with every row filled in: leaving out answers that are hard to judge would make the
+            chain look better than it is.
+
+    Returns:
+        The records on the sheet in their original order, and a provenance that names the sheet as labeler.
+        Iterating raises a RecordError if a row is not from these records or the sheet lacks a claim of one
+        of its answers, and an InputError if the records hold candidates.
+
+    Raises:
+        InputError: If the sheet cannot be read.
+        RecordError: If a row is not filled in.
+    """
+    people = read_sheet(Path(sheet))
+    labeler = compute_fingerprint(HumanLabels(Path(sheet)))
+    return _label_claims(records, people), provenance.model_copy(update={"labeler": labeler})
+
+
+def _label_claims(records: Iterable[LabelledRecord], people: Sheet) -> Iterator[ClaimsRecord]:
+    names = {name for name, _ in people.rows}
+    found: set[tuple[str, str]] = set()
+    for record in map(require_claims, check_records(records)):
+        name = record.id if people.by == "id" else format_value(record.input)
+        if name not in names:
+            continue
+        keys = [(name, format_value(one.text)) for one in record.claims]
+        missing = next((text for _, text in keys if (name, text) not in people.rows), None)
+        if missing is not None:
+            problem = (
+                f"no row has the claim {missing!r:.80} of {name!r:.80}; expected all claims of an answer"
+            )
+            raise RecordError(people.source, 0, "text", problem)
+        found.update(keys)
+        claims = [
+            one.model_copy(update={"supported": people.rows[key].correct, "no_label": None})
+            for one, key in zip(record.claims, keys, strict=True)
+        ]
+        yield record.model_copy(update={"claims": tuple(claims)})
+    check_all_found(people, found, {name for name, _ in found}, "claim")
+
+
+def _make_contradiction_error(record: LabelledRecord, text: str) -> InputError:
+    is_claim = isinstance(record, ClaimsRecord)
+    what, words = ("claim", "supported and unsupported") if is_claim else ("candidate", "correct and wrong")
+    return InputError(f"record {record.id!r} labels the {what} {text!r:.80} both {words}: choose one label")
+
+
+def _format_cell(value: Any) -> str:
+    """Return an input or a reference as text, cut off at the size of a cell."""
+    text = "" if value is None else format_value(value)
+    return text if len(text) <= MAX_CELL_SIZE else text[: MAX_CELL_SIZE - len(_CUT_MARK)] + _CUT_MARK
+
+
+def _format_input(value: Any) -> Any:
+    """Return messages as a transcript, with non-text parts named in brackets; return other inputs as is."""
+    if not isinstance(value, list):
+        return value
+    try:
+        return read_prompt(value, "it is shown as JSON", VerifierError).text
+    except VerifierError:
+        return value
+
+
+# The bounds do not accept a rate of 1; with this rate they are 0 for every coverage below 1.
+_MAX_ERROR_RATE = math.nextafter(1.0, 0.0)
+# If either side gave one of the labels fewer times, kappa's interval is too short; see `Kappa`.
+_MIN_LABEL_COUNT = 10
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class IntervalEstimate(_Model):
+    """Estimated number with its confidence interval."""
+
+    value: float | None  # the observed number; None without any observation
+    low: float
+    high: float
+
+
+class AdjustedCoverage(_Model):
+    """Lower bounds on true coverage, given the guaranteed one and the labels' mistakes; 0 is no information.
+
+    For claims, both kinds are equal: bounds on the share of answers with at most k unsupported claims left.
+    """
+
+    coverage: float  # guaranteed share of prompts whose set holds a candidate labelled correct
+    independent: float  # lower bound on the share whose set holds a correct one, for independent mistakes
+    # The same if people had found no mistake: the most that a sheet of this size can show
+    independent_limit: float
+    at_worst: float  # lower bound on the share whose set holds a correct one, for mistakes of any kind
+    at_worst_limit: float  # the same if people had found no mistake
+
+
+class ReviewReport(_Model):
+    """Comparison of labels with people's labels, which are taken to be right.
+
+    Attributes:
+        unit: What the sheet holds: candidate `answers`, or `claims`. Claims are supported or unsupported
+            instead of correct or wrong.
+        rows: Number of different candidates on the sheet.
+        unfilled: Number of candidates on the sheet that are not judged yet.
+        prompts: Number of independent prompts of the judged candidates.
+        n: Number of candidates per prompt that sets are made from; 1 for claims.
+        confidence: Confidence level of the intervals.
+        correct_called_correct: Number of correct candidates that are labelled correct.
+        correct_called_wrong: Number of correct candidates that are labelled wrong.
+        wrong_called_correct: Number of wrong candidates that are labelled correct.
+        wrong_called_wrong: Number of wrong candidates that are labelled wrong.
+        error_on_wrong: Share of the wrong candidates that are labelled correct, e0.
+        error_on_correct: Share of the correct candidates that are labelled wrong, e1.
+        flattering: Share of all candidates that are wrong and labelled correct, f; for claims, share of
+            answers with a claim that is unsupported and labelled supported.
+        kappa: Cohen's kappa, agreement beyond chance; None if all labels of both sides are the same.
+        promises: Lower bounds on true coverage for each guaranteed coverage.
+        notes: Caveats.
+    """
+
+    unit: Unit
+    rows: int
+    unfilled: int
+    prompts: int
+    n: int
+    confidence: float
+    correct_called_correct: int
+    correct_called_wrong: int
+    wrong_called_correct: int
+    wrong_called_wrong: int
+    error_on_wrong: IntervalEstimate
+    error_on_correct: IntervalEstimate
+    flattering: IntervalEstimate
+    kappa: IntervalEstimate | None
+    promises: tuple[AdjustedCoverage, ...]
+    notes: tuple[str, ...]
+
+
+def create_review_report(
+    records: Iterable[LabelledRecord],
+    sheet: str | Path,
+    *,
+    coverage: Sequence[float] = (0.9,),
+    n: int | None = None,
+    confidence: float = 0.95,
+) -> ReviewReport:
+    """Compare the labels of records with people's labels on a sheet, and bound true coverage.
+
+    Args:
+        records: The records that the sheet is a sample of.
+        sheet: The sheet, filled in at least in part. Its rows must be a random sample of candidates, like
+            those of `write_review`; rows that people chose to judge say little about the others.
+        coverage: Guaranteed shares of prompts whose set holds a candidate labelled correct, or whose answer
+            keeps at most k claims labelled unsupported, in (0, 1).
+        n: Number of candidates per prompt that sets are made from; None for all that the records hold.
+        confidence: Confidence level of the intervals, in (0, 1).
+
+    Returns:
+        The confusion table, rates of mistakes, kappa, and bounds on true coverage for each guaranteed one.
+
+    Raises:
+        InputError: If the sheet cannot be read or no row is filled in, a record labels a reviewed candidate
+            both correct and wrong, or a number is out of range.
+        RecordError: If a row of the sheet cannot be used or is not from these records, or the records are
+            not one dataset.
+        MissingExtraError: If SciPy is not installed.
+    """
+    for one in coverage:
+        if not 0.0 < one < 1.0:
+            msg = f"promised coverage is {one!r}; expected a share strictly between 0 and 1"
+            raise InputError(msg)
+    people = read_sheet(sheet, partly=True)
+    truths = {key: row.correct for key, row in people.rows.items() if row.correct is not None}
+    if not truths:
+        msg = f"no row of {people.source} is filled in: write yes or no in its last column"
+        raise InputError(msg)
+    labelled, unit, recorded = _find_labels(records, people)
+    size = recorded if n is None else n
+    if not 1 <= size <= recorded:
+        msg = f"n is {n}; expected at least 1 and at most {recorded}, the recorded number of candidates"
+        raise InputError(msg)
+    labels, prompts = zip(*(labelled[key] for key in truths), strict=True)
+    found = compare_labels(labels, list(truths.values()), prompts, confidence)
+    wrong, correct = (
+        [prompt for prompt, truth in zip(prompts, truths.values(), strict=True) if truth is side]
+        for side in (False, True)
+    )
+    on_wrong = _estimate_rate(found.wrong_called_correct, wrong, confidence)
+    flattered, among = found.wrong_called_correct, list(prompts)
+    if unit == "claims":
+        flattered, among = _count_flattered(people, labelled)
+    flattering = _estimate_rate(flattered, among, confidence)
+    no_mistakes = _estimate_rate(0, wrong, confidence).high, _estimate_rate(0, among, confidence).high
+    kappa, observed = found.kappa, (on_wrong.high, flattering.high)
+    return ReviewReport(
+        unit=unit,
+        rows=len(people.rows),
+        unfilled=len(people.rows) - len(truths),
+        prompts=found.n_prompts,
+        n=size,
+        confidence=confidence,
+        correct_called_correct=found.correct_called_correct,
+        correct_called_wrong=found.correct_called_wrong,
+        wrong_called_correct=found.wrong_called_correct,
+        wrong_called_wrong=found.wrong_called_wrong,
+        error_on_wrong=on_wrong,
+        error_on_correct=_estimate_rate(found.correct_called_wrong, correct, confidence),
+        flattering=flattering,
+        kappa=None if kappa is None else IntervalEstimate(value=kappa.value, low=kappa.low, high=kappa.high),
+        promises=tuple(_adjust_coverage(one, unit, size, observed, no_mistakes) for one in coverage),
+        notes=tuple(_create_notes(found, unit, len(people.rows), len(truths))),
+    )
+
+
+def _count_flattered(
+    people: Sheet, labelled: Mapping[tuple[str, str], tuple[bool, str]]
+) -> tuple[int, list[str]]:
+    """Count the answers with an unsupported claim labelled supported, and list the prompts of all answers.
+
+    Answers whose rows are not all filled in are left out.
+    """
+    flattered: dict[str, bool] = {}
+    prompts: dict[str, str] = {}
+    for (name, text), row in people.rows.items():
+        label, prompts[name] = labelled[name, text]
+        flattered[name] = flattered.get(name, False) or (label and not row.correct)
+    judged = prompts.keys() - {name for (name, _), row in people.rows.items() if row.correct is None}
+    return sum(flattered[name] for name in judged), [prompts[name] for name in judged]
+
+
+def _find_labels(
+    records: Iterable[LabelledRecord], sheet: Sheet
+) -> tuple[dict[tuple[str, str], tuple[bool, str]], Unit, int]:
+    """Return the recorded label and the independent prompt of each row, and the records' unit and n."""
+    names = {name for name, _ in sheet.rows}
+    found: dict[tuple[str, str], tuple[bool, str]] = {}
+    met: set[str] = set()
+    unit: Unit = "answers"
+    recorded = 1
+    for record in check_records(records):
+        if isinstance(record, PromptRecord):
+            recorded = len(record.candidates)
+        else:
+            unit = "claims"
+        name = record.id if sheet.by == "id" else format_value(record.input)
+        if name not in names:
+            continue
+        met.add(name)
+        prompt = f"prompt {name}" if record.cluster is None else f"cluster {record.cluster}"
+        for text, label in list_labels(record):
+            key = (name, text)
+            if key in sheet.rows and found.setdefault(key, (label, prompt))[0] != label:
+                raise _make_contradiction_error(record, text)
+    check_all_found(sheet, found, met, "claim" if unit == "claims" else "candidate")
+    return found, unit, recorded
+
+
+def check_all_found(sheet: Sheet, found: Container[tuple[str, str]], met: Container[str], what: str) -> None:
+    """Raise a `RecordError` for rows that the records lack, given the keys and prompts that were found."""
+    unknown = [(row.line, key) for key, row in sheet.rows.items() if key not in found]
+    if not unknown:
+        return
+    line, (name, text) = unknown[0]
+    more = f"; {len(unknown)} such rows in all" if len(unknown) > 1 else ""
+    if name not in met:
+        problem = f"{name!r:.80} is in none of the records: does the sheet belong to others?{more}"
+        raise RecordError(sheet.source, line, sheet.by, problem)
+    problem = f"{text!r:.80} is not a {what} of {name!r:.80}: was the text changed?{more}"
+    raise RecordError(sheet.source, line, "text", problem)
+
+
+def _estimate_rate(part: int, prompts: Sequence[Hashable], confidence: float) -> IntervalEstimate:
+    """Return the share `part` / number of candidates with its interval, given each candidate's prompt."""
+    total = len(prompts)
+    if total == 0:
+        return IntervalEstimate(value=None, low=0.0, high=1.0)
+    size = total**2 / sum(count**2 for count in Counter(prompts).values())
+    low, high = clopper_pearson(part * size / total, size, confidence)
+    return IntervalEstimate(value=part / total, low=low, high=high)
+
+
+def _adjust_coverage(
+    coverage: float, unit: Unit, n: int, observed: tuple[float, float], no_mistakes: tuple[float, float]
+) -> AdjustedCoverage:
+    """Bound true coverage with the upper ends of e0 and f, as observed and as if without any mistake."""
+    independent, at_worst = _bound_coverage(coverage, n, *observed)
+    independent_limit, at_worst_limit = _bound_coverage(coverage, n, *no_mistakes)
+    if unit == "claims":
+        independent, independent_limit = at_worst, at_worst_limit
+    return AdjustedCoverage(
+        coverage=coverage,
+        independent=independent,
+        independent_limit=independent_limit,
+        at_worst=at_worst,
+        at_worst_limit=at_worst_limit,
+    )
+
+
+def _bound_coverage(coverage: float, n: int, error_on_wrong: float, flattering: float) -> tuple[float, float]:
+    independent, _ = bound_true_coverage(
+        coverage, error_on_wrong=min(error_on_wrong, _MAX_ERROR_RATE), error_on_correct=0.0, largest_set=n
+    )
+    # The bound depends only on the product e0 W, which is f n.
+    at_worst, _ = bound_true_coverage_at_worst(
+        coverage,
+        error_on_wrong=min(flattering, _MAX_ERROR_RATE),
+        error_on_correct=0.0,
+        wrong_per_prompt=float(n),
+        correct_per_prompt=0.0,
+    )
+    return independent, at_worst
+
+
+def _create_notes(found: Agreement, unit: Unit, rows: int, filled: int) -> Iterator[str]:
+    noun, sides = ("claim", ("unsupported", "supported"))
+    if unit == "answers":
+        noun, sides = ("candidate", ("wrong", "correct"))
+    correct = found.correct_called_correct + found.correct_called_wrong
+    called = found.correct_called_correct + found.wrong_called_correct
+    if filled < rows:
+        yield (
+            f"{rows - filled} of {rows} rows are not filled in and were left out. If they are the hard ones, "
+            "all results here are too optimistic."
+        )
+    if found.n_prompts < filled:
+        yield (
+            f"The {filled} {noun}s are from only {found.n_prompts} independent prompts. The intervals of "
+            "the rates account for that and are approximate."
+        )
+    for what, count in zip(sides, (filled - correct, correct), strict=True):
+        if count == 0:
+            yield f"People found no {what} {noun}, so it is unknown how these are labelled."
+    if found.kappa is None:
+        yield f"Both sides give every {noun} the same label, as chance alone would: kappa is undefined."
+    elif min(correct, filled - correct, called, filled - called) < _MIN_LABEL_COUNT:
+        yield f"One label was given fewer than {_MIN_LABEL_COUNT} times: the interval of kappa is too narrow."

@@ -1,0 +1,331 @@
+"""`Run`: takes all unfinished prompts of a store through their stages, many at a time.
+
+A process may be killed at any moment, and the store must still show what may have been charged:
+
+- A stage announces its requests before making the first one. Budgets count every request that got neither an
+  answer nor a refusal, because it may have been charged.
+- A candidate is written when its answer arrives, and the next request waits until it is on disk. So a kill
+  loses at most as many answers as there may be calls in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from itertools import islice
+
+from langchain_cfc._internal.text import pluralize
+from langchain_cfc.candidates import Unit
+from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.errors import CFCError, CollectionError, StoreError
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers.base import VerifierScores
+from langchain_cfc_collect.batches.batcher import Batcher
+from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage
+from langchain_cfc_collect.executor import Executor, Labels, Outcome
+from langchain_cfc_collect.failures import ends_run
+from langchain_cfc_collect.journal import BatchJournal, StoreJournal
+from langchain_cfc_collect.status import CollectionStatus, EarlyWarnings
+from langchain_cfc_collect.store import PAGE_SIZE, Store, StoredPrompt, Writer
+
+# This many consecutive failures mean an outage, a revoked key or an empty account. Continuing would mark all
+# remaining prompts as failed.
+MAX_CONSECUTIVE_FAILURES = 25
+# Prompts run one at a time until one is scored; this many failures before that mean a wrong setting.
+MAX_FAILURES_AT_START = 3
+
+
+def list_candidates_to_score(
+    unit: Unit, draws: Sequence[DrawnCandidate], spans: Sequence[Span] | None
+) -> Sequence[DrawnCandidate]:
+    """Return what is scored and labelled for a prompt: its candidates, or the claims of the first one."""
+    return draws if unit == "answers" else make_claim_candidates(draws[0], spans or ())
+
+
+class Run:
+    """Run of a collection, which processes all unfinished prompts of a store.
+
+    Args:
+        store: The store of prompts and results.
+        executor: Runs the stages.
+        n: Number of candidates per prompt; with a draw rule, the maximum.
+        requests_per_prompt: Number of requests that draw these candidates; with a draw rule, the first wave.
+        prompts_at_once: Maximum number of prompts in progress.
+        budget: Limits for all prompts together.
+        keep_payloads: As in `CollectionOptions`.
+        on_progress: As in `CollectionOptions`.
+        on_notice: As in `CollectionOptions`.
+        batcher: Answers the models' requests from batches; None for live calls.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        *,
+        n: int,
+        requests_per_prompt: int,
+        prompts_at_once: int,
+        budget: Budget,
+        keep_payloads: bool = False,
+        on_progress: Callable[[CollectionStatus], None],
+        on_notice: Callable[[str], None],
+        batcher: Batcher | None = None,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._prompts_at_once = prompts_at_once
+        self._requests_per_prompt = requests_per_prompt
+        self._budget = BudgetTracker(
+            budget, store.read_usage(), store.read_batched_usage(), store.read_request_history()
+        )
+        self._on_progress = on_progress
+        self._on_notice = on_notice
+        self._unit = store.unit
+        self._keep_payloads = keep_payloads
+        self._warnings = EarlyWarnings(n, store.unit)
+        self._writer = Writer(store)
+        self._consecutive_failures = 0
+        # With batches, all prompts must start before the first can succeed.
+        self._has_succeeded = batcher is not None
+        self._is_stopping = self._all_started = False
+        self._unfinished = store.read_unfinished()
+        self._page: deque[StoredPrompt] = deque()
+        self._in_progress = 0
+        self._start_lock = asyncio.Lock()
+        self._prompt_ended = asyncio.Event()
+        self.status = CollectionStatus.from_store(store)
+        self._update_costs()
+        self._batcher = batcher
+        if batcher is not None:
+            batcher.open(self._writer, self._budget, self._show_waiting)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether the models' requests are answered from batches."""
+        return self._batcher is not None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the run starts no further prompts."""
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """Start no further prompts; those in progress are finished, unless they wait for batches."""
+        self._is_stopping = True
+        if self._batcher is not None:
+            self._batcher.stop()
+
+    async def run(self) -> bool:
+        """Process prompts until none is left, the budget is used up, or `stop` is called.
+
+        Returns:
+            Whether every prompt was started.
+
+        Raises:
+            StoreError: If something cannot be written; prompts in progress are cancelled.
+            CollectionError: If many consecutive prompts fail, or usage cannot be determined. Prompts in
+                progress are finished first, because they are charged; with batches, they are cancelled.
+        """
+        try:
+            if self._batcher is None:
+                await self._run_workers()
+            elif await self._batcher.run(self._run_workers) is None:
+                return False
+        finally:
+            await self._writer.close()
+        return self._all_started
+
+    async def _run_workers(self) -> bool:
+        """Process prompts, many at a time once one has succeeded, and return True."""
+        while not self._has_succeeded and (prompt := await self._start_next_prompt()) is not None:
+            await self._process(prompt)
+        size = max(1, min(self._prompts_at_once, self.status.remaining))
+        workers = [asyncio.ensure_future(self._run_worker()) for _ in range(size)]
+        try:
+            await asyncio.gather(*workers)
+        except BaseException as error:
+            self._is_stopping = True  # also when cancelled
+            # With batches, do not wait for workers: a batch may take a day, and the next run can fetch it.
+            if isinstance(error, StoreError) or self._batcher is not None:
+                for worker in workers:
+                    worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+            raise
+        return True
+
+    async def _run_worker(self) -> None:
+        while (prompt := await self._start_next_prompt()) is not None:
+            await self._process(prompt)
+
+    async def _process(self, prompt: StoredPrompt) -> None:
+        """Process a prompt, and stop the run on an error."""
+        try:
+            await self._run_stages(prompt)
+        except BaseException:
+            # Stop here, because other workers continue before `_run_workers` sees the error.
+            self._is_stopping = True
+            raise
+        finally:
+            self._in_progress -= 1
+            self._prompt_ended.set()
+
+    async def _start_next_prompt(self) -> StoredPrompt | None:
+        """Return the next prompt once it may be started; None if no further prompt may be started."""
+        async with self._start_lock:
+            while not self._is_stopping:
+                # The batcher checks the budget for each batch before it submits it.
+                if self._batcher is not None or self._budget.allows(self._in_progress):
+                    return await self._take_prompt()
+                if self._in_progress == 0:
+                    return None
+                self._prompt_ended.clear()
+                await self._prompt_ended.wait()
+            return None
+
+    async def _take_prompt(self) -> StoredPrompt | None:
+        if not self._page and not self._all_started:
+            # In a thread, because the database may be slow.
+            with nullcontext() if self._batcher is None else self._batcher.pause_submission():
+                self._page.extend(await asyncio.to_thread(lambda: list(islice(self._unfinished, PAGE_SIZE))))
+        if not self._page:
+            self._all_started = True
+            return None
+        self._in_progress += 1
+        return self._page.popleft()
+
+    async def _run_stages(self, prompt: StoredPrompt) -> None:
+        """Take a prompt through all stages that are not finished yet."""
+        draws, known = prompt.draws, None
+        if draws is None:
+            drawn = await self._draw(prompt)
+            if drawn is None:
+                return
+            draws, known = drawn
+        given: tuple[Sequence[DrawnCandidate], Sequence[float]] | None
+        if prompt.scores is None:
+            given = await self._score(prompt, draws, known)
+        else:
+            given = list_candidates_to_score(self._unit, draws, prompt.claims), prompt.scores
+        if given is not None:
+            await self._label(prompt, draws, *given)
+
+    async def _draw(
+        self, prompt: StoredPrompt
+    ) -> tuple[Sequence[DrawnCandidate], VerifierScores | None] | None:
+        """Draw a prompt's candidates; return them, with scores if the draw rule used any; None on failure."""
+        journal = self._open_journal(prompt, Stage.DRAWN, self._requests_per_prompt - len(prompt.partial))
+        outcome = await self._executor.draw(prompt.example, journal)
+        if not await self._save_stage(journal, outcome):
+            return None
+        draws: Sequence[DrawnCandidate] = outcome.result
+        self._notify(self._warnings.check_draws([draw.text for draw in draws], outcome.usage))
+        return draws, outcome.scores
+
+    async def _score(
+        self, prompt: StoredPrompt, draws: Sequence[DrawnCandidate], known: VerifierScores | None
+    ) -> tuple[Sequence[DrawnCandidate], Sequence[float]] | None:
+        """Score the candidates or claims of a prompt and return both; None if that failed."""
+        journal = self._open_journal(prompt, Stage.SCORED)
+        spans, answers = prompt.claims, None
+        if self._unit == "claims":
+            answers = draws
+            if spans is None and (spans := await self._split(draws[0], journal)) is None:
+                return None
+        candidates = list_candidates_to_score(self._unit, draws, spans)
+        outcome = Outcome(known or VerifierScores([]), Usage())
+        if candidates and known is None:  # an answer may have no claims
+            outcome = await self._executor.score(prompt.example, candidates, journal, answers)
+        if not await self._save_stage(journal, outcome):
+            return None
+        return candidates, outcome.result.scores
+
+    async def _split(self, answer: DrawnCandidate, journal: StoreJournal) -> Sequence[Span] | None:
+        """Split an answer into claims and return them; None if that failed."""
+        outcome = await self._executor.split(answer, journal)
+        if not isinstance(outcome.result, CFCError):
+            spans: Sequence[Span] = outcome.result
+            try:
+                journal.save_claims(spans, outcome.usage)
+            except CollectionError as refused:
+                outcome = Outcome(refused, outcome.usage)
+            else:
+                return spans
+        await self._save_stage(journal, outcome)
+        return None
+
+    async def _label(
+        self,
+        prompt: StoredPrompt,
+        draws: Sequence[DrawnCandidate],
+        candidates: Sequence[DrawnCandidate],
+        scores: Sequence[float],
+    ) -> None:
+        """Label candidates or claims, which finishes their prompt."""
+        journal = self._open_journal(prompt, Stage.LABELLED)
+        outcome = Outcome(Labels([]), Usage())
+        if candidates:
+            outcome = await self._executor.label(prompt.example, candidates, journal)
+        if not await self._save_stage(journal, outcome, strip=() if self._keep_payloads else draws):
+            return
+        self._consecutive_failures = 0
+        labels = outcome.result
+        if labels is None:
+            return
+        correct = list(map(bool, labels.correct))
+        self.status.add_prompt(scores, correct)
+        answers = labels.answers or [one.text for one in candidates]
+        self._notify(self._warnings.check_labels(self.status, prompt.example, answers, scores, correct))
+        self._on_progress(self.status)
+
+    def _open_journal(self, prompt: StoredPrompt, stage: Stage, requests: int | None = None) -> StoreJournal:
+        expected = self._budget.expected_requests(stage) if requests is None else requests
+        if self._batcher is None:
+            return StoreJournal(self._writer, prompt, stage, expected)
+        is_batched = stage in self._batcher.models.stages
+        return BatchJournal(
+            self._writer, prompt, stage, expected, self._batcher.requests, is_batched=is_batched
+        )
+
+    async def _save_stage(
+        self, journal: StoreJournal, outcome: Outcome, strip: Sequence[DrawnCandidate] = ()
+    ) -> bool:
+        """Make the outcome of a stage durable, and return whether the stage succeeded."""
+        writes, error = journal.finish(outcome, strip)
+        await self._writer.write(writes)
+        # Charge after the write: usage without a price ends the run, and paid results must be kept.
+        used = journal.total_usage(outcome.usage) + journal.unused_usage
+        self._budget.add_stage(journal.stage, used, journal.lost_requests, journal.counted_usage)
+        self._update_costs()
+        if error is None:
+            # Labels cost little, and a sheet of people's labels may hold only some prompts.
+            self._has_succeeded |= journal.stage is not Stage.DRAWN
+            return True
+        self.status.failed += 1
+        self._consecutive_failures += 1
+        self._on_progress(self.status)
+        is_trial = not self._has_succeeded and journal.stage is not Stage.LABELLED
+        limit = MAX_FAILURES_AT_START if is_trial else MAX_CONSECUTIVE_FAILURES
+        if self._consecutive_failures == limit or ends_run(error):
+            msg = (
+                f"stopped because {pluralize(self._consecutive_failures, 'prompt')} in a row failed, the "
+                f"last one with {type(error).__name__}: {error}. Fix the cause, then run again with "
+                "--retry-failed"
+            )
+            raise CollectionError(msg) from error
+        return False
+
+    def _update_costs(self) -> None:
+        status, budget = self.status, self._budget
+        status.usage, status.cost, status.unanswered = budget.usage, budget.cost, budget.unanswered
+
+    def _show_waiting(self, waiting: str | None) -> None:
+        self.status.waiting = waiting
+        self._update_costs()
+        self._on_progress(self.status)
+
+    def _notify(self, notices: Iterable[str]) -> None:
+        for notice in notices:
+            self._on_notice(notice)

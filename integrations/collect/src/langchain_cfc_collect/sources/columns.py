@@ -1,0 +1,534 @@
+"""`Columns` and `Examples`: turn the rows of a source into examples."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias, get_args
+
+from langchain_core.load import dumpd, dumps
+from langchain_core.messages import BaseMessage, convert_to_messages, convert_to_openai_messages
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.prompts import BasePromptTemplate, ChatPromptTemplate, MessagesPlaceholder, PromptTemplate
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    field_serializer,
+    model_validator,
+)
+
+from langchain_cfc._internal.serialization import canonical_json
+from langchain_cfc._internal.suggestions import suggest_name
+from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.records._json import check_json, parse_json, short_repr
+from langchain_cfc.records.schema import Example, validate_fields
+from langchain_cfc.records.splits import draw_sample
+from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
+
+# Template text, messages as pairs of role and template text, or a LangChain prompt.
+Prompt: TypeAlias = str | tuple[tuple[str, str], ...] | BasePromptTemplate[Any]
+
+
+@dataclass(frozen=True)
+class Template:
+    """Prompt template with the names of its variables."""
+
+    prompt: BasePromptTemplate[Any]
+    required: tuple[str, ...]  # variables that every row must have
+    optional: tuple[str, ...]  # variables that a row may have
+    # Variables inserted into text. Lists and objects are refused: LangChain would write them as Python does
+    texts: frozenset[str]
+
+    def render(self, values: Mapping[str, Any]) -> str | list[dict[str, Any]]:
+        """Render the prompt of one row.
+
+        Args:
+            values: Values by variable: all required ones, and the optional ones that the row has.
+
+        Returns:
+            Text, or messages as objects that LangChain converts back to the same messages.
+
+        Raises:
+            ValueError: If a value cannot be part of a prompt, or the messages cannot be written as JSON.
+            Exception: Any exception of the template.
+        """
+        for name, value in values.items():
+            check_json(value)
+            if value is None:
+                msg = f"the column {name!r} is null"
+                raise ValueError(msg)
+            if name in self.texts and isinstance(value, list | dict):
+                msg = f"the column {name!r} holds {short_repr(value)}; expected text, a number, true or false"
+                raise ValueError(msg)
+        rendered = self.prompt.format_prompt(**values)
+        if isinstance(rendered, StringPromptValue):
+            return rendered.text
+        return serialize_messages(rendered.to_messages())
+
+
+def parse_template(prompt: Prompt) -> Template:
+    """Parse a prompt template with named columns.
+
+    Args:
+        prompt: Text that contains `{column}`, pairs of a role and such a text (the role `placeholder` and the
+            text `{column}` for a column of messages), or a LangChain prompt.
+
+    Returns:
+        The template.
+
+    Raises:
+        ValueError: If LangChain rejects the prompt, it names no column, or it cannot be serialized.
+    """
+    if isinstance(prompt, str):
+        text = PromptTemplate.from_template(prompt)
+        names = text.input_variables
+        template = Template(text, tuple(sorted(names)), (), frozenset(names))
+    elif isinstance(prompt, BasePromptTemplate):
+        _check_serializable(prompt)
+        required, optional = sorted(prompt.input_variables), sorted(prompt.optional_variables)
+        template = Template(prompt, tuple(required), tuple(optional), frozenset())
+    else:
+        chat = ChatPromptTemplate.from_messages(list(prompt))
+        messages = {one.variable_name for one in chat.messages if isinstance(one, MessagesPlaceholder)}
+        # LangChain treats a placeholder as optional; here it names a column, which must exist.
+        variables = {*chat.input_variables, *messages}
+        template = Template(chat, tuple(sorted(variables)), (), frozenset(variables - messages))
+    if not template.required:
+        msg = "it names no column, so every prompt would be the same; expected a column such as {question}"
+        raise ValueError(msg)
+    return template
+
+
+def _check_serializable(prompt: BasePromptTemplate[Any]) -> None:
+    # A part that cannot be serialized could render differently later without changing the fingerprint.
+    if '"not_implemented"' in dumps(prompt):
+        msg = (
+            "LangChain does not write the prompt as plain data: its kind cannot be written, or it has a part "
+            "that cannot, such as a function among its partial variables"
+        )
+        raise ValueError(msg)
+
+
+def serialize_messages(messages: list[BaseMessage]) -> list[dict[str, Any]]:
+    """Return messages as objects that LangChain converts back to the same; `ValueError` if it cannot."""
+    # Keep the content as it is: the conversion would join text blocks, which gives another message.
+    objects = [{**convert_to_openai_messages(one), "content": one.content} for one in messages]
+    try:
+        back = convert_to_messages(objects)
+    except ValueError:
+        back = []
+    if back != messages:
+        msg = "its messages hold more than role, content, name and tool calls, which an input cannot carry"
+        raise ValueError(msg)
+    return objects
+
+
+# Long enough that the probability of any collision among a million examples is 3e-8.
+_ID_DIGITS = 16
+_MAX_LISTED = 20
+_MISSING = object()
+_PLACEHOLDER_ID = "?"
+
+
+def _to_tuples(value: Any) -> Any:
+    return tuple(map(_to_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _validate_prompt(value: Any) -> Any:
+    if value is None:
+        return None
+    prompt = value
+    if not isinstance(value, str | BasePromptTemplate):
+        prompt = _to_tuples(value)
+        for pair in prompt if isinstance(prompt, tuple) else (value,):
+            if not isinstance(pair, tuple) or [type(part) for part in pair] != [str, str]:
+                expected = "template text, a list of [role, text], or a LangChain prompt"
+                msg = f"found {short_repr(pair)}; expected {expected}"
+                raise ValueError(msg)
+    parse_template(prompt)
+    return prompt
+
+
+_Column: TypeAlias = Annotated[str, Field(min_length=1)]
+_ColumnList: TypeAlias = Annotated[tuple[_Column, ...], BeforeValidator(_to_tuples)]
+_Prompt: TypeAlias = Annotated[
+    str | tuple[tuple[str, str], ...] | InstanceOf[BasePromptTemplate[Any]] | None,
+    BeforeValidator(_validate_prompt),
+]
+
+
+class Columns(BaseModel):
+    """Mapping from the columns of a dataset to the parts of an `Example`.
+
+    A value inside an object is named with dots, as in `answer.aliases`, unless a column has exactly that
+    name; inside null, everything is null. Values stay as they are, also lists and objects. NumPy and Arrow
+    scalars and arrays become plain JSON; a row with any other value that is not JSON is a bad row. Columns
+    that are not named here are not used.
+
+    Attributes:
+        input: The column whose value is the input: text, a list of messages, or an object. Exactly one of
+            `input`, `prompt` and `inputs` must be given.
+        prompt: The template that makes the input from columns: text such as `Question: {question}`, which
+            gives text; a list of `[role, text]`, which gives messages (`["placeholder", "{column}"]` inserts
+            a column of messages); or, in Python, a LangChain prompt. A row with a null in one of its columns,
+            or an object or list where text should be, is a bad row.
+        inputs: The columns that make an object, for chains that take several values by name.
+        id: The column with a unique text or number for every row. Without it, the id is a digest of input and
+            reference: it does not change when rows move, and a row that repeats an earlier one is a bad row.
+        reference: The column of the reference, which labelers compare candidates with.
+        metadata: Columns of texts, numbers and booleans, for feature maps and groups; nulls are left out.
+        cluster: The column with the name (text or number) of the conversation or set of paraphrases; null or
+            empty if the row stands alone.
+        json_columns: Columns of those above that hold JSON written as text, such as a list of answers in CSV,
+            or an object that a dotted name leads into.
+    """
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    input: _Column | None = Field(default=None, description="the name of a column")
+    prompt: _Prompt = Field(default=None, description="template text, or a list of [role, text]")
+    inputs: Annotated[_ColumnList, Field(min_length=1)] | None = Field(
+        default=None, description="a list of at least one column"
+    )
+    id: _Column | None = Field(default=None, description="the name of a column")
+    reference: _Column | None = Field(default=None, description="the name of a column")
+    metadata: _ColumnList = Field(default=(), description="a list of columns")
+    cluster: _Column | None = Field(default=None, description="the name of a column")
+    json_columns: _ColumnList = Field(
+        default=(), description="a list of columns that are named elsewhere too"
+    )
+
+    @model_validator(mode="after")
+    def _check_columns(self) -> Columns:
+        given = [name for name in ("input", "prompt", "inputs") if getattr(self, name) is not None]
+        if len(given) != 1:
+            msg = f"found {' and '.join(given) or 'none'} of input, prompt and inputs; expected exactly one"
+            raise ValueError(msg)
+        optional = self._template.optional if self._template else ()
+        used = {*(name for _, name in self._required), *optional}
+        unused = set(self.json_columns) - used - {name.partition(".")[0] for name in used}
+        if unused:
+            names = ", ".join(sorted(unused))
+            msg = f"found {names} in json_columns, but nowhere else; expected columns in use"
+            raise ValueError(msg)
+        return self
+
+    @field_serializer("prompt", when_used="json")
+    def _serialize_prompt(self, prompt: Any) -> Any:
+        return dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else prompt
+
+    def find_missing(self, row: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Return the first part of the example whose column the row lacks, and the problem; None if none."""
+        for part, name in self._required:
+            try:
+                value = self._look_up(row, name)
+            except (ValueError, RecursionError):  # the column exists, but cannot be read
+                continue
+            if value is _MISSING:
+                return part, _explain_missing(row, name)
+        return None
+
+    def render_question(self, question: str) -> Any:
+        """Return the input of the chain for one question, as if it came from a dataset.
+
+        Args:
+            question: The text for the only column that the prompt template names.
+
+        Returns:
+            The rendered template; the question itself without a template.
+
+        Raises:
+            InputError: If the input is made of several columns.
+        """
+        template = self._template
+        if self.inputs is not None or (template is not None and len(template.required) > 1):
+            names = ", ".join(self.inputs or (() if template is None else template.required))
+            msg = f"the input is made of several columns ({names}), so one text is not enough"
+            raise InputError(msg)
+        return question if template is None else template.render({template.required[0]: question})
+
+    def create_example(self, row: Mapping[str, Any], source: str, number: int) -> Example:
+        """Create the example of one row.
+
+        Args:
+            row: Values by column.
+            source: Name of the dataset in errors.
+            number: Number of the row in errors.
+
+        Returns:
+            The example.
+
+        Raises:
+            RecordError: If a column is missing, or its value does not suit its part of the example.
+        """
+        try:
+            fields = self._create_fields(row)
+        except _FlawError as flaw:
+            raise RecordError(source, number, flaw.part, flaw.problem) from flaw
+        example = validate_fields(Example, fields, source, number)
+        return example if self.id is not None else example.model_copy(update={"id": _compute_id(example)})
+
+    def _create_fields(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        metadata = {name: self._read_value(row, "metadata", name) for name in self.metadata}
+        cluster = self._read_value(row, "cluster", self.cluster)
+        return {
+            "id": _PLACEHOLDER_ID if self.id is None else _to_text(self._read_value(row, "id", self.id)),
+            "input": self._create_input(row),
+            "reference": self._read_value(row, "reference", self.reference),
+            "metadata": {name: value for name, value in metadata.items() if value is not None},
+            # CSV cannot express null.
+            "cluster": None if cluster == "" else _to_text(cluster),
+        }
+
+    def _create_input(self, row: Mapping[str, Any]) -> Any:
+        if self.inputs is not None:
+            return {name: self._read_value(row, "inputs", name) for name in self.inputs}
+        template = self._template
+        if template is None:
+            return self._read_value(row, "input", self.input)
+        names = [*template.required, *(name for name in template.optional if name in row)]
+        values = {name: self._read_value(row, "prompt", name) for name in names}
+        try:
+            return template.render(values)
+        except Exception as error:  # a template of the user's own may raise anything
+            problem = f"the prompt cannot be made: {type(error).__name__}: {error}"
+            raise _FlawError(problem, "prompt") from error
+
+    def _read_value(self, row: Mapping[str, Any], part: str, name: str | None) -> Any:
+        if name is None:
+            return None
+        try:
+            value = self._look_up(row, name)
+        except RecursionError as error:
+            problem = f"the column {name!r} is nested too deeply"
+            raise _FlawError(problem, part) from error
+        except ValueError as error:
+            problem = f"the column {name!r} cannot be read: {error}"
+            raise _FlawError(problem, part) from error
+        if value is _MISSING:
+            raise _FlawError(_explain_missing(row, name), part)
+        return value
+
+    def _look_up(self, row: Mapping[str, Any], name: str) -> Any:
+        """Return the value of a column, or of a path into one; `_MISSING` if neither exists."""
+        if name in row:
+            value = to_plain(row[name])
+        else:
+            head, dot, rest = name.partition(".")
+            value = _follow_path(self._look_up(row, head), rest) if dot and head in row else _MISSING
+        is_json = name in self.json_columns and value is not None and value is not _MISSING
+        return _parse_json_cell(value) if is_json else value
+
+    @cached_property
+    def _template(self) -> Template | None:
+        return None if self.prompt is None else parse_template(self.prompt)
+
+    @cached_property
+    def _required(self) -> tuple[tuple[str, str], ...]:
+        """The columns that every row must have, as pairs of example part and column name."""
+        single = [(part, getattr(self, part)) for part in ("id", "input", "reference", "cluster")]
+        several = {
+            "prompt": self._template.required if self._template else (),
+            "inputs": self.inputs or (),
+            "metadata": self.metadata,
+        }
+        return (
+            *((part, name) for part, name in single if name is not None),
+            *((part, name) for part, names in several.items() for name in names),
+        )
+
+
+class _FlawError(Exception):
+    """Raised for a part of an example that cannot be made from its row."""
+
+    def __init__(self, problem: str, part: str) -> None:
+        self.problem = problem
+        self.part = part
+        super().__init__(problem, part)
+
+
+def _explain_missing(row: Mapping[str, Any], name: str) -> str:
+    names = list(map(str, row))
+    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+    listed = f"{', '.join(names[:_MAX_LISTED])}{more}"
+    return f"no column {name!r}; there are {listed}{suggest_name(name, names)}"
+
+
+def _follow_path(value: Any, path: str) -> Any:
+    """Return the value at a dotted path, None inside null, and `_MISSING` if the path does not exist."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        return _MISSING
+    if path in value:
+        return value[path]
+    head, dot, rest = path.partition(".")
+    return _follow_path(value[head], rest) if dot and head in value else _MISSING
+
+
+def _parse_json_cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        msg = f"found {short_repr(value)}; expected JSON written as text, by json_columns"
+        raise ValueError(msg)  # noqa: TRY004 - handled like text that is not JSON
+    try:
+        return parse_json(value)
+    except ValueError as error:
+        msg = f"found {short_repr(value)}, which json_columns says is JSON: {error}"
+        raise ValueError(msg) from error
+
+
+def _to_text(value: Any) -> Any:
+    """Return a finite number as text, and any other value unchanged for Pydantic to validate."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and math.isfinite(value) else value
+
+
+def _compute_id(example: Example) -> str:
+    content = [example.input, example.reference]
+    return hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_ID_DIGITS]
+
+
+BadRowPolicy: TypeAlias = Literal["refuse", "set_aside"]
+
+
+def read_examples(
+    source: str | os.PathLike[str] | Rows | Iterable[Mapping[str, Any]],
+    columns: Columns,
+    bad_rows: BadRowPolicy = "refuse",
+    limit: int | None = None,
+) -> Examples:
+    """Open an evaluation dataset as a stream of examples.
+
+    Args:
+        source: A file or `SCHEME:REST` as `open_rows` takes it, its `Rows`, or anything that iterates over
+            mappings, such as a list of dicts or a Hugging Face dataset.
+        columns: What its columns mean. The first readable row must have all of them, even with `set_aside`;
+            a later row that lacks one is a bad row.
+        bad_rows: How to handle rows that cannot be used or that repeat an earlier id: `refuse` the whole
+            dataset, or continue without these rows (`set_aside`).
+        limit: Use only so many prompts, at least 1, drawn at random: files are often sorted, and labels of
+            their first rows certify nothing about the others. The sample is the same in every run, and a
+            larger limit keeps the prompts of a smaller one. None for all, in the order of the source.
+
+    Returns:
+        The examples, which can be iterated over as often as the source can.
+
+    Raises:
+        RecordError: If a file or scheme does not exist, or a file has an unknown format.
+        InputError: If the source is a mapping, such as several datasets by name, `bad_rows` is neither, or
+            the limit is below 1.
+    """
+    if limit is not None and limit < 1:
+        msg = f"limit is {limit}; expected a number of prompts, at least 1"
+        raise InputError(msg)
+    if bad_rows not in get_args(BadRowPolicy):
+        msg = f"bad_rows is {bad_rows!r}; expected refuse or set_aside"
+        raise InputError(msg)
+    if isinstance(source, str | os.PathLike):
+        source = open_rows(source)
+    rows = source if isinstance(source, Rows) else Rows.from_iterable(source)
+    return Examples(rows, columns, bad_rows, limit)
+
+
+class Examples:
+    """Examples of a dataset; every iteration reads the source again, keeping only ids and row numbers.
+
+    If bad rows are refused, no example is yielded after the first bad row. The remaining rows are only read
+    to find further bad ones, and then one `RecordError` lists them. So read all examples before paying for
+    anything. If bad rows are set aside, at least one row must be good.
+
+    Attributes:
+        source: Name of the dataset in errors.
+        bad_rows: The bad rows that the latest iteration has found so far.
+        check: Called with each example; a row is bad if it raises a `LabelerError`. None to check nothing.
+    """
+
+    def __init__(self, rows: Rows, columns: Columns, policy: BadRowPolicy, limit: int | None = None) -> None:
+        self.source = rows.name
+        self.bad_rows: list[BadRow] = []
+        self.check: Callable[[Example], None] | None = None
+        self._rows = rows
+        self._columns = columns
+        self._policy = policy
+        self._limit = limit
+
+    def __iter__(self) -> Iterator[Example]:
+        """Read from the start; with a limit, read everything, then yield the sample in random order.
+
+        Raises:
+            RecordError: If there are no rows, a column is missing, the source is damaged, or bad rows are
+                refused.
+        """
+        if self._limit is None:
+            return self._check()
+        # Ids that are digests change when a reference is corrected, which must not change the sample.
+        is_digest = self._columns.id is None
+        names = (lambda one: canonical_json(one.input)) if is_digest else (lambda one: one.id)
+        return iter(draw_sample(self._check(), self._limit, names))
+
+    def _check(self) -> Iterator[Example]:
+        """Yield the good rows; raise at the end if there is none, or bad rows are refused."""
+        bad = self.bad_rows = []
+        good = 0
+        for example in self._read():
+            if isinstance(example, BadRow):
+                bad.append(example)
+            elif self._policy == "set_aside" or not bad:
+                good += 1
+                yield example
+        if not bad and not good:
+            again = " (an iterator gives its rows only once)" if self.source == IN_MEMORY else ""
+            raise RecordError(self.source, 0, "", f"no rows; expected at least one{again}")
+        if bad and (self._policy == "refuse" or not good):
+            raise self._make_error(bad)
+
+    def _read(self) -> Iterator[Example | BadRow]:
+        first_seen: dict[str, int] = {}
+        is_first = True
+        for row in self._rows:
+            if isinstance(row, BadRow):
+                yield row
+                continue
+            if is_first:
+                # Fail at once: with a misspelt name, every row would be bad.
+                number, values = row
+                missing = self._columns.find_missing(values)
+                if missing is not None:
+                    raise RecordError(self.source, number, *missing)
+                is_first = False
+            yield self._create_example(row, first_seen)
+
+    def _create_example(self, row: Row, first_seen: dict[str, int]) -> Example | BadRow:
+        number, values = row
+        try:
+            example = self._columns.create_example(values, self.source, number)
+            if self.check is not None:
+                self.check(example)
+        except RecordError as error:
+            return BadRow(number, error.field, error.problem)
+        except LabelerError as error:
+            return BadRow(number, "reference", str(error))
+        if example.id not in first_seen:
+            first_seen[example.id] = number
+            return example
+        earlier = f"{self._rows.unit} {first_seen[example.id]}"
+        if self._columns.id is None:
+            return BadRow(number, "", f"the same input and reference as {earlier}; expected rows to differ")
+        problem = f"{short_repr(example.id)} is also the id of {earlier}; expected ids to differ"
+        return BadRow(number, "id", problem)
+
+    def _make_error(self, bad: list[BadRow]) -> RecordError:
+        lines = [f"{self._rows.unit} {row}" for row in bad[:_MAX_LISTED]]
+        if len(bad) > _MAX_LISTED:
+            lines.append(f"and {len(bad) - _MAX_LISTED} more")
+        rows = "row" if len(bad) == 1 else "rows"
+        advice = "correct them, or leave them out with bad_rows='set_aside'"
+        problem = f"{len(bad)} bad {rows}; {advice}:"
+        return RecordError(self.source, 0, "", "\n  ".join([problem, *lines]))

@@ -1,0 +1,322 @@
+"""`Rows`: the rows of dataset files and of other sources, read a few at a time."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time
+from decimal import Decimal
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.records._json import (
+    MAX_LINE_BYTES,
+    check_regular_file,
+    describe_decode_error,
+    parse_object,
+    parse_value,
+    read_lines,
+    short_repr,
+)
+from langchain_cfc.records.parquet import read_batches
+
+_QUOTED = re.compile(r'"[^"]*"')
+_AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)
+# With which Excel states the delimiter.
+_DELIMITER_LINE = re.compile(r"sep=([^\w\s]|\t)[\r\n]*", re.IGNORECASE)
+
+
+def to_plain(value: Any) -> Any:
+    """Unwrap NumPy and Arrow scalars and arrays at any depth, and turn tuples into lists.
+
+    Decimals become numbers where that is exact, and otherwise text; dates and times become text in ISO 8601.
+
+    Other values stay as they are; `check_json` refuses them later. Raises `RecursionError` for endless
+    nesting, and `ValueError` for an Arrow value without an equivalent in Python.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        # An array of objects may hold anything, so convert its items too.
+        return to_plain(value.tolist())
+    # Check this before mappings: an Arrow struct is a mapping even if it is null.
+    if hasattr(value, "as_py"):
+        return to_plain(value.as_py())
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return _to_json_scalar(value)
+
+
+def _to_json_scalar(value: Any) -> Any:
+    if isinstance(value, Decimal) and value.is_finite():
+        number = int(value) if value == value.to_integral_value() else float(value)
+        return number if Decimal(repr(number)) == value else str(value)
+    # A datetime is a date.
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+Row: TypeAlias = tuple[int, Mapping[str, Any]]
+
+# Source name in errors about rows that do not come from a file.
+IN_MEMORY = "rows"
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """Row that cannot be used, with its number and the problem."""
+
+    number: int  # number of the row in the source, counted from 1
+    field: str  # the part of the `Example` concerned, such as `reference[2]`; empty for the whole row
+    problem: str  # what was found and what was expected
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number}: {self.field}: {self.problem}" if self.field else f"{self.number}: {self.problem}"
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one source; every iteration reads the source again.
+
+    Attributes:
+        name: Name of the source in errors.
+        unit: What row numbers count: the lines of a file (a row has the number of its first line), or rows.
+        read: Starts reading: yields the number of a row and its values by column, or a bad row. Its
+            exceptions end the reading, however bad rows are handled.
+    """
+
+    name: str
+    unit: Literal["line", "row"]
+    read: Callable[[], Iterator[Row | BadRow]]
+
+    def __iter__(self) -> Iterator[Row | BadRow]:
+        """Read from the start."""
+        return self.read()
+
+    @classmethod
+    def from_iterable(cls, rows: Iterable[Mapping[str, Any]]) -> Rows:
+        """Number rows in memory from 1; raises `InputError` for a mapping, such as a mapping of datasets."""
+        if isinstance(rows, Mapping):
+            msg = (
+                f"found a mapping of {', '.join(map(short_repr, rows))}; expected rows, so choose one of them"
+            )
+            raise InputError(msg)
+        return cls(IN_MEMORY, "row", partial(_number_rows, rows))
+
+
+def _number_rows(values: Iterable[Any]) -> Iterator[Row | BadRow]:
+    for number, value in enumerate(values, start=1):
+        if isinstance(value, Mapping):
+            yield number, value
+        else:
+            yield BadRow(number, "", f"found {short_repr(value)}; expected an object of values by column")
+
+
+GROUP = "langchain_cfc.sources"
+
+
+def open_rows(source: str | os.PathLike[str]) -> Rows:
+    """Open a dataset file, or a source of another distribution by its scheme.
+
+    Schemes are entry points of the group `langchain_cfc.sources`. Each is a function that takes the text
+    after the colon and returns `Rows`.
+
+    Args:
+        source: A file as `read_rows` takes it, or `SCHEME:REST`. The name of an existing file means the file.
+
+    Returns:
+        The rows of the source.
+
+    Raises:
+        RecordError: If the file or the scheme does not exist, or the source refuses the rest.
+        InputError: If the entry point cannot be loaded, exists twice, or returns anything else.
+    """
+    return load_plugin(GROUP, "source", Rows, str(source)) if is_plugin_source(source) else read_rows(source)
+
+
+# Number of Parquet rows read at a time, small enough for rows that hold whole documents.
+_BATCH_ROWS = 64
+# Largest JSON list: it is read at once, and takes several times as much memory as its text.
+_MAX_LIST_BYTES = 256 * 1024 * 1024
+# Without a buffer, or with pre-buffering, a whole row group (possibly the whole file) would be in memory.
+_PARQUET_OPTIONS = {"buffer_size": 64 * 1024, "pre_buffer": False, "page_checksum_verification": True}
+
+
+def read_rows(path: str | os.PathLike[str]) -> Rows:
+    """Open a dataset file, whose format follows from its name.
+
+    - `.jsonl`: one JSON object per line; lines of white space are skipped.
+    - `.json`: one list of JSON objects, read at once.
+    - `.csv` or `.tsv`: cells separated by commas, semicolons or tabs, whichever is most frequent in the
+      header, or by what a first line `sep=;` says; the next row names the columns. Every cell is text. A row
+      over several lines has the number of its first line. Blank rows and columns without a name are left out.
+    - `.parquet`: needs the extra `collect`. Cells are Arrow scalars, which `Columns` makes plain values.
+
+    Text is UTF-8, with or without a byte order mark, or UTF-16 with one. Text files may be compressed with
+    gzip, with or without `.gz` at the end of their names.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The rows, read only while iterating. A line that is not a JSON object, or a CSV row that does not fit
+        the header, is a bad row. A file that is damaged as a whole raises `RecordError`. So does CSV with a
+        misplaced quotation mark, because it is not certain where the rows after it begin.
+
+    Raises:
+        RecordError: If the file does not exist or is not a regular file, or its name has another ending.
+    """
+    path = Path(path)
+    check_regular_file(path)
+    ending = (Path(path.stem).suffix if path.suffix.lower() == ".gz" else path.suffix).lower()
+    if ending not in _FORMATS:
+        problem = f"found the ending {ending!r}; expected one of {', '.join(_FORMATS)}"
+        raise RecordError(str(path), 0, "", problem)
+    unit, read = _FORMATS[ending]
+    return Rows(str(path), unit, partial(read, path))
+
+
+def _read_json_lines(path: Path) -> Iterator[Row | BadRow]:
+    source = str(path)
+    for line, raw in read_lines(path):
+        content = raw.rstrip()
+        if not content:
+            continue
+        try:
+            yield line, parse_object(content, source, line)
+        except RecordError as error:
+            yield BadRow(line, "", error.problem)
+
+
+def _read_json_list(path: Path) -> Iterator[Row | BadRow]:
+    source = str(path)
+    # The list may span any number of lines, and a single line may hold all of it.
+    parts: list[bytes] = []
+    size = 0
+    for _, raw in read_lines(path, _MAX_LIST_BYTES):
+        size += len(raw)
+        if size > _MAX_LIST_BYTES:
+            problem = f"more than {_MAX_LIST_BYTES >> 20} MiB, which are read at once; write .jsonl instead"
+            raise RecordError(source, 0, "", problem)
+        parts.append(raw)
+    content = b"".join(parts)
+    if not content.strip():
+        return
+    rows = parse_value(content, source, 0, "one list of objects; name it .jsonl if each line is an object")
+    if not isinstance(rows, list):
+        raise RecordError(source, 0, "", f"found {short_repr(rows)}; expected one list of objects")
+    yield from _number_rows(rows)
+
+
+def _read_csv(path: Path) -> Iterator[Row | BadRow]:
+    rows = _read_cells(path)
+    for line, names, flaw in rows:
+        if flaw:
+            raise RecordError(str(path), line, "", flaw)
+        header = [name.strip() for name in names]
+        _check_names([name for name in header if name], str(path), line)
+        break
+    for line, cells, flaw in rows:
+        if flaw:
+            yield BadRow(line, "", flaw)
+        elif len(cells) != len(header):
+            yield BadRow(line, "", f"found {len(cells)} cells; expected {len(header)}, as in the header")
+        else:
+            yield line, {name: cell for name, cell in zip(header, cells, strict=True) if name}
+
+
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str], str]]:
+    """Yield the number of each row's first line, its cells, and the problem if they are not UTF-8."""
+    flaws: list[str] = []
+
+    def decode(raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            flaws.append(describe_decode_error(error))
+            # Replacing bytes keeps commas and quotation marks, so the next row begins where it should.
+            return raw.decode(errors="replace")
+
+    lines = (decode(raw) for _, raw in read_lines(path))
+    header = next(lines, "")
+    # Spreadsheet programs write different delimiters, depending on the user's country.
+    stated = _DELIMITER_LINE.fullmatch(header)
+    line = 1
+    if stated:
+        header, line = next(lines, ""), 2
+    unquoted = _QUOTED.sub("", header)
+    delimiter = stated[1] if stated else max(",;\t", key=unquoted.count)
+    # Lines that end with a carriage return alone are one line to `read_lines`.
+    has_returns = "\r" in unquoted.rstrip("\r\n")
+    texts = chain([header], lines)
+    if has_returns:
+        texts = chain.from_iterable(map(_AFTER_RETURN.split, texts))
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    first = line
+    try:
+        for cells in iter(partial(_read_row, reader), None):
+            if any(cells):
+                yield line, cells, flaws[0] if flaws else ""
+            flaws.clear()
+            line = reader.line_num + first
+    except csv.Error as error:
+        problem = f"not CSV: {error}; is a quotation mark in this row not closed, or not doubled?"
+        raise RecordError(str(path), line, "", problem) from error
+
+
+def _read_row(reader: Iterator[list[str]]) -> list[str] | None:
+    """Return the cells of the next row; None after the last one."""
+    # The limit is of the whole process. What bounds memory here is the length of a line.
+    before = csv.field_size_limit(MAX_LINE_BYTES)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _read_parquet(path: Path) -> Iterator[Row | BadRow]:
+    from pyarrow import parquet  # type: ignore[import-untyped]  # late: it takes a second
+
+    source = str(path)
+    try:
+        with parquet.ParquetFile(path, **_PARQUET_OPTIONS) as file:
+            names = file.schema_arrow.names
+            _check_names(names, source, 0)
+            # Cells stay Arrow scalars until they are needed, so unused columns cost next to nothing.
+            cells = (zip(*batch.columns, strict=True) for batch in read_batches(file, source, _BATCH_ROWS))
+            for number, row in enumerate(chain.from_iterable(cells), start=1):
+                yield number, dict(zip(names, row, strict=True))
+    except RecordError:
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:
+        problem = f"damaged, or not Parquet that can be read: {error}"
+        raise RecordError(source, 0, "", problem) from error
+
+
+def _check_names(names: Sequence[str], source: str, line: int) -> None:
+    duplicate = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if duplicate is not None:
+        problem = f"found the column {short_repr(duplicate)} twice; expected names to differ"
+        raise RecordError(source, line, "", problem)
+
+
+_Reader: TypeAlias = Callable[[Path], Iterator[Row | BadRow]]
+_FORMATS: dict[str, tuple[Literal["line", "row"], _Reader]] = {
+    ".jsonl": ("line", _read_json_lines),
+    ".json": ("row", _read_json_list),
+    ".csv": ("line", _read_csv),
+    ".tsv": ("line", _read_csv),
+    ".parquet": ("row", _read_parquet),
+}

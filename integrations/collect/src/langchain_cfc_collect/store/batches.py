@@ -1,0 +1,308 @@
+"""Tables for providers' batches: the requests of each batch, and their results until the stage is finished.
+
+A batch is written with all its requests before it is submitted, and the provider's id before the run waits
+for the batch. A result is written when it is fetched, and deleted in the transaction that finishes its stage.
+So after a kill at any moment, the store still shows what was paid for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc_collect.store import schema
+from langchain_cfc_collect.store.schema import Write, define_update, match_keys
+
+# Separate metadata: stores that are collected live, or were made by earlier releases, lack these tables.
+metadata = MetaData()
+_PROMPT = schema.prompts.c.position
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("key", Text, nullable=False, unique=True),  # key by which the batch is found at its provider
+    Column("provider", Text, nullable=False),
+    Column("address", Text, nullable=False),  # of the provider's server
+    Column("endpoint", Text, nullable=False),  # path of the requests, such as `/v1/chat/completions`
+    Column("model", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),  # Unix time in seconds
+    Column("input_tokens", BigInteger, nullable=False),  # estimate, like the next one
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("id", Text),  # the provider's id; null until the batch is known to be submitted
+    Column("ended", Boolean, nullable=False),  # whether all results are fetched
+)
+
+requests = Table(
+    "batch_requests",
+    metadata,
+    Column("prompt", Integer, ForeignKey(_PROMPT), primary_key=True, autoincrement=False),
+    Column("stage", SmallInteger, primary_key=True, autoincrement=False),  # stage that makes the request
+    Column("digest", Text, primary_key=True),  # digest of the request
+    Column("occurrence", Integer, primary_key=True, autoincrement=False),  # number among equal requests
+    Column("batch", Integer, ForeignKey(batches.c.number), nullable=False),
+    Column("line", Integer, nullable=False),  # number in the batch
+    Column("status", SmallInteger),  # HTTP status; null until there is a result, 0 if the batch has none
+    Column("live", Boolean, nullable=False),  # whether the result is from a live call, as the batch had none
+    Column("packed", LargeBinary),  # compressed body of a result with status 200
+    Column("model", Text),  # as reported by the result, like the next two
+    Column("input_tokens", BigInteger),
+    Column("output_tokens", BigInteger),
+    Index("batch_lines", "batch", "line"),
+    sqlite_with_rowid=False,
+)
+
+# The part of `calls` that is charged at batch prices.
+batch_calls = schema.define_entries(
+    "batch_calls",
+    metadata,
+    Column("model", Text, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("answered", Integer, nullable=False),
+)
+
+_ADD_BATCH = insert(batches)
+_ADD_REQUESTS = insert(requests)
+_ADD_CALLS = insert(batch_calls)
+_SET_ID = define_update(batches, ["number"], ["id"])
+_SET_ENDED = define_update(batches, ["number"], ["ended"])
+_RESULT_COLUMNS = ("status", "live", "packed", "model", "input_tokens", "output_tokens")
+_SET_RESULT = define_update(requests, ["prompt", "stage", "digest", "occurrence"], _RESULT_COLUMNS)
+_DELETE_STAGE = delete(requests).where(*match_keys(requests, ["prompt", "stage"]))
+# In the order in which one transaction may execute them.
+STATEMENTS = (_ADD_BATCH, _ADD_REQUESTS, _SET_ID, _SET_RESULT, _SET_ENDED, _ADD_CALLS, _DELETE_STAGE)
+
+
+@dataclass(frozen=True)
+class RequestKey:
+    """Key that identifies a request, in this run and in later ones."""
+
+    prompt: int
+    stage: Stage
+    digest: str
+    occurrence: int
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The key as columns of its row."""
+        return {**vars(self), "stage": int(self.stage)}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of one request of a batch, from the batch or from a live call."""
+
+    status: int  # HTTP status; 0 if the batch ended without a result for the request
+    live: bool  # whether this is the answer of a live call
+    packed: bytes | None = None  # compressed body of an answer with status 200
+    calls: ModelCalls | None = None  # usage that the answer reports; None if there is none
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of this one answer."""
+        return Usage() if self.calls is None else Usage((self.calls,), 1)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The answer as columns of the request's row."""
+        used = {name: getattr(self.calls, name, None) for name in ("model", "input_tokens", "output_tokens")}
+        return {"status": self.status, "live": self.live, "packed": self.packed, **used}
+
+
+@dataclass(frozen=True)
+class BatchRow:
+    """Row of a batch in the store, without its requests."""
+
+    number: int
+    key: str
+    provider: str
+    address: str
+    endpoint: str
+    model: str
+    created_at: int
+    input_tokens: int
+    output_tokens: int
+    id: str | None = None
+
+    @property
+    def estimate(self) -> Usage:
+        """Estimated usage of all its requests."""
+        return Usage((ModelCalls(self.model, False, self.input_tokens, self.output_tokens),))
+
+
+def insert_batch(row: BatchRow, keys: Sequence[RequestKey]) -> list[Write]:
+    """Return the writes that store a batch before it is submitted, with its requests in line order."""
+    lines = [
+        {**key.columns, "batch": row.number, "line": line, "live": False} for line, key in enumerate(keys)
+    ]
+    return [(_ADD_BATCH, [{**vars(row), "ended": False}]), (_ADD_REQUESTS, lines)]
+
+
+def set_id(number: int, provider_id: str) -> list[Write]:
+    """Return the writes that store the provider's id of a batch."""
+    return [(_SET_ID, [{"where_number": number, "set_id": provider_id}])]
+
+
+def set_answers(answers: Sequence[tuple[RequestKey, Answer]]) -> list[Write]:
+    """Return the writes that store the results of requests."""
+    rows = [
+        {
+            **{f"where_{name}": value for name, value in key.columns.items()},
+            **{f"set_{name}": value for name, value in answer.columns.items()},
+        }
+        for key, answer in answers
+    ]
+    return [(_SET_RESULT, rows)]
+
+
+def set_ended(number: int) -> list[Write]:
+    """Return the writes that mark a batch as completely fetched."""
+    return [(_SET_ENDED, [{"where_number": number, "set_ended": True}])]
+
+
+def insert_calls(position: int, stage: Stage, batched: Usage) -> list[Write]:
+    """Return the writes that store the part of a stage's usage at batch prices."""
+    names = ("model", "input_tokens", "output_tokens", "answered")
+    where = {"prompt": position, "stage": int(stage)}
+    return [(_ADD_CALLS, [{**where, **{name: vars(one)[name] for name in names}} for one in batched.calls])]
+
+
+def finish_stage(position: int, stage: Stage, batched: Usage) -> list[Write]:
+    """Return the writes that delete the answers of a stage, and store its usage at batch prices."""
+    where = {"where_prompt": position, "where_stage": int(stage)}
+    return [*insert_calls(position, stage, batched), (_DELETE_STAGE, [where])]
+
+
+# Reads
+
+
+def create_tables(connection: Connection) -> None:
+    """Create the tables of batches if they do not exist."""
+    metadata.create_all(connection, tables=[batches, requests, batch_calls])
+
+
+def read_open_batches(connection: Connection) -> list[tuple[BatchRow, dict[int, RequestKey]]]:
+    """Return the batches that are not completely fetched, each with its open requests by line."""
+    columns = [one for one in batches.c if one.name != "ended"]
+    rows = connection.execute(
+        select(*columns).where(batches.c.ended.is_(False)).order_by(batches.c.number)
+    ).all()
+    lines = connection.execute(
+        select(
+            requests.c.batch,
+            requests.c.line,
+            requests.c.prompt,
+            requests.c.stage,
+            requests.c.digest,
+            requests.c.occurrence,
+        ).where(requests.c.batch.in_([row.number for row in rows]), requests.c.status.is_(None))
+    ).all()
+    held: dict[int, dict[int, RequestKey]] = {row.number: {} for row in rows}
+    for batch, line, prompt, stage, digest, occurrence in lines:
+        held[batch][line] = RequestKey(prompt, Stage(stage), digest, occurrence)
+    return [(BatchRow(**row._mapping), held[row.number]) for row in rows]  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def read_ids(connection: Connection) -> set[str]:
+    """Return the providers' ids of all batches so far."""
+    return set(connection.execute(select(batches.c.id).where(batches.c.id.is_not(None))).scalars())
+
+
+def read_next_number(connection: Connection) -> int:
+    """Return the number of the next batch."""
+    return int(connection.execute(select(func.coalesce(func.max(batches.c.number) + 1, 0))).scalar_one())
+
+
+def delete_batch(connection: Connection, number: int) -> None:
+    """Delete a batch that was never submitted, with its requests."""
+    connection.execute(delete(requests).where(requests.c.batch == number))
+    connection.execute(delete(batches).where(batches.c.number == number))
+
+
+def delete_unanswered(connection: Connection, number: int) -> None:
+    """Delete the requests of a batch that have no result, and mark the batch as ended."""
+    connection.execute(delete(requests).where(requests.c.batch == number, requests.c.status.is_(None)))
+    connection.execute(update(batches).where(batches.c.number == number).values(ended=True))
+
+
+def read_answered_stages(connection: Connection) -> set[tuple[int, Stage]]:
+    """Return the positions and stages for which answers are stored."""
+    by_stage = select(requests.c.prompt, requests.c.stage).where(requests.c.status.is_not(None)).distinct()
+    return {(prompt, Stage(stage)) for prompt, stage in connection.execute(by_stage)}
+
+
+def read_held_usage(connection: Connection) -> tuple[Usage, Usage]:
+    """Return the usage of answers of unfinished stages: that of batches, and that of live calls."""
+    sums = (
+        select(
+            requests.c.live,
+            requests.c.model,
+            func.sum(requests.c.input_tokens),
+            func.sum(requests.c.output_tokens),
+            func.count(),
+        )
+        .where(requests.c.model.is_not(None))
+        .group_by(requests.c.live, requests.c.model)
+    )
+    found = {True: Usage(), False: Usage()}
+    for live, model, tokens_in, tokens_out, count in connection.execute(sums):
+        found[bool(live)] += Usage((ModelCalls(model, False, int(tokens_in), int(tokens_out), count),), count)
+    return found[False], found[True]
+
+
+def read_stage(connection: Connection, position: int, stage: Stage) -> dict[RequestKey, Answer]:
+    """Return the stored answers of a stage of a prompt."""
+    rows = connection.execute(
+        select(requests).where(
+            requests.c.prompt == position,
+            requests.c.stage == int(stage),
+            requests.c.status.is_not(None),
+        )
+    )
+    found = {}
+    for row in rows:
+        calls = None
+        if row.model is not None:
+            calls = ModelCalls(row.model, False, row.input_tokens, row.output_tokens, 1)
+        key = RequestKey(row.prompt, stage, row.digest, row.occurrence)
+        found[key] = Answer(row.status, bool(row.live), row.packed, calls)
+    return found
+
+
+def read_batched_usage(connection: Connection) -> Usage:
+    """Return the usage of finished stages that is charged at batch prices."""
+    query = select(
+        batch_calls.c.model,
+        func.sum(batch_calls.c.input_tokens),
+        func.sum(batch_calls.c.output_tokens),
+        func.sum(batch_calls.c.answered),
+    ).group_by(batch_calls.c.model)
+    return Usage(
+        tuple(
+            ModelCalls(model, False, *(int(one) for one in counts))
+            for model, *counts in connection.execute(query)
+        )
+    )

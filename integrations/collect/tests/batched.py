@@ -1,0 +1,61 @@
+"""A collection through batches by the code of the command line, in a process that tests kill."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from langchain_cfc_collect.batches import submission
+from langchain_cfc_collect.batches.submission import WaitTimes
+from langchain_cfc_collect.store import batches
+from langchain_openai import ChatOpenAI
+
+from integrations.collect.tests.killed import examples, run_collect_command
+from integrations.collect.tests.sharing import shorten_retry_waits
+from langchain_cfc.verifiers import ModelJudge
+
+N, CONCURRENCY = 5, 8
+# Next to a store whose batches are not written: what was submitted.
+SUBMITTED = ".submitted"
+
+
+def make_judge(**arguments: Any) -> ModelJudge:
+    """A verifier that asks a model at the server."""
+    return ModelJudge(ChatOpenAI(**arguments), mode="line")
+
+
+def collect_by_command(url: str, path: str, size: int, *, forgets: bool) -> None:
+    """Start or resume the collection; `forgets` does not record submitted batches, as a control."""
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    dataset = Path(path).with_suffix(".jsonl")
+    if not dataset.exists():
+        lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
+        dataset.write_text("\n".join(lines))
+    arguments = {"model": "chat-1", "base_url": f"{url}/v1", "api_key": "none", "max_retries": 0}
+    settings = {
+        "store": path,
+        "n": N,
+        "source": {"path": str(dataset), "input": "q", "reference": "a", "id": "id"},
+        "generator": {"factory": "langchain_openai:ChatOpenAI", "arguments": arguments},
+        "verifier": {"factory": "integrations.collect.tests.batched:make_judge", "arguments": arguments},
+        "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
+        "run": {"concurrency": CONCURRENCY, "batch": True},
+        "prices": {"*": {"input": 1000.0, "output": 10_000.0}},
+    }
+    pace = mock.patch.object(submission, "WAIT_TIMES", WaitTimes(quiet=0.1, first=0.05, longest=0.2))
+
+    def forget_id(number: int, provider_id: str) -> list[Any]:
+        with Path(path).with_suffix(SUBMITTED).open("a") as log:
+            log.write(f"{number} {provider_id}\n")
+        return []
+
+    forget = mock.patch.multiple(
+        batches,
+        insert_batch=mock.Mock(return_value=[]) if forgets else batches.insert_batch,
+        set_id=forget_id if forgets else batches.set_id,
+    )
+    with shorten_retry_waits(), pace, forget:
+        run_collect_command(settings)

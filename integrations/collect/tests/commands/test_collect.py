@@ -1,0 +1,581 @@
+"""`collect`, `status` and `store` against a real server on this machine."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from langchain_cfc import PromptRecord, read_records
+from langchain_cfc.labelers import extract_number
+from langchain_cfc.sampling.comparison import explain_doubt
+from tests.cli.running import Ran, run
+from tests.recordings import list_facts
+from tests.serving.openai_server import Fault, Script, serving
+
+COUNT = 12
+N = 3
+MANY = 40
+MODEL = "gpt-4o-mini-2024-07-18"
+TOML = """
+store = "facts.db"
+n = 3
+
+[source]
+path = "questions.csv"
+input = "question"
+reference = "answers"
+json_columns = ["answers"]
+metadata = ["topic"]
+
+[generator]
+model = "openai:gpt-4o-mini"
+arguments = {{ base_url = "{url}", api_key = "none", temperature = 0.7, logprobs = true, max_retries = 0 }}
+
+[verifier]
+factory = "langchain_cfc.verifiers:SequenceProbability"
+
+[labeler]
+factory = "langchain_cfc.labelers:NormalisedMatch"
+
+[run]
+attempts = 3
+
+[prices.gpt-4o-mini]
+input = 100000
+output = 100000
+"""
+
+
+@pytest.fixture
+def facts() -> list[PromptRecord]:
+    """Some recorded prompts."""
+    return list_facts()[:MANY]
+
+
+@pytest.fixture
+def script(facts: list[PromptRecord]) -> Script:
+    """Their recorded answers."""
+    return replace(Script.of(facts), model=MODEL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, facts: list[PromptRecord], script: Script) -> Iterator[Path]:
+    """A folder with a dataset and its settings, and a running server."""
+    with (tmp_path / "questions.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answers", "topic"])
+        for one in facts[:COUNT]:
+            rows.writerow([one.input, json.dumps(one.reference), one.metadata["topic"]])
+    many = [{"question": one.input, "answers": one.reference, "topic": "any"} for one in facts]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, many)))
+    with serving(script) as url:
+        (tmp_path / "collect.toml").write_text(TOML.format(url=url))
+        yield tmp_path
+
+
+Collect = Callable[..., Ran]
+Interrupt = Callable[..., "Interrupted"]
+
+
+class Interrupted(NamedTuple):
+    """How an interrupted command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def collect(folder: Path) -> Collect:
+    """A function that runs the command with these settings."""
+
+    def collecting(*options: str | Path) -> Ran:
+        return run("collect", "--config", folder / "collect.toml", *options)
+
+    return collecting
+
+
+def find_next_command(printed: str) -> str:
+    """The arguments of the command that is printed as the next one."""
+    (command,) = [line for line in printed.splitlines() if line.startswith("next ")]
+    return command.partition("langchain-cfc ")[2]
+
+
+def count_draws(script: Script) -> int:
+    return len(script.requests) - sum(script.struck.values())
+
+
+def test_collect_writes_the_records_that_the_server_answered(
+    collect: Collect, folder: Path, facts: list[PromptRecord], script: Script
+) -> None:
+    out = folder / "records.jsonl"
+    ran = collect("--out", out, "--json")
+    assert ran.code == 0
+    assert ran.data["finished"] == COUNT
+    assert ran.data["complete"]
+    source = read_records(out)
+    records = {str(record.input): record for record in source}
+    assert source.provenance is not None
+    assert (source.provenance.generator or {})["model_version"] == MODEL
+    assert count_draws(script) == N * COUNT
+    for fact in facts[:COUNT]:
+        found = records[str(fact.input)]
+        assert sorted(str(one.text) for one in found.candidates) == sorted(
+            str(one.text) for one in fact.candidates[:N]
+        )
+        scores = sorted(one.score for one in found.candidates)
+        assert scores == pytest.approx(sorted(one.score for one in fact.candidates[:N]), abs=1e-6)
+        assert found.metadata == fact.metadata
+
+
+def test_collect_run_again_sends_no_requests(collect: Collect, script: Script) -> None:
+    assert collect("--limit", "5").code == 0
+    assert count_draws(script) == 5 * N
+    assert collect().code == 0
+    assert count_draws(script) == N * COUNT
+    ran = collect()
+    assert (ran.code, count_draws(script)) == (0, N * COUNT)
+    assert f"{COUNT} of {COUNT} finished" in ran.out
+
+
+def test_collect_dry_run_sends_no_requests_and_makes_no_store(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    ran = collect("--dry-run", "--json")
+    assert (ran.code, ran.err, script.requests) == (0, "", [])
+    assert not (folder / "facts.db").exists()
+    assert (ran.data["prompts"], ran.data["draws"], ran.data["measured_on"]) == (COUNT, N * COUNT, 0)
+    assert ran.data["parts"]["generator"]["model"] == "gpt-4o-mini"
+    assert "to do         12 prompts, 36 requests" in collect("--dry-run").out
+    # A store that could be created, and one that a run would refuse as well.
+    (folder / "empty.db").touch()
+    assert collect("--dry-run", "--store", folder / "empty.db").code == 0
+    (folder / "notes.db").write_text("no database, but notes on llamas\n" * 100)
+    refused = collect("--dry-run", "--store", folder / "notes.db")
+    assert refused.code == 2
+    assert "notes.db" in refused.err
+    assert refused.err == collect("--store", folder / "notes.db").err
+
+
+OWN_CODE = """
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
+
+def make(**arguments):
+    prompt = ChatPromptTemplate.from_messages([("human", "{question}")])
+    chain = prompt | ChatOpenAI(model="gpt-4o-mini", **arguments)
+    return (lambda text: {"question": text}) | chain | RunnableLambda(lambda message: message)
+"""
+
+
+def test_id_given_on_the_command_line_to_a_store_ends_the_notice(
+    collect: Collect, folder: Path, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "own_code.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(folder)
+    settings = folder / "collect.toml"
+    own = settings.read_text().replace('model = "openai:gpt-4o-mini"', 'factory = "own_code:make"')
+    settings.write_text(own)
+    for options in (("--dry-run",), ("--dry-run", "--json"), ("--limit", "4")):
+        ran = collect(*options)
+        assert ran.err.count("unverified") == 1
+        assert "RunnableLambda" in ran.err
+        assert "--set generator.id=NAME" in ran.err
+    spent = len(script.requests)
+    assert spent == 4 * N
+    # Nothing more is drawn for these prompts, so nothing is left to say before a call.
+    assert "unverified" not in collect("--limit", "4").err
+    named = ("--set", "generator.id=mine", "--out", folder / "records.jsonl")
+    assert "unverified" not in collect("--dry-run", *named[:2]).err
+    ended = collect(*named)
+    assert (ended.code, "unverified" in ended.err) == (0, False)
+    assert count_draws(script) == N * COUNT
+    records = read_records(folder / "records.jsonl")
+    assert records.provenance is not None
+    generator = records.provenance.generator or {}
+    assert generator["id"] == "mine"
+    assert generator["model"] == "gpt-4o-mini"
+    assert explain_doubt(generator, generator) is None
+    # Another id, or none any more, is another generator.
+    assert collect("--set", "generator.id=other").code == 2
+    assert collect().code == 2
+
+
+def test_collect_dry_run_states_the_price_of_batches(collect: Collect, script: Script) -> None:
+    planned = collect("--dry-run", "--batch", "--json").data
+    assert planned["batch_cost"] == pytest.approx(0.5 * planned["cost"])
+    share = collect("--dry-run", "--batch", "--set", "prices.gpt-4o-mini.batch=0.1", "--json").data
+    assert share["batch_cost"] == pytest.approx(0.1 * planned["cost"])
+    assert " as batches, " in collect("--dry-run", "--set", "run.batch=true").out
+    assert " as batches" not in collect("--dry-run").out
+    assert script.requests == []
+
+
+def test_collect_dry_run_estimates_from_finished_prompts(collect: Collect) -> None:
+    assert collect("--limit", "4").code == 0
+    taken = collect("--limit", "4", "--json").data
+    rest = collect("--dry-run", "--json").data
+    assert (rest["prompts"], rest["measured_on"]) == (COUNT - 4, 4)
+    assert rest["input_tokens"] == 2 * taken["input_tokens"]
+    assert rest["cost"] == pytest.approx(2 * taken["cost"])
+
+
+def test_collect_stops_at_max_cost_and_resumes_without_it(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    each = collect("--limit", "1", "--json").data["cost"]
+    ran = collect("--max-cost", str(5.5 * each), "--set", "run.concurrency=1")
+    assert ran.code == 1
+    assert "not every prompt was started: run the same command again" in ran.out
+    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == 5
+    assert collect().code == 0
+    assert count_draws(script) == N * COUNT
+
+
+def test_collect_reports_failures_and_retries_them_on_request(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    script.faults = (Fault("status 400", frozenset(range(N, 4 * N))),)
+    ran = collect("--set", "run.concurrency=1")
+    assert ran.code == 1
+    assert "9 of 12 finished, 3 failed" in ran.out
+    assert "--retry-failed" in ran.out
+    # (12 - 3) / 12 of what is promised is left at worst.
+    assert "3 of 12 prompts failed (25.0 %)" in ran.err
+    assert "ensures only 0.750 c over all prompts" in ran.err
+    held = run("store", "status", folder / "facts.db")
+    assert "3 failed before they were drawn: DrawError: 3 of 3 candidates" in held.out
+    script.faults = ()
+    assert collect().code == 1
+    assert len(script.requests) == N * COUNT
+    ran = collect("--retry-failed")
+    assert (ran.code, ran.err) == (0, "")
+    assert count_draws(script) == N * COUNT
+
+
+def test_collect_refuses_another_configuration_before_any_request(collect: Collect, script: Script) -> None:
+    assert collect("--limit", "1").code == 0
+    asked = len(script.requests)
+    collect("--set", "generator.arguments.temperature=0.9").assert_refused(
+        "generator.temperature was 0.7 and is now 0.9"
+    )
+    ran = collect("-n", "9")
+    assert "n was 3 and is now 9" in ran.err
+    assert len(script.requests) == asked
+
+
+def test_collect_refuses_a_changed_input_under_the_same_id(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    lines = path.read_text().splitlines()
+    named = ["id," + lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
+    path.write_text("\n".join(named) + "\n")
+    assert collect("--id", "id").code == 0
+    path.write_text(path.read_text().replace(named[1].split(",")[1], "Something else?", 1))
+    collect("--id", "id").assert_refused("the prompt '0' has another input")
+
+
+def test_collect_relabel_uses_new_references_and_columns(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    path, out = folder / "questions.csv", folder / "records.jsonl"
+    assert collect("--out", out).code == 0
+    asked, first = len(script.requests), list(read_records(out))
+    with path.open(newline="") as file:
+        header, *lines = csv.reader(file)
+    # Nothing is right any more, and there is a new column.
+    with path.open("w", newline="") as file:
+        lines = [
+            [question, '["unknown"]', topic, str(row % 2)] for row, (question, _, topic) in enumerate(lines)
+        ]
+        csv.writer(file).writerows([[*header, "level"], *lines])
+    columns = ("--set", 'source.metadata=["topic", "level"]')
+    collect(*columns).assert_refused("(--relabel)")
+    ran = collect(*columns, "--relabel", "--out", out)
+    assert ran.code == 0
+    assert "labelled by a corrected reference: 12 prompts" in " ".join(ran.err.split())
+    assert len(script.requests) == asked
+    again = list(read_records(out))
+    assert [one.input for one in again] == [one.input for one in first]
+    assert not any(candidate.correct for one in again for candidate in one.candidates)
+    assert {one.metadata["level"] for one in again} == {"0", "1"}
+
+
+def test_collect_refuses_or_sets_aside_bad_rows(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    path.write_text(path.read_text() + "What?,no json,topic\n")
+    collect().assert_refused("line 14")
+    ran = collect("--set-aside-bad-rows")
+    assert ran.code == 0
+    assert "1 rows of" in ran.err
+    assert "14: reference" in ran.err
+
+
+def test_store_export_writes_a_review_sheet_once(collect: Collect, folder: Path) -> None:
+    sheet = folder / "sheet.csv"
+    assert collect().code == 0
+    written = run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3", "--json")
+    assert written.data == {"candidates": 3, "written": str(sheet)}
+    assert len(sheet.read_text(encoding="utf-8-sig").splitlines()) >= 4
+    run("store", "export", folder / "facts.db", sheet, "--sample-for-review", "3").assert_refused(
+        "will not be overwritten"
+    )
+
+
+def test_status_prints_prompts_and_model_of_the_store(collect: Collect, folder: Path) -> None:
+    assert collect("--limit", "3").code == 0
+    ran = run("store", "status", folder / "facts.db")
+    assert ran.code == 0
+    assert "3 of 3 finished, 0 failed" in ran.out
+    assert f"drawn by      {MODEL} (requested: gpt-4o-mini)" in ran.out
+    assert "sk-" not in run("store", "status", folder / "facts.db", "--json").out
+
+
+def test_status_refuses_other_files_and_missing_stores(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("CREATE TABLE facts (name TEXT, value TEXT)")
+    for path, message in (
+        (other, "is no store of a collection"),
+        (tmp_path / "none.db", "there is no store at"),
+    ):
+        run("store", "status", path).assert_refused(message)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_collect_and_status_list_doubtful_labels_with_references(collect: Collect, folder: Path) -> None:
+    data = collect("--json").data
+    doubtful = data["doubtful_labels"]
+    assert [one["correct"] for one in doubtful] == [False] * 3 + [True] * 3
+    assert [one["answer"] in one["reference"] for one in doubtful] == [False] * 3 + [True] * 3
+    for ran in (collect(), run("store", "status", folder / "facts.db")):
+        head, *rows = ran.out[ran.out.index("answer  ") :].partition("\n\n")[0].splitlines()
+        assert head.split() == ["answer", "labelled", "reference", "prompt"]
+        shown = [row for row in rows if {"wrong", "correct"} & set(row.split())]
+        for row, one in zip(shown, doubtful, strict=True):
+            assert ("correct" if one["correct"] else "wrong") in row
+            assert row.startswith(one["answer"][:20])
+        assert max(map(len, rows)) <= 80
+    assert run("store", "status", folder / "facts.db", "--json").data["doubtful_labels"] == doubtful
+
+
+def test_collect_suggests_other_labelers_if_nothing_is_correct(collect: Collect, folder: Path) -> None:
+    path = folder / "questions.csv"
+    header, *lines = path.read_text().splitlines()
+    # References that no answer equals, as sentences equal none of these.
+    rows = [f'{line.split(",")[0]},"[""another {number}""]",topic' for number, line in enumerate(lines)]
+    path.write_text("\n".join([header, *rows[:3]]) + "\n")
+    said = " ".join(collect().out.split())
+    assert "attainable 0 %" in said
+    assert "another 0" in said
+    assert "check the labels: hardly any prompt has a correct candidate" in said
+    for labeler in ("PatternMatch", "NumericMatch", "JudgeLabels"):
+        assert labeler in said
+    assert "langchain-cfc calibrate" not in said
+
+
+ANYWHERE = ("--set", "labeler.arguments.anywhere=true")
+
+
+def test_collect_relabel_with_another_labeler_sends_no_requests(
+    collect: Collect, folder: Path, script: Script
+) -> None:
+    out = folder / "records.jsonl"
+    assert collect("--out", out).code == 0
+    before, asked = list(read_records(out)), len(script.requests)
+    collect(*ANYWHERE).assert_refused("--relabel makes all of them again")
+    extracting = ("--answer", "langchain_cfc.labelers:extract_number", "--set", "answer.id=numbers")
+    assert collect(*ANYWHERE, *extracting, "--relabel", "--out", out).code == 0
+    assert len(script.requests) == asked
+    after = read_records(out)
+    assert "anywhere" in str(after.provenance)
+    for one, other in zip(before, after, strict=True):
+        assert [c.text for c in one.candidates] == [c.text for c in other.candidates]
+        assert [c.score for c in one.candidates] == [c.score for c in other.candidates]
+        assert [c.answer for c in other.candidates] == [extract_number(str(c.text)) for c in one.candidates]
+    assert run("store", "check", folder / "facts.db").code == 0
+    # And back again, to the byte.
+    assert collect("--relabel", "--out", out).code == 0
+    assert list(read_records(out)) == before
+    assert len(script.requests) == asked
+
+
+def test_collect_relabel_refuses_another_generator_and_keeps_labels(collect: Collect, folder: Path) -> None:
+    # A new store has no labels yet.
+    assert collect("--limit", "3", "--relabel").code == 0
+    ran = collect("--relabel", *ANYWHERE, "--set", "generator.arguments.temperature=0.9")
+    assert ran.code == 2
+    assert "generator.temperature was 0.7 and is now 0.9" in ran.err
+    assert "labeler" not in ran.err.partition("Its records")[0]
+    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == 3
+
+
+def test_collect_relabel_labels_prompts_that_failed_before(
+    collect: Collect, folder: Path, facts: list[PromptRecord]
+) -> None:
+    lines = [
+        {"prompt": one.input, "text": candidate.text, "correct": candidate.correct}
+        for one in facts[:COUNT:2]
+        for candidate in one.candidates
+    ]
+    (folder / "people.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    sheet = f"labeler.arguments.path={folder / 'people.jsonl'}"
+    ran = collect("--labeler", "langchain_cfc_collect:HumanLabels", "--set", sheet)
+    assert ran.code == 1
+    assert 0 < run("store", "status", folder / "facts.db", "--json").data["failed"] < COUNT
+    assert collect("--relabel").code == 0
+    assert run("store", "status", folder / "facts.db", "--json").data["finished"] == COUNT
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_collect_prints_a_next_command_that_works(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    # Of so few prompts and candidates, 16 of the 23 that calibrate have a correct one, and 30 of all 40.
+    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "2")
+    said = collect(*source, "--out", "r.jsonl").out
+    command = find_next_command(said)
+    assert command.startswith("calibrate r.jsonl --alpha 0.")
+    assert run(*command.split()).code == 0
+
+
+@pytest.mark.parametrize(("prompts", "rate"), [("4", None), ("10", "0.3"), ("20", "0.2")])
+def test_collect_proposes_only_commands_that_the_prompts_suffice_for(
+    prompts: str, rate: str | None, collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    source = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "-n", "3")
+    said = collect(*source, "--limit", prompts, "--out", "r.jsonl").out
+    if rate is None:
+        assert "next          collect more: 4 prompts are too few to calibrate on" in said
+        assert "langchain-cfc calibrate" not in said
+        return
+    lines = [line for line in said.splitlines() if "langchain-cfc calibrate" in line]
+    assert [line.split()[-1] for line in lines] == ["0.3", rate]
+    assert run(*lines[0].partition("langchain-cfc ")[2].split()).code == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_collect_of_claims_prints_a_next_command_that_works(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    monkeypatch.chdir(folder)
+    options = ("--source", folder / "many.jsonl", "--set", "source.json_columns=[]", "--store", "claims.db")
+    of_claims = (
+        "-n",
+        "1",
+        "--unit",
+        "claims",
+        "--splitter",
+        "integrations.collect.tests.claiming:find_lines",
+    )
+    planned = collect(*options, *of_claims, "--dry-run", "--json").data
+    assert (planned["draws"], planned["parts"]["unit"]) == (MANY, "claims")
+    ran = collect(*options, *of_claims, "--out", "c.jsonl")
+    assert ran.code == 0
+    command = find_next_command(ran.out)
+    assert command.startswith("calibrate c.jsonl --unit claims --at-most 1")
+    assert run(*command.split()).code == 0
+    claims = [claim for record in read_records("c.jsonl").read_claims() for claim in record.claims]
+    status = run("store", "status", "claims.db", "--json").data
+    assert (status["claims"], status["finished"]) == (len(claims), MANY)
+    assert status["supported"] == sum(one.supported for one in claims) / len(claims)
+    assert "pass_at_n" not in status
+    shown = " ".join(run("store", "status", "claims.db").out.split())
+    assert f"claims {len(claims)} in {MANY - status['answers_without_claims']} answers" in shown
+    assert run("store", "export", "claims.db", "again.jsonl").code == 0
+    assert Path("again.jsonl").read_bytes() == Path("c.jsonl").read_bytes()
+    collect(*options).assert_refused("unit was 'claims'")
+
+
+def test_store_export_and_import_keep_every_record(collect: Collect, folder: Path) -> None:
+    assert collect().code == 0
+    first, second = folder / "first.jsonl", folder / "second.jsonl"
+    assert run("store", "export", folder / "facts.db", first, "--json").data["records"] == COUNT
+    ran = run("store", "import", first, folder / "again.db", "--json")
+    assert ran.data["records"] == COUNT
+    assert run("store", "import", first, folder / "again.db", "--json").data["records"] == 0
+    assert run("store", "export", folder / "again.db", second).code == 0
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_collect_without_a_terminal_prints_progress_lines(
+    collect: Collect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = collect("--limit", "2")
+    assert (ran.code, ran.err) == (0, "")
+    monkeypatch.setattr("langchain_cfc_collect.collecting._LINE_INTERVAL", 0.0)
+    ran = collect("--set", "run.concurrency=1")
+    lines = ran.err.splitlines()
+    assert len(lines) == COUNT - 2
+    assert lines[0].startswith(f"3 of {COUNT} prompts, ")
+    assert "pass@n" in lines[0]
+    assert "min left" in lines[0]
+    assert lines[-1].startswith(f"{COUNT} of {COUNT} prompts, ")
+
+
+@pytest.fixture
+def interrupted(folder: Path, script: Script) -> Interrupt:
+    """A function that runs the command and sends it a number of signals while it works."""
+
+    def interrupt(times: int, number: signal.Signals = signal.SIGINT) -> Interrupted:
+        script.faults = (Fault("slow", seconds=0.02 if times == 1 else 0.5),)
+        command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "collect"]
+        options = ["--config", folder / "collect.toml", "--source", folder / "many.jsonl"]
+        more = ["--set", "source.json_columns=[]", "--set", "run.concurrency=4"]
+        process = subprocess.Popen(
+            [*command, *map(str, options), *more], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        deadline = time.monotonic() + 60
+        while len(script.requests) < (30 if times == 1 else 4) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for _ in range(times):
+            process.send_signal(number)
+            time.sleep(0.3)
+        out, said = process.communicate(timeout=60)
+        return Interrupted(process.returncode, out, said)
+
+    return interrupt
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
+def test_collect_interrupted_once_finishes_prompts_in_progress(
+    interrupted: Interrupt, folder: Path, script: Script, number: signal.Signals
+) -> None:
+    ended = interrupted(1, number)
+    assert ended.code == 1
+    assert "stopping once prompts in progress are finished" in ended.err
+    held = run("store", "status", folder / "facts.db", "--json").data
+    # Whatever was asked for was kept.
+    assert 0 < held["finished"] < MANY
+    assert held["finished"] * N == len(script.requests)
+    assert "run the same command again" in ended.out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_collect_interrupted_twice_cancels_prompts_in_progress(
+    interrupted: Interrupt, folder: Path, collect: Collect, script: Script, number: signal.Signals
+) -> None:
+    ended = interrupted(2, number)
+    assert ended.code == 130
+    assert "cancelled; finished work is kept" in ended.err
+    assert "Traceback" not in ended.err
+    held = run("store", "status", folder / "facts.db", "--json").data
+    assert held["finished"] == held["failed"] == 0
+    script.faults = ()
+    assert collect("--source", folder / "many.jsonl", "--set", "source.json_columns=[]").code == 0

@@ -1,0 +1,233 @@
+"""`langchain-cfc init`, with options and in a real terminal, against a server on this machine."""
+
+from __future__ import annotations
+
+import csv
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from langchain_cfc_collect import read_config
+
+from langchain_cfc import PromptRecord
+from langchain_cfc.verifiers import normalise_answer
+from tests.cli.running import Ran, run
+from tests.pages import hosted_model
+from tests.recordings import list_facts
+from tests.sampling.no_answer_server import make_choice, serve_odd_reply
+from tests.serving.openai_server import serving
+
+MANY = 40
+
+
+@pytest.fixture(scope="module")
+def facts() -> list[PromptRecord]:
+    return list_facts()[:MANY]
+
+
+@pytest.fixture
+def url(facts: list[PromptRecord], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that answers the facts, with README.md's instruction or without."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(hosted_model(facts)) as address:
+        yield address
+
+
+@pytest.fixture
+def folder(facts: list[PromptRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of questions, in which commands are run."""
+    with (tmp_path / "facts.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["question", "answer"])
+        rows.writerows([one.input, one.reference[0]] for one in facts)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init(url: str, *options: str) -> Ran:
+    model = ("--base-url", url, "--model", "gpt-4o-mini-2024-07-18")
+    return run("init", "--source", "facts.csv", *model, *options)
+
+
+@pytest.mark.usefixtures("folder")
+def test_init_leads_from_questions_to_an_answer(url: str, facts: list[PromptRecord]) -> None:
+    ran = init(url, "-n", "3")
+    assert (ran.code, ran.err) == (0, "")
+    assert max(len(line) for line in ran.out.splitlines()) <= 80
+    assert f"{MANY} questions in facts.csv, answers in answer" in ran.out
+    next_line = ran.out.splitlines()[-1].strip()
+    assert next_line == "langchain-cfc collect --config collect.toml --out records.jsonl"
+    assert run(*next_line.split()[1:]).code == 0
+    made = run("calibrate", "records.jsonl", "--alpha", "0.3", "--features", "1")
+    assert made.code == 0
+    question = str(facts[0].input)
+    asked = run("ask", "artifact.json", question, "--config", "collect.toml", "--json")
+    assert asked.code == 0
+    # The template of the collection is applied, and generator and verifier are those calibrated.
+    assert asked.data["guarantee"]["binding"] == "matched"
+    assert set(asked.data["answers"]) <= {one.text for one in facts[0].candidates}
+
+
+@pytest.mark.usefixtures("folder")
+def test_init_json_reports_settings_and_trial_answers(url: str) -> None:
+    ran = init(url, "-n", "3", "--out", "other.toml", "--json")
+    assert ran.code == 0
+    assert ran.data["written"] == "other.toml"
+    assert ran.data["settings"]["n"] == read_config("other.toml").n == 3
+    assert len(ran.data["answers"]) == 5
+    for one in ran.data["answers"]:
+        assert one["input"].startswith("Give the answer alone: ")
+        assert one["correct"] is (normalise_answer(one["answer"]) == normalise_answer(one["reference"]))
+    assert "answer.factory" not in ran.data["reasons"]
+
+
+def test_init_overwrites_a_file_only_with_force(url: str, folder: Path) -> None:
+    (folder / "collect.toml").write_text("mine", encoding="utf-8")
+    init(url).assert_refused("collect.toml exists: give --out another path, or --force")
+    assert (folder / "collect.toml").read_text() == "mine"
+    assert init(url, "--force").code == 0
+    assert read_config(folder / "collect.toml").n == 10
+
+
+def test_init_without_a_terminal_names_missing_options(folder: Path) -> None:
+    ran = run("init")
+    assert (ran.code, ran.out) == (2, "")
+    assert (
+        "give --source and --model: missing options are asked for only if standard input is a terminal"
+        in ran.err
+    )
+    (folder / "facts.csv").write_text("frage,antwort,thema\nx,y,z\n", encoding="utf-8")
+    run("init", "--source", "facts.csv", "--model", "openai:x").assert_refused(
+        "which column holds the reference?", "frage, antwort and thema"
+    )
+
+
+def test_init_exits_with_1_if_no_trial_answer_is_correct(url: str, folder: Path) -> None:
+    lines = (folder / "facts.csv").read_text(encoding="utf-8").splitlines()
+    wrong = [
+        lines[0],
+        *(f"{line.rpartition(',')[0]},nonsense {number}" for number, line in enumerate(lines[1:])),
+    ]
+    (folder / "facts.csv").write_text("\n".join(wrong), encoding="utf-8")
+    ran = init(url)
+    assert ran.code == 1
+    assert "note: no answer is labelled correct" in ran.out
+    assert (folder / "collect.toml").exists()
+
+
+def test_init_reports_an_unreachable_server_and_writes_nothing(folder: Path) -> None:
+    init("http://127.0.0.1:1", "--prompt", "{question}").assert_refused(
+        "openai:gpt-4o-mini-2024-07-18 does not answer at http://127.0.0.1:1/v1"
+    )
+    assert not (folder / "collect.toml").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_ask_refuses_config_together_with_other_sources_of_parts(url: str) -> None:
+    assert init(url).code == 0
+    for more in (("--generator", "a:b"), ("--replay", "demo")):
+        ran = run("ask", "artifact.json", "x", "--config", "collect.toml", *more)
+        assert ran.code == 2
+
+
+# In a terminal
+
+
+def converse(answers: Sequence[tuple[str, str]], *options: str) -> tuple[int, str]:
+    """Run the command in a terminal of 80 columns, and answer each question when it is asked.
+
+    Returns:
+        The exit code and everything that was shown.
+    """
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from langchain_cfc.cli import main; main()", "init", *options]
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown, left = _answer_questions(process, ours, list(answers))
+        if left:  # it waits for another answer, or for none
+            process.kill()
+    os.close(ours)
+    plain = re.sub("\x1b\\[[0-9;?]*[A-Za-z]", "", shown).replace("\x00", "").replace("\r", "")
+    assert left == [], plain
+    return process.returncode, plain
+
+
+def _answer_questions(
+    process: subprocess.Popen[bytes], ours: int, left: list[tuple[str, str]]
+) -> tuple[str, list[tuple[str, str]]]:
+    shown, deadline = "", time.monotonic() + 60
+    with suppress(OSError):  # the end of the terminal
+        while time.monotonic() < deadline:
+            if select.select([ours], [], [], 0.2)[0]:
+                shown += os.read(ours, 65536).decode()
+            elif process.poll() is not None:
+                break
+            if left and left[0][0] in shown.rpartition("\x00")[2]:
+                _, answer = left.pop(0)
+                os.write(ours, answer.encode() + b"\n")
+                # What was shown before answers no later question.
+                shown += "\x00"
+    return shown, left
+
+
+def test_init_in_a_terminal_asks_for_missing_options(url: str, folder: Path) -> None:
+    path = folder / "facts.csv"
+    path.write_text(path.read_text(encoding="utf-8").replace("question,answer", "frage,antwort", 1), "utf-8")
+    code, shown = converse(
+        [
+            ("File of questions", "facts.csv"),
+            ("Column of the questions (frage and antwort)", "frage"),
+            ("Model (such as", url),
+            ("Name of the model on that server", "gpt-4o-mini-2024-07-18"),
+            ("Prompt [Give the answer alone: {frage}]", ""),
+            ("Write these settings?", ""),
+        ]
+    )
+    assert code == 0, shown
+    assert "correct" in shown
+    assert "Next, with 400 requests" in shown
+    config = read_config(folder / "collect.toml")
+    assert config.source.columns.prompt == "Give the answer alone: {frage}"
+    # The only column beside the question.
+    assert config.source.columns.reference == "antwort"
+
+
+@pytest.mark.long
+def test_init_in_a_terminal_lets_the_user_try_another_prompt(url: str, folder: Path) -> None:
+    code, shown = converse(
+        [
+            ("Prompt [", ""),
+            ("Write these settings?", "n"),
+            ("Another prompt [", "{question}"),
+            ("Write these settings?", "y"),
+        ],
+        *("--source", "facts.csv", "--base-url", url, "--model", "gpt-4o-mini-2024-07-18"),
+    )
+    assert code == 0, shown
+    assert shown.count("labelled") >= 2
+    assert read_config(folder / "collect.toml").source.columns.prompt == "{question}"
+
+
+def test_init_shows_answers_that_were_cut_off_and_proposes_more_tokens(folder: Path) -> None:
+    with serve_odd_reply(make_choice("The capital of", finish="length")) as model:
+        ran = init(str(getattr(model, "openai_api_base", "")))
+    assert "(cut off)" in ran.out
+    assert "1 answer did not end within 256 tokens" in " ".join(ran.out.split())
+    assert "candidates were cut off: raise max_tokens" in " ".join(ran.out.split())
+    settings = read_config(folder / "collect.toml", {}, ())
+    assert settings.generator.arguments["max_tokens"] == 1024
+
+
+def test_init_refuses_to_write_to_a_folder_that_does_not_exist(folder: Path) -> None:
+    ran = run("init", "--source", folder / "questions.csv", "--model", "openai:m", "--out", "nowhere/a.toml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "a folder that does not exist" in " ".join(ran.err.replace("│", " ").split())

@@ -1,0 +1,206 @@
+"""Small collections: prompts, a scripted executor, and a function that runs both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from langchain_cfc_collect.costs import Budget, ModelCalls, Usage
+from langchain_cfc_collect.executor import Journal, Labels, Outcome
+from langchain_cfc_collect.run import Run
+from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store import Store
+
+from integrations.collect.tests.sharing import make_numbered_examples
+from langchain_cfc.errors import CFCError, StoreError
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers.base import VerifierScores
+
+N = 3
+MODEL = "model-1"
+
+
+def is_free(store: Store) -> bool:
+    """Whether no run is at work on a store."""
+    try:
+        with store.lock():
+            return True
+    except StoreError:
+        return False
+
+
+def make_usage(tokens: int, model: str = MODEL, *, drew: bool = True) -> Usage:
+    """One request that took so many tokens, half of them for the answer."""
+    calls = ModelCalls(model, drew, tokens - tokens // 2, tokens // 2, 1)
+    return Usage((calls,), answered=1, unreported=0)
+
+
+@dataclass
+class MemoryJournal:
+    """A journal that lasts as long as the test.
+
+    Attributes:
+        drawn: Candidates by slot.
+        context: What they were drawn for.
+        taken: What the stage took when each was kept.
+        lost: How many requests failed that may have been answered.
+        announced: How many requests of later waves were announced.
+    """
+
+    drawn: dict[int, DrawnCandidate] = field(default_factory=dict)
+    context: str | None = None
+    taken: list[Usage] = field(default_factory=list)
+    lost: int = 0
+    announced: int = 0
+
+    def resume(self, context: str) -> Mapping[int, DrawnCandidate]:
+        """Return the candidates that were drawn in the same context."""
+        if context != self.context:
+            self.drawn, self.context = {}, context
+        return dict(self.drawn)
+
+    def save_draw(self, slot: int, draw: DrawnCandidate, usage: Usage) -> None:
+        """One more."""
+        self.drawn[slot] = draw
+        self.taken.append(usage)
+
+    def discard_draws(self) -> None:
+        """Forget all candidates."""
+        self.drawn = {}
+
+    def announce(self, requests: int) -> None:
+        """Count announced requests."""
+        self.announced += requests
+
+    def record_lost_request(self) -> None:
+        """One more."""
+        self.lost += 1
+
+    async def flush(self) -> None:
+        """Do nothing: everything is kept at once."""
+
+
+@dataclass
+class FakeExecutor:
+    """An executor with scripted draws, scores and labels that counts its calls.
+
+    Attributes:
+        texts: The n candidates of a prompt.
+        scores: Their scores.
+        correct: Their labels.
+        costs: What the draws of a prompt take.
+        fails: Which stages of which prompts fail, as (stage, id), and with what.
+        done: How often each was done, as (stage, id).
+        seconds: How long each takes.
+    """
+
+    texts: Callable[[str], Sequence[str]] = lambda name: [f"{name} {slot}" for slot in range(N)]
+    scores: Callable[[str], Sequence[float]] = lambda name: [0.25] * N  # noqa: ARG005 - whatever it is
+    correct: Callable[[str], Sequence[bool]] = lambda name: [True] + [False] * (N - 1)  # noqa: ARG005 - as above
+    costs: Callable[[str], Usage] = lambda name: make_usage(10)  # noqa: ARG005 - as above
+    fails: dict[tuple[str, str], CFCError] = field(default_factory=dict)
+    done: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seconds: float = 0.0
+    under_way: int = 0
+
+    @property
+    def configuration(self) -> Mapping[str, Any]:
+        """The settings that determine the records."""
+        return {
+            "n": N,
+            "generator": {"id": "told"},
+            "verifier": {"id": "scripted"},
+            "labeler": {},
+            "answer": None,
+        }
+
+    async def draw(self, example: Example, journal: Journal) -> Outcome:
+        """Candidates."""
+        del journal
+        return await self._did("draw", example, [DrawnCandidate(one) for one in self.texts(example.id)])
+
+    async def split(self, answer: DrawnCandidate, journal: Journal) -> Outcome:
+        """Fail: these are whole answers."""
+        del answer, journal
+        raise AssertionError
+
+    async def score(
+        self,
+        example: Example,
+        draws: Sequence[DrawnCandidate],
+        journal: Journal,
+        answers: Sequence[DrawnCandidate] | None = None,
+    ) -> Outcome:
+        """Scores."""
+        del journal, answers
+        assert [one.text for one in draws] == list(self.texts(example.id))
+        return await self._did("score", example, VerifierScores(self.scores(example.id)))
+
+    async def label(self, example: Example, draws: Sequence[DrawnCandidate], journal: Journal) -> Outcome:
+        """Labels."""
+        del journal
+        assert [one.text for one in draws] == list(self.texts(example.id))
+        return await self._did("label", example, Labels(self.correct(example.id)))
+
+    async def _did(self, stage: str, example: Example, result: Any) -> Outcome:
+        self.done[stage, example.id] += 1
+        await asyncio.sleep(self.seconds)
+        taken = self.costs(example.id) if stage == "draw" else Usage()
+        return Outcome(self.fails.get((stage, example.id), result), taken)
+
+    def count(self, stage: str) -> int:
+        """How often a stage was done for all prompts together."""
+        return sum(count for (one, _), count in self.done.items() if one == stage)
+
+
+@dataclass
+class Ran:
+    """How a run ended.
+
+    Attributes:
+        complete: Whether every prompt was begun.
+        status: What it says of itself.
+        notices: What people were told.
+    """
+
+    complete: bool
+    status: CollectionStatus
+    notices: list[str]
+
+
+def run(
+    path: Path,
+    executor: Any,
+    size: int = 0,
+    *,
+    at_once: int = 4,
+    budget: Budget | None = None,
+    begun: Callable[[Run], None] = lambda run: None,  # noqa: ARG005 - the default ignores it
+    progress: Callable[[CollectionStatus], None] = lambda standing: None,  # noqa: ARG005 - as above
+) -> Ran:
+    """Run a collection on the prompts of a store and on `size` prompts that are added."""
+    notices: list[str] = []
+
+    async def worked() -> Ran:
+        with Store(path, create=True) as store, store.lock():
+            store.add(make_numbered_examples(size))
+            going = Run(
+                store,
+                executor,
+                n=N,
+                requests_per_prompt=1,
+                prompts_at_once=at_once,
+                budget=budget or Budget(),
+                on_progress=progress,
+                on_notice=notices.append,
+            )
+            begun(going)
+            complete = await going.run()
+        return Ran(complete, going.status, notices)
+
+    return asyncio.run(worked())

@@ -1,0 +1,155 @@
+"""A collection over HTTP in a process that tests kill; imported once, by a fork server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias
+from unittest import mock
+
+import typer
+from langchain_cfc_collect.cli._collection import run_collection
+from langchain_cfc_collect.collecting import CallPolicy, acollect
+from langchain_cfc_collect.config import read_config
+from langchain_cfc_collect.executor import Components
+from langchain_cfc_collect.status import CollectionStatus
+from langchain_cfc_collect.store import Store, Writer
+from langchain_cfc_collect.store.rows import execute_writes
+from langchain_cfc_collect.store.schema import Write
+from sqlalchemy import Connection
+
+from integrations.collect.tests.sharing import (
+    make_numbered_examples,
+    make_recorded_model,
+    make_silent_options,
+    shorten_retry_waits,
+)
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.verifiers import SequenceProbability
+
+N, CONCURRENCY = 3, 4
+Break: TypeAlias = Literal["torn", "late"]
+
+examples = partial(make_numbered_examples, reference="answer {} 0")
+
+
+def run_collect_command(settings: Mapping[str, Any]) -> NoReturn:
+    """Collect by the code of the command line, and exit with its code."""
+    try:
+        finished = run_collection(
+            read_config(None, settings, ()), None, retry_failed=True, relabel=False, as_json=False
+        )
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    sys.exit(0 if finished else 1)
+
+
+def collect_by_command(url: str, path: str, size: int, max_tokens: int | None) -> None:
+    """Start or resume a collection by the code of the command line, with its signals and exit codes.
+
+    Args:
+        url: Of the server.
+        path: Of the store.
+        size: Number of prompts.
+        max_tokens: The budget; None for none.
+    """
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    rows = Path(path).with_suffix(".jsonl")
+    lines = [json.dumps({"id": one.id, "q": one.input, "a": one.reference}) for one in examples(size)]
+    rows.write_text("\n".join(lines))
+    arguments = {"base_url": url, "api_key": "none", "max_retries": 0, "logprobs": True}
+    settings = {
+        "store": path,
+        "n": N,
+        "source": {"path": str(rows), "input": "q", "reference": "a", "id": "id"},
+        "generator": {
+            "factory": "langchain_openai:ChatOpenAI",
+            "arguments": {"model": "recorded", **arguments},
+        },
+        "verifier": {"factory": "langchain_cfc.verifiers:SequenceProbability"},
+        "labeler": {"factory": "langchain_cfc.labelers:NormalisedMatch"},
+        "run": {"concurrency": CONCURRENCY, "timeout": 5.0, "max_tokens": max_tokens},
+    }
+    with shorten_retry_waits():
+        run_collect_command(settings)
+
+
+def collect_in_process(url: str, path: str, size: int, finished: Any, breaking: Break | None) -> None:
+    """Start or resume a collection.
+
+    Args:
+        url: Of the server.
+        path: Of the store.
+        size: Number of prompts.
+        finished: Shared memory for the number of prompts that are finished.
+        breaking: A deliberate fault, for the negative controls.
+    """
+
+    def tell(standing: CollectionStatus) -> None:
+        finished.value = standing.labelled
+
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    model = make_recorded_model(url)
+    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
+    options = make_silent_options(call_policy=CallPolicy(CONCURRENCY), on_progress=tell)
+    # A second between two attempts, as for real servers, would be most of the test.
+    with shorten_retry_waits(), BREAKING[breaking]():
+        found = asyncio.run(acollect(examples(size), parts, path, options))
+    finished.value = found.status.labelled
+
+
+@contextmanager
+def commit_statement_by_statement() -> Iterator[None]:
+    """Commit every statement separately, and slowly."""
+
+    def one_by_one(connection: Connection, writes: Iterable[Write]) -> None:
+        for write in writes:
+            execute_writes(connection, [write])
+            connection.commit()
+            time.sleep(0.003)
+
+    with mock.patch("langchain_cfc_collect.store.store.execute_writes", one_by_one):
+        yield
+
+
+@contextmanager
+def write_at_the_end() -> Iterator[None]:
+    """Report writes as done at once, but write them at the end of the run."""
+    held: list[list[Write]] = []
+    submit, close = Writer.submit, Writer.close
+
+    def seem(self: Writer, writes: list[Write]) -> asyncio.Future[None]:
+        del self
+        held.append(writes)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        done.set_result(None)
+        return done
+
+    async def close_late(self: Writer) -> None:
+        for writes in held:
+            await submit(self, writes)
+        await close(self)
+
+    with mock.patch.object(Writer, "submit", seem), mock.patch.object(Writer, "close", close_late):
+        yield
+
+
+BREAKING: dict[Break | None, Callable[[], Any]] = {
+    None: nullcontext,
+    "torn": commit_statement_by_statement,
+    "late": write_at_the_end,
+}
+
+
+def hold_lock(path: str, ready: Any) -> None:
+    with Store(path) as store, store.lock():
+        ready.set()
+        multiprocessing.get_context("forkserver").Event().wait()

@@ -1,0 +1,170 @@
+"""`HumanLabels`: files that are read, and those refused by line and field."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect import HumanLabels
+
+from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.sampling import DrawnCandidate
+from tests.calls import Invoke
+from tests.factories import labeler_input
+
+
+def write_file(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def make_input(name: str, *texts: str) -> LabelerInput:
+    return LabelerInput(
+        id=name, prompt="?", reference=None, candidates=[DrawnCandidate(text) for text in texts]
+    )
+
+
+LINES = [
+    {"id": "peru", "text": "Lima", "correct": True, "by": "Ann"},
+    {"id": "peru", "text": 'Quito, "the high"\nor so', "correct": False},
+    {"id": "chile", "text": "", "correct": False},
+    {"id": "chile", "text": "Lima", "correct": False},
+]
+JSON_LINES = "\n".join(json.dumps(line) for line in LINES) + "\n\n"
+CSV = """\
+id,text,correct,by
+peru,Lima,Yes,Ann
+peru,"Quito, ""the high""
+or so",0,
+chile,,false,
+chile,Lima,NO,
+"""
+FILES = [
+    ("a.jsonl", JSON_LINES),
+    ("a.csv", CSV),
+    ("bom.csv", "\ufeff" + CSV),
+    ("crlf.csv", CSV.replace(",\n", ",\r\n")),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), FILES)
+def test_human_labels_are_found_by_id_and_text(
+    tmp_path: Path, name: str, content: Any, invoke: Invoke
+) -> None:
+    labeler = HumanLabels(write_file(tmp_path, name, content))
+    assert invoke(labeler, make_input("peru", 'Quito, "the high"\nor so', "Lima")) == [False, True]
+    assert invoke(labeler, make_input("chile", "", "Lima", "")) == [False, False, False]
+    assert "4 by id and text" in repr(labeler)
+
+
+def test_human_labels_are_found_by_prompt_and_text(tmp_path: Path, invoke: Invoke) -> None:
+    messages = [{"role": "user", "content": "Where?"}]
+    lines = [
+        {"prompt": "Where?", "text": "Lima", "correct": True},
+        {"prompt": messages, "text": "Lima", "correct": False},
+    ]
+    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", "\n".join(map(json.dumps, lines))))
+    assert invoke(labeler, labeler_input(None, "Lima", prompt="Where?")) == [True]
+    assert invoke(labeler, labeler_input(None, "Lima", prompt=[{"content": "Where?", "role": "user"}])) == [
+        False
+    ]
+    prompt = json.dumps({"q": "Where?"}, separators=(",", ":")).replace('"', '""')
+    table = HumanLabels(write_file(tmp_path, "a.csv", f'prompt,text,correct\n"{prompt}",Lima,1\n'))
+    assert invoke(table, labeler_input(None, "Lima", prompt={"q": "Where?"})) == [True]
+    with pytest.raises(LabelerError, match="a set that is not JSON: label by id"):
+        invoke(labeler, labeler_input(None, "Lima", prompt={1}))
+
+
+def test_human_labels_names_a_missing_label(tmp_path: Path, invoke: Invoke) -> None:
+    labeler = HumanLabels(write_file(tmp_path, "a.jsonl", JSON_LINES))
+    with pytest.raises(LabelerError, match=r"no label for id 'peru', text ' Lima' in a.jsonl: add a line"):
+        invoke(labeler, make_input("peru", "Lima ", " Lima"))
+    with pytest.raises(LabelerError, match="no label for id 'bolivia', text 'Lima'"):
+        invoke(labeler, make_input("bolivia", "Lima"))
+    with pytest.raises(LabelerError, match="prompts by id, but this prompt came without one"):
+        invoke(labeler, labeler_input(None, "Lima"))
+
+
+def test_human_labels_accepts_repeated_but_not_contradictory_lines(tmp_path: Path) -> None:
+    twice = JSON_LINES + json.dumps(LINES[0])
+    assert HumanLabels(write_file(tmp_path, "a.jsonl", twice)).invoke(make_input("peru", "Lima")) == [True]
+    other = JSON_LINES + json.dumps({**LINES[0], "correct": False})
+    with pytest.raises(
+        RecordError,
+        match=r"b.jsonl, line 6: correct: found false, but the same candidate has the other label",
+    ):
+        HumanLabels(write_file(tmp_path, "b.jsonl", other))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line", "field", "problem"),
+    [
+        (
+            "a.jsonl",
+            '{"id": "a", "text": "x", "correct": 1}',
+            1,
+            "correct",
+            "found 1; expected true or false",
+        ),
+        ("a.jsonl", '{"id": "a", "text": "x", "correct": "yes"}', 1, "correct", "found 'yes'"),
+        ("a.jsonl", '{"id": "a", "text": "x"}', 1, "correct", "found None"),
+        ("a.jsonl", '\n{"id": "a", "correct": true}', 2, "text", "found a NoneType"),
+        ("a.jsonl", '{"id": "a", "text": 5, "correct": true}', 1, "text", "found a int"),
+        ("a.jsonl", '{"id": 5, "text": "x", "correct": true}', 1, "id", "found a int"),
+        ("a.jsonl", '{"text": "x", "correct": true}', 1, "", "found neither of id and prompt"),
+        ("a.jsonl", '{"id": "a", "prompt": "b", "text": "x", "correct": true}', 1, "", "found both"),
+        (
+            "a.jsonl",
+            f'{json.dumps(LINES[0])}\n{{"prompt": "a", "text": "x", "correct": true}}',
+            2,
+            "prompt",
+            "found it",
+        ),
+        (
+            "a.jsonl",
+            '{"id": "a", "text": "x", "correct": true, "correct": false}',
+            1,
+            "",
+            "a key stands twice",
+        ),
+        ("a.jsonl", "[1]", 1, "", "found a list"),
+        ("a.jsonl", "nonsense", 1, "", "not JSON"),
+        ("a.jsonl", "[" * 100_000, 1, "", "not JSON"),
+        ("a.jsonl", "\n", 0, "", "it holds no labels"),
+        ("a.csv", "id,text,correct\n", 0, "", "it holds no labels"),
+        ("a.csv", "id,text,correct\na,x,maybe\n", 2, "correct", "found 'maybe'"),
+        ("a.csv", "id,text,correct\na,x,\n", 2, "correct", "found ''"),
+        ("a.csv", "id,text,correct\na,x\n", 2, "", "number of fields differs from the 3"),
+        ("a.csv", "id,text,correct\na,x,1,2\n", 2, "", "number of fields differs from the 3"),
+        ("a.csv", "id,text\na,x\n", 2, "correct", "found ''"),
+        ("a.csv", "text,correct\nx,1\n", 2, "", "found neither"),
+        ("a.csv", 'id,text,correct\na,"x"y,1\n', 2, "", "not CSV"),
+    ],
+)
+def test_human_labels_refuses_bad_lines_by_line_and_field(
+    tmp_path: Path, name: str, content: str, *, line: int, field: str, problem: str
+) -> None:
+    with pytest.raises(RecordError) as caught:
+        HumanLabels(write_file(tmp_path, name, content))
+    assert (caught.value.source, caught.value.line, caught.value.field) == (name, line, field)
+    assert problem in caught.value.problem
+
+
+def test_human_labels_refuses_other_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"neither .csv nor .jsonl"):
+        HumanLabels(write_file(tmp_path, "a.txt", CSV))
+    with pytest.raises(InputError, match="no such file"):
+        HumanLabels(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="cannot be read as text"):
+        HumanLabels(write_file(tmp_path, "a.jsonl", "é".encode("latin-1")))
+
+
+def test_human_labels_fingerprint_depends_on_the_content(tmp_path: Path) -> None:
+    first, again = (HumanLabels(write_file(tmp_path, name, CSV)) for name in ("a.csv", "b.csv"))
+    other = HumanLabels(write_file(tmp_path, "c.csv", CSV.replace("Yes", "No")))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.fingerprint["id"] == "human-labels"

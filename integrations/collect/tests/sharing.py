@@ -1,0 +1,73 @@
+"""Helpers that many tests of collections share."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from langchain_cfc_collect.collecting import CollectionOptions
+from langchain_cfc_collect.executor import RetryPolicy
+
+from langchain_cfc.records import Example
+
+if TYPE_CHECKING:  # it takes a second
+    from langchain_openai import ChatOpenAI
+
+
+def make_numbered_examples(size: int, reference: str | None = None) -> list[Example]:
+    """Prompts p0, p1, ...; a reference may hold {} in place of the number."""
+    return [
+        Example(
+            id=f"p{number}",
+            input=f"question {number}",
+            reference=None if reference is None else reference.format(number),
+        )
+        for number in range(size)
+    ]
+
+
+def make_silent_options(**options: Any) -> CollectionOptions:
+    """Options of a collection that shows neither progress nor notices, unless given otherwise."""
+    silent: dict[str, Any] = {"on_progress": lambda _: None, "on_notice": lambda _: None}
+    return CollectionOptions(**{**silent, **options})
+
+
+def make_recorded_model(url: str, **settings: Any) -> ChatOpenAI:
+    """A client of a server that replays recorded answers."""
+    from langchain_openai import ChatOpenAI
+
+    fixed: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, "logprobs": True}
+    return ChatOpenAI(**{**fixed, "base_url": url, **settings})
+
+
+def shorten_retry_waits() -> AbstractContextManager[Any]:
+    """Wait for hundredths of a second between two attempts, instead of seconds."""
+    return mock.patch("langchain_cfc_collect.collecting.RetryPolicy", partial(RetryPolicy, initial_wait=0.02))
+
+
+def execute_sql(path: Path, *statements: str) -> None:
+    """Execute statements on a file of SQLite, and commit."""
+    with closing(sqlite3.connect(path)) as file:
+        for statement in statements:
+            file.execute(statement)
+        file.commit()
+
+
+@contextmanager
+def mount(target: Path, *arguments: str | Path) -> Iterator[None]:
+    """Mount something at a path for a while; skip the test where that is not allowed."""
+    command = ["mount", *arguments, target]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("only root may mount a file system, where that is allowed at all")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", target], check=True)

@@ -1,0 +1,387 @@
+"""`Columns`: inputs, references, metadata, clusters and ids of rows."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
+import pytest
+from langchain_cfc_collect.sources import Columns, read_examples
+from langchain_core.messages import AIMessage, ChatMessage, HumanMessage, SystemMessage, convert_to_messages
+from langchain_core.prompts import (
+    BasePromptTemplate,
+    ChatPromptTemplate,
+    FewShotPromptTemplate,
+    MessagesPlaceholder,
+    PromptTemplate,
+)
+from pydantic import ValidationError
+
+from integrations.collect.tests.sources.writing import catch_record_error
+from langchain_cfc.records import Example
+
+# One row each of the shapes in which public question sets come.
+GSM8K = {"question": "Ann has 3 pens and buys 4. How many?", "answer": "3 + 4 = <<3+4=7>>7\n#### 7"}
+NQ_OPEN = {"question": "who wrote emma", "answer": ["Jane Austen", "Austen"]}
+SVAMP = {"ID": "chal-1", "Body": "Ann has 3 pens.", "Question": "How many?", "Answer": 3.0, "Type": "Count"}
+SQUAD = {"id": "56be", "question": "Where?", "answers": {"text": ["Lima"], "answer_start": [3]}}
+
+
+def read_one(row: dict[str, Any], **columns: Any) -> Example:
+    (example,) = read_examples([row], Columns(**columns))
+    return example
+
+
+def find_problem(row: dict[str, Any], **columns: Any) -> str:
+    return catch_record_error([row], Columns(**columns)).problem
+
+
+def catch_validation_error(**columns: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        Columns(**columns)
+    return str(caught.value)
+
+
+def test_columns_select_input_and_reference_by_name() -> None:
+    example = read_one(GSM8K, input="question", reference="answer")
+    assert (example.input, example.reference) == (GSM8K["question"], GSM8K["answer"])
+    assert (example.metadata, example.cluster) == ({}, None)
+
+
+def test_reference_lists_stay_lists() -> None:
+    assert read_one(NQ_OPEN, input="question", reference="answer").reference == ["Jane Austen", "Austen"]
+
+
+def test_prompt_template_text_is_filled_from_columns() -> None:
+    columns = {
+        "prompt": "{Body} {Question}\nAnswer:",
+        "id": "ID",
+        "reference": "Answer",
+        "metadata": ["Type"],
+    }
+    assert read_one(SVAMP, **columns) == Example(
+        id="chal-1",
+        input="Ann has 3 pens. How many?\nAnswer:",
+        reference=3.0,
+        metadata={"Type": "Count"},
+    )
+
+
+def test_column_path_with_dots_reads_nested_values() -> None:
+    assert read_one(SQUAD, input="question", reference="answers.text").reference == ["Lima"]
+    assert read_one({"a.b": 1, "a": {"b": 2}, "q": "?"}, input="q", reference="a.b").reference == 1
+    assert read_one({"a": {"b": {"c": 5}}, "q": "?"}, input="q", reference="a.b.c").reference == 5
+    assert read_one({"a": None, "q": "?"}, input="q", reference="a.b").reference is None
+    for a in (3, {"c": 1}, [1]):
+        assert "no column 'a.b'" in find_problem({"a": a, "q": "?"}, input="q", reference="a.b")
+
+
+MESSAGES = [{"role": "user", "content": "Where?"}]
+
+
+@pytest.mark.parametrize("value", ["", "Where?", MESSAGES, {"question": "Where?"}])
+def test_input_may_be_text_messages_or_an_object(value: object) -> None:
+    assert read_one({"q": value}, input="q").input == value
+
+
+@pytest.mark.parametrize("value", [5, None, True, 0.5])
+def test_input_of_any_other_type_is_a_bad_row(value: object) -> None:
+    assert f"input: found {value!r}; expected text, a list of messages" in find_problem(
+        {"q": value}, input="q"
+    )
+
+
+def test_inputs_option_makes_an_object_of_several_columns() -> None:
+    row = {"question": "Where?", "context": None, "k": 3, "more": "x"}
+    assert read_one(row, inputs=["question", "context", "k"]).input == {
+        "question": "Where?",
+        "context": None,
+        "k": 3,
+    }
+
+
+def test_prompt_option_makes_messages_from_role_and_text_pairs() -> None:
+    pairs = [["system", "Be short."], ["user", "{question}"], ["assistant", "{{hm}}"], ["user", "Well?"]]
+    written = read_one(NQ_OPEN, prompt=pairs).input
+    assert written == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "who wrote emma"},
+        {"role": "assistant", "content": "{hm}"},
+        {"role": "user", "content": "Well?"},
+    ]
+    assert isinstance(written, list)
+    assert convert_to_messages(written) == [
+        SystemMessage("Be short."),
+        HumanMessage("who wrote emma"),
+        AIMessage("{hm}"),
+        HumanMessage("Well?"),
+    ]
+
+
+def test_prompt_placeholder_inserts_a_column_of_messages() -> None:
+    row = {"turns": [*MESSAGES, {"role": "assistant", "content": "Here."}], "q": "And now?"}
+    prompt = [["system", "Be short."], ["placeholder", "{turns}"], ["user", "{q}"]]
+    assert read_one(row, prompt=prompt).input == [
+        {"role": "system", "content": "Be short."},
+        *row["turns"],
+        {"role": "user", "content": "And now?"},
+    ]
+    assert "no column 'turns'" in find_problem({"q": "?"}, prompt=prompt)
+    assert "the column 'turns' is null" in find_problem({**row, "turns": None}, prompt=prompt)
+
+
+PROMPTS: list[tuple[BasePromptTemplate[Any], Any]] = [
+    (PromptTemplate.from_template("Q: {question}"), "Q: who wrote emma"),
+    (PromptTemplate.from_template("Q: {{question}}", template_format="mustache"), "Q: who wrote emma"),
+    (PromptTemplate.from_template("{lead} {question}").partial(lead="Q:"), "Q: who wrote emma"),
+    (
+        ChatPromptTemplate([("user", "{question}"), MessagesPlaceholder("turns", optional=True)]),
+        [{"role": "user", "content": "who wrote emma"}],
+    ),
+    (
+        ChatPromptTemplate(
+            [("user", [{"type": "text", "text": "{question}"}, {"type": "text", "text": "?"}])]
+        ),
+        [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "who wrote emma"}, {"type": "text", "text": "?"}],
+            }
+        ],
+    ),
+    (
+        ChatPromptTemplate([HumanMessage("Hi", name="bob"), ("user", "{question}")]),
+        [{"role": "user", "name": "bob", "content": "Hi"}, {"role": "user", "content": "who wrote emma"}],
+    ),
+]
+
+
+@pytest.mark.parametrize(("prompt", "expected"), PROMPTS)
+def test_prompt_option_accepts_langchain_prompts_and_dumps_as_json(
+    prompt: BasePromptTemplate[Any], expected: object
+) -> None:
+    columns = Columns(prompt=prompt)
+    assert read_one(NQ_OPEN, prompt=prompt).input == expected
+    dumped = columns.model_dump(mode="json")
+    assert json.loads(json.dumps(dumped)) == dumped
+    assert dumped == Columns(prompt=prompt.model_copy(deep=True)).model_dump(mode="json")
+
+
+def test_optional_placeholder_is_filled_if_the_row_has_the_column() -> None:
+    prompt = ChatPromptTemplate([MessagesPlaceholder("turns", optional=True), ("user", "{q}")])
+    rows: list[dict[str, Any]] = [{"q": "a"}, {"q": "b", "turns": MESSAGES}]
+    first, second = read_examples(rows, Columns(prompt=prompt))
+    assert first.input == [{"role": "user", "content": "a"}]
+    assert second.input == [*MESSAGES, {"role": "user", "content": "b"}]
+
+
+def test_messages_with_unsupported_fields_or_roles_are_bad_rows() -> None:
+    known = SystemMessage("Be short.", response_metadata={"cost": 3})
+    prompt = ChatPromptTemplate([known, ("user", "{question}")])
+    assert "more than role, content, name and tool calls" in find_problem(NQ_OPEN, prompt=prompt)
+    plain = ChatPromptTemplate([SystemMessage("Be short."), ("user", "{question}")])
+    assert read_one(NQ_OPEN, prompt=plain).input == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "who wrote emma"},
+    ]
+    # A role of one's own cannot be taken back.
+    critic = ChatPromptTemplate([ChatMessage(content="No.", role="critic"), ("user", "{question}")])
+    assert "more than role, content, name and tool calls" in find_problem(NQ_OPEN, prompt=critic)
+
+
+UNFIT_TEMPLATE_VALUES = [
+    (None, "the column 'q' is null"),
+    (["a", "b"], "the column 'q' holds ['a', 'b']; expected text, a number, true or false"),
+    ({"a": 1}, "the column 'q' holds {'a': 1}"),
+    (float("nan"), "found nan"),
+    (b"x", "found b'x'"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), UNFIT_TEMPLATE_VALUES)
+@pytest.mark.parametrize("prompt", ["Q: {q}", [["user", "{q}"]]])
+def test_prompt_template_refuses_values_that_are_not_scalars(
+    value: object, words: str, prompt: object
+) -> None:
+    found = find_problem({"q": value}, prompt=prompt)
+    assert "row 1: prompt: " in found
+    assert words in found
+
+
+def test_prompt_template_with_an_unfit_format_is_a_bad_row() -> None:
+    assert "prompt: the prompt cannot be made: ValueError" in find_problem({"q": "text"}, prompt="{q:.2f}")
+    assert read_one({"q": 1 / 3}, prompt="{q:.2f}").input == "0.33"
+
+
+@pytest.mark.parametrize("value", [7, 7.5, "7", np.int64(7), np.float64(7.5), np.str_("7")])
+def test_id_and_cluster_convert_numbers_to_text(value: object) -> None:
+    example = read_one({"q": "?", "n": value}, input="q", id="n", cluster="n")
+    assert example.id == example.cluster == str(value)
+    assert type(example.id) is str
+
+
+@pytest.mark.parametrize("value", [None, True, float("nan"), "", [1], {}])
+def test_id_that_is_no_text_or_number_is_a_bad_row(value: object) -> None:
+    assert "row 1: id: found " in find_problem({"q": "?", "n": value}, input="q", id="n")
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_null_or_empty_cluster_means_no_cluster(value: object) -> None:
+    assert read_one({"q": "?", "c": value}, input="q", cluster="c").cluster is None
+    assert "cluster: found [1]" in find_problem({"q": "?", "c": [1]}, input="q", cluster="c")
+
+
+def test_metadata_accepts_scalars_and_leaves_out_nulls() -> None:
+    row = {"q": "?", "a": "x", "b": 1.5, "c": True, "d": None, "e": [1], "f": {"g": 2}}
+    example = read_one(row, input="q", metadata=["a", "b", "c", "d", "f.g"])
+    assert example.metadata == {"a": "x", "b": 1.5, "c": True, "f.g": 2}
+    assert "metadata.e: found [1]" in find_problem(row, input="q", metadata=["a", "e"])
+
+
+CONVERTED_VALUES: list[tuple[object, object]] = [
+    (np.float32(0.5), 0.5),
+    (np.bool_(1), True),
+    (np.array([[1, 2], [3, 4]]), [[1, 2], [3, 4]]),
+    (np.array([{"a": np.int8(1)}, "x"], dtype=object), [{"a": 1}, "x"]),
+    (("a", np.array(1)), ["a", 1]),
+    (pa.scalar({"a": [1, None]}), {"a": [1, None]}),
+    ([pa.scalar("x")], ["x"]),
+    (pa.scalar(None, pa.struct({"a": pa.int8()})), None),
+]
+
+
+@pytest.mark.parametrize(("value", "expected"), CONVERTED_VALUES)
+def test_reference_converts_numpy_and_arrow_values_to_json(value: object, expected: object) -> None:
+    reference = read_one({"q": "?", "r": value}, input="q", reference="r").reference
+    assert reference == expected
+    # Types as well: 1 == True == np.int8(1).
+    assert json.dumps(reference) == json.dumps(expected)
+
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+NOT_JSON_VALUES = [
+    (float("nan"), "found nan"),
+    (np.array([1.0, np.inf]), "found inf"),
+    (Decimal("NaN"), "found Decimal"),
+    (b"x", "found b'x'"),
+    ({1: "x"}, "found 1"),
+    ({"x"}, "found {'x'}"),
+    (ENDLESS, "nested too deeply"),
+    ("\ud800", "half of a surrogate pair"),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), NOT_JSON_VALUES)
+def test_reference_that_is_not_json_is_a_bad_row(value: object, words: str) -> None:
+    found = find_problem({"q": "?", "r": value}, input="q", reference="r")
+    assert "row 1: reference" in found
+    assert words in found
+    # The content of a column that is not named does not matter.
+    assert read_one({"q": "?", "r": value}, input="q").reference is None
+
+
+def test_json_columns_parse_json_text() -> None:
+    row = {"q": "?", "r": '["a", "b"]', "m": "3"}
+    example = read_one(row, input="q", reference="r", metadata=["m"], json_columns=["r", "m"])
+    assert (example.reference, example.metadata) == (["a", "b"], {"m": 3})
+    assert read_one(row, input="q", reference="r").reference == '["a", "b"]'
+
+
+def test_column_path_reads_inside_json_columns() -> None:
+    row = {"q": "?", "r": '{"a": {"b": [1], "c": "[2]"}}'}
+    assert read_one(row, input="q", reference="r.a.b", json_columns=["r"]).reference == [1]
+    assert read_one(row, input="q", reference="r.a.c", json_columns=["r", "r.a.c"]).reference == [2]
+    assert read_one({**row, "r": None}, input="q", reference="r.a", json_columns=["r"]).reference is None
+    assert "no column 'r.a'" in find_problem(row, input="q", reference="r.a")
+    assert "no column 'r.d'" in find_problem(row, input="q", reference="r.d", json_columns=["r"])
+    assert "which json_columns says is JSON" in find_problem(
+        {**row, "r": "{"}, input="q", reference="r.a", json_columns=["r"]
+    )
+
+
+@pytest.mark.parametrize("cell", ["", "a", '{"a": 1, "a": 2}', "NaN", "[" * 100_000, ["a"], 5])
+def test_json_columns_with_invalid_json_are_bad_rows(cell: object) -> None:
+    found = find_problem({"q": "?", "r": cell}, input="q", reference="r", json_columns=["r"])
+    assert "row 1: reference: " in found
+    assert len(found) < 300
+
+
+def test_missing_column_is_reported_with_similar_names() -> None:
+    found = find_problem(NQ_OPEN, input="question", reference="anwser")
+    assert found == "no column 'anwser'; there are question, answer; did you mean 'answer'?"
+    error = catch_record_error([SVAMP], Columns(prompt="{Body} {question}"), "set_aside")
+    assert (error.line, error.field) == (1, "prompt")
+    assert "did you mean 'Question'?" in error.problem
+    for part in ("id", "input", "cluster"):
+        columns: dict[str, Any] = {"input": "question", part: "zzz"}
+        assert catch_record_error([NQ_OPEN], Columns(**columns)).field == part
+    for part in ("inputs", "metadata"):
+        columns = {**({} if part == "inputs" else {"input": "question"}), part: ["question", "zzz"]}
+        error = catch_record_error([NQ_OPEN], Columns(**columns))
+        assert (error.field, error.problem) == (part, "no column 'zzz'; there are question, answer")
+
+
+def test_missing_column_message_lists_at_most_twenty_columns() -> None:
+    found = find_problem({f"c{number:03}": "" for number in range(1000)}, input="question")
+    assert found.endswith("c019 and 980 more")
+
+
+FEW_SHOT = FewShotPromptTemplate(
+    examples=[{"a": "1"}],
+    example_prompt=PromptTemplate.from_template("{a}"),
+    suffix="{q}",
+    input_variables=["q"],
+)
+INVALID_COLUMNS = [
+    ({}, "found none of input, prompt and inputs; expected exactly one"),
+    ({"input": "q", "prompt": "{q}"}, "found input and prompt of"),
+    ({"input": "q", "inputs": ["q"]}, "found input and inputs of"),
+    ({"inputs": []}, "at least 1 item"),
+    ({"input": ""}, "at least 1 character"),
+    ({"input": "q", "metdata": ["a"]}, "Extra inputs are not permitted"),
+    ({"input": "q", "metadata": "topic"}, "valid tuple"),
+    ({"input": 5}, "valid string"),
+    ({"input": "q", "json_columns": ["q", "r"]}, "found r in json_columns, but nowhere else"),
+    ({"prompt": "Question: {q"}, "expected '}' before end of string"),
+    ({"prompt": "question"}, "it names no column"),
+    ({"prompt": []}, "it names no column"),
+    ({"prompt": [["usr", "{q}"]]}, "Unexpected message type: usr"),
+    ({"prompt": [["user"]]}, "found ('user',); expected template text, a list of [role, text]"),
+    ({"prompt": [["user", 5]]}, "found ('user', 5)"),
+    ({"prompt": 5}, "found 5; expected template text"),
+    ({"prompt": {"user": "{q}"}}, "found {'user': '{q}'}"),
+    ({"prompt": FEW_SHOT}, "LangChain does not write the prompt as plain data"),
+    (
+        {"prompt": PromptTemplate.from_template("{q}{x}").partial(x=lambda: "now")},
+        "not write the prompt as plain data",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "words"), INVALID_COLUMNS)
+def test_columns_refuse_invalid_settings(columns: dict[str, Any], words: str) -> None:
+    assert words in catch_validation_error(**columns)
+
+
+VALID_COLUMNS: list[dict[str, Any]] = [
+    {"input": "q"},
+    {"inputs": ["q", "k"], "id": "n", "reference": "r", "json_columns": ["r"]},
+    {"prompt": "Q: {q}", "metadata": ["a", "b"], "cluster": "c"},
+    {"prompt": [["system", "x"], ["user", "{q}"]]},
+]
+
+
+@pytest.mark.parametrize("written", VALID_COLUMNS)
+def test_columns_survive_a_json_round_trip(written: dict[str, Any]) -> None:
+    columns = Columns.model_validate(written)
+    dumped = columns.model_dump(mode="json")
+    assert json.loads(json.dumps(dumped)) == dumped
+    assert {name: value for name, value in dumped.items() if value not in (None, [])} == written
+    assert Columns.model_validate(dumped) == columns
+    # What is worked out on the way is no part of it.
+    list(read_examples([dict.fromkeys("qknrabc", "1")], columns))
+    assert columns.model_dump(mode="json") == dumped

@@ -1,0 +1,394 @@
+"""`read_examples`: ids, bad rows, and equal results from every kind of source."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import datasets  # type: ignore[import-untyped] # it has no types
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped] # it has no types
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_cfc_collect.sources import BadRow, Columns, Rows, read_examples, read_rows
+
+from integrations.collect.tests.sources.writing import (
+    WRITERS,
+    catch_record_error,
+    write,
+    write_csv,
+    write_jsonl,
+    write_parquet,
+)
+from langchain_cfc.errors import InputError, LabelerError, RecordError
+from langchain_cfc.records import Example
+from tests.lengths import repetitions
+
+INPUT = Columns(input="q")
+NAMED = Columns(id="n", input="q")
+
+
+def read_ids(source: Any, columns: Columns = INPUT) -> list[str]:
+    return [example.id for example in read_examples(source, columns)]
+
+
+def test_default_id_is_a_digest_of_input_and_reference() -> None:
+    columns = Columns(input="q", reference="r", metadata=("m",))
+    rows: list[dict[str, Any]] = [
+        {"q": "a", "r": "x", "m": 1},
+        {"q": "a", "r": "y", "m": 1},
+        {"q": "b", "r": "x", "m": 1},
+        {"q": "ax", "r": None, "m": 1},
+        {"q": {"k": 1, "l": 2}, "r": "x", "m": 1},
+    ]
+    made = read_ids(rows, columns)
+    assert len(set(made)) == len(rows)
+    assert all(len(name) == 16 and int(name, 16) >= 0 for name in made)
+    # Fixed for good: a collection that is resumed knows its prompts by them.
+    assert made[0] == "40c0bc08fb0525db"
+    moved: list[dict[str, Any]] = [{**row, "m": 2} for row in reversed(rows)]
+    assert read_ids(moved, columns) == made[::-1]
+    assert read_ids([{"q": {"l": 2, "k": 1}, "r": "x", "m": 1}], columns) == made[4:]
+
+
+def test_duplicate_row_is_a_bad_row(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"q": "a"}, {"q": "b"}, {"q": "a"}, {"q": "a"}])
+    examples = read_examples(path, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a", "b"]
+    problem = "the same input and reference as line 1; expected rows to differ"
+    assert examples.bad_rows == [BadRow(3, "", problem), BadRow(4, "", problem)]
+
+
+def test_duplicate_id_is_a_bad_row() -> None:
+    rows: list[dict[str, Any]] = [{"n": 7, "q": "a"}, {"n": 8, "q": "a"}, {"n": "7", "q": "b"}]
+    examples = read_examples(rows, NAMED, "set_aside")
+    assert [example.id for example in examples] == ["7", "8"]
+    assert examples.bad_rows == [BadRow(3, "id", "'7' is also the id of row 1; expected ids to differ")]
+
+
+def test_id_of_a_bad_row_may_be_used_again() -> None:
+    rows: list[dict[str, Any]] = [{"n": 1, "q": "a"}, {"n": 7, "q": None}, {"n": 7, "q": "b"}]
+    examples = read_examples(rows, NAMED, "set_aside")
+    assert [example.id for example in examples] == ["1", "7"]
+    assert [row.number for row in examples.bad_rows] == [2]
+
+
+MIXED = """\
+{"n": 1, "q": "a"}
+{"n": 2, "q": null}
+
+oops
+{"n": 1, "q": "b"}
+{"n": 3}
+{"n": 4, "q": "c"}
+"""
+MIXED_BAD = [(2, "input"), (4, ""), (5, "id"), (6, "input")]
+
+
+def test_read_examples_sets_bad_rows_aside_on_request(tmp_path: Path) -> None:
+    examples = read_examples(write(tmp_path / "a.jsonl", MIXED), NAMED, bad_rows="set_aside")
+    assert examples.bad_rows == []
+    for _ in range(2):
+        assert [example.id for example in examples] == ["1", "4"]
+        assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
+    assert examples.bad_rows[3].problem == "no column 'q'; there are n"
+
+
+def test_read_examples_reports_all_bad_rows_in_one_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", MIXED)
+    examples = read_examples(path, NAMED)
+    with pytest.raises(RecordError) as caught:
+        list(examples)
+    error = caught.value
+    assert (error.source, error.line, error.field) == (str(path), 0, "")
+    first, *lines = error.problem.split("\n")
+    assert first == "4 bad rows; correct them, or leave them out with bad_rows='set_aside':"
+    assert [line.split(":")[0].strip() for line in lines] == ["line 2", "line 4", "line 5", "line 6"]
+    assert lines[2] == "  line 5: id: '1' is also the id of line 1; expected ids to differ"
+    assert [(row.number, row.field) for row in examples.bad_rows] == MIXED_BAD
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+    assert str(again) == str(error)
+
+
+def test_read_examples_yields_nothing_after_a_bad_row() -> None:
+    examples = iter(read_examples([{"q": "a"}, {"q": None}, {"q": "b"}], INPUT))
+    assert next(examples).input == "a"
+    with pytest.raises(RecordError, match="1 bad row;"):
+        next(examples)
+
+
+def test_bad_rows_error_lists_twenty_rows_and_counts_the_rest() -> None:
+    for count, last in [(20, "  row 21: input: found 5"), (21, "  and 1 more"), (1000, "  and 980 more")]:
+        rows: list[dict[str, Any]] = [{"q": "fine"}, *({"q": 5} for _ in range(count))]
+        lines = catch_record_error(rows, INPUT).problem.split("\n")
+        assert lines[0].startswith(f"{count} bad rows;")
+        assert len(lines) == 1 + min(count, 21)
+        assert lines[-1].startswith(last)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "set_aside"])
+def test_dataset_of_bad_rows_only_is_refused(policy: str) -> None:
+    assert "2 bad rows" in catch_record_error([{"q": 1}, {"q": 2}], INPUT, policy).problem
+
+
+@pytest.mark.parametrize("policy", ["refuse", "set_aside"])
+def test_column_missing_from_the_first_row_is_refused_under_any_policy(policy: str) -> None:
+    error = catch_record_error([{"p": "a"}, {"q": "b"}], INPUT, policy)
+    assert (error.line, error.field, error.problem) == (
+        1,
+        "input",
+        "no column 'q'; there are p",
+    )
+
+
+def test_column_missing_from_the_first_readable_row_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 'oops\n{"p": 1}\n')
+    assert catch_record_error(path, INPUT, "set_aside").line == 2
+
+
+def test_read_examples_refuses_an_unknown_bad_rows_policy() -> None:
+    with pytest.raises(InputError, match="bad_rows is 'ignore'; expected refuse or set_aside"):
+        read_examples([], INPUT, "ignore")  # type: ignore[arg-type] # the point of the test
+
+
+def test_items_that_are_no_mappings_are_bad_rows() -> None:
+    rows: list[Any] = [{"q": "a"}, "q", None, {"q": "b"}]
+    examples = read_examples(rows, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a", "b"]
+    problem = "expected an object of values by column"
+    assert examples.bad_rows == [
+        BadRow(2, "", f"found 'q'; {problem}"),
+        BadRow(3, "", f"found None; {problem}"),
+    ]
+
+
+def test_iterator_of_rows_can_be_read_once() -> None:
+    examples = read_examples(iter([{"q": "a"}]), INPUT)
+    assert len(list(examples)) == 1
+    with pytest.raises(RecordError, match=r"rows: no rows; expected at least one \(an iterator gives"):
+        list(examples)
+
+
+def test_error_raised_by_an_iterable_is_passed_on() -> None:
+    def rows() -> Iterator[dict[str, str]]:
+        yield {"q": "a"}
+        msg = "the database went away"
+        raise ConnectionError(msg)
+
+    with pytest.raises(ConnectionError, match="went away"):
+        list(read_examples(rows(), INPUT, "set_aside"))
+
+
+def test_read_examples_accepts_custom_rows_and_their_bad_rows() -> None:
+    def read() -> Iterator[tuple[int, Mapping[str, Any]] | BadRow]:
+        yield 10, {"q": "a"}
+        yield BadRow(11, "", "withdrawn")
+
+    rows = Rows("somewhere:questions", "row", read)
+    examples = read_examples(rows, INPUT, "set_aside")
+    assert [example.input for example in examples] == ["a"]
+    assert examples.bad_rows == [BadRow(11, "", "withdrawn")]
+    error = catch_record_error(rows, INPUT)
+    assert error.source == examples.source == "somewhere:questions"
+    assert "row 11: withdrawn" in error.problem
+
+
+HUGGING_FACE = [{"q": "a", "r": ["x", "y"], "s": {"t": [1, 2]}}, {"q": "b", "r": [], "s": {"t": []}}]
+
+
+@pytest.mark.parametrize("kind", ["plain", "numpy", "arrow rows", "iterable"])
+def test_hugging_face_datasets_give_the_same_examples_as_lists(kind: str) -> None:
+    dataset = datasets.Dataset.from_list(HUGGING_FACE)
+    source: Any = {
+        "plain": dataset,
+        "numpy": dataset.with_format("numpy"),
+        "arrow rows": dataset.data.to_pylist(),
+        "iterable": dataset.to_iterable_dataset(),
+    }[kind]
+    for path in ("r", "s.t"):
+        columns = Columns(input="q", reference=path)
+        examples = read_examples(source, columns)
+        expected = list(read_examples(HUGGING_FACE, columns))
+        assert list(examples) == expected
+        assert list(examples) == expected
+
+
+def test_hugging_face_dataset_dict_is_refused() -> None:
+    splits = datasets.DatasetDict(train=datasets.Dataset.from_list(HUGGING_FACE))
+    with pytest.raises(InputError, match="found a mapping of 'train'; expected rows, so choose one"):
+        read_examples(splits, INPUT)
+
+
+# Without halves of surrogate pairs, which UTF-8 cannot write, and NUL, which Python 3.10 cannot read in CSV.
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+ROW = st.fixed_dictionaries(
+    {
+        "n": st.integers(-(10**9), 10**9),
+        "q": TEXT,
+        "r": st.lists(TEXT, max_size=3),
+        "o": st.fixed_dictionaries({"x": st.floats(allow_nan=False, allow_infinity=False), "y": TEXT}),
+        "m": st.booleans(),
+        "t": TEXT,
+        "c": TEXT,
+    }
+)
+DATASET = st.lists(ROW, min_size=1, max_size=5, unique_by=lambda row: row["n"])
+COLUMNS = st.sampled_from(
+    [
+        {"input": "q", "reference": "r", "metadata": ["m", "t"]},
+        {"input": "o", "reference": "o.x", "metadata": ["o.y"]},
+        {"inputs": ["q", "r", "o.x"], "cluster": "c"},
+        {"prompt": "{q}: {t}{c}", "reference": "o", "cluster": "n"},
+        {"prompt": [["system", "{t}"], ["user", "{q}"]], "reference": "q"},
+    ]
+)
+
+
+@settings(max_examples=repetitions(150, share=0.3))
+@given(rows=DATASET, written=COLUMNS)
+def test_every_source_format_gives_the_same_examples(
+    rows: list[dict[str, Any]], written: dict[str, Any]
+) -> None:
+    columns = Columns(id="n", **written)
+    expected = [columns.create_example(row, "rows", number) for number, row in enumerate(rows, start=1)]
+    assert [example.id for example in expected] == [str(row["n"]) for row in rows]
+    assert list(read_examples(rows, columns)) == expected
+    with tempfile.TemporaryDirectory() as folder:
+        for name, writer in WRITERS.items():
+            path = writer(Path(folder) / name, rows)
+            assert list(read_examples(path, with_json_columns(columns, path))) == expected
+
+
+def with_json_columns(columns: Columns, path: Path) -> Columns:
+    """Return columns that read the JSON cells of CSV files."""
+    if path.suffix != ".csv":
+        return columns
+    used = json.dumps(columns.model_dump(mode="json"))
+    return columns.model_copy(update={"json_columns": tuple(name for name in "rom" if f'"{name}' in used)})
+
+
+def test_control_csv_cell_is_text_unless_in_json_columns(tmp_path: Path) -> None:
+    # The control of the test above: it tells a list from its text.
+    rows = [{"n": 1, "q": "?", "r": ["a"]}]
+    path = write_csv(tmp_path / "a.csv", rows)
+    columns = Columns(id="n", input="q", reference="r")
+    assert [example.reference for example in read_examples(path, columns)] == ['["a"]']
+    assert list(read_examples(path, columns)) != list(read_examples(rows, columns))
+
+
+@settings(max_examples=repetitions(100, share=0.3))
+@given(texts=st.lists(TEXT, min_size=1, max_size=8, unique=True))
+def test_default_ids_do_not_depend_on_row_order(texts: list[str]) -> None:
+    rows = [{"q": text} for text in texts]
+    made = dict(zip(texts, read_ids(rows), strict=True))
+    assert len(set(made.values())) == len(texts)
+    assert read_ids(rows[::-1]) == [made[text] for text in reversed(texts)]
+
+
+def test_parquet_nan_and_missing_inputs_are_bad_rows(tmp_path: Path) -> None:
+    table = pa.table({"q": ["a", "b", None, "d"], "r": [0.5, float("nan"), 1.0, None]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    examples = read_examples(tmp_path / "a.parquet", Columns(input="q", reference="r"), "set_aside")
+    assert [(example.input, example.reference) for example in examples] == [("a", 0.5), ("d", None)]
+    assert [(row.number, row.field) for row in examples.bad_rows] == [(2, "reference"), (3, "input")]
+    assert "found nan" in examples.bad_rows[0].problem
+    assert "found None" in examples.bad_rows[1].problem
+
+
+N = 20_000
+LONG = "x" * 500
+
+
+def peak_memory(work: Callable[[], object]) -> int:
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def count(examples: Iterable[Example]) -> int:
+    return sum(1 for _ in examples)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.parquet"])
+def test_read_examples_streams_a_long_file(tmp_path: Path, name: str) -> None:
+    # N rows of more than 500 bytes. The ids and numbers that are kept take 65 + 32 bytes for each, and a dict
+    # of N entries at most 3 MB while it grows.
+    path = WRITERS[name](tmp_path / name, [{"q": f"{number} {LONG}"} for number in range(N)])
+    examples = read_examples(path, INPUT)
+    assert peak_memory(lambda: count(examples)) < 6e6
+    assert count(examples) == N
+    assert peak_memory(lambda: list(examples)) > 12e6
+
+
+def test_read_rows_streams_one_large_parquet_row_group(tmp_path: Path) -> None:
+    rows = [{"q": f"{number} {LONG}", "unused": LONG * 2} for number in range(20_000)]
+    path = write_parquet(tmp_path / "a.parquet", rows, compression="none", use_dictionary=False)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    before = pa.total_allocated_bytes()
+    most = max(pa.total_allocated_bytes() - before for _ in read_rows(path))
+    assert most < path.stat().st_size / 5
+    table = pq.read_table(path)
+    assert table.nbytes > path.stat().st_size / 2
+
+
+SORTED = [{"q": f"{topic} {number}"} for topic in ("easy", "hard") for number in range(1000)]
+
+
+def read_sample(rows: list[dict[str, Any]], limit: int) -> list[Any]:
+    return [example.input for example in read_examples(rows, INPUT, limit=limit)]
+
+
+def test_limit_draws_a_fair_sample_of_a_sorted_source() -> None:
+    # Hypergeometric: of 400 prompts, 200 are hard on average, with standard deviation 8.95; four of these
+    # leave a false alarm of 7e-5 over seeds. Control: the first 400 rows hold none.
+    hard = sum(one.startswith("hard") for one in read_sample(SORTED, 400))
+    assert abs(hard - 200) <= 36
+    assert not any(row["q"].startswith("hard") for row in SORTED[:400])
+
+
+def test_limit_keeps_its_sample_when_it_grows_or_rows_move() -> None:
+    few, more = read_sample(SORTED, 20), read_sample(SORTED[::-1], 50)
+    assert more[:20] == few
+    assert len(set(more)) == 50
+    assert sorted(read_sample(SORTED, 5000)) == sorted(row["q"] for row in SORTED)
+    # Ids are digests of input and reference, so a corrected reference changes ids, but not the sample.
+    answers = Columns(input="q", reference="r")
+    for reference in ("Lima", "Cusco"):
+        rows = [{**row, "r": reference} for row in SORTED]
+        assert [one.input for one in read_examples(rows, answers, limit=20)] == few
+
+
+def test_limit_refuses_bad_rows_outside_its_sample_and_numbers_below_1() -> None:
+    with pytest.raises(RecordError, match="1 bad row"):
+        read_sample([*SORTED, {"q": None}], 3)
+    with pytest.raises(InputError, match="limit is 0"):
+        read_sample(SORTED, 0)
+
+
+def refuse_blank_references(example: Example) -> None:
+    if not example.reference:
+        msg = "the reference is blank"
+        raise LabelerError(msg)
+
+
+def test_examples_check_makes_rows_with_unusable_references_bad() -> None:
+    rows = [{"q": "a", "r": "x"}, {"q": "b", "r": ""}, {"q": "c", "r": None}]
+    for policy in ("refuse", "set_aside"):
+        examples = read_examples(rows, Columns(input="q", reference="r"), policy)  # type: ignore[arg-type]
+        examples.check = refuse_blank_references
+        if policy == "refuse":
+            with pytest.raises(RecordError, match=r"row 2: reference: the reference is blank"):
+                list(examples)
+        else:
+            assert [one.input for one in examples] == ["a"]
+        assert [bad.number for bad in examples.bad_rows] == [2, 3]

@@ -1,0 +1,455 @@
+"""Retries, the waits between them, and rate limits of calls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_cfc_collect import CallPolicy, executor
+from langchain_cfc_collect.executor import RetryPolicy, StageCalls, TokenRateLimiter
+from langchain_cfc_collect.failures import is_transient, read_retry_after
+from langchain_openai import ChatOpenAI
+from tenacity import AsyncRetrying
+
+from integrations.collect.tests.fakes import MemoryJournal
+from integrations.collect.tests.sharing import make_recorded_model
+from integrations.collect.tests.virtual import run_in_virtual_time
+from langchain_cfc.errors import ServingTimeoutError, VerifierError
+from langchain_cfc.execution import CallLimits, ConcurrencyLimiter
+from tests.serving.openai_bodies import Answer
+from tests.serving.openai_server import Fault, Script, serving
+
+FREE = CallLimits()
+
+
+def catch_client_error(fault: Fault | None, **settings: Any) -> Exception:
+    """Return the error that the client raises on a fault of the server."""
+    script = Script({"where?": [Answer("there")]}, faults=[] if fault is None else [fault])
+    client: dict[str, Any] = {"model": "recorded", "api_key": "none", "max_retries": 0, **settings}
+    with serving(script) as url:
+        model = ChatOpenAI(**{"base_url": url, **client})
+        with pytest.raises(Exception) as error:  # noqa: PT011 - whatever the client raises
+            model.invoke("where?")
+    return error.value
+
+
+# Transient failures
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [
+        ("status 408", True),
+        ("status 409", True),
+        ("status 425", True),
+        ("status 429", True),
+        ("status 500", True),
+        ("status 503", True),
+        ("status 529", True),
+        ("dropped", True),
+        ("truncated", True),
+        ("status 400", False),
+        ("status 401", False),
+        ("status 403", False),
+        ("status 404", False),
+        ("status 422", False),
+        ("no choices", True),
+    ],
+)
+def test_is_transient_classifies_errors_of_the_openai_client(kind: str, passes: bool) -> None:
+    error = catch_client_error(Fault(kind))
+    assert is_transient(error) == passes, repr(error)
+    # The cause of our own errors counts.
+    wrapped = VerifierError("the verifier failed")
+    wrapped.__cause__ = error
+    assert is_transient(wrapped) == passes
+
+
+def test_is_transient_accepts_timeouts_and_refused_connections() -> None:
+    assert is_transient(catch_client_error(Fault("slow", seconds=5.0), timeout=0.05))
+    assert is_transient(catch_client_error(None, base_url="http://127.0.0.1:9/v1"))
+
+
+def test_is_transient_accepts_connection_and_timeout_errors_only() -> None:
+    for error in (
+        ValueError("x"),
+        KeyError("x"),
+        VerifierError("no score"),
+        AssertionError(),
+        OSError("disk"),
+    ):
+        assert not is_transient(error)
+    for passing in (
+        ConnectionResetError(),
+        TimeoutError(),
+        httpx.ReadError("x"),
+        ServingTimeoutError("late"),
+    ):
+        assert is_transient(passing)
+    for result in ("text", None, 429, True):
+        assert not is_transient(result)
+
+
+class ErrorWithCode(Exception):  # noqa: N818 - named like a client's
+    def __init__(self, code: Any) -> None:
+        self.code = code
+
+
+def test_is_transient_reads_the_status_from_a_code_attribute() -> None:
+    assert is_transient(ErrorWithCode(429))
+    assert not is_transient(ErrorWithCode(403))
+    # A text, or a boolean, is no status.
+    assert not is_transient(ErrorWithCode("429"))
+    assert not is_transient(ErrorWithCode(code=True))
+
+
+# Waits that a server asks for
+
+
+class RateLimitError(Exception):
+    """A failure with headers."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        self.response = httpx.Response(429, headers=headers)
+        self.status_code = 429
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"retry-after": "0.25"}, 0.25),
+        ({"RETRY-AFTER": "-3"}, 0.0),
+        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
+        ({"retry-after-ms": "soon", "retry-after": "9"}, 9.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({}, None),
+    ],
+)
+def test_read_retry_after_reads_seconds_milliseconds_and_dates(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert read_retry_after(RateLimitError(headers)) == seconds
+    wrapped = VerifierError("failed")
+    wrapped.__cause__ = RateLimitError(headers)
+    assert read_retry_after(wrapped) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        partial(format_datetime, usegmt=True),
+        format_datetime,
+        # Without a zone, or with one that says nothing, it is UTC all the same.
+        lambda when: format(when, "%a, %d %b %Y %H:%M:%S"),
+        lambda when: format(when, "%a, %d %b %Y %H:%M:%S -0000"),
+    ],
+)
+def test_read_retry_after_accepts_every_form_of_a_date(written: Callable[[datetime], str]) -> None:
+    when = datetime.now(tz=timezone.utc) + timedelta(seconds=100)
+    found = read_retry_after(RateLimitError({"Retry-After": written(when)}))
+    # It is written in whole seconds.
+    assert found is not None
+    assert 90 < found <= 100
+
+
+def test_read_retry_after_returns_none_without_headers() -> None:
+    assert read_retry_after(ValueError("x")) is None
+    assert read_retry_after("an answer") is None
+    error = catch_client_error(Fault("status 429", seconds=3.0))
+    assert read_retry_after(error) == 3.0
+
+
+# Retries
+
+
+class FailingCall:
+    """A call that raises given errors first and then returns its argument.
+
+    Args:
+        *errors: What it fails with.
+    """
+
+    def __init__(self, *errors: Exception) -> None:
+        self.left = list(errors)
+        self.calls = 0
+
+    async def __call__(self, item: Any) -> Any:
+        self.calls += 1
+        if self.left:
+            raise self.left.pop(0)
+        return item
+
+
+def run_call(repeated: RetryPolicy, call: Any, within: CallLimits = FREE) -> tuple[Any, float]:
+    """Return the result or error of a call, and the virtual seconds that it took."""
+    return run_in_virtual_time(StageCalls(repeated, MemoryJournal()).acall(call, "item", within))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds between attempts, which are recorded instead of waited for."""
+    found: list[float] = []
+
+    async def note(seconds: float) -> None:
+        found.append(seconds)
+
+    monkeypatch.setattr(executor, "AsyncRetrying", partial(AsyncRetrying, sleep=note))
+    return found
+
+
+def test_stage_calls_retry_until_a_call_succeeds(waits: list[float]) -> None:
+    call = FailingCall(RateLimitError({}), ConnectionError())
+    assert run_call(RetryPolicy(), call)[0] == "item"
+    assert call.calls == 3
+    assert len(waits) == 2
+
+
+def test_stage_calls_return_the_last_error_after_max_attempts(waits: list[float]) -> None:
+    errors = [ConnectionError(str(number)) for number in range(9)]
+    for most in (1, 2, 5):
+        waits.clear()
+        call = FailingCall(*errors)
+        assert run_call(RetryPolicy(most), call)[0] is errors[most - 1]
+        assert call.calls == most
+        assert len(waits) == most - 1
+
+
+def test_stage_calls_do_not_retry_a_permanent_error(waits: list[float]) -> None:
+    refused = ErrorWithCode(401)
+    call = FailingCall(ConnectionError(), refused, ConnectionError())
+    assert run_call(RetryPolicy(), call)[0] is refused
+    assert call.calls == 2
+    assert len(waits) == 1
+
+
+def test_retry_waits_grow_exponentially_with_full_jitter_up_to_max_wait(waits: list[float]) -> None:
+    for seed in range(300):
+        random.seed(seed)
+        run_call(
+            RetryPolicy(max_attempts=7, initial_wait=1.0, max_wait=10.0),
+            FailingCall(*[ConnectionError()] * 7),
+        )
+    # Between calls k and k + 1 uniform in [0, min(2^(k - 1), 10)]. The largest of 300 is below nine tenths of
+    # the end with probability 0.9^300 < 2e-14, the smallest above a tenth with as little.
+    for k, end in enumerate((1.0, 2.0, 4.0, 8.0, 10.0, 10.0)):
+        found = waits[k::6]
+        assert 0.9 * end < max(found) <= end
+        assert 0.0 <= min(found) < 0.1 * end
+
+
+def test_retry_waits_for_retry_after_up_to_max_wait(waits: list[float]) -> None:
+    for _ in range(50):
+        run_call(
+            RetryPolicy(max_attempts=2, initial_wait=1.0), FailingCall(RateLimitError({"Retry-After": "30"}))
+        )
+    assert set(waits) == {30.0}
+    waits.clear()
+    run_call(RetryPolicy(max_attempts=2, max_wait=5.0), FailingCall(RateLimitError({"Retry-After": "3600"})))
+    assert waits == [5.0]
+
+
+def test_retry_waits_for_the_retry_after_of_a_real_server() -> None:
+    script = Script({"where?": [Answer("there")]}, faults=[Fault("status 429", on={0}, seconds=1.0)])
+    begun = time.monotonic()
+    with serving(script) as url:
+        model = make_recorded_model(url, logprobs=None)
+        found = asyncio.run(
+            StageCalls(RetryPolicy(initial_wait=0.001), MemoryJournal()).acall(model.ainvoke, "where?", FREE)
+        )
+    assert found.text == "there"
+    assert time.monotonic() - begun >= 1.0
+    assert len(script.requests) == 2
+
+
+def test_stage_calls_retry_a_call_that_times_out() -> None:
+    begun: list[None] = []
+
+    async def hang_once(item: Any) -> Any:
+        begun.append(None)
+        if len(begun) == 1:
+            await asyncio.sleep(1000)
+        return item
+
+    found, seconds = run_call(RetryPolicy(timeout=5.0, initial_wait=1.0), hang_once)
+    assert found == "item"
+    assert 5.0 <= seconds <= 6.0
+
+
+def test_call_that_always_times_out_reports_the_timeout() -> None:
+    async def hang(item: Any) -> None:
+        del item
+        await asyncio.sleep(1000)
+
+    limit = ConcurrencyLimiter(1)
+    found, _ = run_call(RetryPolicy(max_attempts=2, timeout=5.0), hang, CallLimits(limit))
+    assert isinstance(found, TimeoutError)
+    assert str(found) == "no answer within 5 seconds"
+    assert limit._free == 1
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_timeout_raised_by_the_call_itself_is_returned_as_its_outcome(timeout: float | None) -> None:
+    # It says nothing, as that of `asyncio.timeout`.
+    call = FailingCall(*[asyncio.TimeoutError()] * 3)
+    found, _ = run_call(RetryPolicy(max_attempts=3, timeout=timeout), call)
+    assert isinstance(found, TimeoutError)
+    assert str(found).startswith("no answer")
+    assert call.calls == 3
+
+
+@pytest.mark.parametrize("after", [0.5, 3.0])
+def test_cancelling_a_call_releases_its_permit(after: float) -> None:
+    limit, calls = ConcurrencyLimiter(1), 0
+
+    async def fail_slowly(item: Any) -> None:
+        nonlocal calls
+        del item
+        calls += 1
+        await asyncio.sleep(1.0)
+        raise ConnectionError
+
+    async def cancelled() -> None:
+        repeated = StageCalls(RetryPolicy(max_attempts=5, initial_wait=100.0, timeout=10.0), MemoryJournal())
+        # The longest of waits, so that the second moment lies between two calls.
+        with mock.patch("random.uniform", max):
+            going = asyncio.ensure_future(repeated.acall(fail_slowly, 1, CallLimits(limit)))
+            await asyncio.sleep(after)
+            going.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going
+
+    run_in_virtual_time(cancelled())
+    assert calls == 1
+    assert limit._free == 1
+
+
+def test_waiting_between_attempts_holds_no_permit() -> None:
+    limit = ConcurrencyLimiter(1)
+    order: list[str] = []
+
+    async def both() -> None:
+        first = FailingCall(ConnectionError())
+
+        async def note(item: str) -> str:
+            order.append(item)
+            return str(await first(item)) if item == "first" else item
+
+        repeated = StageCalls(RetryPolicy(initial_wait=50.0), MemoryJournal())
+        bounds = CallLimits(limit)
+        with mock.patch("random.uniform", max):
+            await asyncio.gather(*(repeated.acall(note, one, bounds) for one in ("first", "second")))
+
+    run_in_virtual_time(both())
+    assert order == ["first", "second", "first"]
+
+
+# Rate limits
+
+
+def test_requests_per_second_limits_the_rate_of_calls() -> None:
+    async def calls() -> None:
+        repeated = StageCalls(CallPolicy(requests_per_second=200.0).create_retry_policy(), MemoryJournal())
+        await asyncio.gather(*(repeated.acall(FailingCall(), number, FREE) for number in range(60)))
+
+    begun = time.perf_counter()
+    asyncio.run(calls())
+    # A bucket that is empty at first fills at the rate: 60 calls take 0.3 s, less the clock's own grain.
+    assert time.perf_counter() - begun >= 0.29
+
+
+RATE, LATENCY, STAGES, CALLS, LARGEST = 1000.0, 2.0, 6, 5, 900
+# Of the calls of a stage one answers nothing, as a plain function or a failure does.
+SILENT = 1
+
+
+async def spend_tokens(limiter: TokenRateLimiter, seed: int, stages: int = 300) -> list[tuple[float, int]]:
+    """Run concurrent stages; return when calls began, and the tokens that each took."""
+    chance = random.Random(seed)  # noqa: S311 - a simulation
+    found: list[tuple[float, int]] = []
+    left = iter(range(stages))
+
+    async def call(tokens: int) -> int:
+        found.append((time.monotonic(), tokens))
+        await asyncio.sleep(chance.uniform(0.5, 1.5) * LATENCY)
+        return tokens
+
+    async def work() -> None:
+        for _ in left:
+            sizes = [0] * SILENT + [chance.randrange(LARGEST) for _ in range(CALLS - SILENT)]
+            billed = StageCalls(RetryPolicy(rate_limiters=(limiter,)), MemoryJournal())
+            await asyncio.gather(*(billed.acall(call, size, FREE) for size in sizes))
+            billed.settle(sum(sizes))
+
+    await asyncio.gather(*(work() for _ in range(STAGES)))
+    return found
+
+
+class UnsettledLimiter(TokenRateLimiter):
+    """Does not settle calls without an answer, as if they had not been charged."""
+
+    def settle(self, calls: int, tokens: int) -> None:
+        super().settle(calls - SILENT, tokens)
+
+
+def compute_largest_excess(found: list[tuple[float, int]]) -> float:
+    """The most tokens that were begun within any length of time beyond what the rate allows for it."""
+    most = lowest = total = 0.0
+    for when, tokens in found:
+        lowest = min(lowest, total - RATE * when)
+        total += tokens
+        most = max(most, total - RATE * when - lowest)
+    return most
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_token_rate_limiter_keeps_and_uses_its_rate(seed: int) -> None:
+    found, seconds = run_in_virtual_time(spend_tokens_with(TokenRateLimiter, seed))
+    # The limiter does not know the tokens of calls in flight.
+    assert compute_largest_excess(found) <= STAGES * (CALLS - SILENT) * LARGEST
+    # Nor does it hold up calls needlessly; the last stages take a latency.
+    total = sum(tokens for _, tokens in found)
+    assert seconds <= 1.05 * total / RATE + 2 * LATENCY
+    # Control: without settling calls that had no answer, it is slower by their share.
+    _, slower = run_in_virtual_time(spend_tokens_with(UnsettledLimiter, seed))
+    assert slower > 1.15 * total / RATE
+
+
+async def spend_tokens_with(kind: Callable[[float], TokenRateLimiter], seed: int) -> list[tuple[float, int]]:
+    return await spend_tokens(kind(RATE), seed)
+
+
+def test_token_rate_limiter_does_not_block_unless_asked() -> None:
+    limiter = TokenRateLimiter(1.0)
+    assert limiter.acquire(blocking=False)
+    limiter.settle(1, 60)
+    assert not limiter.acquire(blocking=False)
+
+    async def taken() -> bool:
+        return await limiter.aacquire(blocking=False)
+
+    assert not asyncio.run(taken())
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 10**6)), max_size=20))
+def test_token_rate_limiter_charge_is_never_negative(settled: list[tuple[int, int]]) -> None:
+    limiter = TokenRateLimiter(1e9)
+    for calls, tokens in settled:
+        assert limiter.acquire(blocking=True)
+        limiter.settle(calls, tokens)
+        assert limiter._settled.mean >= 0.0
+        assert limiter._charged.calls >= 0
+        assert limiter._charged.tokens >= -1e-6

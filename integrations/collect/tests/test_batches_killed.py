@@ -1,0 +1,154 @@
+"""A killed collection through batches submits and pays for nothing twice."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import signal
+import sqlite3
+import time
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect.store import Store
+
+from integrations.collect.tests.batch_server import TOKENS_IN, TOKENS_OUT, Faults, Log, serve_in_process
+from integrations.collect.tests.batched import CONCURRENCY, SUBMITTED, N, collect_by_command
+
+FAULTS = Faults(errors=0.1, repeated=0.02, live=0.05, refused=0.03, dropped=0.03)
+TOKENS = TOKENS_IN + TOKENS_OUT
+
+
+@dataclass
+class Killed:
+    """What became of a collection whose processes were killed.
+
+    Attributes:
+        path: The store.
+        log: What the server was asked, and charged for.
+        ended: How often a process ended how, by its exit code.
+        steps: What the store said at the kills.
+    """
+
+    path: Path
+    log: Log = field(default_factory=Log)
+    ended: Counter[int] = field(default_factory=Counter)
+    steps: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a process is killed.
+
+    Attributes:
+        what: Of what the store must hold how many.
+        count: So many.
+        seconds: Up to so many seconds later, at random.
+    """
+
+    what: str
+    count: int
+    seconds: float
+
+
+_QUERIES = {
+    "prompts": "SELECT count(*) FROM prompts",
+    "batches": "SELECT count(*) FROM batches",
+    "draws": "SELECT count(*) FROM draws",
+    "scores": "SELECT count(*) FROM scores",
+}
+
+
+def _count(path: Path, what: str) -> int:
+    if what == "submitted":
+        log = path.with_suffix(SUBMITTED)
+        return len(log.read_text().splitlines()) if log.exists() else 0
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as file:
+            return int(file.execute(_QUERIES[what]).fetchone()[0])
+    except sqlite3.OperationalError:  # it is not made yet
+        return 0
+
+
+def choose_moments(size: int) -> list[Moment]:
+    """Thirty moments: around both submissions, while they are waited for, and all through what follows."""
+    chance = random.Random(7)  # noqa: S311 - moments, no secrets
+    counts = [sorted(chance.randrange(1, size * N) for _ in range(9)) for _ in range(2)]
+    return [
+        *[Moment("prompts", 1, 1.0)] * 2,
+        *[Moment("batches", 1, 2.0)] * 4,
+        *(Moment("draws", count, 0.1) for count in counts[0]),
+        *[Moment("batches", 2, 2.0)] * 6,
+        *(Moment("scores", count, 0.1) for count in counts[1]),
+    ]
+
+
+def collect_under_kills(path: Path, size: int, moments: list[Moment], *, forgets: bool = False) -> Killed:
+    """Run the command to its end, in processes that are killed."""
+    chance = random.Random(11)  # noqa: S311 - as above
+    found = Killed(path)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["integrations.collect.tests.batched"])
+    with serve_in_process(5.0, FAULTS, found.log) as url:
+
+        def start() -> Any:
+            process = context.Process(
+                target=collect_by_command, args=(url, str(path), size), kwargs={"forgets": forgets}
+            )
+            process.start()
+            return process
+
+        for moment in moments:
+            process = start()
+            while _count(path, moment.what) < moment.count and process.is_alive():
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0.0, moment.seconds))
+            process.kill()
+            process.join()
+            found.ended[process.exitcode] += 1
+            found.steps[", ".join(f"{_count(path, what)} {what}" for what in _QUERIES)] += 1
+        process = start()
+        process.join()
+        found.ended[process.exitcode] += 1
+    return found
+
+
+@pytest.mark.long
+def test_thirty_kills_of_a_batched_collection_submit_nothing_twice(tmp_path: Path) -> None:
+    size = 2000
+    moments = choose_moments(size)
+    found = collect_under_kills(tmp_path / "store.db", size, moments)
+    log, ended = found.log, found.ended
+    lines, live = log.lines.total(), log.live.total()
+    print(f"\n{ended=} {found.steps=} {log.submitted=} {lines=} {live=} {log.struck=} {log.control=}")  # noqa: T201 - the figures
+    assert ended == {0: 1, -signal.SIGKILL: len(moments)}
+    with Store(found.path) as store:
+        store.check()
+        records = list(store.read_records())
+        usage, batched = store.read_usage(), store.read_batched_usage()
+        unanswered = sum(store.read_request_history().unanswered.values())
+    assert [record.id for record in records] == [f"p{number}" for number in range(size)]
+    for number, record in enumerate(records):
+        texts = {str(one.text) for one in record.candidates}
+        assert len(texts) == len(record.candidates) == N
+        assert {one.rpartition(" ")[0] for one in texts} == {f"answer {number}"}
+    # A draw and a score for each candidate, each in one batch alone.
+    requests = 2 * size * N
+    assert sum(log.submitted) == requests
+    assert lines == requests - log.struck["errors"]
+    assert batched.tokens == lines * TOKENS
+    # Live calls in flight are all that a kill can cost.
+    assert usage.tokens == requests * TOKENS
+    assert 0 <= live - (requests - lines) <= unanswered <= len(moments) * CONCURRENCY
+
+
+@pytest.mark.long
+def test_control_unrecorded_batches_are_paid_for_again_after_each_kill(tmp_path: Path) -> None:
+    moments = [Moment("submitted", count, 0.5) for count in (1, 2, 3)]
+    found = collect_under_kills(tmp_path / "store.db", 100, moments, forgets=True)
+    # The draws once more after each kill.
+    assert sum(found.log.submitted) == (2 + 3) * 100 * N

@@ -1,0 +1,154 @@
+"""`Budget`: limits on tokens and cost, and prompts that are not started beyond them."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_cfc_collect.costs import ANY_MODEL, Budget, Price, TokensUsed, Usage
+from langchain_cfc_collect.store import Store
+
+from integrations.collect.tests.fakes import FakeExecutor, make_usage, run
+from langchain_cfc.errors import CollectionError, InputError
+from tests.lengths import repetitions
+
+ONE = {ANY_MODEL: Price(input=1.0, output=1.0)}
+
+
+def test_budget_without_limits_allows_everything() -> None:
+    budget = Budget()
+    assert not budget.is_limited
+    assert budget.allows(make_usage(10**12), None, 10**6)
+    assert budget.compute_cost(make_usage(10)) is None
+
+
+@pytest.mark.parametrize(
+    ("spent", "dearest", "under_way", "allowed"),
+    [
+        (0, None, 0, True),
+        (0, None, 1, False),
+        (99, None, 0, True),
+        # An earlier run has spent it all.
+        (100, None, 0, False),
+        (150, None, 0, False),
+        (80, 20, 0, True),
+        (81, 20, 0, False),
+        (60, 20, 1, True),
+        (61, 20, 1, False),
+        (0, 101, 0, False),
+    ],
+)
+def test_budget_allows_a_prompt_only_if_the_dearest_would_fit(
+    spent: int, dearest: int | None, under_way: int, allowed: bool
+) -> None:
+    for budget, scale in ((Budget(max_tokens=100), 1), (Budget(max_cost=1e-4, prices=ONE), 1e-6)):
+        known = None if dearest is None else TokensUsed(dearest, scale * dearest)
+        assert budget.allows(make_usage(spent), known, under_way) == allowed
+
+
+def test_budget_keeps_token_and_cost_limits_of_different_prompts() -> None:
+    # Most tokens and highest cost need not be of one prompt.
+    dearest = TokensUsed(90, 1.0).maximum(TokensUsed(10, 9.0))
+    assert dearest == TokensUsed(90, 9.0)
+    assert not Budget(max_tokens=80).allows(Usage(), dearest, 0)
+    assert not Budget(max_cost=8.0, prices=ONE).allows(Usage(), dearest, 0)
+    assert Budget(max_tokens=90, max_cost=9.0, prices=ONE).allows(Usage(), dearest, 0)
+
+
+def test_budget_prices_a_model_by_its_longest_matching_prefix() -> None:
+    prices = {
+        "gpt": Price(input=1.0, output=2.0),
+        "gpt-4o-mini": Price(input=10.0, output=20.0),
+        ANY_MODEL: Price(input=100.0, output=200.0),
+    }
+    budget = Budget(prices=prices)
+    for model, factor in (("gpt-4o-mini-2024", 10), ("gpt-4o", 1), ("claude", 100), ("", 100)):
+        assert budget.compute_cost(make_usage(2_000_000, model)) == pytest.approx(factor * 3.0)
+    with pytest.raises(CollectionError, match="'claude' answered, but has no price"):
+        Budget(prices={"gpt": prices["gpt"]}).compute_cost(make_usage(1, "claude"))
+
+
+def test_budget_refuses_missing_prices_and_nonpositive_limits() -> None:
+    with pytest.raises(InputError, match="prices"):
+        Budget(max_cost=1.0)
+    for wrong in (0, -1):
+        with pytest.raises(InputError, match="above 0"):
+            Budget(max_tokens=wrong)
+        with pytest.raises(InputError, match="above 0"):
+            Budget(max_cost=wrong, prices=ONE)
+    with pytest.raises(InputError, match="above 0"):
+        Budget(max_cost=float("nan"), prices=ONE)
+
+
+def test_budget_refuses_models_that_report_no_tokens(tmp_path: Path) -> None:
+    silent = Usage((), answered=3, unreported=2)
+    Budget().check_reported(silent)
+    with pytest.raises(CollectionError, match="2 of 3 answers do not report how many tokens"):
+        Budget(max_tokens=1).check_reported(silent)
+    executor = FakeExecutor(costs=lambda name: silent)  # noqa: ARG005 - of all prompts
+    path = tmp_path / "store.db"
+    with pytest.raises(CollectionError, match="do not report how many tokens"):
+        run(path, executor, 5, budget=Budget(max_tokens=10**9))
+    # What was paid for is kept all the same.
+    with Store(path) as store:
+        kept = sum(work.draws is not None for work in store.read_unfinished())
+    assert kept == executor.count("draw") == 1
+
+
+def test_missing_price_ends_the_run_and_keeps_finished_work(tmp_path: Path) -> None:
+    executor, path = FakeExecutor(), tmp_path / "store.db"
+    with pytest.raises(CollectionError, match="but has no price"):
+        run(path, executor, 5, budget=Budget(max_cost=1.0, prices={"other": ONE[ANY_MODEL]}))
+    run(path, executor)
+    assert set(executor.done.values()) == {1}
+
+
+@settings(max_examples=repetitions(30, share=0.3))
+@given(
+    costs=st.lists(st.integers(1, 100), min_size=1, max_size=40),
+    limit=st.integers(1, 2000),
+    at_once=st.integers(1, 8),
+)
+def test_budget_is_exceeded_at_most_by_prompts_under_way(
+    memory: Path, costs: list[int], limit: int, at_once: int
+) -> None:
+    """Spent, less the limit, is at most what prompts under way took beyond the dearest one before them.
+
+    With `at_once` of them that is at most `at_once` times the largest difference; and nothing where all cost
+    the same, but for the first, of which nothing is known.
+    """
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        executor = FakeExecutor(costs=lambda name: make_usage(costs[int(name[1:])]))
+        ran = run(
+            Path(folder) / "store.db", executor, len(costs), at_once=at_once, budget=Budget(max_tokens=limit)
+        )
+        spent = ran.status.usage.tokens
+        assert spent == sum(costs[: executor.count("draw")])
+        assert spent <= max(limit, costs[0]) + at_once * (max(costs) - min(costs))
+        assert ran.complete == (executor.count("draw") == len(costs)) or spent + max(costs) > limit
+        # A further run begins nothing where all is spent.
+        again = FakeExecutor(costs=executor.costs)
+        run(Path(folder) / "store.db", again, at_once=at_once, budget=Budget(max_tokens=limit))
+        assert again.count("draw") <= (0 if spent >= limit else len(costs))
+
+
+def test_budget_starts_as_many_equal_prompts_as_fit(tmp_path: Path) -> None:
+    executor = FakeExecutor(costs=lambda name: make_usage(10), seconds=0.001)  # noqa: ARG005 - of all prompts
+    ran = run(tmp_path / "store.db", executor, 40, at_once=8, budget=Budget(max_tokens=205))
+    assert not ran.complete
+    assert executor.count("draw") == executor.count("label") == 20
+    assert ran.status.usage.tokens == 200
+    # It goes on where there is more, and counts what was spent before.
+    ran = run(tmp_path / "store.db", executor, at_once=8, budget=Budget(max_tokens=305))
+    assert executor.count("draw") == 30
+    assert run(tmp_path / "store.db", executor, budget=Budget(max_tokens=10**6)).complete
+
+
+def test_budget_counts_failed_prompts(tmp_path: Path) -> None:
+    executor = FakeExecutor(fails={("score", f"p{number}"): CollectionError("no") for number in range(1, 6)})
+    ran = run(tmp_path / "store.db", executor, 20, at_once=1, budget=Budget(max_tokens=100))
+    assert executor.count("draw") == 10
+    assert ran.status.usage.tokens == 100

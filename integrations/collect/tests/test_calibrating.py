@@ -1,0 +1,447 @@
+"""`calibrate_chain`: from questions to an artifact and a report in one call."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect import (
+    Budget,
+    CollectionOptions,
+    Components,
+    Price,
+    Store,
+    acalibrate_chain,
+    calibrate_chain,
+)
+from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, convert_to_messages
+from langchain_core.prompt_values import ChatPromptValue
+from langchain_openai import ChatOpenAI
+
+from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord, calibrate, evaluate, read_records
+from langchain_cfc.errors import CollectionError, InputError, StoreError, UnattainableTargetError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example, write_records
+from langchain_cfc.verifiers import SequenceProbability
+from tests.lengths import mostly_long
+from tests.recordings import list_facts
+from tests.serving.openai_server import Script, serving
+
+MANY, N = 40, 3
+QUIET = CollectionOptions(on_progress=lambda _: None)
+OPTIONS: dict[str, Any] = {"alpha": 0.3, "features": "1", "collection": QUIET}
+
+
+@pytest.fixture(scope="module")
+def facts() -> list[PromptRecord]:
+    return list_facts()[::20][:MANY]
+
+
+@pytest.fixture
+def script(facts: list[PromptRecord]) -> Script:
+    return Script.of(facts)
+
+
+@pytest.fixture
+def model(script: Script) -> Iterator[ChatOpenAI]:
+    with serving(script) as url:
+        yield make_recorded_model(url, temperature=0.7)
+
+
+@pytest.fixture
+def pairs(facts: list[PromptRecord], monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    return [(one.input, one.reference) for one in facts]
+
+
+Calibrate = Callable[..., tuple[CalibrationArtifact, Any]]
+
+
+def run_acalibrate_chain(*arguments: Any, **options: Any) -> tuple[CalibrationArtifact, Any]:
+    return asyncio.run(acalibrate_chain(*arguments, **options))
+
+
+@mostly_long("form", [calibrate_chain, run_acalibrate_chain], ids=["sync", "async"], quick=1)
+def test_calibrate_chain_equals_collect_calibrate_and_evaluate(
+    form: Calibrate,
+    model: ChatOpenAI,
+    pairs: list[tuple[Any, Any]],
+    script: Script,
+    tmp_path: Path,
+) -> None:
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
+    store, out, page = (tmp_path / name for name in ("a.db", "artifact.json", "report.html"))
+    artifact, report = form(model, pairs, **parts, store=store, out=out, report=page, **OPTIONS)
+    assert len(script.requests) == N * MANY
+    with Store(store) as opened:
+        write_records(tmp_path / "r.jsonl", opened.read_records(), opened.read_provenance())
+    records = read_records(tmp_path / "r.jsonl")
+    expected = calibrate(records, alpha=0.3, features="1", test_fraction=0.3)
+    assert artifact.levels == expected.levels
+    assert artifact.calibration == expected.calibration
+    assert report == evaluate(expected, records)
+    assert report.n_test + artifact.calibration.size == MANY
+    assert CalibrationArtifact.load(out).digest == artifact.digest
+    assert "<html" in page.read_text(encoding="utf-8")
+    # Again, and with other options: no further requests.
+    again, _ = form(model, pairs, **parts, store=store, **OPTIONS)
+    assert again.levels == artifact.levels
+    other, _ = form(model, pairs, **parts, store=store, **{**OPTIONS, "alpha": 0.4})
+    assert other.alphas == ("0.4",)
+    assert len(script.requests) == N * MANY
+    # What serves is what was calibrated.
+    chain = CFCRunnable(generator=model, verifier=parts["verifier"], artifact=artifact)
+    assert chain.guarantee.binding == "matched"
+
+
+def test_calibrate_chain_resumes_after_the_budget_ended_it(
+    model: ChatOpenAI, pairs: list[tuple[Any, Any]], script: Script, tmp_path: Path
+) -> None:
+    parts: dict[str, Any] = {"verifier": SequenceProbability(), "labeler": NormalisedMatch(), "n": N}
+    few = CollectionOptions(
+        on_progress=lambda _: None, budget=Budget(max_cost=450.0, prices={"*": Price(input=1e6, output=1e6)})
+    )
+    store = tmp_path / "a.db"
+    with pytest.raises(CollectionError, match=rf"\d+ of {MANY} questions were not started.*same store"):
+        calibrate_chain(model, pairs, **parts, store=store, **{**OPTIONS, "collection": few})
+    before = len(script.requests)
+    assert 0 < before < N * MANY
+    calibrate_chain(model, pairs, **parts, store=store, **OPTIONS)
+    assert len(script.requests) == N * MANY
+    with pytest.raises(StoreError, match=f"n was {N} and is now 9"):
+        calibrate_chain(model, pairs, **{**parts, "n": 9}, store=store, **OPTIONS)
+
+
+# With a generator in this process
+
+
+def candidates(question: Any) -> str:
+    """Answer every question correctly except each fifth."""
+    number = int(str(question).rpartition(" ")[2])
+    return "wrong" if number % 5 == 0 else f"answer {number}"
+
+
+def score(prompt: Any, drawn: list[Any]) -> list[float]:
+    number = int(str(prompt).rpartition(" ")[2])
+    return [0.9 if number % 5 == 0 else number / 1000] * len(drawn)
+
+
+LOCAL: dict[str, Any] = {
+    "verifier": score,
+    "labeler": NormalisedMatch(),
+    "n": 2,
+    "generator_id": "numbers",
+    "verifier_id": "by number",
+    "alpha": 0.4,
+    "features": "1",
+    "collection": make_silent_options(),
+}
+FORMS: dict[str, list[Any]] = {
+    "pairs": [(f"question {number}", f"answer {number}") for number in range(MANY)],
+    "lists": [[f"question {number}", f"answer {number}"] for number in range(MANY)],
+    "mappings": [{"prompt": f"question {number}", "answer": f"answer {number}"} for number in range(MANY)],
+    "examples": [
+        Example(id=str(number), input=f"question {number}", reference=f"answer {number}")
+        for number in range(MANY)
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calibrate_chain_accepts_every_example_form_and_leaves_no_files(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    artifact, report = calibrate_chain(candidates, iter(FORMS[form]), **LOCAL)
+    assert report.n_candidates == artifact.n == 2
+    assert report.n_test + report.n_calibration == MANY
+    assert artifact.provenance is not None
+    assert (artifact.provenance.generator or {})["id"] == "numbers"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrate_chain_writes_message_inputs_as_role_and_content() -> None:
+    seen: list[Any] = []
+
+    def draw(prompt: Any) -> str:
+        seen.append(prompt)
+        messages = convert_to_messages(prompt["messages"] if isinstance(prompt, dict) else prompt)
+        return candidates(messages[-1].content)
+
+    def examples(wrap: Callable[[list[BaseMessage]], Any]) -> list[Any]:
+        return [
+            (wrap([SystemMessage("Be brief."), HumanMessage(str(question))]), reference)
+            for question, reference in FORMS["pairs"]
+        ]
+
+    def score_messages(_: Any, drawn: list[Any]) -> list[float]:
+        return [0.5] * len(drawn)
+
+    options = {**LOCAL, "verifier": score_messages}
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "question 0"}]
+    wraps: list[Callable[[list[BaseMessage]], Any]] = [
+        lambda messages: messages,
+        lambda messages: ChatPromptValue(messages=messages),
+        lambda messages: {"messages": messages},
+    ]
+    for wrap in wraps:
+        seen.clear()
+        artifact, _ = calibrate_chain(draw, examples(wrap), **options)
+        assert artifact.calibration.size > 0
+        assert wrap is wraps[2] or expected in seen
+    assert {"messages": expected} in seen
+    mappings = [{"input": question, "reference": answer} for question, answer in examples(wraps[0])]
+    calibrate_chain(draw, mappings, **options)
+
+
+def test_calibrate_chain_reads_id_metadata_and_cluster_of_mappings(tmp_path: Path) -> None:
+    mappings: list[dict[str, Any]] = [
+        {
+            "question": f"question {number}",
+            "answer": f"answer {number}",
+            "id": number,
+            "metadata": {"half": "low" if number < MANY / 2 else "high", "year": None},
+        }
+        for number in range(MANY)
+    ]
+    mappings[0]["cluster"] = mappings[2]["cluster"] = "both"
+    options = {**LOCAL, "features": "group(half)", "alpha": 0.5, "store": tmp_path / "a.db"}
+    artifact, _ = calibrate_chain(candidates, mappings, **options)
+    assert len(artifact.calibration.groups) == 3
+    with Store(tmp_path / "a.db") as store:
+        first, second, *_ = store.read_records()
+    assert (first.id, first.metadata, first.cluster) == ("0", {"half": "low"}, "both")
+    assert (second.id, second.cluster) == ("1", None)
+
+
+def test_calibrate_chain_uses_metadata_of_examples_as_features(tmp_path: Path) -> None:
+    examples = [
+        one.model_copy(update={"metadata": {"half": "low" if number < MANY / 2 else "high"}})
+        for number, one in enumerate(FORMS["examples"])
+        if isinstance(one, Example)
+    ]
+    artifact, _ = calibrate_chain(candidates, examples, **{**LOCAL, "features": "group(half)", "alpha": 0.5})
+    assert len(artifact.calibration.groups) == 3
+    # A store that was filled without them takes them as they are now.
+    options = {**LOCAL, "alpha": 0.5, "store": tmp_path / "a.db"}
+    calibrate_chain(candidates, FORMS["examples"], **options)
+    again, _ = calibrate_chain(candidates, examples, **{**options, "features": "group(half)"})
+    assert len(again.calibration.groups) == 3
+
+
+TOPICS = [
+    Example(
+        id=str(number),
+        input=f"question {number}",
+        reference=f"answer {number}",
+        metadata={"topic": "art", "year": number},
+    )
+    for number in range(MANY)
+]
+
+
+@pytest.mark.parametrize(
+    ("examples", "options", "said"),
+    [
+        ([("a", "b", "c")], {}, r"example 1 is \('a', 'b', 'c'\); expected a pair"),
+        ([FORMS["examples"][0], ("a", "b")], {}, "example 1 is Example"),
+        ([], {}, "no rows"),
+        ([("a", "b"), ("a", "b")], {}, "the same input and reference as row 1"),
+        ([{"x": "a", "y": "b"}], {}, "which column holds the reference"),
+        (
+            [{"input": "a", "reference": "b"}, {"input": "c", "reference": "d", "metdata": {"topic": "art"}}],
+            {},
+            "example 2 has the unknown key 'metdata'; known are input, reference, id, metadata, cluster",
+        ),
+        ([{"input": "a", "reference": "b", "metadata": {"topic": ["art"]}}], {}, "line 1: metadata"),
+        (
+            [([HumanMessage("a", additional_kwargs={"x": 1})], "b")],
+            {},
+            "example 1: its messages hold more than role, content",
+        ),
+        ([{"input": "a", "reference": "b", "metadata": "art"}], {}, "line 1: metadata: found 'art'"),
+        ([{"input": "a", "reference": "b", "id": "1"}, ("c", "d")], {}, "unknown key 'question'"),
+        (FORMS["pairs"], {"alpha": None}, "alpha: at least one error level is needed"),
+        (FORMS["pairs"], {"alpha": 20}, "alpha"),
+        (FORMS["pairs"], {"test_fraction": 0.0}, "nothing to evaluate on"),
+        (FORMS["pairs"], {"test_fraction": 0.99}, "the calibration split is empty"),
+        (FORMS["pairs"], {"test_fraction": 0.001}, "0.001 of 40 prompts leaves none to evaluate on"),
+        (FORMS["pairs"], {"features": "bins(mean_scor, 3)"}, "did you mean 'mean_score'"),
+        (FORMS["pairs"], {"features": "group(nope)"}, "record '[0-9a-f]+' has no metadata 'nope'.*are: none"),
+        (TOPICS, {"features": "group(topic) + group(nope)"}, "no metadata 'nope'.*keys are: topic, year"),
+        (TOPICS, {"features": "hat(mean_score, 3) + meta(topic)"}, "needs a finite number"),
+        (TOPICS, {"features": "hard(mean_score, meta(topic), 0.2)"}, "needs a finite number"),
+        (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
+        (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; the likelihood ratio of a prompt"),
+        (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
+        (FORMS["pairs"], {"combine": ["a"]}, "no raw outputs of 'a'; it has none"),
+        (
+            FORMS["pairs"],
+            {"verifier": {"a": score, "b": score}, "combine": ["a", "zz"]},
+            "'zz'; it has 'a', 'b'",
+        ),
+        (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate separately"),
+        (
+            FORMS["pairs"],
+            {"verifier": SequenceProbability(), "verifier_id": None, "draws": "lead(2, at_most=5)"},
+            "these prompts have 2",
+        ),
+        (FORMS["pairs"], {"unit": "claims", "n": 1, "features": "entropy"}, "need the candidates' answers"),
+        (
+            FORMS["pairs"][:8],
+            {"alpha": 0.1},
+            "0.1 is out of reach of [2-8] calibration prompts, even if each",
+        ),
+        (
+            FORMS["pairs"],
+            {"alpha": None, "max_wrong_rate": [0.01, 0.05]},
+            "0.05: even without .* needs 77 prompts",
+        ),
+        (FORMS["pairs"], {"out": "/"}, "cannot write /: it is not a regular file"),
+        (FORMS["pairs"], {"out": "a.json", "store": "./a.json"}, "out: a.json is also the store"),
+        (FORMS["pairs"], {"out": "nowhere/artifact.json"}, "the folder .*nowhere does not exist"),
+        (FORMS["pairs"], {"report": "nowhere/page.html"}, "folder that does not exist"),
+    ],
+)
+def test_calibrate_chain_refuses_invalid_arguments_before_drawing(
+    examples: list[Any],
+    options: dict[str, Any],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn: list[str] = []
+
+    def draw(question: Any) -> str:
+        drawn.append(question)
+        return "x"
+
+    for form in (calibrate_chain, run_acalibrate_chain):
+        with pytest.raises(InputError, match=said):
+            form(draw, examples, **{**LOCAL, **options})
+    assert drawn == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_calibrate_chain_uses_the_metadata_function_for_features() -> None:
+    def describe(prompt: Any) -> dict[str, Any]:
+        return {"half": str(int(prompt.rpartition(" ")[2]) // 20)}
+
+    options = {**LOCAL, "features": "group(half)", "alpha": 0.5, "metadata": describe}
+    artifact, _ = calibrate_chain(candidates, FORMS["pairs"], **options)
+    assert len(artifact.calibration.groups) == 3
+
+
+def test_calibrate_chain_includes_prompts_already_in_the_store(tmp_path: Path) -> None:
+    options = {**LOCAL, "store": tmp_path / "a.db"}
+    calibrate_chain(candidates, FORMS["pairs"], **options)
+    artifact, report = calibrate_chain(candidates, [("question 41", "answer 41")], **options)
+    assert artifact.calibration.size + report.n_test == MANY + 1
+
+
+def test_calibrate_chain_refuses_unknown_options() -> None:
+    with pytest.raises(TypeError, match="alhpa"):
+        calibrate_chain(candidates, FORMS["pairs"], **LOCAL, alhpa=0.2)
+
+
+def test_calibrate_chain_keeps_the_store_if_alpha_is_unattainable(tmp_path: Path) -> None:
+    options = {**LOCAL, "alpha": 0.05, "store": tmp_path / "a.db"}
+    with pytest.raises(UnattainableTargetError, match=r"Smallest alpha here: 0\.2"):
+        calibrate_chain(candidates, FORMS["pairs"], **options)
+    asked: list[str] = []
+    artifact, _ = calibrate_chain(asked.append, FORMS["pairs"], **{**options, "alpha": 0.4})
+    assert (asked, artifact.alphas) == ([], ("0.4",))
+
+
+@pytest.fixture
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that only this test uses."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("form", [calibrate_chain, run_acalibrate_chain], ids=["sync", "async"])
+def test_calibrate_chain_without_store_keeps_labelled_prompts_on_failure(
+    form: Calibrate, temporary_folder: Path
+) -> None:
+    with pytest.raises(UnattainableTargetError) as caught:
+        form(candidates, FORMS["pairs"], **{**LOCAL, "alpha": 0.05})
+    (kept,) = temporary_folder.glob("*/collection.db")
+    assert f"The {MANY} labelled prompts are kept in {kept}: pass store={str(kept)!r}" in str(caught.value)
+    asked: list[str] = []
+    form(asked.append, FORMS["pairs"], **LOCAL, store=kept)
+    assert asked == []
+    assert kept.exists()
+
+
+def test_calibrate_chain_without_store_keeps_prompts_on_interruption(temporary_folder: Path) -> None:
+    drawn: list[str] = []
+
+    def interrupted(question: str) -> str:
+        if len(drawn) == MANY:
+            raise KeyboardInterrupt
+        drawn.append(question)
+        return candidates(question)
+
+    notices: list[str] = []
+    options = {**LOCAL, "collection": replace(LOCAL["collection"], on_notice=notices.append)}
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_chain(interrupted, FORMS["pairs"], **options)
+    (kept,) = temporary_folder.glob("*/collection.db")
+    assert f"labelled prompts are kept in {kept}" in notices[-1]
+    again: list[str] = []
+
+    def draw(question: str) -> str:
+        again.append(question)
+        return candidates(question)
+
+    calibrate_chain(draw, FORMS["pairs"], **LOCAL, store=kept)
+    assert len(again) < LOCAL["n"] * MANY
+
+
+def test_calibrate_chain_without_store_leaves_nothing_if_nothing_was_drawn(temporary_folder: Path) -> None:
+    def fail(_: str) -> str:
+        msg = "no key"
+        raise ValueError(msg)
+
+    with pytest.raises(CollectionError) as caught:
+        calibrate_chain(fail, FORMS["pairs"], **LOCAL)
+    assert "kept in" not in str(caught.value)
+    calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_calibrate_chain_in_a_running_event_loop_names_the_async_form() -> None:
+    async def call() -> None:
+        calibrate_chain(candidates, FORMS["pairs"], **LOCAL)
+
+    with pytest.raises(InputError, match=r"await acollect\(\.\.\.\), or acalibrate_chain"):
+        asyncio.run(call())
+
+
+def test_calibrate_chain_and_components_have_the_same_defaults() -> None:
+    stated = inspect.signature(calibrate_chain).parameters
+    passed_on = inspect.signature(Components).parameters
+    shared = (stated.keys() & passed_on.keys()) - {"generator"}
+    assert {"n", "verifier", "labeler", "sampling", "generator_id", "splitter_id"} <= shared
+    assert {name: stated[name].default for name in shared} == {
+        name: passed_on[name].default for name in shared
+    }
+    assert inspect.signature(acalibrate_chain).parameters["test_fraction"].default == 0.3
+    assert stated["test_fraction"].default == 0.3
+
+
+def test_calibrate_chain_shows_the_progress_bar_by_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("langchain_cfc_collect.collecting._LINE_INTERVAL", 0.0)
+    noticing = replace(LOCAL["collection"], on_progress=None)
+    calibrate_chain(candidates, FORMS["pairs"], **{**LOCAL, "collection": noticing})
+    assert f"{MANY} of {MANY} prompts" in capsys.readouterr().err

@@ -1,0 +1,279 @@
+"""Review sheets of claims, and records with the labels that people gave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_cfc_collect import HumanLabels
+from langchain_cfc_collect.human import format_value
+from langchain_cfc_collect.review import (
+    CLAIM_COLUMNS,
+    MAX_CELL_SIZE,
+    create_review_report,
+    read_people_claims,
+    write_review,
+)
+
+from integrations.collect.tests.claiming import Claiming, make_examples, make_parts
+from integrations.collect.tests.filling import make_numbered_records, read_rows_of, write_rows
+from integrations.collect.tests.sharing import make_silent_options
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.records import ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from tests.cli.running import run
+from tests.factories import make_answer, update_claims
+
+HEADER = Provenance(n=1, unit="claims", labeler={"id": "judge"})
+
+
+def make_record(name: str, *texts: str, supported: bool = False, cluster: str | None = None) -> ClaimsRecord:
+    """An answer that is a line for each claim."""
+    claims = ((text, 0.5, supported) for text in texts)
+    return make_answer(name, *claims, input=f"Tell me about {name}.", reference="x", cluster=cluster)
+
+
+def make_records(size: int) -> list[ClaimsRecord]:
+    """Answers of one to three claims."""
+    return [
+        make_record(f"p{number}", *(f"={number}/{slot}" for slot in range(1 + number % 3)))
+        for number in range(size)
+    ]
+
+
+def fill(path: Path, says: Callable[[str, str], str]) -> Path:
+    """Fill in a word by id and text."""
+    header, *rows = read_rows_of(path)
+    return write_rows(path, [header, *([*row[:-1], says(row[0][1:], row[-2][1:])] for row in rows)])
+
+
+def test_claim_sheet_shows_each_claim_and_its_answer_without_labels(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    record = make_record("peru", "Its capital is Lima.", "It has 2 coasts.").model_copy(
+        update={"answer": "Its capital is Lima.\nIt has two coasts."}
+    )
+    write_review([record], 1, path)
+    header, *rows = read_rows_of(path)
+    assert header == [*(f"'{name}" for name in CLAIM_COLUMNS), "supported"]
+    # A claim may be worded differently from the part of the answer that makes it.
+    spans = ["'Its capital is Lima.", "'It has two coast"]
+    assert [row[4] for row in rows] == spans
+    assert [row[5] for row in rows] == ["'Its capital is Lima.", "'It has 2 coasts."]
+    assert {tuple(row[:4]) for row in rows} == {
+        ("'peru", "'Tell me about peru.", "'x", f"'{record.answer}"),
+    }
+    assert {row[6] for row in rows} == {""}
+
+
+def test_claim_sheet_keeps_all_claims_of_a_sampled_answer_together(tmp_path: Path) -> None:
+    records, path = make_records(30), tmp_path / "sheet.csv"
+    write_review(records, 10, path)
+    names = [row[0][1:] for row in read_rows_of(path)[1:]]
+    chosen = list(dict.fromkeys(names))
+    assert len(chosen) == 10
+    by_id = {one.id: one for one in records}
+    assert names == [name for name in chosen for _ in by_id[name].claims]
+    again = tmp_path / "again.csv"
+    write_review(reversed(records), 10, again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_claim_sheet_samples_one_answer_of_each_cluster(tmp_path: Path) -> None:
+    records = [make_record(f"p{number}", "a", "b", cluster=f"c{number % 4}") for number in range(12)]
+    path = tmp_path / "sheet.csv"
+    write_review(records, 4, path)
+    assert len({row[0] for row in read_rows_of(path)[1:]}) == 4
+    with pytest.raises(InputError, match="hold 4 independent prompts"):
+        write_review(records, 5, tmp_path / "more.csv")
+
+
+TEXTS = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1),
+    min_size=1,
+    max_size=4,
+    unique_by=format_value,
+)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.integers())
+def test_read_people_claims_returns_the_labels_filled_in(
+    tmp_path_factory: Any, answers: list[list[str]], luck: int
+) -> None:
+    path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
+    records = [make_record(f"p{number}", *texts) for number, texts in enumerate(answers)]
+    write_review(records, len(records), path)
+
+    def judge(name: str, text: str) -> bool:
+        return hash((name, format_value(text), luck)) % 2 == 0
+
+    fill(path, lambda name, text: "Yes" if judge(name, text) else "no")
+    read = list(read_people_claims(records, HEADER, path)[0])
+    for found, record in zip(read, records, strict=True):
+        assert found == update_claims(record, lambda one: {"supported": judge(found.id, one.text)})  # noqa: B023 - called at once
+    asked = LabelerInput(
+        id=records[0].id,
+        prompt=records[0].input,
+        reference=None,
+        candidates=[DrawnCandidate(one.text) for one in records[0].claims],
+    )
+    assert HumanLabels(path).invoke(asked) == [one.supported for one in read[0].claims]
+
+
+def test_read_people_claims_leaves_out_answers_not_on_the_sheet(tmp_path: Path) -> None:
+    records, path = make_records(20), tmp_path / "sheet.csv"
+    write_review(records, 7, path)
+    fill(path, lambda *_: "yes")
+    read = list(read_people_claims(records, HEADER, path)[0])
+    assert {one.id for one in read} == {row[0][1:] for row in read_rows_of(path)[1:]}
+    assert all(claim.supported for one in read for claim in one.claims)
+
+
+def remove_row(rows: list[list[str]]) -> list[list[str]]:
+    return [row for row in rows if row[5] != "'=2/1"]
+
+
+def add_unknown_record(rows: list[list[str]]) -> list[list[str]]:
+    return [*rows, ["'q", *rows[1][1:]]]
+
+
+def add_unknown_claim(rows: list[list[str]]) -> list[list[str]]:
+    return [*rows, [*rows[1][:5], "'other", "yes"]]
+
+
+def empty_last_label(rows: list[list[str]]) -> list[list[str]]:
+    return [*rows[:-1], [*rows[-1][:6], ""]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (remove_row, "no row has the claim '=2/1' of 'p2'"),
+        (add_unknown_record, "'q' is in none of the records"),
+        (add_unknown_claim, "'other' is not a claim of 'p"),
+        (empty_last_label, r"line \d+: supported: found ''; expected true or false"),
+    ],
+)
+def test_read_people_claims_refuses_sheets_that_do_not_fit_the_records(
+    tmp_path: Path, change: Callable[[list[list[str]]], list[list[str]]], message: str
+) -> None:
+    records, path = make_records(3), tmp_path / "sheet.csv"
+    write_review(records, 3, path)
+    write_rows(fill(path, lambda *_: "yes"), change(read_rows_of(path)))
+    with pytest.raises(RecordError, match=message):
+        list(read_people_claims(records, HEADER, path)[0])
+
+
+def test_write_review_refuses_contradictory_and_overlong_claims(tmp_path: Path) -> None:
+    one, other = (make_record("p", "a", supported=label).claims[0] for label in (True, False))
+    contrary = make_record("p", "a").model_copy(update={"claims": (one, other)})
+    cases: list[tuple[list[LabelledRecord], str]] = [
+        ([contrary], "'p' labels the claim 'a' both supported and unsupported"),
+        ([make_record("p", "a" * (MAX_CELL_SIZE + 1))], "claim 0 of record 'p' has 32001 characters"),
+    ]
+    for records, message in cases:
+        with pytest.raises(InputError, match=message):
+            write_review(records, 1, tmp_path / "sheet.csv")
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "candidates.csv"
+    write_review(make_numbered_records(2), 2, path)
+    write_rows(path, [read_rows_of(path)[0], *([*row[:-1], "yes"] for row in read_rows_of(path)[1:])])
+    with pytest.raises(InputError, match="records with the claims of one answer are needed"):
+        list(read_people_claims(make_numbered_records(2), HEADER, path)[0])
+
+
+# Reports on filled sheets
+
+ANSWERS = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.booleans(), st.booleans()), min_size=1, max_size=4),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(ANSWERS)
+def test_coverage_loss_is_at_most_the_share_of_answers_labelled_too_well(
+    tmp_path_factory: Any, answers: list[list[tuple[int, bool, bool]]]
+) -> None:
+    path = tmp_path_factory.mktemp("sheets") / "sheet.csv"
+    records = []
+    for number, claims in enumerate(answers):
+        made = make_record(f"p{number}", *map(str, range(len(claims))))
+        labelled = [
+            one.model_copy(update={"supported": label})
+            for one, (_, label, _) in zip(made.claims, claims, strict=True)
+        ]
+        records.append(made.model_copy(update={"claims": tuple(labelled)}))
+    write_review(records, len(records), path)
+    fill(path, lambda name, text: "yes" if answers[int(name[1:])][int(text)][2] else "no")
+    report = create_review_report(records, path)
+    flat = [(label, truth) for claims in answers for _, label, truth in claims]
+    assert (report.unit, report.n, report.prompts) == ("claims", 1, len(answers))
+    assert report.wrong_called_correct == flat.count((True, False))
+    assert report.correct_called_wrong == flat.count((False, True))
+    flattered = report.flattering.value
+    assert flattered is not None
+    assert flattered == sum(any(label and not truth for _, label, truth in one) for one in answers) / len(
+        answers
+    )
+
+    def share_kept(threshold: int, most: int, side: int) -> float:
+        """Answers with at most so many claims left that are unsupported by labels (1) or in truth (2)."""
+        left = [sum(not one[side] for one in claims if one[0] < threshold) for claims in answers]
+        return sum(count <= most for count in left) / len(answers)
+
+    for threshold, most in product(range(6), range(3)):
+        assert share_kept(threshold, most, 2) >= share_kept(threshold, most, 1) - flattered - 1e-12
+    (promise,) = report.promises
+    assert promise.at_worst == promise.independent == pytest.approx(max(0.0, 0.9 - report.flattering.high))
+
+
+def test_review_report_ignores_answers_with_unfilled_rows(tmp_path: Path) -> None:
+    records, path = (
+        [make_record(f"p{number}", "a", "b", supported=True) for number in range(4)],
+        tmp_path / "s.csv",
+    )
+    write_review(records, 4, path)
+    fill(path, lambda name, text: "" if (name, text) == ("p1", "a") else "no" if name < "p2" else "yes")
+    report = create_review_report(records, path)
+    assert (report.unfilled, report.flattering.value) == (1, 1 / 3)
+    assert any("1 of 8 rows are not filled in" in one for one in report.notes)
+    with pytest.raises(InputError, match="at most 1"):
+        create_review_report(records, path, n=2)
+
+
+def test_store_export_writes_and_reads_claim_sheets(tmp_path: Path) -> None:
+    from langchain_cfc_collect import collect
+
+    from langchain_cfc.records import read_records
+
+    store, sheet, out = tmp_path / "claims.db", tmp_path / "sheet.csv", tmp_path / "people.jsonl"
+    collect(make_examples(10), make_parts(Claiming()), store, make_silent_options())
+    ran = run("store", "export", store, sheet, "--sample-for-review", "6", "--json")
+    assert ran.data == {"answers": 6, "written": str(sheet)}
+    fill(sheet, lambda name, text: "yes" if name < "p5" else "no")  # noqa: ARG005 - by the prompt alone
+    assert run("store", "export", store, out, "--labels", sheet, "--json").data["records"] == 6
+    read = read_records(out)
+    assert {(one.id < "p5", claim.supported) for one in read.read_claims() for claim in one.claims} == {
+        (True, True),
+        (False, False),
+    }
+    assert read.provenance is not None
+    assert (read.provenance.labeler or {}) == compute_fingerprint(HumanLabels(sheet))
+    labelled = tmp_path / "labelled.jsonl"
+    assert run("store", "export", store, labelled).code == 0
+    ran = run("store", "agreement", labelled, sheet)
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    shown = " ".join(ran.out.split())
+    assert "people: supported people: unsupported" in shown
+    assert "answers with an e0 mistake" in shown
+    assert "independent " not in shown.partition("promised of labels")[2].partition("True at least")[0]
+    refused = run("store", "export", store, out, "--labels", sheet, "--sample-for-review", "6")
+    assert (refused.code, "give one of them" in refused.err) == (2, True)

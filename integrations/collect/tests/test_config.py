@@ -1,0 +1,256 @@
+"""`collect.toml`: how it is read, what overrides it, and the parts that it makes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect.config import CollectionConfig, read_config
+from langchain_openai import ChatOpenAI
+
+from langchain_cfc._internal.plugins import load_object
+from langchain_cfc.errors import InputError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.verifiers import ModelJudge, SequenceProbability
+
+TOML = """
+store = "facts.db"
+n = 4
+
+[source]
+path = "questions.csv"
+prompt = [["system", "Answer."], ["human", "{question}"]]
+reference = "answer"
+metadata = ["topic"]
+
+[generator]
+model = "openai:gpt-4o-mini"
+arguments = { temperature = 0.7, api_key = "sk-1", max_tokens = 9 }
+
+[verifier]
+factory = "langchain_cfc.verifiers:SequenceProbability"
+
+[labeler]
+factory = "langchain_cfc.labelers:NormalisedMatch"
+arguments = { articles = "de" }
+
+[run]
+concurrency = 3
+max_cost = 1.5
+
+[prices."gpt-4o"]
+input = 1.0
+output = 2.0
+"""
+
+Read = Callable[..., CollectionConfig]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """A function that reads the file after replacing parts of it."""
+
+    def reading(
+        *replaced: tuple[str, str], settings: tuple[str, ...] = (), **overrides: Any
+    ) -> CollectionConfig:
+        written = TOML
+        for old, new in replaced:
+            assert written.count(old) == 1
+            written = written.replace(old, new)
+        path = tmp_path / "collect.toml"
+        path.write_text(written)
+        return read_config(path, overrides, settings)
+
+    return reading
+
+
+def test_read_config_reads_every_section_of_the_file(read: Read, tmp_path: Path) -> None:
+    config = read()
+    parts = config.create_components()
+    assert config.store == str(tmp_path / "facts.db")
+    assert config.source.path == tmp_path / "questions.csv"
+    assert config.source.columns.metadata == ("topic",)
+    assert isinstance(parts.generator, ChatOpenAI)
+    assert parts.generator.max_tokens == 9
+    assert isinstance(parts.verifier, SequenceProbability)
+    assert isinstance(parts.labeler, NormalisedMatch)
+    assert parts.n == 4
+    assert config.create_call_policy().concurrency == 3
+    assert config.create_budget().max_cost == 1.5
+    assert config.create_budget().prices["gpt-4o"].output == 2.0
+
+
+def test_read_config_overrides_and_settings_take_precedence(read: Read) -> None:
+    overrides = {"n": 7, "source": {"reference": "gold", "id": None}, "run": {"concurrency": None}}
+    settings = ("generator.arguments.temperature=0.1", "generator.reasoning=keep", "labeler.id=mine")
+    config = read(settings=settings, **overrides)
+    assert (config.n, config.source.columns.reference, config.source.columns.id) == (7, "gold", None)
+    assert config.run.concurrency == 3
+    assert config.generator.arguments["temperature"] == 0.1
+    assert (config.create_components().reasoning, read().create_components().reasoning) == ("keep", "strip")
+    # Text whose quotes a shell has taken off.
+    assert config.labeler.id == "mine"
+
+
+def test_read_config_works_without_a_file() -> None:
+    config = read_config(
+        None,
+        {
+            "store": "postgresql://user@host/name",
+            "n": 1,
+            "source": {"path": "x.csv", "input": "q"},
+            "generator": {"model": "openai:gpt-4o", "factory": None},
+            "verifier": {"factory": "a:b"},
+            "labeler": {"factory": "a:b"},
+            "answer": {"factory": None},
+        },
+    )
+    assert config.answer is None
+    assert config.store == "postgresql://user@host/name"
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        (("n = 4", "n = 0"), r"collect.toml: n: Input should be greater than or equal to 1"),
+        (("n = 4", ""), "found neither of n and draws"),
+        (("reference =", "referense ="), r"source.referense: Extra inputs"),
+        (('model = "openai:gpt-4o-mini"', ""), r"generator: found neither of model and factory"),
+        (
+            ('model = "openai:gpt-4o-mini"', 'model = "x"\nfactory = "a:b"'),
+            r"found both of model and factory",
+        ),
+        (("[verifier]", "[verifiers.one]"), None),
+        (
+            ('[verifier]\nfactory = "langchain_cfc.verifiers:SequenceProbability"', ""),
+            "found neither of verifier",
+        ),
+        (
+            ('prompt = [["system", "Answer."], ["human", "{question}"]]', ""),
+            r"none of input, prompt and inputs",
+        ),
+        (("concurrency = 3", "concurrency = 3\nhurry = true"), r"run.hurry: Extra inputs"),
+        (("max_cost = 1.5", "max_cost = -1"), r"run.max_cost: Input should be greater than 0"),
+        (("input = 1.0", "input = -1.0"), r"prices.gpt-4o.input"),
+        (("n = 4", "n = ="), r"is not TOML"),
+    ],
+)
+def test_read_config_refuses_invalid_settings_by_name(
+    read: Read, replaced: tuple[str, str], message: str | None
+) -> None:
+    if message is None:
+        assert read(replaced).verifiers is not None
+        return
+    with pytest.raises(InputError, match=message):
+        read(replaced)
+
+
+def test_read_config_reports_all_errors_at_once(read: Read) -> None:
+    with pytest.raises(InputError) as caught:
+        read(("n = 4", "n = 0"), ("concurrency = 3", "concurrency = 0"))
+    assert "n: " in str(caught.value)
+    assert "run.concurrency: " in str(caught.value)
+
+
+def test_read_config_refuses_a_missing_file_and_a_malformed_setting(tmp_path: Path, read: Read) -> None:
+    with pytest.raises(InputError, match="cannot be read: No such file"):
+        read_config(tmp_path / "none.toml")
+    with pytest.raises(InputError, match="'n' is not a setting; expected KEY=VALUE"):
+        read(settings=("n",))
+
+
+def test_create_budget_refuses_max_cost_without_prices(read: Read) -> None:
+    config = read(('[prices."gpt-4o"]\ninput = 1.0\noutput = 2.0\n', ""))
+    with pytest.raises(InputError, match="max_cost needs the prices"):
+        config.create_budget()
+
+
+def test_config_makes_the_model_of_a_judge_by_name(read: Read) -> None:
+    named = [
+        'factory = "langchain_cfc.verifiers:ModelJudge"',
+        'model = "openai:gpt-4o"',
+        'model_arguments = { api_key = "k", temperature = 0 }',
+    ]
+    config = read(('factory = "langchain_cfc.verifiers:SequenceProbability"', "\n".join(named)))
+    judge = config.create_components().verifier
+    assert isinstance(judge, ModelJudge)
+    assert judge.fingerprint["model.model"] == "gpt-4o"
+
+
+def test_config_refuses_an_unknown_model_provider(read: Read) -> None:
+    with pytest.raises(InputError, match="cannot make a chat model from the name 'unknown:x'"):
+        read(("openai:gpt-4o-mini", "unknown:x")).create_components()
+
+
+# Record settings
+
+
+def format_record_settings(config: CollectionConfig) -> str:
+    return str(config.record_settings())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        ("temperature = 0.7", "temperature = 0.8", True),
+        ("gpt-4o-mini", "gpt-4o", True),
+        ("Answer.", "Answer!", True),
+        ('"de"', '"en"', True),
+        ("sk-1", "sk-2", False),
+        ("concurrency = 3", "concurrency = 30", False),
+        ("max_cost = 1.5", "max_cost = 2.5", False),
+        # The store compares the references themselves.
+        ('reference = "answer"', 'reference = "other"', False),
+    ],
+)
+def test_record_settings_change_only_with_what_changes_records(
+    read: Read, old: str, new: str, *, changes: bool
+) -> None:
+    assert (format_record_settings(read((old, new))) != format_record_settings(read())) == changes
+
+
+def test_record_settings_contain_no_secret(read: Read) -> None:
+    secret = read(("sk-1", "very-secret"), ('articles = "de"', 'hidden = "also-secret"'))
+    assert "secret" not in format_record_settings(secret)
+
+
+# Factories
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module in the working directory."""
+    name = f"mybot_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(
+        "def judge(prompt, candidates): return []\n"
+        "def make_judge(strict=False): return ('judge', strict)\n"
+        "class Judge:\n    pass\n"
+        "def broken(): raise RuntimeError('no key')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def test_load_object_loads_functions_factories_and_classes(module: str) -> None:
+    assert load_object(f"{module}:judge").__name__ == "judge"
+    assert load_object(f"{module}:make_judge") == ("judge", False)
+    assert load_object(f"{module}:make_judge", {"strict": True}) == ("judge", True)
+    assert type(load_object(f"{module}:Judge")).__name__ == "Judge"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("{}:none", "cannot import .*AttributeError"),
+        ("nowhere:x", "cannot import 'nowhere:x': ModuleNotFoundError"),
+        ("{}", "expected MODULE:NAME"),
+        ("{}:broken", "the factory .* failed with RuntimeError: no key"),
+    ],
+)
+def test_load_object_reports_why_it_fails(module: str, path: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_object(path.format(module))

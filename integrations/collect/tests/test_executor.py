@@ -1,0 +1,403 @@
+"""`LocalExecutor` in this process and over HTTP: it makes records as serving makes results."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect.collecting import CallPolicy, CollectionResult, collect
+from langchain_cfc_collect.executor import (
+    Components,
+    Labels,
+    LocalExecutor,
+    Outcome,
+    RetryPolicy,
+    TokenRateLimiter,
+)
+from langchain_cfc_collect.store import Store
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langchain_openai import ChatOpenAI
+
+from integrations.collect.tests.fakes import MemoryJournal
+from integrations.collect.tests.sharing import make_recorded_model, make_silent_options
+from langchain_cfc import CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.errors import (
+    AttainabilityWarning,
+    CollectionError,
+    DrawError,
+    InputError,
+    LabelerError,
+    VerifierError,
+)
+from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.labelers import NormalisedMatch, NumericMatch
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble
+from langchain_cfc.verifiers.base import VerifierScores
+from tests.concurrency import ConcurrencyCounter
+from tests.lengths import mostly_long
+from tests.serving.openai_bodies import TOKENS_IN, TOKENS_OUT, Answer
+from tests.serving.openai_server import Fault, Script, serving
+
+N, SIZE = 4, 12
+# So that the server's answers come in the order of slots.
+ONE_CALL_AT_A_TIME = make_silent_options(call_policy=CallPolicy(concurrency=1))
+
+
+def examples(size: int = SIZE) -> list[Example]:
+    return [
+        Example(
+            id=f"p{number}",
+            input=f"question {number}",
+            reference=f"answer {number} 0",
+            metadata={"hard": 0.5},
+        )
+        for number in range(size)
+    ]
+
+
+@pytest.fixture
+def script() -> Script:
+    """Four answers to each prompt; two of them agree once they are read."""
+    return Script(
+        {
+            f"question {number}": [
+                Answer(f"answer {number} {slot % 3}{'!' * (slot == 3)}", -0.05 - 0.1 * slot - number / 100)
+                for slot in range(N)
+            ]
+            for number in range(SIZE)
+        }
+    )
+
+
+@pytest.fixture
+def url(script: Script) -> Iterator[str]:
+    with serving(script) as address:
+        yield address
+
+
+@pytest.fixture
+def model(url: str) -> ChatOpenAI:
+    return make_recorded_model(url)
+
+
+def collect_records(path: Path, parts: Components, **options: Any) -> CollectionResult:
+    return collect(examples(), parts, path, replace(ONE_CALL_AT_A_TIME, **options))
+
+
+def read_stored_records(path: Path) -> list[PromptRecord]:
+    with Store(path) as store:
+        return list(store.read_records())
+
+
+def without_mark(text: str) -> str:
+    return text.rstrip("!")
+
+
+def describe(prompt: str) -> dict[str, Any]:
+    return {"number": int(prompt.rpartition(" ")[2])}
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_collect_refuses_unusable_references_before_any_request(
+    path: Path, script: Script, model: ChatOpenAI, *, batch: bool
+) -> None:
+    components = Components(generator=model, verifier=SequenceProbability(), labeler=NumericMatch(), n=N)
+    given = [
+        Example(id=name, input=f"question {name}", reference=reference)
+        for name, reference in [("a", "12"), ("b", None), ("c", "twelve"), ("d", 12)]
+    ]
+    options = make_silent_options(call_policy=CallPolicy(batch=batch))
+    with pytest.raises(CollectionError, match=r"the reference of 2 prompts: b: .*; c: "):
+        collect(given, components, path, options)
+    assert not script.requests
+
+
+# Equal to serving
+
+
+@mostly_long("sampling", ["requests", "single_request"], quick=1)
+@pytest.mark.parametrize("several", [False, True])
+def test_collected_and_served_candidates_are_equal(
+    path: Path, script: Script, model: ChatOpenAI, *, sampling: Any, several: bool
+) -> None:
+    verifier: Any = SequenceProbability()
+    if several:
+        verifier = {"probable": verifier, "voted": SelfConsistency(without_mark)}
+    made: dict[str, Any] = {
+        "generator": model,
+        "verifier": verifier,
+        "answer": without_mark,
+        "metadata": describe,
+        "sampling": sampling,
+        "verifier_id": "both" if several else None,
+        "answer_id": "without-mark",
+    }
+    assert collect_records(path, Components(labeler=NormalisedMatch(), n=N, **made)).complete
+    found = read_stored_records(path)
+    with Store(path) as store, warnings.catch_warnings():
+        warnings.simplefilter("ignore", AttainabilityWarning)
+        artifact = calibrate(
+            found,
+            alpha=0.5,
+            features="meta(number)",
+            set_rule="unique(all)",
+            combine=list(verifier) if several else None,
+            provenance=store.read_provenance(),
+        )
+    chain = CFCRunnable(artifact=artifact, show_rejected=True, **made)
+    # The server starts again with the first answer to each.
+    script._served.clear()
+    for record in found:
+        result = chain.invoke(record.input, {"max_concurrency": 1})
+        for online, offline in zip(result.candidates, record.candidates, strict=True):
+            assert (online.text, online.answer, online.scores) == (
+                offline.text,
+                offline.answer,
+                offline.scores,
+            )
+            # Of several, the artifact makes one score.
+            assert several or online.score == offline.score
+        assert record.metadata == {"hard": 0.5, **describe(str(record.input))}
+
+
+# Labelers
+
+
+class RecordingLabeler:
+    """Labels texts that contain a word, and records what it received."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self.shown: list[list[str]] = []
+
+    def __call__(self, prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+        del prompt, reference
+        self.shown.append([one.text for one in candidates])
+        return [self.word in one.text for one in candidates]
+
+
+def yield_letters(prompt: str) -> Iterator[str]:
+    del prompt
+    yield from ("a!", "b", "a", "b?")
+
+
+def score_half(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
+    del prompt
+    return [0.5] * len(candidates)
+
+
+def label_texts(labeler: RecordingLabeler, **parts: Any) -> Labels:
+    executor = LocalExecutor(Components(lambda prompt: prompt, score_half, labeler, N, **parts))
+    draws = [DrawnCandidate(text) for text in yield_letters("?")]
+    found = asyncio.run(executor.label(examples(1)[0], draws, MemoryJournal())).result
+    assert isinstance(found, Labels)
+    return found
+
+
+def strip_marks(text: str) -> str:
+    return text.rstrip("!?")
+
+
+def test_labeler_without_extractor_receives_every_candidate() -> None:
+    labeler = RecordingLabeler("!")
+    assert label_texts(labeler) == Labels([True, False, False, False], None, {})
+    assert labeler.shown == [["a!", "b", "a", "b?"]]
+
+
+def test_labeler_receives_each_distinct_answer_once() -> None:
+    labeler = RecordingLabeler("a")
+    assert label_texts(labeler, answer=strip_marks) == Labels(
+        [True, False, True, False], ["a", "b", "a", "b"], {}
+    )
+    assert labeler.shown == [["a", "b"]]
+
+
+def test_labeler_that_reads_texts_receives_the_first_text_of_each_answer() -> None:
+    labeler = RecordingLabeler("!")
+    found = label_texts(labeler, answer=strip_marks, reads="text")
+    assert found == Labels([True, False, True, False], ["a", "b", "a", "b"], {})
+    assert labeler.shown == [["a!", "b"]]
+
+
+def test_metadata_function_extends_the_metadata_of_the_dataset(path: Path) -> None:
+    parts = Components(
+        lambda prompt: prompt,
+        score_half,
+        NormalisedMatch(),
+        N,
+        metadata=lambda prompt: {"words": len(prompt.split())},
+    )
+    collect_records(path, parts)
+    assert {str(record.metadata) for record in read_stored_records(path)} == {"{'hard': 0.5, 'words': 2}"}
+
+
+# Several verifiers
+
+
+def test_verifier_of_weight_zero_is_recorded_beside_the_score(path: Path) -> None:
+    def other(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
+        del prompt
+        return [-3.5 * slot for slot in range(len(candidates))]
+
+    both = VerifierEnsemble({"flat": score_half, "other": other}, {"flat": 1, "other": 0})
+    parts = Components(lambda prompt: prompt, both, NormalisedMatch(), N)
+    collect_records(path, parts)
+    for record in read_stored_records(path):
+        assert [one.score for one in record.candidates] == [0.5] * N
+        assert [one.scores for one in record.candidates] == [
+            {"flat": 0.5, "other": -3.5 * slot} for slot in range(N)
+        ]
+
+
+def test_output_outside_zero_to_one_cannot_be_averaged(path: Path) -> None:
+    def beyond(prompt: Any, candidates: Sequence[DrawnCandidate]) -> list[float]:
+        del prompt
+        return [1.5] * len(candidates)
+
+    parts = Components(lambda prompt: prompt, {"beyond": beyond, "flat": score_half}, NormalisedMatch(), N)
+    with pytest.raises(CollectionError, match="3 prompts in a row failed"):
+        collect_records(path, parts)
+    with Store(path) as store:
+        assert {one.error.partition(":")[0] for one in store.read_failures()} == {"VerifierError"}
+
+
+# Failures over HTTP
+
+
+def test_only_failed_calls_are_repeated(path: Path, script: Script, model: ChatOpenAI) -> None:
+    script.faults = [
+        Fault("status 429", on={0}, seconds=0.01),
+        Fault("dropped", on={5}),
+        Fault("status 500", on={9}),
+    ]
+    assert (
+        collect_records(path, Components(model, SequenceProbability(), NormalisedMatch(), N)).status.labelled
+        == SIZE
+    )
+    assert len(script.requests) == SIZE * N + 3
+
+
+def test_refused_api_key_is_not_retried_and_ends_the_run(
+    path: Path, script: Script, model: ChatOpenAI
+) -> None:
+    script.faults = [Fault("status 401")]
+    with pytest.raises(CollectionError, match=r"1 prompt in a row failed, .*DrawError"):
+        collect(
+            [Example(id=f"p{number}", input="question 0", reference="x") for number in range(60)],
+            Components(model, score_half, NormalisedMatch(), 1),
+            path,
+            ONE_CALL_AT_A_TIME,
+        )
+    assert len(script.requests) == 1
+    with Store(path) as store:
+        assert all("401" in one.error for one in store.read_failures())
+
+
+def test_usage_includes_the_tokens_of_failed_draws(path: Path, script: Script, model: ChatOpenAI) -> None:
+    # The last of four draws is refused for good.
+    script.faults = [Fault("status 400", on={3, 4, 5})]
+    parts = Components(model, SequenceProbability(), NormalisedMatch(), N)
+    found = collect(examples(1), parts, path, ONE_CALL_AT_A_TIME)
+    assert found.status.failed == 1
+    assert found.status.usage.tokens == (N - 1) * (TOKENS_IN + TOKENS_OUT)
+    with Store(path) as store:
+        assert store.read_usage().tokens == found.status.usage.tokens
+
+
+# Calls
+
+
+def test_draws_fill_the_concurrency_limit_prompt_by_prompt() -> None:
+    under_way = ConcurrencyCounter()
+    asked: list[str] = []
+
+    async def answer(prompt: str) -> str:
+        asked.append(prompt)
+        with under_way.counted():
+            await asyncio.sleep(0.001)
+        return prompt
+
+    async def drawn() -> None:
+        executor = LocalExecutor(
+            Components(RunnableLambda(answer), score_half, NormalisedMatch(), N), ConcurrencyLimiter(3)
+        )
+        await asyncio.gather(*(executor.draw(one, MemoryJournal()) for one in examples(40)))
+
+    asyncio.run(drawn())
+    assert under_way.most == 3
+    # A kill leaves few prompts half drawn.
+    assert asked == [one.input for one in examples(40) for _ in range(N)]
+
+
+def test_stages_settle_every_rate_limited_call() -> None:
+    limiter = TokenRateLimiter(1e9)
+
+    def refused(prompt: Any, candidates: Any) -> list[float]:
+        raise KeyError(prompt, candidates)
+
+    async def worked() -> list[Outcome]:
+        executor = LocalExecutor(
+            Components(RunnableLambda(echo_async), refused, NormalisedMatch(), N),
+            ConcurrencyLimiter(2),
+            RetryPolicy(rate_limiters=(limiter,)),
+        )
+        example = examples(1)[0]
+        return [
+            await executor.draw(example, MemoryJournal()),
+            await executor.score(example, [DrawnCandidate("x")] * N, MemoryJournal()),
+        ]
+
+    drawn, failed = asyncio.run(worked())
+    assert isinstance(failed.result, VerifierError)
+    assert len(drawn.result) == N
+    assert limiter._charged.calls == 0
+    assert limiter._settled.calls == N + 1
+
+
+async def echo_async(prompt: str) -> AIMessage:
+    return AIMessage(prompt)
+
+
+def test_each_stage_returns_its_own_error_type() -> None:
+    def wrong(*given: Any) -> Any:
+        return given[0]
+
+    async def broken(prompt: str, config: RunnableConfig) -> str:
+        del config
+        raise KeyError(prompt)
+
+    async def worked() -> list[Any]:
+        executor = LocalExecutor(Components(RunnableLambda(broken), wrong, wrong, N))
+        example, draws = examples(1)[0], [DrawnCandidate("x")] * N
+        found = [
+            await executor.draw(example, MemoryJournal()),
+            await executor.score(example, draws, MemoryJournal()),
+            await executor.label(example, draws, MemoryJournal()),
+        ]
+        return [one.result for one in found]
+
+    assert [type(one) for one in asyncio.run(worked())] == [DrawError, VerifierError, LabelerError]
+
+
+def test_score_stage_checks_values_and_number_of_scores() -> None:
+    async def scored(verifier: Any) -> Any:
+        executor = LocalExecutor(Components(lambda prompt: prompt, verifier, NormalisedMatch(), N))
+        return (await executor.score(examples(1)[0], [DrawnCandidate("x")] * N, MemoryJournal())).result
+
+    assert asyncio.run(scored(score_half)) == VerifierScores([0.5] * N)
+    for few in ([0.5] * (N - 1), [float("nan")] * N):
+        assert isinstance(asyncio.run(scored(lambda prompt, some, few=few: few)), VerifierError)  # noqa: ARG005
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
+def test_local_executor_refuses_an_invalid_number_of_candidates(n: Any) -> None:
+    with pytest.raises(InputError, match="expected a whole number of candidates"):
+        LocalExecutor(Components(lambda prompt: prompt, score_half, NormalisedMatch(), n))

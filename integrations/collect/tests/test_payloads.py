@@ -1,0 +1,251 @@
+"""Raw messages are kept while a stage may read them and removed once a prompt is labelled."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect import CollectionResult, Components, Store, collect
+from langchain_cfc_collect.config import read_config
+from langchain_cfc_collect.store.shrink import ShrinkResult, shrink_store
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableLambda
+
+from integrations.collect.tests.damaging import StoreContents, make_store
+from integrations.collect.tests.sharing import execute_sql, make_silent_options
+from langchain_cfc.claims import Span, make_claim_candidates
+from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.records import Example
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.verifiers import SequenceProbability
+from tests.cli.running import run
+
+SIZE, N = 6, 2
+
+
+def say(prompt: str) -> AIMessage:
+    """Answer with log-probabilities, which differ from prompt to prompt."""
+    tokens = [
+        {
+            "token": f"{prompt} ",
+            "logprob": -0.1 * len(prompt),
+            "top_logprobs": [{"token": "x", "logprob": -k}],
+        }
+        for k in range(20)
+    ]
+    usage: Any = {"input_tokens": 1, "output_tokens": 20, "total_tokens": 21}
+    said = {"model_name": "m", "logprobs": {"content": tokens}}
+    return AIMessage(f"It is {prompt}.", response_metadata=said, usage_metadata=usage)
+
+
+def label_texts(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+    return [reference in one.text for one in candidates]
+
+
+def label_messages(_: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool]:
+    return [one.message is not None and reference in one.message.text for one in candidates]
+
+
+def collect_to(path: Path, labeler: Any = label_texts, name: str = "l", **options: Any) -> CollectionResult:
+    parts = Components(
+        generator=RunnableLambda(say),
+        verifier=SequenceProbability(),
+        labeler=labeler,
+        n=N,
+        generator_id="g",
+        labeler_id=name,
+    )
+    examples = [Example(id=f"p{k}", input="?" * (k + 1), reference="??") for k in range(SIZE)]
+    return collect(examples, parts, path, make_silent_options(**options))
+
+
+def count_messages(path: Path) -> dict[str, int]:
+    """How many candidates have no message, one that was removed, and one that is there."""
+    kind = "CASE WHEN packed IS NULL THEN 'none' WHEN packed = x'' THEN 'removed' ELSE 'there' END"
+    with closing(sqlite3.connect(path)) as file:
+        return dict(file.execute(f"SELECT {kind} AS kind, COUNT(*) FROM draws GROUP BY kind"))  # noqa: S608
+
+
+# While collecting
+
+
+def test_labelled_prompts_drop_messages_without_changing_records(path: Path) -> None:
+    kept = path.with_name("kept.db")
+    assert collect_to(path).complete
+    assert collect_to(kept, keep_payloads=True).complete
+    assert (count_messages(path), count_messages(kept)) == ({"removed": SIZE * N}, {"there": SIZE * N})
+    with Store(path) as one, Store(kept) as other:
+        assert list(one.read_records()) == list(other.read_records())
+        assert one.read_provenance() == other.read_provenance()
+        assert one.read_usage() == other.read_usage()
+        one.check()
+        other.check()
+
+
+def test_unlabelled_prompts_keep_their_messages(path: Path) -> None:
+    def fail(*_: Any) -> list[bool]:
+        msg = "down"
+        raise RuntimeError(msg)
+
+    assert collect_to(path, fail).status.failed == SIZE
+    assert count_messages(path) == {"there": SIZE * N}
+    assert collect_to(path, label_messages, retry_failed=True).status.labelled == SIZE
+    assert count_messages(path) == {"removed": SIZE * N}
+
+
+def test_relabel_without_messages_works_only_for_labelers_of_texts(path: Path) -> None:
+    collect_to(path)
+    with Store(path) as store:
+        before = list(store.read_records())
+    with pytest.raises(CollectionError, match=r"old ones were kept.* message of the candidate 'It is"):
+        collect_to(path, label_messages, "messages", relabel=True)
+    with Store(path) as store:
+        assert list(store.read_records()) == before
+    collect_to(path, relabel=True)
+    with Store(path) as store:
+        assert list(store.read_records()) == before
+    kept = path.with_name("kept.db")
+    collect_to(kept, keep_payloads=True)
+    assert collect_to(kept, label_messages, "messages", relabel=True).status.labelled == SIZE
+    assert count_messages(kept) == {"removed": SIZE * N}
+
+
+def test_claims_of_a_stripped_candidate_are_stripped() -> None:
+    (claim,) = make_claim_candidates(StrippedCandidate("One. Two."), [Span(0, 4, "One.")])
+    assert claim == StrippedCandidate("One.")
+    assert claim != DrawnCandidate("One.")
+    assert pickle.loads(pickle.dumps(claim)) == claim  # noqa: S301 - as workers elsewhere are given it
+    assert "One." in repr(claim)
+    with pytest.raises(CollectionError, match=r"'One\.' was removed from the store"):
+        _ = claim.message
+
+
+def test_keep_payloads_does_not_change_record_settings() -> None:
+    given = {
+        "store": "s.db",
+        "n": 2,
+        "source": {"path": "q.csv", "input": "q"},
+        "generator": {"factory": "a:b"},
+        "verifier": {"factory": "a:b"},
+        "labeler": {"factory": "a:b"},
+    }
+    read = read_config(None, given)
+    kept = read_config(None, given, ["run.keep_payloads=true"])
+    assert (read.run.keep_payloads, kept.run.keep_payloads) == (False, True)
+    assert read.record_settings() == kept.record_settings()
+    assert kept.create_call_policy() == read.create_call_policy()
+
+
+@pytest.mark.parametrize("statement", ["packed = NULL", "packed = x'00'", "text = 'It is'", "checksum = '0'"])
+def test_store_check_finds_damage_in_stripped_draws(path: Path, statement: str) -> None:
+    collect_to(path)
+    execute_sql(path, f"UPDATE draws SET {statement} WHERE prompt = 2 AND slot = 1")  # noqa: S608
+    with (
+        Store(path) as store,
+        pytest.raises(StoreError, match="the prompt 'p2' differs from what was written"),
+    ):
+        store.check()
+
+
+# Shrinking
+
+
+def test_shrink_store_removes_messages_and_nothing_else(path: Path) -> None:
+    make_store(path, 200)
+    before, size, there = StoreContents.of(path), path.stat().st_size, count_messages(path)["there"]
+    with Store(path) as store:
+        shrunk = shrink_store(store)
+        assert shrunk.candidates == 160 * 3
+        assert shrunk.bytes_before == size
+        assert shrunk.bytes_after == path.stat().st_size < 0.6 * size
+        assert shrink_store(store) == ShrinkResult(0, shrunk.bytes_after, shrunk.bytes_after)
+        store.check()
+    # Drawn in part, drawn, and scored prompts still have theirs.
+    assert count_messages(path) == {"removed": 480, "there": there - 480}
+    assert StoreContents.of(path) == before
+
+
+def test_shrink_store_refuses_a_damaged_store(path: Path) -> None:
+    make_store(path, 20)
+    execute_sql(path, "UPDATE draws SET packed = substr(packed, 2) WHERE prompt = 4 AND slot = 1")
+    there = count_messages(path)
+    with (
+        Store(path) as store,
+        pytest.raises(StoreError, match="the prompt 'p4' differs from what was written"),
+    ):
+        shrink_store(store)
+    assert count_messages(path) == there
+
+
+def test_store_shrink_command_refuses_a_store_in_use(path: Path) -> None:
+    collect_to(path, keep_payloads=True)
+    with Store(path) as store, store.lock():
+        ran = run("store", "shrink", path)
+    assert ran.code == 2
+    assert "another run is using" in ran.err
+    assert count_messages(path) == {"there": SIZE * N}
+
+
+def test_store_shrink_command_reports_the_bytes_freed(path: Path) -> None:
+    collect_to(path, keep_payloads=True)
+    size = path.stat().st_size
+    said = run("store", "shrink", path, "--json").data
+    assert (said["candidates"], said["bytes_before"]) == (SIZE * N, size)
+    assert said["bytes_after"] == path.stat().st_size
+    assert f"{path.stat().st_size:,} bytes after" in " ".join(run("store", "shrink", path).out.split())
+    assert run("store", "shrink", path.with_name("none.db")).code == 2
+
+
+# Ends itself after so many instructions of SQLite; says how many there were if it got to the end.
+_KILLED = """
+import os, signal, sys
+from sqlalchemy import event
+from langchain_cfc_collect import Store
+from langchain_cfc_collect.store.shrink import shrink_store
+steps = 0
+def tick():
+    global steps
+    steps += 1
+    if steps == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+store = Store(sys.argv[1])
+store.engine.dispose()
+event.listen(store.engine, "connect", lambda connection, _: connection.set_progress_handler(tick, 100))
+shrink_store(store)
+print(steps)
+"""
+
+
+def shrink_until(path: Path, steps: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", _KILLED, str(path), str(steps)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    # While messages are removed, and while pages are rewritten.
+    "share",
+    [0.4, *(pytest.param(share, marks=pytest.mark.long) for share in (0.2, 0.7, 0.95, 1.0))],
+)
+def test_killed_shrink_leaves_a_store_that_opens_and_shrinks(path: Path, share: float) -> None:
+    make_store(path, 200)
+    original, before = path.read_bytes(), StoreContents.of(path)
+    steps = int(shrink_until(path, 0).stdout)
+    assert steps > 50
+    path.write_bytes(original)
+    assert shrink_until(path, round(share * steps)).returncode == -signal.SIGKILL
+    assert StoreContents.of(path) == before
+    with Store(path) as store:
+        store.check()
+        shrink_store(store)
+        store.check()
+    assert StoreContents.of(path) == before
+    assert path.stat().st_size < 0.6 * len(original)

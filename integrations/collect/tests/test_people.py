@@ -1,0 +1,451 @@
+"""`PeopleSample`: people's labels and a judge's labels certify a frozen artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_collect import PeopleReport, PeopleSample
+from langchain_cfc_lab.report import render_report
+
+from integrations.collect.tests.filling import fill_in, read_rows_of, write_rows
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate, evaluate
+from langchain_cfc.certificates import certify
+from langchain_cfc.certificates.coverage import compute_outcomes
+from langchain_cfc.certificates.recomputation import recompute_certificates
+from langchain_cfc.errors import ArtifactFormatError, InputError, OverlapError, RecordError
+from langchain_cfc.guarantee import PeopleCertificate
+from langchain_cfc.records import ClaimsRecord, tabulate, write_records
+from tests.certificates.prompts import prompts
+from tests.cli.running import run
+from tests.factories import change_candidates, make_answer, reload_artifact
+
+pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
+
+
+def judge(records: list[PromptRecord], seed: int, mistakes: float = 0.08) -> list[PromptRecord]:
+    """The records with a judge's labels, which errs on some texts of some prompts."""
+    rng = np.random.default_rng(seed)
+    judged = []
+    for record in records:
+        errs = {one.text: rng.random() < mistakes for one in record.candidates}
+        judged.append(change_candidates(record, lambda one: {"correct": one.correct != errs[one.text]}))  # noqa: B023 - called at once
+    return judged
+
+
+@cache
+def judged_prompts() -> list[PromptRecord]:
+    """What the judge of these tests has labelled."""
+    return judge(prompts(1, 2000), 3)
+
+
+def says_right(_: str, text: str) -> bool:
+    """What people say of a candidate."""
+    return text == "right"
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    return calibrate(judge(prompts(0, 600), 2), alpha=["0.2", "0.3"], features="1")
+
+
+@pytest.fixture(scope="module")
+def bot() -> CalibrationArtifact:
+    return calibrate(judge(prompts(0, 2000), 2, 0.02), alpha="0.2", features="1", max_wrong_rate="0.15")
+
+
+def draw(artifact: CalibrationArtifact, records: Any = None, **options: Any) -> PeopleSample:
+    settings: dict[str, Any] = {"until": 0.7, "alpha": "0.2", **options}
+    return PeopleSample.draw(artifact, records or judged_prompts(), **settings)
+
+
+def write_sample(
+    folder: Path, artifact: CalibrationArtifact, records: Any = None, **options: Any
+) -> tuple[PeopleSample, Path]:
+    """Draw a sample and write its sheet."""
+    sample, sheet = draw(artifact, records, **options), folder / "sheet.csv"
+    sample.write_sheet(sheet)
+    return sample, sheet
+
+
+def fill_first(path: Path, prompts_filled: int, says: Callable[[str, str], bool] = says_right) -> None:
+    """People fill in the first prompts of the sheet."""
+    first = list(dict.fromkeys(row[0][1:] for row in read_rows_of(path)[1:]))[:prompts_filled]
+    fill_in(path, lambda name, text: says(name, text) if name in first else None)
+
+
+def test_people_sample_certifies_sets_labelled_by_a_judge(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = write_sample(tmp_path, artifact)
+    same, nothing = sample.certify(sheet)
+    assert same is artifact
+    assert (nothing.labelled, nothing.at_least, nothing.bounds) == (0, 0.0, ((0, 0.0),))
+    assert nothing.expected_labels is not None
+    assert 0 < nothing.expected_labels < nothing.to_label
+    assert not nothing.is_certified
+    fill_first(sheet, 20)
+    _, some = sample.certify(sheet)
+    assert (some.labelled, some.prompts) == (20, 2000)
+    assert 0.0 < some.at_least < 0.7
+    assert (
+        some.next_ids[0]
+        == read_rows_of(sheet)[1:][[row[4] for row in read_rows_of(sheet)[1:]].index("")][0][1:]
+    )
+    fill_first(sheet, nothing.to_label)
+    certified, report = sample.certify(sheet)
+    assert report.is_certified
+    assert report.expected_labels == 0
+    checks = recompute_certificates(certified)
+    assert [one.recomputed for one in checks][-1] == report.at_least
+    assert all(one.agrees for one in checks)
+    assert report.labelled == report.to_label
+    assert [bound for _, bound in report.bounds] == sorted(bound for _, bound in report.bounds)
+    # The truth is known here: the bound is below how often sets keep the promise by the true labels.
+    truth = compute_outcomes(artifact, tabulate(prompts(1, 2000)), "0.2").kept.mean()
+    assert 0.7 <= report.at_least < truth
+    (made,) = certified.people_certificates
+    assert (made.about, made.alpha, made.delta, made.at_least) == ("sets", "0.2", "0.05", report.at_least)
+    assert (made.prompts, made.labelled, made.agreed) == (2000, report.labelled, report.agreed)
+    assert report.labelled * 0.8 < report.agreed < report.labelled
+
+
+def test_people_certificate_is_part_of_artifact_guarantee_and_evaluation(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = write_sample(tmp_path, artifact)
+    fill_first(sheet, 10_000)
+    certified, _ = sample.certify(sheet)
+    again = reload_artifact(certified)
+    assert again.people_certificates == certified.people_certificates
+    assert (again.frozen_digest, again.digest) == (artifact.frozen_digest, certified.digest)
+    assert certified.digest != artifact.digest
+    assert "people_certificates" not in artifact.model_dump(mode="json")
+    sentence = certified.people_certificates[0].sentence
+    assert sentence.startswith(
+        "Certified by people, with confidence 95 % for this very artifact: a set holds"
+    )
+    guarantee = certified.make_guarantee("0.2")
+    assert guarantee.sentence == f"{artifact.make_guarantee('0.2').sentence} {sentence}"
+    assert guarantee.people == tuple(certified.people_certificates)
+    assert certified.make_guarantee("0.3").people == ()
+    assert "people" not in artifact.make_guarantee("0.2").model_dump()
+    report = evaluate(certified, prompts(5, 200), alpha="0.2")
+    assert report.certified_by_people == (sentence,)
+    assert evaluate(certified, prompts(5, 200), alpha="0.3").certified_by_people == ()
+    page = render_report(artifact=certified, evaluation=report)
+    assert "Certified by people, with confidence 95 % for this very artifact" in page
+    # Held-out labels may certify as well.
+    assert certify(certified, prompts(6, 200), alpha="0.2").people_certificates == again.people_certificates
+
+
+CERTIFICATE: dict[str, Any] = {
+    "alpha": "0.2",
+    "delta": "0.05",
+    "prompts": 10,
+    "records_digest": "sha256:1",
+    "artifact_digest": "sha256:2",
+    "about": "sets",
+    "labelled": 5,
+    "agreed": 4,
+    "at_least": 0.5,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"alpha": "0.4"}, "a level that the artifact does not hold"),
+        ({"artifact_digest": "sha256:0"}, "about another artifact"),
+        ({"unit": "claims", "unsupported": 1}, "sets of another kind"),
+    ],
+)
+def test_artifact_refuses_a_people_certificate_that_does_not_fit(
+    artifact: CalibrationArtifact, tmp_path: Path, change: dict[str, Any], problem: str
+) -> None:
+    made = PeopleCertificate(**{**CERTIFICATE, "artifact_digest": artifact.frozen_digest})
+    fits = artifact.model_copy(update={"people_certificates": [made]})
+    assert reload_artifact(fits).people_certificates == [made]
+    path = tmp_path / "wrong.json"
+    artifact.model_copy(update={"people_certificates": [made.model_copy(update=change)]}).save(path)
+    with pytest.raises(ArtifactFormatError, match=problem):
+        CalibrationArtifact.load(path)
+    artifact.model_copy(update={"people_certificates": [made, made]}).save(path)
+    with pytest.raises(ArtifactFormatError, match="about the same"):
+        CalibrationArtifact.load(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"agreed": 6}, {"labelled": 11}, {"about": "answers"}, {"unsupported": 1}]
+)
+def test_people_certificate_refuses_inconsistent_counts(change: dict[str, Any]) -> None:
+    PeopleCertificate(**CERTIFICATE)
+    with pytest.raises(ValueError, match="expected"):
+        PeopleCertificate(**{**CERTIFICATE, **change})
+
+
+def test_one_correct_candidate_settles_a_set_and_a_gap_waits(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = write_sample(tmp_path, artifact)
+    header, *rows = read_rows_of(sheet)
+    seen: set[str] = set()
+    filled = []
+    for row in rows:  # only the first correct one of each set, and every wrong one before it
+        skip = row[0] in seen
+        if row[3] == "'right":
+            seen.add(row[0])
+        filled.append([*row[:4], "" if skip else ("yes" if row[3] == "'right" else "no")])
+    _, report = sample.certify(write_rows(sheet, [header, *filled]))
+    assert report.labelled == report.to_label
+    gap = filled[0][0]
+    emptied = [[*row[:4], ""] if row[0] == gap else row for row in filled]
+    _, report = sample.certify(write_rows(sheet, [header, *emptied]))
+    assert (report.labelled, report.waiting) == (0, report.to_label - 1)
+    assert report.next_ids == (gap[1:],)
+    assert report.at_least == 0.0
+
+
+def test_people_sample_depends_on_ids_and_favours_doubtful_prompts(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample = draw(artifact)
+    shuffled = [judged_prompts()[row] for row in np.random.default_rng(0).permutation(len(judged_prompts()))]
+    assert draw(artifact, shuffled).judged.ids == sample.judged.ids
+    judged = sample.judged
+    assert list(judged.ids) != sorted(judged.ids)
+    needs = judged.prompts.needs_label
+    chances = judged.prompts.inclusion
+    deviation = np.sqrt((chances * (1 - chances)).sum())
+    # By the normal law, with a false alarm of 1e-6; seeds are fixed.
+    assert abs(needs.sum() - chances.sum()) < 4.9 * deviation
+    assert chances[~judged.by_judge].min() > chances[judged.by_judge].mean()
+    wider = draw(artifact, share=0.3)
+    assert set(np.array(judged.ids)[needs]) <= set(
+        np.array(wider.judged.ids)[wider.judged.prompts.needs_label]
+    )
+    # The sheet shows neither labels nor scores.
+    sheet = tmp_path / "sheet.csv"
+    sample.write_sheet(sheet)
+    assert read_rows_of(sheet)[0] == ["'id", "'input", "'reference", "'text", "correct"]
+    with pytest.raises(InputError, match="will not be overwritten"):
+        sample.write_sheet(sheet)
+
+
+def change_rows(sheet: Path, change: Callable[[list[list[str]]], list[list[str]]]) -> Path:
+    header, *rows = read_rows_of(sheet)
+    return write_rows(sheet, [header, *change(rows)])
+
+
+OUTSIDE = "'outside"
+BAD_SHEETS: dict[str, tuple[Callable[[list[list[str]]], list[list[str]]], str]] = {
+    "unknown id": (lambda rows: [["'unknown-1", *rows[0][1:]], *rows], "none of the judged records"),
+    "outside": (lambda rows: [[OUTSIDE, *rows[0][1:]], *rows], "not in the sample of prompts to label"),
+    "text": (lambda rows: [[*rows[0][:3], "'other", ""], *rows], "answer or claim to label of"),
+    "missing": (lambda rows: rows[1:], "was one deleted"),
+    "contradiction": (
+        lambda rows: [[*rows[0][:4], "yes"], [*rows[0][:4], "no"], *rows],
+        "the same candidate has the other label",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SHEETS)
+def test_people_certify_refuses_bad_sheets(artifact: CalibrationArtifact, tmp_path: Path, name: str) -> None:
+    sample, sheet = write_sample(tmp_path, artifact)
+    change, problem = BAD_SHEETS[name]
+    outside = next(
+        one
+        for one, needs in zip(sample.judged.ids, sample.judged.prompts.needs_label, strict=True)
+        if not needs
+    )
+    change_rows(
+        sheet,
+        lambda rows: [[f"'{outside}" if row[0] == OUTSIDE else row[0], *row[1:]] for row in change(rows)],
+    )
+    with pytest.raises(RecordError, match=problem):
+        sample.certify(sheet)
+    by_prompt = tmp_path / "prompt.csv"
+    by_prompt.write_text("prompt,text,correct\na,b,yes\n", encoding="utf-8")
+    with pytest.raises(RecordError, match="expected id"):
+        sample.certify(by_prompt)
+
+
+def test_people_certify_refuses_a_sheet_of_another_share(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sheet = tmp_path / "sheet.csv"
+    draw(artifact, share=0.2).write_sheet(sheet)
+    with pytest.raises(RecordError, match="Was the sheet written for another share"):
+        draw(artifact, share=0.1).certify(sheet)
+    with pytest.raises(RecordError, match="was one deleted"):
+        draw(artifact, share=0.3).certify(sheet)
+
+
+def test_people_sample_refuses_calibration_prompts(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(OverlapError, match="calibrated on"):
+        draw(artifact, judge(prompts(0, 600), 2))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"until": None}, "say what to certify"),
+        ({"max_wrong_rate": "0.1"}, "say what to certify"),
+        ({"until": 75}, r"did you mean 0\.75"),
+        ({"until": 0.9995}, r"expected a share in \(0, 0\.999\]"),
+        ({"share": 0.0}, "share is 0.0"),
+        ({"alpha": None}, "holds several levels"),
+        ({"until": None, "max_wrong_rate": "0.1"}, "no certified policy"),
+    ],
+)
+def test_people_sample_refuses_invalid_targets(
+    artifact: CalibrationArtifact, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        draw(artifact, **options)
+
+
+def test_people_sample_refuses_tables_and_given_drawn_artifacts(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="people read texts"):
+        draw(artifact, tabulate(judged_prompts()))
+    given_drawn = calibrate(prompts(0, 400), alpha="0.2", features="1", given_drawn=True)
+    with pytest.raises(InputError, match="only people can say"):
+        draw(given_drawn)
+
+
+@pytest.mark.long
+def test_people_certificate_is_replaced_only_by_more_labels(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    sample, sheet = write_sample(tmp_path, artifact, until=0.6, share=0.2)
+    fill_first(sheet, 100)
+    first, report = sample.certify(sheet)
+    assert report.is_certified
+    fill_first(sheet, 200)
+    more, _ = draw(first, until=0.6, share=0.2).certify(sheet)
+    (made,) = more.people_certificates
+    assert made.labelled == 200
+    assert made.at_least >= first.people_certificates[0].at_least
+    fill_first(sheet, 100)
+    with pytest.raises(InputError, match="already"):
+        draw(more, until=0.6, share=0.2).certify(sheet)
+    fill_first(sheet, 300)
+    with pytest.raises(InputError, match="already"):
+        draw(more, until=0.6, share=0.2).certify(sheet, delta="0.2")
+
+
+def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtifact, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
+    sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
+    policy = bot.certified_policy.certificate
+    seen = compute_outcomes(bot, tabulate(judged_prompts()), policy.alpha, policy.policy)
+    assert len(sample.judged.ids) == seen.decisions.answered.sum()
+    sample.write_sheet(sheet)
+    rows = read_rows_of(sheet)[1:]
+    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    fill_first(sheet, 10_000)
+    certified, report = sample.certify(sheet)
+    assert (report.about, report.target) == ("answers", 0.75)
+    assert report.is_certified
+    guarantee = reload_artifact(certified).make_bot_guarantee()
+    assert guarantee.people == tuple(certified.people_certificates)
+    assert "of the prompts that are answered, at most" in guarantee.sentence
+    assert certified.make_guarantee("0.2").people == ()
+    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), policy.alpha, policy.policy)
+    answered, wrong = truth.count_answers(truth.decisions.answered)
+    assert report.at_least < 1.0 - wrong / answered
+    other = bot.certified_policy.model_copy(
+        update={"certificate": policy.model_copy(update={"policy": replace_policy(policy.policy)})}
+    )
+    with pytest.raises(ValueError, match="policy"):
+        CalibrationArtifact.model_validate(
+            certified.model_copy(update={"policy": other}).model_dump(mode="json")
+        )
+
+
+def replace_policy(policy: Any) -> Any:
+    return policy.model_copy(update={"min_agreement": policy.min_agreement + 1})
+
+
+def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecord]:
+    """Answers of three claims; an unsupported one says so, and a judge errs on some."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for number in range(size):
+        supported = rng.random(3) < 0.85
+        scores = np.clip(0.5 * rng.random(3) + np.where(supported, 0.0, 0.4), 0.0, 1.0)
+        texts = [f"{'fact' if one else 'myth'} {place}." for place, one in enumerate(supported)]
+        said = supported ^ (rng.random(3) < mistakes)
+        claims = zip(texts, scores.tolist(), said.tolist(), strict=True)
+        records.append(make_answer(f"{seed}-{number}", *claims, separator=" "))
+    return records
+
+
+def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
+    artifact = calibrate(
+        make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0, never_empty=False
+    )
+    sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), until=0.7)
+    header, *rows = read_rows_of(sheet)
+    assert header[-1] == "supported"
+    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
+    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
+    assert report.is_certified
+    assert "no unsupported claim is left in an answer" in certified.people_certificates[0].sentence
+    assert reload_artifact(certified).make_guarantee().people
+    # One unsupported claim settles an answer, although others are open.
+    settled = [[*row[:-1], "no" if row[-1] == "no" else ""] for row in filled]
+    _, report = sample.certify(write_rows(sheet, [header, *settled]))
+    assert report.waiting + report.labelled > 0
+
+
+def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> None:
+    artifact = calibrate(
+        make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
+    )
+    options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.2"}
+    sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), **options)
+    header, *rows = read_rows_of(sheet)
+    assert len({row[0] for row in rows}) == len(rows) == sample.judged.prompts.needs_label.sum()
+    filled = [[*row[:-1], "yes" if row[-2].startswith("'fact") else "no"] for row in rows]
+    certified, report = sample.certify(write_rows(sheet, [header, *filled]))
+    assert report.is_certified
+    (made,) = reload_artifact(certified).make_bot_guarantee().people
+    assert "of the claims that an answer shows, at most" in made.sentence
+
+
+def test_certify_command_writes_a_sheet_waits_and_certifies(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    path, records, sheet = tmp_path / "artifact.json", tmp_path / "judged.jsonl", tmp_path / "sheet.csv"
+    artifact.save(path)
+    write_records(records, judged_prompts())
+    out = tmp_path / "certified.json"
+    options = ("--judge", records, "--until", "0.7", "--alpha", "0.2")
+    arguments: list[str | Path] = ["store", "certify", path, sheet, *options]
+    ran = run(*arguments, "--out", out)
+    assert ran.code == 1
+    assert "0 of" in ran.out
+    assert "more labels are expected" in " ".join(ran.out.split())
+    assert "Next to label:" in ran.out
+    assert not out.exists()
+    fill_first(sheet, 30)
+    ran = run(*arguments, "--out", out, "--json")
+    assert ran.code == 1
+    report = PeopleReport.model_validate_json(ran.out)
+    assert report.labelled == 30
+    fill_first(sheet, 10_000)
+    ran = run(*arguments, "--out", out)
+    assert ran.code == 0
+    words = " ".join(ran.out.split())
+    assert "Certified by people, with confidence 95 %" in words
+    shown = " ".join(run("inspect", out).out.split())
+    assert shown.count("Certified by people") == 1
+    held_out = tmp_path / "test.jsonl"
+    write_records(held_out, prompts(5, 300))
+    assert "Certified by people" in " ".join(run("evaluate", out, held_out, "--alpha", "0.2").out.split())

@@ -1,0 +1,564 @@
+"""PostgreSQL as the store: the same contents as SQLite, locks, and crashes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect.collecting import (
+    CollectionResult,
+    acollect,
+    collect,
+)
+from langchain_cfc_collect.costs import ModelCalls, Stage, Usage
+from langchain_cfc_collect.executor import Labels
+from langchain_cfc_collect.relabeling import discard_labels
+from langchain_cfc_collect.store import PAGE_SIZE, Store, rows, schema
+from langchain_cfc_collect.store.doubtful_labels import read_doubtful_labels
+from langchain_cfc_collect.store.schema import Write
+from langchain_cfc_collect.store.shrink import shrink_store
+from langchain_core.messages import AIMessage
+from sqlalchemy import create_engine, select
+
+from integrations.collect.tests import batching
+from integrations.collect.tests.batch_server import Faults, Provider, serve
+from integrations.collect.tests.batching import SimulatedKill, kill_at, shorten_waits
+from integrations.collect.tests.claiming import Claiming, count_lines, make_examples, make_parts
+from integrations.collect.tests.crashing import (
+    AT_ONCE,
+    CONCURRENCY,
+    OPTIONS,
+    PROMPTS,
+    N,
+    count_calls,
+    examples,
+    make_parts_noting_calls,
+)
+from integrations.collect.tests.fakes import is_free
+from integrations.collect.tests.postgres import Server, postgres
+from integrations.collect.tests.sharing import make_silent_options
+from langchain_cfc.errors import DrawError, LabelerError, StoreError, VerifierError
+from langchain_cfc.records import Candidate, Example, PromptRecord, Provenance
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.verifiers.base import VerifierScores
+from tests.concurrency import wait_until, wait_until_async
+from tests.lengths import mostly_long
+
+HALF_A_PAIR = "\ud800"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with postgres() as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return server.reset_database()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place for a store of each kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("url")
+    return found
+
+
+@pytest.fixture
+def store(where: str) -> Iterator[Store]:
+    with Store(where, create=True) as opened:
+        yield opened
+
+
+def write_nonempty(store: Store, writes: list[Write]) -> None:
+    store.write([(statement, some) for statement, some in writes if some])
+
+
+def finish(store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None) -> None:
+    """Take a prompt through its stages; the first candidate is correct."""
+    n, nul = len(draws), store.forbids_nul
+    write_nonempty(store, rows.insert_draws(position, draws, paid or Usage(), forbids_nul=nul))
+    write_nonempty(store, rows.insert_scores(position, VerifierScores([0.25] * n), Usage()))
+    labels = Labels([slot == 0 for slot in range(n)])
+    write_nonempty(store, rows.insert_labels(position, labels, Usage(), forbids_nul=nul))
+
+
+# Both kinds of stores
+
+
+def test_store_adds_examples_once_in_order(store: Store) -> None:
+    many = examples(PAGE_SIZE + 2)
+    assert store.add(many[:2]) == 2
+    assert store.add(many) == PAGE_SIZE
+    assert [work.example for work in store.read_unfinished()] == many
+
+
+def test_store_refuses_a_changed_prompt_and_adds_nothing(store: Store) -> None:
+    store.add(examples(2))
+    changed = Example(id="p1", input="question 1", reference="another")
+    with pytest.raises(StoreError, match="'p1' has another reference"):
+        store.add([*examples(5)[2:], changed])
+    assert store.count_stages()[Stage.OPEN] == 2
+
+
+def test_store_returns_draws_and_scores_unchanged(store: Store) -> None:
+    store.add(examples(2))
+    message = AIMessage(
+        "one ü €", response_metadata={"logprobs": {"content": [{"token": "a", "logprob": -0.1}]}}
+    )
+    draws = [
+        DrawnCandidate("one ü €", message),
+        DrawnCandidate('{"a":1}', None, {"a": 1}),
+        DrawnCandidate(""),
+    ]
+    scores = [0.1, 5e-324, math.nextafter(1.0, 0.0)]
+    write_nonempty(store, rows.insert_draws(1, draws, Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(
+        store, rows.insert_scores(1, VerifierScores(scores, [{"p": 0.3}, {"p": 0.1}, {"p": 1.0}]), Usage())
+    )
+    first, second = store.read_unfinished()
+    assert first.draws is None
+    assert first.scores is None
+    assert (second.draws, second.scores) == (draws, scores)
+
+
+def test_store_refuses_to_write_a_stage_twice(store: Store) -> None:
+    store.add(examples(1))
+    writes = rows.insert_draws(0, [DrawnCandidate("one")], Usage.from_models(["m"]), forbids_nul=False)
+    write_nonempty(store, writes)
+    with pytest.raises(StoreError, match="cannot write"):
+        write_nonempty(store, writes)
+    assert store.count_stages()[Stage.DRAWN] == 1
+    assert store.read_usage().calls == (ModelCalls("m", drew=True, input_tokens=0, output_tokens=0),)
+
+
+def test_store_keeps_failures_until_a_retry_is_requested(store: Store) -> None:
+    store.add(examples(3))
+    finish(store, 0, [DrawnCandidate("a")])
+    write_nonempty(
+        store, rows.set_error(1, Stage.DRAWN, DrawError(f"what it said: \0 {HALF_A_PAIR} é"), Usage())
+    )
+    write_nonempty(store, rows.insert_draws(2, [DrawnCandidate("b")], Usage(), forbids_nul=store.forbids_nul))
+    write_nonempty(store, rows.set_error(2, Stage.SCORED, VerifierError("no score"), Usage()))
+    found = [(one.id, one.stage, one.error) for one in store.read_failures()]
+    assert found == [
+        ("p1", Stage.DRAWN, "DrawError: what it said: \0 \\ud800 é"),
+        ("p2", Stage.SCORED, "VerifierError: no score"),
+    ]
+    assert list(store.read_unfinished()) == []
+    assert store.retry_failed() == 2
+    assert store.read_failures() == []
+    assert [work.draws for work in store.read_unfinished()] == [None, [DrawnCandidate("b")]]
+
+
+def test_store_returns_added_records_unchanged(store: Store) -> None:
+    records = [
+        PromptRecord(
+            id="é",
+            input={"question": "a\0b"},
+            reference=["x", 1.5, None],
+            metadata={"hard": True, "length": 3, "topic": "\u20ac"},
+            cluster="c",
+            candidates=(
+                Candidate(text="one", score=0.1, correct=True, answer="1", scores={"p": -2.5}),
+                Candidate(text="", score=1.0, correct=False, answer="", scores={"p": 3.0}),
+            ),
+        ),
+        PromptRecord(
+            id="plain",
+            input=[{"role": "user", "content": "hi"}],
+            candidates=(
+                Candidate(message={"tool": {"b": 2, "a": 1}}, score=0.0, correct=False),
+                Candidate(text="two", score=0.5, correct=False),
+            ),
+        ),
+    ]
+    said = Provenance(n=2, generator={"model": "m", "model_version": "m-1"}, verifier={"id": "v"})
+    assert store.add_records(records, said) == 2
+    assert list(store.read_records()) == records
+    assert store.read_provenance() == said
+
+
+def test_store_sums_usage_models_and_labels(store: Store) -> None:
+    store.add(examples(3))
+    much = 2**40
+    for position, model in enumerate(["b", "a", "a"]):
+        paid = Usage((ModelCalls(model, position > 0, much, 1), ModelCalls("judge", False, 5, 7)))
+        finish(store, position, [DrawnCandidate("x"), DrawnCandidate("y")], paid)
+    taken = {one.model: one for one in store.read_usage().calls}
+    assert taken == {
+        "a": ModelCalls("a", drew=True, input_tokens=2 * much, output_tokens=2),
+        "b": ModelCalls("b", drew=False, input_tokens=much, output_tokens=1),
+        "judge": ModelCalls("judge", drew=False, input_tokens=15, output_tokens=21),
+    }
+    # Whole numbers, which prices can be multiplied with.
+    assert {type(one.input_tokens) for one in taken.values()} == {int}
+    assert store.read_models() == ["a"]
+    assert store.count_labels() == (3, {True: (3, 0.75), False: (3, 0.75)})
+    assert store.count_stages() == {Stage.OPEN: 0, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 3}
+
+
+def test_discard_labels_resets_labels_and_references(store: Store) -> None:
+    stated = {"n": 2, "generator": {"model": "a"}, "labeler": {"id": "strict"}, "made_by": {"labeler": "one"}}
+    store.set_configuration(stated)
+    store.add(examples(3))
+    for position in range(3):
+        finish(store, position, [DrawnCandidate("right"), DrawnCandidate(f"wrong {position}")])
+    failed = LabelerError("no label")
+    write_nonempty(store, rows.set_error(2, Stage.LABELLED, failed, Usage()))
+    assert [one.answer for one in read_doubtful_labels(store, 2)][:2] == ["wrong 0", "wrong 1"]
+    with pytest.raises(StoreError, match=r"generator\.model was 'a' and is now 'b'"):
+        discard_labels(store, {**stated, "generator": {"model": "b"}, "labeler": {"id": "loose"}}, [])
+    assert store.count_stages()[Stage.LABELLED] == 3
+    # The extractor is new, too.
+    other = {
+        **stated,
+        "labeler": {"id": "loose"},
+        "answer": {"id": "extract"},
+        "made_by": {"labeler": "two", "answer": "x"},
+    }
+    corrected = [one.model_copy(update={"reference": "right"}) for one in examples(2)]
+    assert discard_labels(store, other, corrected) == (2, 1)
+    assert [work.example.reference for work in store.read_unfinished()][:2] == ["right", "right"]
+    assert (store.count_stages()[Stage.SCORED], store.read_failures(), list(store.read_records())) == (
+        3,
+        [],
+        [],
+    )
+    assert store.configuration == other
+    store.check()
+    nul = store.forbids_nul
+    for position in range(3):
+        write_nonempty(store, rows.insert_labels(position, Labels([True, True]), Usage(), forbids_nul=nul))
+    store.check()
+    assert len(list(store.read_records())) == 3
+    assert all(one.correct for one in read_doubtful_labels(store))
+
+
+def test_shrink_store_removes_messages_of_labelled_prompts(store: Store) -> None:
+    store.add(examples(61))
+    noise = random.Random(3)  # noqa: S311 - a simulation
+    for position in range(60):
+        said = {"logprobs": noise.randbytes(4000).hex()}
+        finish(store, position, [DrawnCandidate("a", AIMessage("a", response_metadata=said))] * 2)
+    last = [DrawnCandidate("b", AIMessage("b"))]
+    write_nonempty(store, rows.insert_draws(60, last, Usage(), forbids_nul=store.forbids_nul))
+    records = list(store.read_records())
+    shrunk = shrink_store(store)
+    assert shrunk.candidates == 120
+    assert shrunk.bytes_before > 3 * shrunk.bytes_after
+    store.check()
+    assert list(store.read_records()) == records
+    assert [work.draws for work in store.read_unfinished()] == [last]
+
+
+def run(where: str, log: Path, size: int = 12, **changed: Any) -> CollectionResult:
+    made = make_parts_noting_calls(log, seconds=0.0)
+    for name, value in changed.items():
+        object.__setattr__(made, name, value)
+    return collect(examples(size), made, where, OPTIONS)
+
+
+def test_sqlite_and_postgres_hold_the_same_collection(url: str, tmp_path: Path) -> None:
+    places = [url, str(tmp_path / "store.db")]
+    for number, place in enumerate(places):
+        assert run(place, tmp_path / f"log{number}").complete
+    found = []
+    for place in places:
+        with Store(place) as store:
+            found.append(
+                (
+                    store.read_provenance(),
+                    list(store.read_records()),
+                    store.count_labels(),
+                    store.configuration,
+                )
+            )
+    assert found[0] == found[1]
+    assert len(found[0][1]) == 12
+
+
+@pytest.mark.parametrize("step", ["create", "write_answers"])
+def test_batches_in_postgres_survive_a_kill(url: str, step: str) -> None:
+    provider = Provider(faults=Faults(errors=0.1))
+    with shorten_waits(), serve(provider) as address:
+        with kill_at(step), pytest.raises(SimulatedKill):
+            batching.run(url, batching.make_components(address), 6)
+        ended = batching.run(url, batching.make_components(address), 6)
+    batching.check_collection(url, provider, ended, 6)
+    assert provider.log.submitted == [6 * batching.N]
+
+
+# Texts that cannot be stored
+
+
+def replace_if_found(word: str, found: str) -> Any:
+    """Return a function that returns `found` for texts with a word, and other texts unchanged."""
+    return lambda text: found if word in str(text) else str(text)
+
+
+@mostly_long(
+    ("name", "refused_by_sqlite", "part"),
+    [
+        ("nul", False, "generator"),
+        ("nul", False, "answer"),
+        ("half a pair", True, "generator"),
+        ("half a pair", True, "answer"),
+    ],
+    quick=2,
+)
+def test_unstorable_text_fails_only_its_prompt(
+    where: str, tmp_path: Path, name: str, part: str, *, refused_by_sqlite: bool
+) -> None:
+    made = replace_if_found(" 7", "a\0b" if name == "nul" else HALF_A_PAIR)
+    run(where, tmp_path / "log", **{part: made})
+    with Store(where) as store:
+        failed = [one.id for one in store.read_failures()]
+        assert failed == (["p7"] if refused_by_sqlite or store.forbids_nul else [])
+        assert len(list(store.read_records())) == 12 - len(failed)
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (math.nan, "DescriptionError: the metadata function returned {'hard': nan}"),
+        ("\ud800", "CollectionError: the metadata of the prompt cannot be stored"),
+    ],
+)
+def test_unstorable_metadata_fails_only_its_prompt(
+    bad: float | str, said: str, where: str, tmp_path: Path
+) -> None:
+    run(where, tmp_path / "log", metadata=lambda prompt: {"hard": bad if " 7" in prompt else 1.0})
+    with Store(where) as store:
+        (failure,) = store.read_failures()
+    assert failure.id == "p7"
+    assert failure.error.startswith(said)
+
+
+# Databases without a store
+
+
+def test_postgres_database_without_a_store_is_refused(url: str) -> None:
+    with pytest.raises(StoreError, match="is no store of a collection"):
+        Store(url)
+
+
+def test_unreachable_postgres_server_is_reported_without_its_password() -> None:
+    with pytest.raises(StoreError, match=r"cannot read .* refused") as raised:
+        Store("postgresql://user:secret@127.0.0.1:1/store")
+    assert "no store of" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+
+
+# Locks
+
+
+def start_writer(url: str, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "integrations.collect.tests.crashing", url, str(log)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+def test_postgres_store_refuses_a_second_run_while_locked(url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with Store(url, create=True) as first, first.lock():
+        with pytest.raises(StoreError, match="another run is using"):
+            run(url, log)
+        assert not log.exists()
+    assert run(url, log).complete
+
+
+@pytest.mark.long
+def test_postgres_lock_is_freed_when_its_process_is_killed(url: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = start_writer(url, log)
+    try:
+        wait_until(lambda: len(count_calls(log)) > 0)
+        with pytest.raises(StoreError, match="another run is using"):
+            run(url, tmp_path / "second")
+        assert not (tmp_path / "second").exists()
+    finally:
+        first.kill()
+        first.communicate()
+    # A process that was killed frees its lock as soon as the server notices that the client is gone.
+    with Store(url) as store:
+        wait_until(lambda: is_free(store))
+    assert run(url, log, size=PROMPTS).complete
+
+
+@pytest.mark.long
+def test_two_runs_without_a_lock_cannot_write_the_same_stage_twice(
+    server: Server, url: str, tmp_path: Path
+) -> None:
+    # As if an administrator had ended the one session that holds the lock.
+    first = start_writer(url, tmp_path / "first")
+    try:
+        wait_until(lambda: len(count_calls(tmp_path / "first")) > CONCURRENCY)
+        # It waits until the other has begun, or it might have ended by then.
+        first.send_signal(signal.SIGSTOP)
+        held = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        assert server.run(held)
+        second = start_writer(url, tmp_path / "second")
+        wait_until(lambda: len(count_calls(tmp_path / "second")) > 0)
+        first.send_signal(signal.SIGCONT)
+        ended = [process.communicate(timeout=120)[1].decode() for process in (first, second)]
+    finally:
+        first.kill()
+    refused = [said for said in ended if "StoreError" in said]
+    assert refused, "no second run was refused"
+    assert all("duplicate key" in said for said in refused)
+    assert run(url, tmp_path / "third", size=PROMPTS).complete
+    check_each_prompt_stored_once(url)
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the timers of sockets from /proc")
+def test_postgres_lock_shortens_the_keepalive_of_its_connection(server: Server, url: str) -> None:
+    # A machine that dies closes no connection; what frees its lock is that it no longer answers.
+    with Store(server.over_tcp(url), create=True) as store:
+        # The timer shows once what was sent has been received.
+        wait_until(lambda: len(read_keepalive_timers(server.port)) > 0)
+        assert min(read_keepalive_timers(server.port)) > 60
+        with store.lock():
+            wait_until(lambda: min(read_keepalive_timers(server.port), default=60) <= 30)
+
+
+def read_keepalive_timers(port: int) -> list[float]:
+    """Return the seconds until the next keepalive probe, by connection of the server."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    keepalive, established = "02", "01"
+    # local address, remote address, state, queues, timer : when in hundredths of a second
+    return [
+        int(fields[5].partition(":")[2], 16) / 100
+        for fields in lines
+        if int(fields[1].partition(":")[2], 16) == port
+        and fields[3] == established
+        and fields[5].startswith(f"{keepalive}:")
+    ]
+
+
+# Crashes
+
+
+def check_each_prompt_stored_once(url: str) -> None:
+    """Check the tables of the database."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.connect() as connection:
+        for table in (schema.draws, schema.scores, schema.labels):
+            found = connection.execute(
+                select(table.c.prompt, table.c.slot).order_by(*table.primary_key)
+            ).all()
+            assert [tuple(row) for row in found] == [(k, slot) for k in range(PROMPTS) for slot in range(N)]
+        ids = (
+            connection.execute(select(schema.prompts.c.id).order_by(schema.prompts.c.position))
+            .scalars()
+            .all()
+        )
+        assert ids == [f"p{k}" for k in range(PROMPTS)]
+    engine.dispose()
+    with Store(url) as store:
+        records = list(store.read_records())
+    assert [record.id for record in records] == ids
+    for number, record in enumerate(records):
+        assert [one.text for one in record.candidates] == [f"answer {number}"] * N
+        assert [one.correct for one in record.candidates] == [True, False, False]
+
+
+def list_durable_prompts(url: str) -> set[str]:
+    """Prompts whose candidates are durable."""
+    try:
+        with Store(url) as store:
+            unfinished = {work.example.input for work in store.read_unfinished() if work.draws is None}
+            known = {f"question {k}" for k in range(PROMPTS)} if sum(store.count_stages().values()) else set()
+            return known - unfinished
+    except StoreError:  # killed before there was one
+        return set()
+
+
+@pytest.mark.long
+def test_repeatedly_killed_run_draws_no_durable_prompt_twice(url: str, tmp_path: Path) -> None:
+    log, kills = tmp_path / "log", 0
+    chance = random.Random(5)  # noqa: S311 - moments, not secrets
+    while True:
+        before, safe = count_calls(log), list_durable_prompts(url)
+        process = start_writer(url, log)
+        # At a random moment while it is at work, however long the machine takes to get there.
+        further = sum(before.values()) + chance.randint(1, 80)
+        wait_until(lambda: process.poll() is not None or sum(count_calls(log).values()) >= further)  # noqa: B023 - waited for here
+        time.sleep(chance.uniform(0.0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        _, error = process.communicate()
+        after = count_calls(log)
+        assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, error.decode()
+        kills += 1
+    assert kills >= 3
+    check_each_prompt_stored_once(url)
+    # What a kill can cost are the calls for prompts whose candidates were not durable yet.
+    made = count_calls(log)
+    assert sum(made.values()) <= PROMPTS * N + kills * AT_ONCE * N
+    # Control: a run that kept nothing would have repeated all calls.
+    assert sum(made.values()) < 2 * PROMPTS * N
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["stopped", "crashed"])
+def test_run_ends_when_the_postgres_server_stops_and_resumes_later(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    log = tmp_path / "log"
+    with postgres() as server:
+        url = server.database()
+
+        async def run_and_stop() -> None:
+            going = asyncio.ensure_future(
+                acollect(
+                    examples(),
+                    make_parts_noting_calls(log),
+                    url,
+                    OPTIONS,
+                )
+            )
+            await wait_until_async(lambda: len(count_calls(log)) >= PROMPTS // 3)
+            await asyncio.to_thread(server.stop, how)
+            await asyncio.wait_for(going, timeout=30)
+
+        with pytest.raises(StoreError, match="finished work is kept") as raised:
+            asyncio.run(run_and_stop())
+        assert "cannot write" in str(raised.value)
+        with pytest.raises(StoreError):
+            Store(url)
+        server.start()
+        safe, before = list_durable_prompts(url), count_calls(log)
+        assert 0 < len(safe) < PROMPTS
+        assert run(url, log, size=PROMPTS).complete
+        check_each_prompt_stored_once(url)
+        after = count_calls(log)
+        assert {prompt: after[prompt] for prompt in safe} == {prompt: before[prompt] for prompt in safe}
+        assert sum(after.values()) <= PROMPTS * N + AT_ONCE * N
+
+
+def test_claims_are_stored_alike_in_sqlite_and_postgres(where: str) -> None:
+    options = make_silent_options()
+    assert collect(make_examples(10), make_parts(Claiming()), where, options).complete
+    with Store(where) as store:
+        store.check()
+        records, wrong = list(store.read_claims()), read_doubtful_labels(store)
+        assert store.count_without_labels() == 2
+        assert sum(len(one.claims) for one in records) == sum(
+            count_lines(f"question {number}") for number in range(10)
+        )
+    assert wrong[0].answer in {claim.text for record in records for claim in record.claims}

@@ -1,0 +1,359 @@
+"""Review sheets: how candidates are sampled, what is written, and how it is read back.
+
+Statistical tests draw independent repetitions, by seeds that are fixed; a false alarm, a failing assertion
+although the law holds, has probability at most 1e-6 per test.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from langchain_cfc_collect import HumanLabels
+from langchain_cfc_collect.human import read_sheet
+from langchain_cfc_collect.review import MAX_CELL_SIZE, write_review
+from scipy.special import betaincinv
+from scipy.stats import binom
+
+from integrations.collect.tests.filling import (
+    Row,
+    fill_in,
+    make_numbered_records,
+    make_record,
+    read_rows_of,
+    write_rows,
+)
+from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.labelers import LabelerInput
+from langchain_cfc.sampling import DrawnCandidate
+from tests.factories import change_candidates
+from tests.lengths import repetitions
+
+FALSE_ALARM = 1e-6
+Writer = Callable[[list[PromptRecord], int, Path], None]
+
+
+def write_and_read_sheet(
+    folder: Path, records: list[PromptRecord], k: int, seed: str | int = "0"
+) -> list[Row]:
+    path = folder / f"{len(list(folder.iterdir()))}.csv"
+    write_review(records, k, path, seed=seed)
+    return read_rows_of(path)
+
+
+def test_review_sheet_shows_the_candidate_and_an_empty_label_column(tmp_path: Path) -> None:
+    header, *rows = write_and_read_sheet(tmp_path, make_numbered_records(20), 5)
+    assert header == ["'id", "'input", "'reference", "'text", "correct"]
+    assert len(rows) == 5
+    for name, asked, reference, text, correct in rows:
+        assert asked == f"'What is {name[1:]}?"
+        assert (reference, correct) == ("'x", "")
+        assert text in {"'answer 0", "'answer 1", "'answer 2"}
+    assert next(tmp_path.iterdir()).read_bytes().startswith(b"\xef\xbb\xbf'id,")
+
+
+@settings(max_examples=repetitions(60, share=0.3))
+@given(
+    st.lists(
+        st.tuples(*[st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))] * 3),
+        min_size=1,
+        max_size=5,
+        unique_by=(lambda one: one[0], lambda one: " ".join(one[1].split())),
+    )
+)
+@example([("\r\n", "\r", "\r\n=1\r"), ("\n", "\ufeff", "'"), ("'", '"', "''")])
+def test_review_sheet_preserves_any_text(rows: list[tuple[str, str, str]]) -> None:
+    records = [
+        PromptRecord(id=f"={name}", input=asked, candidates=(Candidate(text=text, score=0.5, correct=True),))
+        for name, asked, text in rows
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "sheet.csv"
+        write_review(records, len(records), path)
+        people = HumanLabels(fill_in(path, lambda name, _: len(name) % 2 == 0))
+        for name, asked, text in rows:
+            asking = LabelerInput(
+                id=f"={name}", prompt=asked, reference=None, candidates=[DrawnCandidate(text)]
+            )
+            assert people.invoke(asking) == [len(name) % 2 == 1]
+
+
+TRAPS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1+1", "\r=1+1", "3/4", "007", "1e5", "TRUE", "'quoted'", ""]
+
+
+def is_formula(cell: str) -> bool:
+    return cell[:1] in set("=+-@\t\r")
+
+
+def is_reformatted(cell: str) -> bool:
+    """Whether a spreadsheet may take a cell for a number, a date or a truth value."""
+    return cell[:1].isdigit() or cell.lower() in {"true", "false"}
+
+
+def test_review_sheet_cells_are_safe_from_spreadsheet_conversion(tmp_path: Path) -> None:
+    records = [
+        PromptRecord(
+            id=text or "empty",
+            input=text,
+            cluster=repr(text),
+            reference=text,
+            candidates=(Candidate(text=text, score=0.5, correct=True),),
+        )
+        for text in TRAPS
+    ]
+    rows = write_and_read_sheet(tmp_path, records, len(records))
+    assert not [cell for row in rows for cell in row if is_formula(cell) or is_reformatted(cell)]
+    # The negative control: the texts themselves would be.
+    assert sum(is_formula(text) or is_reformatted(text) for text in TRAPS) == 10
+
+
+def without_marks(rows: list[Row], *, header: bool, every: int) -> list[Row]:
+    """Remove the quote marks of every `every`-th row, and of the header."""
+    return [
+        [cell.removeprefix("'") if (header if number == 0 else number % every == 0) else cell for cell in row]
+        for number, row in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize(("header", "every"), [(False, 10**9), (False, 2), (True, 1)])
+def test_read_sheet_accepts_other_separators_and_missing_quote_marks(
+    tmp_path: Path, delimiter: str, *, header: bool, every: int
+) -> None:
+    records = [make_record(f"0{number}", ("3/4; or =1,5\n\tso", True)) for number in range(6)]
+    rows = write_and_read_sheet(tmp_path, records, 6)
+    path = write_rows(tmp_path / "back.csv", without_marks(rows, header=header, every=every), delimiter)
+    read = read_sheet(path, partly=True)
+    assert read.rows.keys() == {(one.id, "3/4; or =1,5\n\tso") for one in records}
+    assert all(row.correct is None for row in read.rows.values())
+
+
+def depends_on_labels(write: Writer, folder: Path) -> bool:
+    """Whether a sheet depends on labels or scores."""
+    records = make_numbered_records(40)
+    others = [
+        change_candidates(one, lambda each: {"correct": not each.correct, "score": 0.1, "answer": "other"})
+        for one in records
+    ]
+    contents = []
+    for number, given_records in enumerate((records, others)):
+        path = folder / f"leak{number}.csv"
+        path.unlink(missing_ok=True)
+        write(given_records, 20, path)
+        contents.append(path.read_bytes())
+    return contents[0] != contents[1]
+
+
+def write_sorted_by_label(records: list[PromptRecord], k: int, path: Path) -> None:
+    """Write a sheet whose row order reveals the labels."""
+    write_review(records, k, path)
+    labels = {(one.id, each.text): each.correct for one in records for each in one.candidates}
+    header, *rows = read_rows_of(path)
+    write_rows(path, [header, *sorted(rows, key=lambda row: labels[row[0][1:], row[3][1:]])])
+
+
+def write_with_scores(records: list[PromptRecord], k: int, path: Path) -> None:
+    """Write a sheet with a column of scores."""
+    write_review(records, k, path)
+    scores = {one.id: one.candidates[0].score for one in records}
+    write_rows(path, [[*row, str(scores.get(row[0][1:], "score"))] for row in read_rows_of(path)])
+
+
+def test_review_sheet_does_not_depend_on_labels_or_scores(tmp_path: Path) -> None:
+    assert not depends_on_labels(write_review, tmp_path)
+    # The negative controls: sheets that tell what the label is.
+    assert depends_on_labels(write_sorted_by_label, tmp_path)
+    assert depends_on_labels(write_with_scores, tmp_path)
+
+
+def test_review_sample_depends_on_the_seed_not_on_record_order(tmp_path: Path) -> None:
+    records = make_numbered_records(50)
+    first = write_and_read_sheet(tmp_path, records, 20)
+    assert write_and_read_sheet(tmp_path, records[::-1], 20) == first
+    assert write_and_read_sheet(tmp_path, records, 20, seed=0) == first
+    assert write_and_read_sheet(tmp_path, records, 10) == first[:11]
+    other = write_and_read_sheet(tmp_path, records, 20, seed=1)
+    assert other != first
+    # Shuffled: neither in the order of the records nor in that of the ids.
+    names = [row[0] for row in first[1:]]
+    assert names != sorted(names, key=lambda name: int(name[2:]))
+    assert names != sorted(names)
+
+
+def is_uneven(samples: list[list[Row]], prompts: int, n: int) -> bool:
+    """Whether some prompt, or some slot, is chosen more or less often than chance explains.
+
+    Law: of R independent sheets with k of I prompts, a prompt is on Binomial(R, k / I), and a slot of n is
+    that of Binomial(R k, 1 / n) rows.
+    """
+    rows = [row for one in samples for row in one[1:]]
+    k = len(rows) // len(samples)
+    level = FALSE_ALARM / 2 / (prompts + n)
+    for column, size, share, kinds in ((0, len(samples), k / prompts, prompts), (3, len(rows), 1 / n, n)):
+        counts = Counter(row[column] for row in rows)
+        low, high = (float(binom.ppf(one, size, share)) for one in (level, 1 - level))
+        if len(counts) < kinds or not all(low <= count <= high for count in counts.values()):
+            return True
+    return False
+
+
+def test_review_sample_is_uniform_over_prompts_and_slots(tmp_path: Path) -> None:
+    records, repetitions = make_numbered_records(30), 400
+    samples = [write_and_read_sheet(tmp_path, records, 10, seed) for seed in range(repetitions)]
+    assert all(len({row[0] for row in one[1:]}) == 10 for one in samples)
+    assert not is_uneven(samples, 30, 3)
+    # Each place on the sheet is as good as any other: of R first rows, a prompt has Binomial(R, 1 / I).
+    assert not is_uneven([one[:2] for one in samples], 30, 3)
+    # The negative controls: always the first slot; one prompt twice as often as the others.
+    assert is_uneven([[[*row[:3], "'answer 0", ""] for row in one] for one in samples], 30, 3)
+    renamed = [[["'p0" if row[0] == "'p1" else row[0], *row[1:]] for row in one] for one in samples]
+    assert is_uneven(renamed, 30, 3)
+
+
+def test_review_sample_takes_one_prompt_of_each_cluster(tmp_path: Path) -> None:
+    records = [
+        make_record(f"p{number}", ("a", True), cluster=f"c{number % 8}" if number % 2 else None)
+        for number in range(64)
+    ]
+    clusters = {one.id: one.cluster or one.id for one in records}
+    rows = write_and_read_sheet(tmp_path, records, 36)
+    assert len({clusters[row[0][1:]] for row in rows[1:]}) == 36
+    with pytest.raises(InputError, match="asked for 37 candidates, but the records hold 36 independent"):
+        write_and_read_sheet(tmp_path, records, 37)
+    # Which prompt of a cluster it is, depends on the seed.
+    first = {
+        write_and_read_sheet(tmp_path, [one for one in records if one.cluster == "c1"], 1, s)[1][0]
+        for s in range(40)
+    }
+    assert len(first) == 8
+
+
+def test_write_review_holds_few_records_in_memory(tmp_path: Path) -> None:
+    held = 0
+
+    def stream() -> Iterator[PromptRecord]:
+        nonlocal held
+        for number in range(300):
+            yield make_record(f"p{number}", ("a", True))
+        held = sum(type(one) is PromptRecord and one.id[0] == "p" for one in gc.get_objects()) - before
+
+    before = sum(type(one) is PromptRecord and one.id[0] == "p" for one in gc.get_objects())
+    write_review(stream(), 10, tmp_path / "a.csv")
+    assert 10 <= held <= 2 * 10 + 1
+
+
+def test_review_sheet_shows_messages_and_structured_values_as_text(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Where?"}]
+    tool = {"tool_calls": [{"name": "go", "args": {}}], "content": ""}
+    plain = make_numbered_records(1)[0].candidates
+    records = [
+        PromptRecord(id="a", input=messages, candidates=(Candidate(message=tool, score=0.5, correct=True),)),
+        PromptRecord(id="b", input={"q": "Wo?", "n": 1}, reference=["x", "y"], candidates=plain),
+        PromptRecord(id="c", input=[{"no": "message"}], reference=4, candidates=plain),
+        PromptRecord(
+            id="e",
+            input=[{"role": "user", "content": ["What is this?", {"type": "image", "base64": "aaaa"}]}],
+            candidates=plain,
+        ),
+        PromptRecord(id="d", input="x" * (MAX_CELL_SIZE + 1), candidates=plain),
+    ]
+    path = tmp_path / "sheet.csv"
+    write_review([one.model_copy(update={"candidates": one.candidates[:1]}) for one in records], 5, path)
+    rows = {row[0]: row for row in read_rows_of(path)}
+    called = '{"content":"","tool_calls":[{"args":{},"name":"go"}]}'
+    assert rows["'a"][1:4] == ["'System: Be brief.\nHuman: Where?", "'", f"'{called}"]
+    assert rows["'b"][1:3] == ["'" + '{"n":1,"q":"Wo?"}', "'" + '["x","y"]']
+    assert rows["'c"][1:3] == ["'" + '[{"no":"message"}]', "'4"]
+    assert rows["'e"][1] == "'Human: What is this?[image]"
+    assert rows["'d"][1].endswith("x [... cut off here]")
+    assert len(rows["'d"][1]) == MAX_CELL_SIZE + 1
+    people = HumanLabels(fill_in(path, lambda *_: True))
+    # As serving and collecting see it, the candidate is this text.
+    asked = LabelerInput(
+        id="a", prompt=messages, reference=None, candidates=[DrawnCandidate(called, None, tool)]
+    )
+    assert people.invoke(asked) == [True]
+
+
+def test_write_review_refuses_to_overwrite_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    path.write_text("people's work")
+    with pytest.raises(InputError, match="may hold people's work; it will not be overwritten"):
+        write_review(make_numbered_records(3), 1, path)
+    assert path.read_text() == "people's work"
+
+
+INVALID_ARGUMENTS: list[tuple[list[PromptRecord], Any, str, str]] = [
+    (make_numbered_records(3), 0, "a.csv", "the number of candidates to review is 0"),
+    (make_numbered_records(3), 1.5, "a.csv", "the number of candidates to review is 1.5"),
+    (make_numbered_records(3), 4, "a.csv", "hold 3 independent prompts.*at most 3"),
+    (make_numbered_records(3), 1, "a.xlsx", r"a name that ends in .csv"),
+    (make_numbered_records(3), 1, "none/a.csv", "does not exist"),
+    (
+        [make_record("p", ("a", True), ("a", False))],
+        1,
+        "a.csv",
+        "'p' labels the candidate 'a' both correct and wrong",
+    ),
+    (
+        [make_record("p", ("a" * (MAX_CELL_SIZE + 1), True))],
+        1,
+        "a.csv",
+        "32001 characters, and a spreadsheet would",
+    ),
+    ([*make_numbered_records(3), *make_numbered_records(1)], 1, "a.csv", "'p0' is also the id of"),
+    ([], 1, "a.csv", "no records"),
+]
+
+
+@pytest.mark.parametrize(("records", "k", "name", "says"), INVALID_ARGUMENTS)
+def test_write_review_refuses_invalid_arguments_and_leaves_no_file(
+    tmp_path: Path, records: list[PromptRecord], k: Any, name: str, says: str
+) -> None:
+    with pytest.raises((InputError, RecordError), match=says):
+        write_review(records, k, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def compute_upper_bounds(count: Any, size: Any, tail: float = 0.025) -> Any:
+    """Upper ends of Clopper and Pearson's intervals."""
+    inside = betaincinv(count + 1, np.maximum(size - count, 1e-9), 1 - tail)
+    return np.where(count >= size, 1.0, inside)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "at_random", "halves"),
+    [(0.1, 0.21, 0.33), (0.3, 0.09, 0.13), (0.5, 0.07, 0.08), (0.9, 0.05, 0.03)],
+)
+def test_stratified_sheets_give_wider_bounds_where_mistakes_are_rare(
+    wrong: float, at_random: float, halves: float
+) -> None:
+    """The table of the module: mean upper ends of e0 over simulated sheets of k = 200 rows.
+
+    Of halves, e0 = J f / (J f + (1 - J) g) with J the share labelled correct, which is known, f and g the
+    shares of wrong candidates among those labelled correct and wrong; both ends at half of the level.
+    Means of R sheets are within z times their standard error, and figures within half of their last digit.
+    """
+    rng, k, repetitions, e0, e1 = np.random.default_rng(7), 200, 20_000, 0.02, 0.05
+    drawn = rng.binomial(k, wrong, repetitions)
+    plain = np.where(drawn > 0, compute_upper_bounds(rng.binomial(drawn, e0), drawn), 1.0)
+    called = (1 - wrong) * (1 - e1) + wrong * e0
+    f = compute_upper_bounds(rng.binomial(k // 2, wrong * e0 / called, repetitions), k // 2, 0.0125)
+    # The lower end of g is what the upper end of its complement leaves.
+    g = 1 - compute_upper_bounds(
+        rng.binomial(k // 2, 1 - wrong * (1 - e0) / (1 - called), repetitions), k // 2, 0.0125
+    )
+    split = called * f / (called * f + (1 - called) * g)
+    for seen, stated in ((plain, at_random), (split, halves)):
+        slack = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * seen.std() / repetitions**0.5
+        assert seen.mean() == pytest.approx(stated, abs=0.005 + slack)

@@ -1,0 +1,589 @@
+"""`Store`: it returns what was written and refuses what does not belong into it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from langchain_cfc_collect.costs import Stage, Usage
+from langchain_cfc_collect.executor import Labels
+from langchain_cfc_collect.store import Store, Writer, rows
+from langchain_cfc_monitor.store import MonitorStore
+from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage
+
+from integrations.collect.tests.fakes import is_free
+from integrations.collect.tests.killed import hold_lock
+from integrations.collect.tests.sharing import execute_sql, make_numbered_examples
+from langchain_cfc import Candidate, PromptRecord
+from langchain_cfc.errors import CollectionError, StoreError
+from langchain_cfc.records import Example, Provenance
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.sampling.candidates import make_candidate
+from langchain_cfc.verifiers.base import VerifierScores
+from tests.concurrency import wait_until
+from tests.lengths import repetitions
+
+CONFIGURATION: dict[str, Any] = {
+    "n": 3,
+    "generator": {"model": "a", "temperature": 0.7},
+    "verifier": {"id": "v"},
+    "labeler": {},
+    "answer": None,
+    "sampling": "requests",
+}
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def write_draws(
+    store: Store, position: int, draws: Sequence[DrawnCandidate], paid: Usage | None = None
+) -> None:
+    store.write(rows.insert_draws(position, draws, paid or Usage(), forbids_nul=False))
+
+
+def finish_prompt(store: Store, position: int, n: int = 3) -> None:
+    write_draws(store, position, [DrawnCandidate(f"{position} {slot}") for slot in range(n)])
+    store.write(rows.insert_scores(position, VerifierScores([0.5] * n), Usage()))
+    labels = Labels([slot == 0 for slot in range(n)])
+    store.write(rows.insert_labels(position, labels, Usage(), forbids_nul=False))
+
+
+# Examples
+
+
+@settings(max_examples=repetitions(80, share=0.15))
+@given(
+    st.lists(
+        st.builds(
+            Example,
+            id=TEXT.filter(bool),
+            input=TEXT | st.lists(JSON, max_size=2) | st.dictionaries(TEXT, JSON, max_size=2),
+            reference=JSON,
+            metadata=st.dictionaries(
+                TEXT, TEXT | st.booleans() | st.integers(-9, 9) | st.floats(0, 1), max_size=2
+            ),
+            cluster=st.none() | TEXT.filter(bool),
+        ),
+        max_size=6,
+        unique_by=lambda one: one.id,
+    )
+)
+def test_store_returns_examples_unchanged_and_in_order(memory: Path, some: list[Example]) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        Store(Path(folder) / "s.db", create=True) as store,
+    ):
+        assert store.add(some) == len(some)
+        assert [work.example for work in store.read_unfinished()] == some
+        # Again they are known, in whatever order; and a further one comes last.
+        assert store.add([Example(id="\0new", input="?"), *reversed(some)]) == 1
+        assert [work.example.id for work in store.read_unfinished()] == [*(one.id for one in some), "\0new"]
+
+
+@pytest.mark.parametrize("kind", [Store, MonitorStore])
+def test_new_store_files_are_readable_by_their_owner_only(
+    path: Path, kind: type[Store | MonitorStore]
+) -> None:
+    with kind(path, create=True) as store, store.begin_write():
+        files = {one.name: stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()}
+    # The lock file is empty.
+    assert (path.parent / "store.db.lock").stat().st_size == 0
+    files.pop("store.db.lock")
+    assert files == {"store.db": 0o600, "store.db-wal": 0o600, "store.db-shm": 0o600}
+
+
+def test_store_keeps_the_permissions_of_an_existing_file(path: Path) -> None:
+    path.touch()
+    path.chmod(0o660)
+    with Store(path, create=True):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o660
+
+
+@pytest.mark.parametrize("size", [3, rows.PAGE_SIZE + 10])
+def test_store_keeps_one_of_equal_examples_and_refuses_unequal_ones(path: Path, size: int) -> None:
+    # Within a page of those that are added at a time, and beyond it.
+    some = make_numbered_examples(size)
+    with Store(path, create=True) as store:
+        assert store.add([*some, some[0]]) == size
+        other = some[1].model_copy(update={"input": "changed", "reference": "c"})
+        with pytest.raises(StoreError, match="the prompt 'p1' has another input and reference"):
+            store.add([*make_numbered_examples(size + 5), other])
+        assert sum(store.count_stages().values()) == size
+    with Store(path.with_name("new.db"), create=True) as store:
+        with pytest.raises(StoreError, match="has another input and reference"):
+            store.add([*some, other])
+        assert sum(store.count_stages().values()) == 0
+
+
+@pytest.mark.parametrize("field", ["input", "reference"])
+def test_store_refuses_a_changed_dataset(path: Path, field: str) -> None:
+    before = Example(id="p", input="x", reference=[1], metadata={"a": 1}, cluster="c")
+    with Store(path, create=True) as store:
+        store.add([before])
+        with pytest.raises(StoreError, match=f"has another {field} in ") as refused:
+            store.add([before.model_copy(update={field: "y"})])
+        assert ("--relabel" in str(refused.value)) == (field == "reference")
+        # An id that is a digest of input and reference changes with them.
+        renamed = before.model_copy(update={"id": "q", "reference": [2]})
+        with pytest.raises(StoreError, match=r"input of the prompt 'q' is stored .*--relabel"):
+            store.add([renamed])
+        assert sum(store.count_stages().values()) == 1
+        # Two prompts of one dataset may have the same input.
+        assert store.add([before, renamed]) == 1
+
+
+def test_store_updates_metadata_and_clusters_from_the_dataset(path: Path) -> None:
+    before = [Example(id=str(row), input=str(row), reference="r") for row in range(rows.PAGE_SIZE + 2)]
+    after = [one.model_copy(update={"metadata": {"topic": one.id}, "cluster": "c"}) for one in before]
+    with Store(path, create=True) as store:
+        store.add(before)
+        finish_prompt(store, 0)
+        assert store.add(after) == 0
+        assert [work.example for work in store.read_unfinished()] == after[1:]
+        [record] = store.read_records()
+        assert (record.metadata, record.cluster) == ({"topic": "0"}, "c")
+        store.check()
+        # Control: within one reading of a dataset they may not differ.
+        new = Example(id="new", input="new", reference="r")
+        with pytest.raises(StoreError, match="the prompt 'new' has another metadata"):
+            store.add([new, new.model_copy(update={"metadata": {"topic": "x"}})])
+
+
+# Draws
+
+
+def make_messages() -> list[BaseMessage]:
+    usage = {
+        "input_tokens": 3,
+        "output_tokens": 2,
+        "total_tokens": 5,
+        "input_token_details": {"cache_read": 1},
+    }
+    content = [
+        {"token": "a", "logprob": -0.1, "bytes": [97], "top_logprobs": [{"token": "b", "logprob": -3.0}]}
+    ]
+    call = {"name": "look", "args": {"at": ["x", 1.5, None]}, "id": "call_1", "type": "tool_call"}
+    invalid = {"name": "look", "args": "{", "id": "1", "error": "no JSON", "type": "invalid_tool_call"}
+    return [
+        AIMessage("plain"),
+        AIMessage(""),
+        AIMessage("\0 and \u2028, \U0001f600"),
+        AIMessage("with", id="lc_run-1", name="someone", usage_metadata=usage),
+        AIMessage("probable", response_metadata={"model_name": "m", "logprobs": {"content": content}}),
+        AIMessage("least", response_metadata={"logprob": float("-inf")}),
+        AIMessage("", tool_calls=[call]),
+        AIMessage("", invalid_tool_calls=[invalid]),
+        AIMessage([{"type": "text", "text": "in "}, {"type": "text", "text": "blocks"}]),
+        AIMessage("thought", additional_kwargs={"reasoning_content": "hm", "parsed": {"a": [1]}}),
+        HumanMessage("odd"),
+        ChatMessage(content="odder", role="critic"),
+    ]
+
+
+def make_outputs() -> list[Any]:
+    return [*make_messages(), "text", "", {"structured": [1, {"deep": None}]}, ["a", "list"], 3.5]
+
+
+@pytest.mark.parametrize("output", make_outputs(), ids=[str(number) for number in range(len(make_outputs()))])
+def test_store_returns_a_draw_unchanged(path: Path, output: Any) -> None:
+    draw = make_candidate(0, output)
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(1))
+        write_draws(store, 0, [draw])
+    with Store(path) as store:
+        (work,) = store.read_unfinished()
+    assert work.draws == [draw]
+    assert work.scores is None
+    if draw.message is not None:
+        (found,) = work.draws
+        assert type(found.message) is type(draw.message)
+        assert vars(found.message) == vars(draw.message)
+
+
+def test_insert_draws_refuses_unstorable_candidates(path: Path) -> None:
+    for wrong in (
+        DrawnCandidate("half \ud83d"),
+        DrawnCandidate("x", AIMessage("x", response_metadata={"o": object()})),
+    ):
+        with pytest.raises(CollectionError, match="candidate 1 cannot be stored"):
+            rows.insert_draws(0, [DrawnCandidate("fine"), wrong], Usage(), forbids_nul=False)
+    assert not path.exists()
+
+
+# Stages
+
+
+def test_each_stage_is_readable_once_written(path: Path) -> None:
+    draws = [DrawnCandidate("a"), DrawnCandidate("b"), DrawnCandidate("c")]
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(2))
+    for written, known in (
+        (rows.insert_draws(0, draws, Usage(), forbids_nul=False), (draws, None)),
+        (rows.insert_scores(0, VerifierScores([0.1, 0.2, 0.3]), Usage()), (draws, [0.1, 0.2, 0.3])),
+    ):
+        with Store(path) as store:
+            store.write(written)
+        with Store(path) as store:
+            first, second = store.read_unfinished()
+            assert (first.draws, first.scores) == known
+            assert (second.draws, second.scores) == (None, None)
+            assert list(store.read_records()) == []
+    with Store(path) as store:
+        labels = Labels([True, False, True], ["A", "B", "C"], {"topic": "t"})
+        store.write(rows.insert_labels(0, labels, Usage(), forbids_nul=False))
+        (record,) = store.read_records()
+        (left,) = store.read_unfinished()
+    assert left.example.id == "p1"
+    assert [(one.text, one.score, one.correct, one.answer) for one in record.candidates] == [
+        ("a", 0.1, True, "A"),
+        ("b", 0.2, False, "B"),
+        ("c", 0.3, True, "C"),
+    ]
+    assert record.metadata == {"topic": "t"}
+
+
+def test_store_write_is_atomic(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(3))
+        finish_prompt(store, 1)
+        with pytest.raises(StoreError, match="UNIQUE constraint failed"):
+            # Prompt 0 is new, prompt 1 is there.
+            store.write(
+                rows.combine_writes(
+                    rows.insert_draws(one, [DrawnCandidate("x")], Usage(), forbids_nul=False)
+                    for one in (0, 1)
+                )
+            )
+        assert store.count_stages() == {Stage.OPEN: 2, Stage.DRAWN: 0, Stage.SCORED: 0, Stage.LABELLED: 1}
+        with pytest.raises(StoreError, match="FOREIGN KEY constraint failed"):
+            write_draws(store, 7, [DrawnCandidate("of no prompt")])
+
+
+# Records
+
+
+def candidates(n: int) -> st.SearchStrategy[tuple[Candidate, ...]]:
+    content = st.builds(lambda text: {"text": text}, TEXT) | st.builds(
+        lambda data: {"message": data}, st.dictionaries(TEXT, JSON, max_size=2)
+    )
+
+    def one(
+        content: dict[str, Any], score: float, correct: bool, answer: str | None, scores: Any
+    ) -> Candidate:
+        return Candidate(**content, score=score, correct=correct, answer=answer, scores=scores)
+
+    def some(answered: bool, verifiers: bool) -> st.SearchStrategy[list[Candidate]]:
+        answer = TEXT if answered else st.none()
+        scores = (
+            st.fixed_dictionaries({"a": st.floats(-9, 9), "b": st.floats(0, 1)}) if verifiers else st.none()
+        )
+        made = st.builds(one, content, st.floats(0, 1), st.booleans(), answer, scores)
+        return st.lists(made, min_size=n, max_size=n)
+
+    return st.tuples(st.booleans(), st.booleans()).flatmap(lambda given: some(*given)).map(tuple)
+
+
+@settings(max_examples=repetitions(60, share=0.15))
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(candidates(n), min_size=1, max_size=4)), JSON)
+def test_store_returns_records_and_provenance_unchanged(
+    memory: Path, made: list[tuple[Candidate, ...]], reference: Any
+) -> None:
+    records = [
+        PromptRecord(
+            id=f"p{number}", input={"q": number}, reference=reference, metadata={"k": 1.5}, candidates=some
+        )
+        for number, some in enumerate(made)
+    ]
+    header = Provenance(
+        n=len(made[0]),
+        generator={"model": "m", "model_version": "m-1"},
+        verifier={"id": "v"},
+        labeler={"id": "l"},
+    )
+    with (
+        tempfile.TemporaryDirectory(dir=memory) as folder,
+        Store(Path(folder) / "s.db", create=True) as store,
+    ):
+        assert store.add_records(records, header) == len(records)
+        assert list(store.read_records()) == records
+        assert store.read_provenance() == header
+        assert store.add_records(records, header) == 0
+
+
+def test_store_returns_records_in_dataset_order(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.add(make_numbered_examples(1100))
+        for position in (1050, 3, 700, 0, 501):
+            finish_prompt(store, position)
+        store.set_configuration(CONFIGURATION)
+        assert [one.id for one in store.read_records()] == ["p0", "p3", "p501", "p700", "p1050"]
+        assert store.count_labels() == (5, {False: (10, 5.0), True: (5, 2.5)})
+
+
+# The configuration
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"n": 4}, "n was 3 and is now 4"),
+        ({"generator": {"model": "b", "temperature": 0.7}}, "generator.model was 'a' and is now 'b'"),
+        ({"generator": {"model": "a", "temperature": 0.0}}, "generator.temperature was 0.7 and is now 0.0"),
+        ({"verifier": {"id": "w"}}, "verifier.id was 'v' and is now 'w'"),
+        ({"labeler": {"mode": "l"}}, "labeler.mode is now 'l', and was not set before"),
+        ({"answer": {"id": "x"}}, "answer is now {'id': 'x'}, and was not set before"),
+        ({"sampling": "single_request"}, "sampling was 'requests' and is now 'single_request'"),
+    ],
+)
+def test_store_refuses_another_configuration_by_name(path: Path, changed: dict[str, Any], said: str) -> None:
+    with Store(path, create=True) as store:
+        store.set_configuration(CONFIGURATION)
+        store.set_configuration(CONFIGURATION)
+        with pytest.raises(StoreError) as refused:
+            store.set_configuration({**CONFIGURATION, **changed})
+        assert said in str(refused.value)
+        assert str(path) in str(refused.value)
+        advice = "store rescore" if set(changed) == {"verifier"} else "collect into another store"
+        assert advice in str(refused.value)
+        assert store.configuration == CONFIGURATION
+
+
+# Files that are no store
+
+
+def test_opening_a_missing_store_does_not_create_it(path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no store at"):
+        Store(path)
+    assert not path.exists()
+
+
+def test_store_of_another_version_is_refused_and_unchanged(path: Path) -> None:
+    Store(path, create=True).close()
+    execute_sql(path, "UPDATE facts SET value = '3' WHERE name = 'version'", "DROP TABLE calls")
+    before = path.read_bytes()
+    for create in (False, True):
+        with pytest.raises(
+            StoreError, match="version 3, but this release reads version 2: export its records"
+        ):
+            Store(path, create=create)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_file_of_another_program_is_refused_and_unchanged(path: Path, create: bool) -> None:
+    execute_sql(path, "CREATE TABLE bookmarks (url)")
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is no store of a collection"):
+        Store(path, create=create)
+    assert path.read_bytes() == before
+    path.write_text("no database at all, but some text\n" * 50)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="file is not a database"):
+        Store(path, create=create)
+    assert path.read_bytes() == before
+
+
+def test_store_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none/store\.db: unable to open"):
+        Store(tmp_path / "none" / "store.db", create=True)
+
+
+def test_half_created_store_is_created_again(path: Path) -> None:
+    Store(path, create=True).close()
+    for left in ("UPDATE facts SET name = 'x' WHERE name = 'format'", "DROP TABLE facts"):
+        execute_sql(path, left)
+        with Store(path, create=True) as store:
+            assert store.count_stages()[Stage.OPEN] == 0
+
+
+# Locks
+
+
+def test_store_lock_refuses_a_second_process(path: Path) -> None:
+    Store(path, create=True).close()
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    context = multiprocessing.get_context("forkserver")
+    ready = context.Event()
+    process = context.Process(target=hold_lock, args=(str(path), ready))
+    process.start()
+    try:
+        assert ready.wait(60)
+        # Also under another name.
+        for name in (path, link):
+            with Store(name) as store:
+                with (
+                    pytest.raises(StoreError, match=r"another run is using .*: wait until it ends"),
+                    store.lock(),
+                ):
+                    pass
+                # Reading is allowed.
+                assert store.count_stages()[Stage.OPEN] == 0
+    finally:
+        process.kill()
+        process.join()
+    with Store(link) as store:
+        wait_until(lambda: is_free(store))
+
+
+def test_store_lock_is_released_after_an_error(path: Path) -> None:
+    with Store(path, create=True) as store:
+        with pytest.raises(KeyError), store.lock():
+            raise KeyError
+        with store.lock(), Store(path) as other:
+            assert not is_free(other)
+        assert is_free(store)
+
+
+# The writer
+
+
+def test_writer_makes_concurrent_writes_readable_at_once(path: Path) -> None:
+    size = 200
+
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(size))
+            writer = Writer(store)
+
+            async def one(position: int) -> None:
+                await writer.write(
+                    rows.insert_draws(position, [DrawnCandidate("a")], Usage(), forbids_nul=False)
+                )
+                # As soon as it goes on, others can read it.
+                with closing(sqlite3.connect(path)) as file:
+                    (stage,) = file.execute(
+                        "SELECT stage FROM prompts WHERE position = ?", (position,)
+                    ).fetchone()
+                assert stage == Stage.DRAWN
+
+            await asyncio.gather(*map(one, range(size)))
+            await writer.close()
+
+    asyncio.run(written())
+    with Store(path) as store:
+        assert store.count_stages()[Stage.DRAWN] == size
+
+
+def test_writer_fails_all_writes_of_a_failed_transaction(path: Path) -> None:
+    async def written() -> tuple[Any, Any]:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(3))
+            writer = Writer(store)
+            wrong = rows.insert_draws(9, [DrawnCandidate("a")], Usage(), forbids_nul=False)
+            right = rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False)
+            found = await asyncio.gather(writer.write(right), writer.write(wrong), return_exceptions=True)
+            # It goes on all the same.
+            await writer.write(rows.insert_draws(1, [DrawnCandidate("a")], Usage(), forbids_nul=False))
+            await writer.close()
+            return found
+
+    assert [type(one) for one in asyncio.run(written())] == [StoreError, StoreError]
+    with Store(path) as store:
+        assert [work.example.id for work in store.read_unfinished() if work.draws] == ["p1"]
+
+
+def test_writer_completes_a_write_whose_caller_was_cancelled(path: Path) -> None:
+    async def written() -> None:
+        with Store(path, create=True) as store:
+            store.add(make_numbered_examples(1))
+            writer = Writer(store)
+            going = asyncio.ensure_future(
+                writer.write(rows.insert_draws(0, [DrawnCandidate("a")], Usage(), forbids_nul=False))
+            )
+            await asyncio.sleep(0)
+            going.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await going
+            await writer.close()
+
+    asyncio.run(written())
+    with Store(path) as store:
+        assert store.count_stages()[Stage.DRAWN] == 1
+
+
+def test_store_uses_wal_and_full_synchronous_commits(path: Path) -> None:
+    with Store(path, create=True) as store, store.transaction() as connection:
+        said = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")
+        ]
+    assert said == ["wal", 2]  # 2 is FULL
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("://user:secret@host", "'host' is neither a path nor a database URL"),
+        ("unknown://user:secret@host/base", "is not a usable database"),
+        ("mssql+pyodbc://user:secret@host/base", "needs the driver pyodbc"),
+    ],
+)
+def test_invalid_database_url_is_refused_without_its_password(where: str, words: str) -> None:
+    with pytest.raises(StoreError, match=words) as refused:
+        Store(where, create=True)
+    assert "secret" not in str(refused.value)
+
+
+def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
+    texts = (Candidate(text="a", score=0.1, correct=True), Candidate(text="b", score=0.2, correct=False))
+    answered = texts[0].model_copy(update={"answer": "A"})
+    with Store(path, create=True) as store:
+        with pytest.raises(StoreError, match="there are no records to add"):
+            store.add_records([], None)
+        with pytest.raises(
+            CollectionError, match=r"record 'x' \(number 1\): only some of its candidates have"
+        ):
+            store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)
+        with pytest.raises(StoreError, match=r"no prompt of .* is finished yet"):
+            store.tabulate(["v"])
+
+
+def test_store_without_its_seal_is_refused(path: Path) -> None:
+    with Store(path, create=True) as store:
+        store.set_configuration(CONFIGURATION)
+    execute_sql(path, "DELETE FROM facts WHERE name = 'seal'")
+    with pytest.raises(StoreError, match="its seal is missing"):
+        Store(path)
+
+
+@pytest.mark.parametrize(
+    ("known", "named", "accepted"),
+    [
+        ({}, {"id": "mine"}, True),
+        ({"model": "m", "unnamed": ["f"]}, {"id": "mine", "model": "m"}, True),
+        ({"id": "model-judge", "top": 1}, {"id": "mine", "method": "model-judge", "top": 1}, True),
+        ({"model": "m"}, {"id": "mine", "model": "other"}, False),
+        ({"model": "m"}, {"id": "mine", "model": "m", "temperature": 1.0}, False),
+        ({"id": "mine"}, {"id": "other"}, False),
+        ({"id": "mine"}, {}, False),
+    ],
+)
+def test_store_takes_an_id_for_a_component_with_equal_settings(
+    known: dict[str, Any], named: dict[str, Any], accepted: bool, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "store.db", create=True) as store:
+        store.set_configuration({"n": 2, "generator": known})
+        if accepted:
+            store.set_configuration({"n": 2, "generator": named})
+        else:
+            with pytest.raises(StoreError, match="another configuration"):
+                store.set_configuration({"n": 2, "generator": named})
+        assert store.configuration["generator"] == (named if accepted else known)

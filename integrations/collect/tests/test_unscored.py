@@ -1,0 +1,208 @@
+"""One odd draw of ten in `collect`: stored with its kind, counted with its cure, and calibrated as served."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_collect import CollectionOptions, Components, collect
+from langchain_cfc_collect.store import Store
+from langchain_cfc_collect.store.tables import count_unscored
+from langchain_core.runnables import RunnableLambda
+
+from langchain_cfc import CFCRunnable, calibrate, read_records
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.no_answers import NoAnswer
+from langchain_cfc.records import (
+    Candidate,
+    Example,
+    PromptRecord,
+    tabulate,
+    tabulate_raw,
+    write_records,
+)
+from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.verifiers import SequenceProbability
+from tests.cli.running import run
+from tests.factories import make_artifact, make_chain
+from tests.fakes import ScriptedModel
+from tests.sampling.no_answer_server import ANSWER, PERIOD, Reply, make_choice, serve_odd_reply
+
+SIZE = 4
+JUDGED = [None, 0.9, None, 1.0]
+EXAMPLES = [
+    Example(id=str(number), input=f"Capital of Peru {number}?", reference=ANSWER) for number in range(SIZE)
+]
+
+
+def collect_records(path: Path, reply: Reply, verifier: Any) -> list[PromptRecord]:
+    """Collect with one odd draw of ten, and return the records that the store holds."""
+    with serve_odd_reply(reply) as model:
+        components = Components(generator=model, verifier=verifier, labeler=NormalisedMatch(), n=PERIOD)
+        ended = collect(EXAMPLES, components, path / "store.db", CollectionOptions())
+    assert (ended.status.labelled, ended.status.failed) == (SIZE, 0)
+    with Store(path / "store.db") as store:
+        write_records(path / "records.jsonl", store.read_all(), store.read_provenance())
+    return list(read_records(path / "records.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply"),
+    [
+        ("filtered", make_choice(None, "content_filter")),
+        ("cut_off", make_choice("The capital of Peru is", "length")),
+        ("refused", make_choice(None, refusal="I cannot say")),
+        ("blank", make_choice("\u200b")),
+    ],
+)
+def test_collect_keeps_questions_with_one_draw_that_is_no_answer(
+    tmp_path: Path, kind: NoAnswer, reply: Reply
+) -> None:
+    records = collect_records(tmp_path, reply, SequenceProbability())
+    odd = [one for record in records for one in record.candidates if one.no_answer is not None]
+    assert [(one.text, one.score, one.correct, one.no_answer) for one in odd] == [
+        ("", 1.0, False, kind)
+    ] * SIZE
+    with Store(tmp_path / "store.db") as store:
+        with store.begin_read() as connection:
+            counted = count_unscored(connection, has_claims=False)
+        assert counted == {"counts": {kind: SIZE}, "total": SIZE * PERIOD}
+        table = store.tabulate()
+    blank = table.draws.blank
+    assert blank is not None
+    assert (blank.sum(), table.correct.sum()) == (SIZE, SIZE * (PERIOD - 1))
+
+
+def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float | None]:
+        del prompt
+        return [0.5] * (len(candidates) - 1) + [None]
+
+    judge.fingerprint = {"id": "last-missing"}  # type: ignore[attr-defined]  # as a part may say
+    records = collect_records(tmp_path, make_choice(ANSWER), judge)
+    assert [record.candidates[-1].no_verdict for record in records] == [True] * SIZE
+    assert {record.candidates[-1].score for record in records} == {1.0}
+    with Store(tmp_path / "store.db") as store:
+        with store.begin_read() as connection:
+            counted = count_unscored(connection, has_claims=False)
+        assert counted["counts"] == {"no_verdict": SIZE}
+    assert np.isinf(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, -1]).all()
+    assert np.isfinite(parse_set_rule("all").compute_levels(tabulate(records).draws)[:, :-1]).all()
+
+
+@pytest.mark.parametrize("texts", [("a",) * 4, ("a", "b", "a", "c")])
+@pytest.mark.parametrize("settings", [{}, {"set_rule": "unique(all)"}, {"set_rule": "at_least_one"}])
+def test_candidates_without_a_verdict_are_never_served(
+    texts: tuple[str, ...], settings: dict[str, Any]
+) -> None:
+    """Not by `never_empty` either; the control has a verdict of the same score."""
+    artifact = make_artifact(never_empty=True, **settings)
+    for verdict, is_answered in ((None, False), (1.0, True)):
+        chain = make_chain(
+            artifact,
+            generator=ScriptedModel(texts=texts),
+            verifier=lambda _, drawn, v=verdict: [v] * len(drawn),
+        )
+        result = chain.invoke("?")
+        assert (result.abstained, bool(result.answers)) == (not is_answered, is_answered)
+    one = make_chain(
+        artifact,
+        generator=ScriptedModel(texts=("a", "b", "c", "d")),
+        verifier=lambda *_: JUDGED,
+    ).invoke("?")
+    assert set(one.answers) <= {"b", "d"}
+    assert one.best == "b"
+    assert one.unscored == {"no_verdict": 2}
+
+
+@pytest.mark.parametrize("of_claims", [False, True])
+def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Path, of_claims: bool) -> None:
+    def judge(prompt: Any, reference: Any, candidates: list[DrawnCandidate]) -> list[bool | None]:
+        del prompt, reference
+        return [None, *[True] * (len(candidates) - 1)]
+
+    def verify(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        del prompt
+        return [0.5] * len(candidates)
+
+    components = Components(
+        RunnableLambda(lambda _: "Lima is large. It is old."),
+        verifier=verify,
+        labeler=judge,
+        n=1 if of_claims else 3,
+        unit="claims" if of_claims else "answers",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # functions without ids, one text in all draws
+        ended = collect(EXAMPLES, components, tmp_path / "store.db", CollectionOptions())
+    each = 2 if of_claims else 3
+    assert tuple(ended.status.candidates) == (SIZE, SIZE * (each - 1))
+    with Store(tmp_path / "store.db") as store:
+        store.check()
+        with store.begin_read() as connection:
+            assert count_unscored(connection, has_claims=of_claims)["counts"] == {"no_label": SIZE}
+        stored, provenance = store.tabulate(), store.read_provenance()
+        assert (~stored.correct).sum() == SIZE
+        written = list(store.read_all())
+    assert "without a readable label and count as wrong" in run("store", "status", tmp_path / "store.db").out
+    for name in ("records.jsonl", "records.parquet"):
+        write_records(tmp_path / name, written, provenance)
+        records = list(read_records(tmp_path / name).read_all())
+        assert records == written
+        assert sum(record.model_dump_json().count('"no_label":true') for record in records) == SIZE
+        table = tabulate(records, claims=of_claims)
+        assert (table.correct == stored.correct).all()
+
+
+def test_several_verifiers_are_combined_without_what_is_no_answer(tmp_path: Path) -> None:
+    def make_record(number: int) -> PromptRecord:
+        right = [slot % 3 != number % 2 for slot in range(5)]
+        judged = [
+            Candidate(
+                text=f"a{slot}",
+                score=0.5,
+                correct=is_right,
+                scores={"one": slot + 5.0 * is_right, "two": 0.25 * slot},
+            )
+            for slot, is_right in enumerate(right)
+        ]
+        odd = Candidate(text="", score=1.0, correct=False, no_answer="cut_off")
+        return PromptRecord(id=str(number), input=f"question {number}", candidates=(*judged, odd))
+
+    records = [make_record(number) for number in range(200)]
+    write_records(tmp_path / "records.jsonl", records)
+    table, raw = tabulate_raw(read_records(tmp_path / "records.jsonl"), ["one", "two"])
+    assert table.draws.n == raw.shape[1] == 6
+    artifact = calibrate(table, alpha=0.2, features="1", combine=["one", "two"])
+    assert artifact.combination is not None
+    scores = artifact.combination.score_all(raw)
+    assert (scores[:, -1] == 1.0).all()
+    assert (scores[:, :-1] < 1.0).all()
+    texts = iter(["a0", "a1", "", "a3", "a4", "a5"])
+
+    def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
+        del prompt
+        return [6.0 for _ in candidates]
+
+    chain = CFCRunnable(
+        generator=lambda _: next(texts),
+        verifier={"one": judge, "two": judge},
+        artifact=artifact,
+    )
+    result = chain.invoke("?")
+    [odd] = [one for one in result.candidates if one.unscored]
+    assert (odd.score, odd.scores, odd.accepted, odd.unscored) == (1.0, None, False, "blank")
+    assert result.unscored == {"blank": 1}
+    assert "1 of 6 candidates were blank" in result.explain()
+
+
+def test_status_names_the_cure_of_what_is_no_answer(tmp_path: Path) -> None:
+    collect_records(tmp_path, make_choice("The capital", "length"), SequenceProbability())
+    shown = " ".join(run("store", "status", tmp_path / "store.db").out.split())
+    assert f"{SIZE} of {SIZE * PERIOD} candidates were cut off: raise max_tokens" in shown
+    found = run("store", "status", tmp_path / "store.db", "--json").data
+    assert found["unscored"] == {"counts": {"cut_off": SIZE}, "total": SIZE * PERIOD}

@@ -1,0 +1,144 @@
+"""A warning, before the first call, about parts that serving could not compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_collect import Components, collect
+from langchain_cfc_collect.calibrating import calibrate_chain
+from langchain_cfc_collect.collecting import explain_unverified_parts
+from langchain_cfc_collect.config import read_config
+from langchain_cfc_collect.executor import LocalExecutor
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableSequence
+
+from integrations.collect.tests.sharing import make_silent_options
+from langchain_cfc.errors import InputError
+from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.records import Example
+from langchain_cfc.verifiers import SelfConsistency, normalise_answer
+
+EXAMPLES = [Example(id="p", input="Which?", reference="Lima")]
+
+
+class CountingModel(FakeListChatModel):
+    """A model that counts its calls and states its name."""
+
+    calls: list[int] = []  # noqa: RUF012 - pydantic copies it
+    responses: list[str] = ["Lima"]  # noqa: RUF012 - as above
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """Its name."""
+        return {"model": "counting"}
+
+    def _call(self, *arguments: Any, **options: Any) -> str:
+        self.calls.append(1)
+        return super()._call(*arguments, **options)
+
+
+def make_chain() -> RunnableSequence[Any, Any]:
+    """A prompt, a model and a function."""
+    return ChatPromptTemplate.from_template("{question}") | CountingModel() | RunnableLambda(shout)  # type: ignore[return-value]  # a sequence
+
+
+def shout(text: Any) -> Any:
+    """Change an answer, in a way that no fingerprint describes."""
+    return text
+
+
+def score(prompt: Any, candidates: list[Any]) -> list[float]:
+    """Score by own code."""
+    del prompt
+    return [0.5 for _ in candidates]
+
+
+def explain(generator: Any, verifier: Any, **options: Any) -> str | None:
+    """The notice about these parts."""
+    parts = Components(generator, verifier, NormalisedMatch(), n=1, **options)
+    return explain_unverified_parts(LocalExecutor(parts).configuration)
+
+
+@pytest.mark.parametrize(
+    ("parts", "named"),
+    [
+        ({"generator": make_chain()}, {"generator"}),
+        ({"generator": shout}, {"generator"}),
+        ({"verifier": score}, {"verifier"}),
+        ({"answer": shout}, {"answer"}),
+        ({"unit": "claims", "splitter": lambda text: [text]}, {"splitter"}),
+        (
+            {"generator": make_chain(), "verifier": score, "answer": shout},
+            {"generator", "verifier", "answer"},
+        ),
+    ],
+)
+def test_notice_names_each_part_until_it_has_an_id(parts: dict[str, Any], named: set[str]) -> None:
+    parts = {"generator": CountingModel(), "verifier": SelfConsistency(), **parts}
+    found = explain(**parts)
+    assert found is not None
+    for name in ("generator", "verifier", "answer", "splitter"):
+        assert (f"--set {name}.id=NAME" in found) == (f"{name}_id=" in found) == (name in named)
+    assert explain(**parts, **{f"{name}_id": "mine" for name in named}) is None
+
+
+def test_described_parts_have_no_notice() -> None:
+    template = ChatPromptTemplate.from_template("{question}")
+    for generator in (CountingModel(), template | CountingModel()):
+        assert explain(generator, SelfConsistency(), answer=normalise_answer) is None
+    # Labels are not made while serving.
+    unknown = Components(CountingModel(), SelfConsistency(), lambda *_: [True], n=1)
+    assert explain_unverified_parts(LocalExecutor(unknown).configuration) is None
+
+
+def test_notice_comes_before_the_first_call_and_not_for_a_complete_store(tmp_path: Path) -> None:
+    chain, calls_before = make_chain(), []
+    model = next(step for step in chain.steps if isinstance(step, CountingModel))
+    options = make_silent_options(on_notice=lambda _: calls_before.append(len(model.calls)))
+    parts = Components(chain, SelfConsistency(), NormalisedMatch(), n=2)
+    for _ in range(2):
+        assert collect(EXAMPLES, parts, tmp_path / "store.db", options).complete
+    assert (calls_before, len(model.calls)) == ([0], 2)
+
+
+def test_calibrate_chain_has_the_notice_before_the_first_call() -> None:
+    class StopError(Exception):
+        pass
+
+    def stop(notice: str) -> None:
+        assert "generator_id=" in notice
+        raise StopError
+
+    chain = make_chain()
+    with pytest.raises(StopError):
+        calibrate_chain(
+            chain,
+            [(f"{number}?", "Lima") for number in range(100)],
+            verifier=SelfConsistency(),
+            labeler=NormalisedMatch(),
+            alpha=0.3,
+            collection=make_silent_options(on_notice=stop),
+        )
+    model = next(step for step in chain.steps if isinstance(step, CountingModel))
+    assert model.calls == []
+
+
+def test_ids_of_several_verifiers_vouch_for_them_together() -> None:
+    settings = ["store=s.db", "n=2", "source.path=q.csv", "source.input=q"]
+    names = {"a": "one", "b": "two"}
+    settings += ["labeler.factory=langchain_cfc.labelers:NormalisedMatch"]
+    settings += [f"verifiers.{name}.factory={__name__}:score" for name in names]
+    given = [f"verifiers.{name}.id={one}" for name, one in names.items()]
+    settings += [f"generator.factory={__name__}:CountingModel"]
+    nameless = read_config(None, None, settings).create_components()
+    found = explain_unverified_parts(LocalExecutor(nameless).configuration)
+    assert found is not None
+    assert "--set verifiers.EACH.id=NAME" in found
+    with pytest.raises(InputError, match="each an id"):
+        read_config(None, None, [*settings, given[0]])
+    named = read_config(None, None, [*settings, *given]).create_components()
+    assert named.verifier_id == "one+two"
+    assert explain_unverified_parts(LocalExecutor(named).configuration) is None

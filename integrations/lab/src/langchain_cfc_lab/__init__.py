@@ -1,0 +1,93 @@
+"""Experiments on labelled prompts: comparisons over many splits, suggestions, plans, the paper's tables."""
+
+from __future__ import annotations
+
+from langchain_cfc_lab.bot_plan import BotPlan, BotRatePlan, BotStep, plan_bot
+from langchain_cfc_lab.compare import compare
+from langchain_cfc_lab.comparison_report import (
+    ComparisonReport,
+    GroupComparison,
+    LevelComparison,
+    MethodComparison,
+    Spread,
+)
+from langchain_cfc_lab.draw_choice import (
+    DrawSuggestion,
+    JudgedDrawRule,
+    list_draw_rules,
+    suggest_draws,
+)
+from langchain_cfc_lab.efficiency import EfficiencyReport, analyse_efficiency
+from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency, analyse_recording
+from langchain_cfc_lab.methods import Method, get_methods
+from langchain_cfc_lab.metrics import FIGURES
+from langchain_cfc_lab.paper import (
+    Agreement,
+    Cell,
+    PublishedCell,
+    SyntheticReport,
+    SyntheticWorld,
+    list_published_cells,
+    list_published_tables,
+    reproduce_synthetic,
+)
+from langchain_cfc_lab.plan import (
+    AttainableAt,
+    GroupPlan,
+    Plan,
+    plan_from_assumptions,
+    plan_from_pilot,
+)
+from langchain_cfc_lab.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
+from langchain_cfc_lab.suggest import JudgedOption, RunnerUp, Suggestion, Unusable, suggest
+from langchain_cfc_lab.trials import DEFAULT_MAPS, Option, tabulate_verifiers
+
+__all__ = [
+    "DEFAULT_MAPS",
+    "FIGURES",
+    "STUDIES",
+    "Agreement",
+    "AttainableAt",
+    "BotPlan",
+    "BotRatePlan",
+    "BotStep",
+    "Cell",
+    "ComparisonReport",
+    "DrawSuggestion",
+    "EfficiencyReport",
+    "GroupComparison",
+    "GroupPlan",
+    "JudgedDrawRule",
+    "JudgedOption",
+    "LevelComparison",
+    "Method",
+    "MethodComparison",
+    "Option",
+    "Pattern",
+    "Plan",
+    "PublishedCell",
+    "RecordedEfficiency",
+    "RunnerUp",
+    "Spread",
+    "StudyName",
+    "StudyReport",
+    "Suggestion",
+    "SyntheticReport",
+    "SyntheticWorld",
+    "Unusable",
+    "analyse_efficiency",
+    "analyse_recording",
+    "compare",
+    "get_methods",
+    "list_draw_rules",
+    "list_published_cells",
+    "list_published_tables",
+    "plan_bot",
+    "plan_from_assumptions",
+    "plan_from_pilot",
+    "reproduce_study",
+    "reproduce_synthetic",
+    "suggest",
+    "suggest_draws",
+    "tabulate_verifiers",
+]

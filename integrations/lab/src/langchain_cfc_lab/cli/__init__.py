@@ -1,0 +1,1 @@
+"""Commands that langchain-cfc-lab adds to `langchain-cfc`."""

@@ -1,0 +1,326 @@
+"""`langchain-cfc compare`: compare methods on the same records, over random splits."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+import langchain_cfc_lab as lab
+from langchain_cfc._internal.suggestions import suggest_name
+from langchain_cfc.artifact import open_attempts
+from langchain_cfc.artifact.attempt_files import AttemptFiles
+from langchain_cfc.candidates import Unit
+from langchain_cfc.cli._format import (
+    format_group,
+    make_table,
+    make_tracker,
+    print_notes,
+    print_result,
+    report_errors,
+)
+from langchain_cfc.cli._inputs import (
+    CORE_COUNT,
+    Dataset,
+    FigureFolder,
+    Jobs,
+    RecordPaths,
+    ReportAsJson,
+    SplitsSeed,
+    open_records,
+    split_option,
+)
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import tabulate
+from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
+from langchain_cfc_lab.compare import FEATURES, GROUPS
+from langchain_cfc_lab.metrics import list_figures
+from langchain_cfc_lab.report import Sources, check_report, plots, write_report
+
+_HEADINGS = {
+    "kept_promise": "kept",
+    "worst_group_kept_promise": "worst",
+    "coverage": "cov.",
+    "not_certifiable_rate": "flag",
+    "abstention_rate": "none",
+    "mean_distinct_answers": "answers",
+    "selective_accuracy": "right",
+}
+_CLAIMS_HEADINGS = {
+    "kept_promise": "kept",
+    "worst_group_kept_promise": "worst",
+    "claims_kept": "claims",
+    "abstention_rate": "none",
+    "unsupported_kept": "unsup.",
+    "all_correct_rate": "right",
+}
+_CLAIMS_LEGEND = (
+    "kept: promise kept (at most k unsupported claims left), red if below the target; worst: the same in the "
+    "worst group; claims: share of all claims kept; none: answers with no claim left; unsup.: unsupported "
+    "share of the claims kept; right: answers with no unsupported claim left"
+)
+_LEGEND = (
+    "kept: covered or flagged, red if below the target (flagging everything gives 100 %: read it with "
+    "flag); worst: the same in the worst group; cov.: the set holds a correct answer; flag: not certifiable; "
+    "none: no answer; answers: distinct answers, 0 if none; right: best answer right, if there is one"
+)
+_FIGURE_NAMES = {
+    "kept_promise": "kept",
+    "worst_group_kept_promise": "kept, worst group",
+    "coverage": "covered",
+    "worst_group_coverage": "covered, worst groups",
+    "mean_set_size": "candidates per set",
+    "mean_distinct_answers": "answers per set",
+}
+_COVERAGE_FIGURES = frozenset({"kept_promise", "worst_group_kept_promise"})
+_SIZES = ("mean_set_size", "mean_distinct_answers", "mean_candidates_drawn")
+_FAMILY_NAMES = {"ours": "ours", "paper": "the paper's own conventions", "outside": "others"}
+_method_option = partial(typer.Option, rich_help_panel="What is compared")
+_DEFAULT_FIGURES = {
+    "answers": ("worst_group_kept_promise", "mean_distinct_answers"),
+    "claims": ("worst_group_kept_promise", "claims_kept"),
+}
+
+
+def make_methods_table(level: LevelComparison, *, claims: bool = False) -> Table:
+    """Make a table of every method at one level; sizes are numbers, all other figures are in percent."""
+    columns = _CLAIMS_HEADINGS if claims else _HEADINGS
+    headings = (f"alpha = {level.alpha:g}, %", *columns.values())
+    table = make_table(*headings, width=30, no_wrap=True, min_width=5)
+    for family, words in _FAMILY_NAMES.items():
+        members = {name: one for name, one in level.methods.items() if one.family == family}
+        if members:
+            table.add_row(f"[dim]{words}[/]")
+        for name, method in members.items():
+            # Red where even the upper end of the interval misses the target.
+            missed = method.aims_at_coverage and method.kept_promise_ci[1] < level.target_coverage
+            cells = {figure: _format_figure(method, figure) for figure in columns}
+            if missed and "kept_promise" in method.figures:
+                cells["kept_promise"] = f"[bold red]{cells['kept_promise']}[/]"
+            table.add_row(f"  {escape(name)}", *cells.values())
+    return table
+
+
+def make_sweep_table(sweep: Sequence[LevelComparison], figure: str) -> Table:
+    """Make a table of one figure, with a row for each method and a column for each level."""
+    name = _FIGURE_NAMES.get(figure, figure.replace("_", " "))
+    headings = (f"{name}; alpha", *(f"{level.alpha:.6g}" for level in sweep))
+    table = make_table(*headings, width=28, no_wrap=True, min_width=5)
+    if figure not in _SIZES:
+        table.add_row("[dim]target, %[/]", *(f"[dim]{100 * level.target_coverage:g}[/]" for level in sweep))
+    for name in sweep[0].methods:
+        table.add_row(escape(name), *(_format_figure(level.methods[name], figure) for level in sweep))
+    return table
+
+
+def _format_figure(method: MethodComparison, figure: str) -> str:
+    spread = method.figures.get(figure)
+    if spread is None or (figure in _COVERAGE_FIGURES and not method.aims_at_coverage):
+        return "-"
+    return f"{spread.mean:.2f}" if figure in _SIZES else f"{100 * spread.mean:.1f}"
+
+
+def _make_gaps_table(level: LevelComparison, names: Sequence[str], most: int = 8) -> Table:
+    table = make_table("points below target", width=20)
+    for name in names:
+        table.add_column(f"{escape(name)}, and where", no_wrap=True, max_width=28)
+    gaps = level.methods[names[0]].gaps
+    for one in sorted(gaps, key=lambda one: -gaps[one].shortfall.mean)[:most]:
+        found = (level.methods[name].gaps[one] for name in names)
+        cells = (f"{100 * gap.shortfall.mean:+5.1f} [dim]{format_group(gap.group)}[/]" for gap in found)
+        table.add_row(escape(one), *cells)
+    return table
+
+
+def prepare_outputs(page: Path | None, folder: Path | None) -> None:
+    """Check the path of the page and make the folder for figures, before any long computation."""
+    if page is not None:
+        check_report(page)
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"{folder} cannot be created as a folder ({error.strerror}): give --figures another path"
+            raise InputError(msg) from error
+
+
+def record_comparison(kept: AttemptFiles, dataset: Dataset, what: str) -> None:
+    """Record a look at all labels before figures are shown; settings chosen by them certify on others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they were shown by the comparison
+        seen = tabulate(dataset.records, claims=True)
+    kept.record_look(seen, what)
+
+
+def write_outputs(
+    report: ComparisonReport,
+    records: Sequence[str],
+    page: Path | None,
+    folder: Path | None,
+    title: str | None = None,
+) -> None:
+    """Write the page and the figures of a comparison, each only if its path is given."""
+    if page is not None:
+        write_report(page, comparison=report, sources=Sources(records=tuple(records)), title=title)
+    if folder is not None:
+        save_figures(_draw_figures(report), folder)
+
+
+def _draw_figures(report: ComparisonReport) -> dict[str, Any]:
+    methods = report.list_leading()
+    drawn = {
+        "miscoverage_by_group": plots.plot_group_miscoverage(report, methods=methods),
+        "coverage_missed_by_group": plots.plot_group_miscoverage(report, methods=methods, of="coverage"),
+        "scores": plots.plot_score_histogram(report.data.scores),
+        "attainable_coverage": plots.plot_attainable(report.data.attainable),
+        "wrong_answers": plots.plot_selective_risk(report, methods=methods),
+    }
+    by_threshold = [
+        name for name in methods if any("threshold" in one.figures for one in report.methods[name].groups)
+    ]
+    if by_threshold:
+        drawn["threshold_by_difficulty"] = plots.plot_threshold_by_difficulty(report, methods=by_threshold)
+    for figure in ("kept_promise", "coverage", "worst_group_coverage", "worst_group_kept_promise", *_SIZES):
+        drawn[f"{figure}_by_alpha"] = plots.plot_by_alpha(report.sweep, methods=methods, figure=figure)
+    return drawn
+
+
+def save_figures(drawn: dict[str, Any], folder: Path) -> None:
+    """Write figures as PNG and SVG; `drawn` maps names of files to axes."""
+    for name, axes in drawn.items():
+        for kind in ("png", "svg"):
+            axes.figure.savefig(folder / f"{name}.{kind}", dpi=150)
+
+
+def compare(
+    records: RecordPaths,
+    alpha: Annotated[
+        list[str] | None,
+        _method_option(help="Error level; repeatable.", show_default="8 within reach"),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        _method_option(
+            help="Families (ours, paper, outside) or methods: conditional, marginal, confident, learned, "
+            "each optionally with a set rule (conditional:best_prefix), or a name from the table; "
+            "repeatable. For claims: conditional, marginal, confident, learned, back-off and "
+            "conditional-back-off.",
+            show_default="all",
+        ),
+    ] = None,
+    features: Annotated[
+        str, _method_option(help="Feature map of methods that do not specify one.")
+    ] = FEATURES,
+    unit: Annotated[
+        Unit, _method_option(help="What is kept or rejected: whole answers, or the claims of one answer.")
+    ] = "answers",
+    at_most: Annotated[
+        int, _method_option(min=0, help="With --unit claims: how many unsupported claims an answer may keep.")
+    ] = 0,
+    set_rule: Annotated[str, _method_option(help="Set rule of methods that do not specify one.")] = "all",
+    groups: Annotated[
+        str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
+    ] = GROUPS,
+    combine: Annotated[
+        list[str] | None,
+        _method_option(help="Verifier whose raw output is combined into one score; repeat for each."),
+    ] = None,
+    n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
+    draws: Annotated[
+        str | None,
+        _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods."),
+    ] = None,
+    splits: Annotated[int, split_option(help="Number of random splits.")] = 100,
+    seed: SplitsSeed = "0",
+    test_fraction: Annotated[float, split_option(help="Share of prompts to test on in each split.")] = 0.5,
+    fit_fraction: Annotated[
+        float, split_option(help="Share of the remaining prompts to fit feature maps on.")
+    ] = 0.2,
+    jobs: Jobs = CORE_COUNT,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Metric to print against alpha; repeatable. Default: "
+            f"{' and '.join(_DEFAULT_FIGURES['answers'])}."
+        ),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the whole comparison as one HTML page.")] = None,
+    figures: FigureFolder = None,
+    as_json: ReportAsJson = False,
+) -> None:
+    """Compare methods on labelled records over random splits.
+
+    The methods are ours, the paper's and those of other papers. Each split holds out part of the prompts
+    and calibrates every method on the rest. Shares are means over splits, in percent.
+
+        langchain-cfc compare records.jsonl --report comparison.html
+    """
+    with report_errors():
+        listed = list_figures(unit)
+        unknown = [one for one in metric or () if one not in listed]
+        if unknown:
+            known = ", ".join(listed) + suggest_name(unknown[0], listed)
+            msg = f"unknown metric {unknown[0]!r}; known are {known}"
+            raise InputError(msg)
+        prepare_outputs(report, figures)
+        with open_attempts(records) as kept, open_records(records) as dataset:
+            kept.check_writable()
+            found = lab.compare(
+                dataset.records,
+                alpha=alpha or None,
+                methods=method or None,
+                features=features,
+                unit=unit,
+                at_most=at_most,
+                set_rule=set_rule,
+                groups=groups,
+                combine=combine,
+                n=n,
+                draws=draws,
+                splits=splits,
+                seed=seed,
+                test_fraction=test_fraction,
+                fit_fraction=fit_fraction,
+                jobs=jobs,
+                progress=make_tracker("splits"),
+                provenance=dataset.provenance,
+            )
+            record_comparison(kept, dataset, "compare")
+        write_outputs(found, records, report, figures)
+    shown = partial(_print_comparison, figures=metric or _DEFAULT_FIGURES[unit], page=report)
+    print_result(found, shown, as_json=as_json)
+
+
+def _print_comparison(
+    console: Console, found: ComparisonReport, *, figures: Sequence[str], page: Path | None
+) -> None:
+    """Print a comparison, with a table against alpha for each of `figures`, and the path of its page."""
+    data = found.data
+    auroc = "" if data.auroc is None else f", AUROC of scores {data.auroc:.2f}"
+    drawn = (
+        f"{found.n_candidates} candidates each; attainable coverage {100 * data.attainable_coverage:.1f} %"
+    )
+    if found.unit == "claims":
+        drawn = f"{escape(found.set_rule)}, {100 * data.correct_candidates:.1f} % of the claims are supported"
+    console.print(
+        f"{data.prompts} prompts, {drawn}{auroc}\n{found.splits} splits: {found.n_test} prompts "
+        f"test, {found.n_calibration} calibrate our methods, and the others with those that fit features:\n"
+        f"{escape(found.features)}\n"
+    )
+    console.print(make_methods_table(found, claims=found.unit == "claims"))
+    console.print(f"[dim]{_LEGEND if found.unit == 'answers' else _CLAIMS_LEGEND}[/]\n")
+    for name in figures if len(found.sweep) > 1 else ():
+        console.print(make_sweep_table(found.sweep, name), "")
+    shown = [name for name in ("conditional", "marginal") if name in found.methods]
+    if shown and found.methods[shown[0]].gaps:
+        console.print(_make_gaps_table(found, shown), "")
+    print_notes(console, found.notes)
+    if page is not None:
+        console.print(f"\nThe whole comparison: {escape(str(page))}", soft_wrap=True)

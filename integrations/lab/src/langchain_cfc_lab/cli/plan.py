@@ -1,0 +1,254 @@
+"""`langchain-cfc plan`: how many prompts to label, before any money is spent."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import open_attempts
+from langchain_cfc.calibration.config import DEFAULT_DELTA
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    format_interval,
+    make_table,
+    print_list,
+    print_result,
+    report_errors,
+)
+from langchain_cfc.cli._inputs import RECORDS_HELP, open_records, split_option
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_share
+from langchain_cfc.records import tabulate
+from langchain_cfc_lab import (
+    BotPlan,
+    BotRatePlan,
+    Plan,
+    plan_bot,
+    plan_from_assumptions,
+    plan_from_pilot,
+)
+
+# Options under headings of their own in the help.
+_promise_option = partial(typer.Option, rich_help_panel="What is promised")
+_assumed_option = partial(typer.Option, rich_help_panel="Assumptions, without a pilot")
+_cost_option = partial(typer.Option, rich_help_panel="Costs")
+# Options that a plan of bot mode takes; all others are refused with it.
+_BOT_OPTIONS = frozenset({"--pilot", "--max-wrong-rate", "--delta", "--test-fraction", "--as-json"})
+
+
+def plan(
+    context: typer.Context,
+    pilot: Annotated[
+        list[str] | None, typer.Argument(help=f"{RECORDS_HELP}. Omit it to state assumptions instead.")
+    ] = None,
+    alpha: Annotated[str, _promise_option(help="Target error level.")] = "0.1",
+    max_wrong_rate: Annotated[
+        list[str] | None,
+        _promise_option(
+            help="Plan a bot instead: the largest share of its answers that may be wrong. Repeat for rates "
+            "that will be certified at once."
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option("--n", "-n", help="Candidates per prompt. Default: all that the pilot holds."),
+    ] = None,
+    group: Annotated[
+        str | None, _promise_option(help="Metadata key; the promise must hold in each of its groups.")
+    ] = None,
+    attainable: Annotated[
+        float | None,
+        _assumed_option(help="Assumed share of prompts with a correct candidate among n, in [0, 1]."),
+    ] = None,
+    assumed_group: Annotated[
+        list[str] | None,
+        _assumed_option(help="Assumed group, NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8; repeatable."),
+    ] = None,
+    slack: Annotated[float, _promise_option(help="How far coverage may fall below the target.")] = 0.03,
+    delta: Annotated[
+        float | None,
+        _promise_option(
+            help="Share of calibrations in which it may fall further (default 0.1); with --max-wrong-rate "
+            f"the failure probability of the certificate (default {DEFAULT_DELTA}, as in calibrate)."
+        ),
+    ] = None,
+    fit_fraction: Annotated[float, split_option(help="Share of prompts to fit the feature map on.")] = 0.2,
+    test_fraction: Annotated[float, split_option(help="Share of prompts to hold out.")] = 0.2,
+    cost_per_candidate: Annotated[
+        float, _cost_option(help="Cost to draw, score and label one candidate.")
+    ] = 0.0,
+    cost_per_prompt: Annotated[
+        float, _cost_option(help="Cost of one prompt besides its candidates, such as its reference.")
+    ] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Plan how many prompts to label, at what cost, for which alpha.
+
+    The plan covers all prompts and each group, from a small labelled pilot or from assumptions. It also says
+    how many candidates to draw.
+
+        langchain-cfc plan --n 5 --attainable 0.9 --alpha 0.15
+
+    With --max-wrong-rate, it plans how many prompts are needed to certify a bot that is rarely wrong.
+
+        langchain-cfc plan pilot.jsonl --max-wrong-rate 0.05
+
+    Exit code 1 if the target is out of reach.
+    """
+    with report_errors():
+        if max_wrong_rate:
+            if not pilot or (others := _list_given_options(context) - _BOT_OPTIONS):
+                msg = "--max-wrong-rate plans a bot from a pilot: give a file" + (
+                    f", and leave out {', '.join(sorted(others))}" if pilot else ""
+                )
+                raise InputError(msg)
+            with open_attempts(pilot) as kept, open_records(pilot) as dataset:
+                kept.check_writable()
+                labelled = tabulate(dataset.records)
+                bot = plan_bot(
+                    labelled,
+                    max_wrong_rate=max_wrong_rate,
+                    delta=DEFAULT_DELTA if delta is None else str(delta),
+                    test_fraction=test_fraction,
+                )
+                kept.record_look(labelled, "plan")
+            print_result(bot, _print_bot_plan, as_json=as_json)
+            raise typer.Exit(0 if bot.is_possible else EXIT_NO)
+        settings: dict[str, Any] = {
+            "alpha": alpha,
+            "slack": slack,
+            "delta": 0.1 if delta is None else delta,
+            "fit_fraction": fit_fraction,
+            "test_fraction": test_fraction,
+            "cost_per_candidate": cost_per_candidate,
+            "cost_per_prompt": cost_per_prompt,
+        }
+        if pilot and (attainable is not None or assumed_group):
+            msg = "attainable coverage is measured on the pilot: leave out --attainable and --assumed-group"
+            raise InputError(msg)
+        if pilot:
+            with open_records(pilot) as dataset:
+                labelled = tabulate(dataset.records)
+            found = plan_from_pilot(labelled, group=group, n=n, **settings)
+        elif group is not None:
+            msg = "--group needs a pilot; without one, state groups with --assumed-group"
+            raise InputError(msg)
+        elif attainable is not None and n is not None:
+            stated = [_parse_group(text) for text in assumed_group or []]
+            groups = dict(stated)
+            if len(groups) < len(stated):
+                msg = "two assumed groups have the same name"
+                raise InputError(msg)
+            found = plan_from_assumptions(n=n, attainable=attainable, groups=groups, **settings)
+        else:
+            msg = "give a pilot file, or state --n and --attainable"
+            raise InputError(msg)
+    print_result(found, _print_plan, as_json=as_json)
+    raise typer.Exit(EXIT_NO if found.labelled_prompts is None else 0)
+
+
+def _parse_group(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, numbers = text.rpartition("=")
+    share, _, attainable = numbers.partition(":")
+    try:
+        return name, (float(share), float(attainable))
+    except ValueError as error:
+        msg = f"cannot read the assumed group {text!r}; expected NAME=SHARE:ATTAINABLE, such as sums=0.3:0.8"
+        raise InputError(msg) from error
+
+
+def _print_plan(console: Console, found: Plan) -> None:
+    if found.labelled_prompts is None:
+        console.print(
+            f"[bold red]alpha = {found.alpha:g} is out of reach[/] with n = {found.n} candidates.\n"
+        )
+    else:
+        cost = f", at an expected cost of {found.expected_cost:,.2f}" if found.expected_cost else ""
+        console.print(
+            f"Label [bold]{found.labelled_prompts}[/] prompts with n = {found.n} candidates each{cost}, for "
+            f"alpha = {found.alpha:g}: coverage then stays above "
+            f"{format_share(found.target_coverage - found.slack)} in {format_share(1 - found.delta)} of "
+            f"calibrations. Serving then takes {1000 * found.n:,} draws for a thousand questions.\n"
+        )
+    console.print(_make_group_table(found))
+    if found.by_n:
+        console.print("", _make_n_table(found))
+    if found.advice:
+        print_list(console, found.advice, "Advice")
+
+
+def _list_given_options(context: typer.Context) -> set[str]:
+    """Return the parameters given on the command line, each as an option: `as_json` as `--as-json`."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {
+        f"--{name.replace('_', '-')}"
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _print_bot_plan(console: Console, found: BotPlan) -> None:
+    console.print(
+        f"If every prompt were answered, {format_percent(found.wrong_rate)} of the answers would be wrong "
+        f"(95 % interval {format_interval(found.wrong_rate_ci)} %, from {found.pilot_size} pilot prompts). "
+        "Labels of the pilot do not certify a rate that is first tried after this plan: label new prompts."
+    )
+    for one in found.rates:
+        _print_rate(console, one)
+
+
+def _print_rate(console: Console, found: BotRatePlan) -> None:
+    console.print(
+        f"\nFor at most {format_share(found.max_wrong_rate)} wrong answers every bot that shows these must "
+        f"abstain on at least [bold]{format_percent(found.least_abstention)}[/] of the prompts.\n"
+    )
+    if found.fewest_answered is not None:
+        console.print(
+            f"At least {found.fewest_answered} prompts must be answered to certify this rate, even if no "
+            "answer is wrong. Estimated from the pilot, answering at least these shares takes about:\n"
+        )
+    table = make_table("answered", "wrong", "labelled prompts", texts=0)
+    for step, larger in itertools.zip_longest(found.steps, found.steps[1:]):
+        if larger is not None and step.prompts_needed == larger.prompts_needed is not None:
+            continue  # the larger share takes no more prompts
+        reached = step.prompts_needed is not None
+        table.add_row(
+            format_percent(step.answered),
+            format_percent(step.wrong_rate, ".1f"),
+            f"{step.prompts_needed:,}" if reached else "out of reach",
+        )
+        if not reached:
+            break
+    console.print(table)
+
+
+def _make_group_table(found: Plan) -> Table:
+    headings = ("group", "attainable", "95 % CI", "safe alpha", "prompts")
+    table = make_table(*headings, width=24, no_wrap=True)
+    table.add_column("verdict", no_wrap=True, min_width=12)
+    styles = {"attainable": "green", "uncertain": "yellow", "out of reach": "red"}
+    for group in found.groups:
+        table.add_row(
+            # Show a category without its term: `group(topic)=sums` as `sums`.
+            escape(re.sub(r"^group\(.*?\)=", "", group.name)),
+            format_percent(group.attainable, ".1f"),
+            "" if group.attainable_ci is None else format_interval(group.attainable_ci),
+            "" if group.smallest_alpha_certain is None else f"{group.smallest_alpha_certain:.3f}",
+            "-" if group.prompts_needed is None else str(group.prompts_needed),
+            f"[{styles[group.verdict]}]{group.verdict}[/]",
+        )
+    return table
+
+
+def _make_n_table(found: Plan) -> Table:
+    table = make_table("candidates n", *(str(entry.n) for entry in found.by_n))
+    table.add_row("attainable coverage, %", *(f"{100 * entry.attainable:.1f}" for entry in found.by_n))
+    return table

@@ -1,0 +1,110 @@
+"""`langchain-cfc report`: write an artifact's promise and results as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+import langchain_cfc_lab as lab
+from langchain_cfc import evaluation
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.cli._evaluation import format_verdict, record_evaluation
+from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
+from langchain_cfc.cli._inputs import (
+    ArtifactAlpha,
+    ArtifactPath,
+    HeldOutRecords,
+    get_verifier_names,
+    open_records,
+)
+from langchain_cfc.errors import CFCError
+from langchain_cfc.records import PromptRecord, Records
+from langchain_cfc_lab import ComparisonReport
+from langchain_cfc_lab import report as reports
+
+
+def report(
+    artifact_path: ArtifactPath,
+    records: HeldOutRecords,
+    out_path: Annotated[Path, typer.Option("--out", "-o", help="Where to write the page.")] = Path(
+        "report.html"
+    ),
+    alpha: ArtifactAlpha = None,
+    show_text: Annotated[
+        bool, typer.Option("--show-text", help="Include the texts of the hardest prompts and their answers.")
+    ] = False,
+    prompts: Annotated[
+        int, typer.Option(min=0, help="How many of the hardest prompts to show.")
+    ] = reports.MOST_PROMPTS,
+    compare: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="SPLITS", help="Also compare methods, over this many splits."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the path and the evaluation as JSON.")
+    ] = False,
+) -> None:
+    """Write one HTML page: promise, data, results and next steps.
+
+    The page is a single file without scripts or external resources. It shows prompts and answers only with
+    --show-text. If the records are the calibration file, only the part held out by --test-fraction is used
+    to test. Exit code 1 as for `evaluate`.
+    """
+    with report_errors():
+        reports.check_report(out_path)
+        artifact = CalibrationArtifact.load(artifact_path)
+        with open_attempts(records) as kept, open_records(records) as dataset:
+            kept.check_writable()
+            texts = dataset.records if show_text else None
+            table = tabulate_draws(artifact, dataset.records)
+            seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
+            record_evaluation(kept, artifact, table)
+            hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
+            verifiers = _list_verifiers(dataset.records)
+        compared: ComparisonReport | None = None
+        notes = []
+        if compare is not None:
+            try:
+                compared = lab.compare(
+                    table,
+                    alpha=seen.alpha,
+                    features=artifact.feature_map.text,
+                    unit=artifact.unit,
+                    at_most=artifact.at_most or 0,
+                    set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
+                    combine=get_verifier_names(artifact) or None,
+                    splits=compare,
+                    provenance=dataset.provenance,
+                    progress=make_tracker("comparing methods"),
+                )
+                kept.record_look(table, "compare")
+            except CFCError as error:  # the page is written without the comparison
+                notes.append(f"Methods are not compared: {error}")
+        reports.write_report(
+            out_path,
+            artifact=artifact,
+            evaluation=seen,
+            comparison=compared,
+            hardest=hardest,
+            sources=reports.Sources(str(artifact_path), tuple(records), verifiers),
+            notes=notes,
+        )
+    if as_json:
+        emit_json({"report": str(out_path), **seen.model_dump(mode="json")})
+    else:
+        console = get_console()
+        console.print(format_verdict(seen))
+        console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
+    raise typer.Exit(0 if seen.is_passed else EXIT_NO)
+
+
+def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
+    if isinstance(records, LabelledBatch):
+        return ()
+    first = next(records.read_all())
+    slots = first.candidates if isinstance(first, PromptRecord) else first.claims
+    return tuple(slots[0].scores or ())

@@ -1,0 +1,472 @@
+"""`compare`: run many methods on the same records over many random splits."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.suggestions import suggest_share
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import check_first_candidates, replay_prefixes
+from langchain_cfc.calibration.config import CalibrationConfig, list_levels
+from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.draw_rules import DrawRule
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate, tabulate_raw
+from langchain_cfc.records.files import find_provenance
+from langchain_cfc.scoring import compute_auroc
+from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.thresholds import Level, compute_tau, format_alpha
+from langchain_cfc_lab.comparison_report import (
+    AttainableComparison,
+    ComparisonReport,
+    DataFacts,
+    Gap,
+    GroupComparison,
+    Histogram,
+    LevelComparison,
+    MethodComparison,
+    RiskCurve,
+    Spread,
+)
+from langchain_cfc_lab.methods import Method, Pool, ThresholdMethod, get_methods
+from langchain_cfc_lab.metrics import Groups, list_figures
+from langchain_cfc_lab.splits import (
+    Comparison,
+    ComparisonSettings,
+    GroupedOn,
+    Progress,
+    SplitResult,
+    check_count,
+    measure_splits,
+)
+
+ReportT = TypeVar("ReportT", MethodComparison, GroupComparison)
+FEATURES = "hat(mean_score, 5)"
+GROUPS = "bins(mean_score, 5)"
+_HISTOGRAM_BINS = 20
+_CURVE_POINTS = 100
+
+
+def compute_spread(values: FloatArray, overlap: float, *, share: bool = False) -> Spread | None:
+    """Summarise a figure's (J,) values, one per split, NaN where undefined; None if all are undefined.
+
+    `overlap` is the larger of the ratios test / development and development / test if splits divide one pool
+    of prompts, and 0 if each split is drawn independently. The interval of a `share` is cut to [0, 1].
+    """
+    known = values[~np.isnan(values)]
+    count = len(known)
+    if count == 0:
+        return None
+    mean, sd = float(known.mean()), float(known.std())
+    if count == 1:
+        return Spread(mean=mean, sd=sd, interval=None, splits=1)
+    quantile = require("scipy.special", "calibrate", "intervals over splits").stdtrit(count - 1, 0.975)
+    half = float(quantile) * compute_standard_error(known, overlap)
+    low, high = mean - half, mean + half
+    if share:
+        low, high = max(low, 0.0), min(high, 1.0)
+    return Spread(mean=mean, sd=sd, interval=(low, high), splits=count)
+
+
+def compute_standard_error(values: FloatArray, overlap: float) -> float:
+    """Return the approximate standard error sqrt(1 / J + overlap) s of a mean over splits; see `Spread`.
+
+    It is 0 if fewer than two splits define the figure.
+    """
+    known = values[~np.isnan(values)]
+    if len(known) < 2:  # noqa: PLR2004 - a deviation takes two
+        return 0.0
+    return float(known.std(ddof=1)) * math.sqrt(1.0 / len(known) + overlap)
+
+
+def find_worst_group(kept: FloatArray) -> tuple[int, float]:
+    """Return the group whose kept promise is smallest on average over J splits, and that average.
+
+    `kept` is (J, G), NaN where a split tests no prompt of a group. Averaging comes first, because the worst
+    group of a single split is mostly noise.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # raised for a group that no split tests
+        means = np.nanmean(kept, axis=0)
+    worst = int(np.where(np.isnan(means), np.inf, means).argmin())
+    return worst, float(means[worst])
+
+
+def summarise_splits(
+    shape: type[ReportT], figures: dict[str, Spread], *, listed: Iterable[str] | None = None, **others: Any
+) -> ReportT:
+    """Return a report of type `shape`, with means over splits and intervals of all figures it has fields for.
+
+    Its `figures` hold the spreads of the `listed` figures, by default of all. An interval is (0, 1) if only
+    one split defines the figure.
+    """
+    fields = {
+        **{name: spread.mean for name, spread in figures.items()},
+        **{f"{name}_ci": spread.interval or (0.0, 1.0) for name, spread in figures.items()},
+    }
+    known = {name: value for name, value in fields.items() if name in shape.model_fields}
+    named = figures if listed is None else {name: figures[name] for name in listed if name in figures}
+    return shape.model_validate({"figures": named, **known, **others})
+
+
+@dataclass(frozen=True, eq=False)
+class Summary:
+    """Summary of J measured splits, from which reports are built."""
+
+    measured: Sequence[SplitResult]
+    methods: Sequence[Method]
+    alphas: Sequence[str]
+    groups: Groups
+    properties: Sequence[Groups]  # the groups by every property
+    candidates: int  # number of candidates per prompt
+    overlap: float  # see `compute_spread`
+    unit: Unit = "answers"
+
+    def build_levels(self) -> list[LevelComparison]:
+        """Return the comparison at every level."""
+        return [self._build_level(place) for place in range(len(self.alphas))]
+
+    def build_attainable(self) -> list[AttainableComparison]:
+        """Return the attainable coverage of all prompts, and of every group with prompts in some split."""
+        predicted = np.array([one.predicted for one in self.measured])
+        seen = np.array([one.attainable for one in self.measured])
+        comparisons = []
+        for place, words in enumerate(("all prompts", *self.groups.words)):
+            before = compute_spread(predicted[:, place], self.overlap, share=True)
+            after = compute_spread(seen[:, place], self.overlap, share=True)
+            if before is not None and after is not None:
+                comparisons.append(AttainableComparison(words=words, predicted=before, seen=after))
+        return comparisons
+
+    def _build_level(self, place: int) -> LevelComparison:
+        return LevelComparison(
+            alpha=float(self.alphas[place]),
+            target_coverage=float(compute_tau(self.alphas[place])),
+            n_calibration=round(np.mean([one.calibrated for one in self.measured])),
+            n_test=round(np.mean([one.tested for one in self.measured])),
+            n_candidates=self.candidates,
+            attainable_coverage=float(np.mean([one.attainable[0] for one in self.measured])),
+            methods={
+                method.name: self._build_method(method, number * len(self.alphas) + place, self.alphas[place])
+                for number, method in enumerate(self.methods)
+            },
+        )
+
+    def _build_method(self, method: Method, run: int, alpha: str) -> MethodComparison:
+        spreads = self._compute_spreads(
+            [{name: values[run] for name, values in one.figures.items()} for one in self.measured]
+        )
+        groups = self._build_groups(run)
+        if groups:
+            # The same group in all splits: the smallest share of each split would be small by chance.
+            worst = min(groups, key=lambda group: group.kept_promise)
+            spreads["worst_group_kept_promise"] = worst.figures["kept_promise"]
+        return summarise_splits(
+            MethodComparison,
+            spreads,
+            listed=list_figures(self.unit),
+            family=method.family,
+            words=method.words,
+            promise=method.promise,
+            aims_at_coverage=method.aims_at_coverage,
+            groups=groups,
+            gaps=self._build_gaps(run, float(compute_tau(alpha))),
+        )
+
+    def _build_groups(self, run: int) -> list[GroupComparison]:
+        """Return the comparison in every group of which some split tests a prompt."""
+        groups = []
+        for number, (name, words) in enumerate(zip(self.groups.names, self.groups.words, strict=True)):
+            spreads = self._compute_spreads(
+                [{key: values[run, number] for key, values in one.groups.items()} for one in self.measured]
+            )
+            if "coverage" in spreads:
+                size = float(np.mean([one.group_sizes[number] for one in self.measured]))
+                groups.append(summarise_splits(GroupComparison, spreads, name=name, words=words, n=size))
+        return groups
+
+    def _build_gaps(self, run: int, tau: float) -> dict[str, Gap]:
+        """Return for each property the group that is worst on average."""
+        kept = np.array([one.properties[run] for one in self.measured])
+        gaps: dict[str, Gap] = {}
+        start = 0
+        for groups in self.properties:
+            block = kept[:, start : start + len(groups.names)]
+            start += len(groups.names)
+            worst, _ = find_worst_group(block)
+            shortfall = compute_spread(tau - block[:, worst], self.overlap)
+            if shortfall is not None:
+                gaps[_name_property(groups)] = Gap(group=groups.words[worst], shortfall=shortfall)
+        return gaps
+
+    def _compute_spreads(self, figures: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+        """Summarise the figures that some split defines; all but `mean_...`, means of counts, are shares."""
+        spreads = {
+            name: compute_spread(
+                np.array([one[name] for one in figures]), self.overlap, share=not name.startswith("mean_")
+            )
+            for name in figures[0]
+        }
+        return {name: one for name, one in spreads.items() if one is not None}
+
+
+def _name_property(groups: Groups) -> str:
+    """Return `mean_score` for `bins(mean_score, 5)`, and the full feature text for other groups."""
+    kind, _, rest = groups.text.partition("(")
+    return rest.rpartition(",")[0] if kind == "bins" else groups.text
+
+
+def compare(
+    records: Iterable[LabelledRecord] | LabelledBatch,
+    *,
+    alpha: Level | Sequence[Level] | None = None,
+    methods: str | Sequence[str | Method] | None = None,
+    features: str = FEATURES,
+    unit: Unit = "answers",
+    at_most: int = 0,
+    set_rule: str = "all",
+    groups: str = GROUPS,
+    group_on: GroupedOn = "all",
+    combine: Sequence[str] | None = None,
+    n: int | None = None,
+    draws: str | None = None,
+    splits: int = 100,
+    seed: str | int = 0,
+    test_fraction: float = 0.5,
+    fit_fraction: float = 0.2,
+    jobs: int = 1,
+    progress: Progress | None = None,
+    provenance: Provenance | None = None,
+) -> ComparisonReport:
+    """Compare methods on labelled records over many random splits.
+
+    Each split holds out a part of the prompts for testing. The others calibrate the methods: ours use those
+    that do not fit feature maps, the paper's use all of them. One prompt of each cluster takes part.
+    Intervals say how precise the means are for new prompts, see `Spread`.
+
+    Args:
+        records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
+            are to be combined).
+        alpha: Error level or levels. The report leads with the smallest level that is well within reach of
+            these records, if any. By default up to eight levels in steps of 0.05 from there, none below 0.1.
+        methods: Names of methods or families, see `get_methods`; by default all that suit the unit.
+        features: Feature map of methods that have none of their own.
+        unit: What is kept or rejected, as in `calibrate`: whole `answers`, or the `claims` of one answer.
+        at_most: Number of unsupported claims that may be kept.
+        set_rule: Set rule of methods that have none of their own.
+        groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
+        group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
+        combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
+        n: Number of candidates to use, the first n slots; by default all.
+        draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
+            Only threshold methods are compared then, and the rest are left out.
+        splits: Number of splits, at least 1.
+        seed: Seed of the splits.
+        test_fraction: Share of the prompts held out in each split, in (0, 1).
+        fit_fraction: Share of the others that fits feature maps, in (0, 1).
+        jobs: Number of processes; with more than one, a script needs an `if __name__ == "__main__"` guard.
+        progress: Function of the splits and their number that yields the splits, such as a progress bar.
+        provenance: Header of the records; by default the one that they carry.
+
+    Returns:
+        The report; `report.model_dump()` is plain data.
+
+    Raises:
+        InputError: If an argument or a record cannot be used.
+        FeatureError: If a feature map does not suit a split, for example if its fit part lacks a category.
+        CalibrationError: If a split leaves a required part empty.
+        MissingExtraError: If SciPy is not installed.
+    """
+    provenance = find_provenance(records, provenance)
+    splits = check_count(splits, "splits", "splits")
+    test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
+    n = None if n is None else check_count(n, "n", "candidates")
+    # Checks that the options fit together, as in calibration; the level given here is a placeholder.
+    given = CalibrationConfig(
+        alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws, combine=combine
+    )
+    given.check()
+    rule, claims = given.draw_rule, unit == "claims"
+    if rule is not None and combine is not None:
+        msg = "draws cannot be used with combine: the draw rule looks at the recorded score"
+        raise InputError(msg)
+    compared = get_methods(methods, unit)
+    kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
+    if rule is not None:
+        table = replay_prefixes(
+            rule, tabulate(records, provenance=provenance, shortened=True), provenance, combines=False
+        )
+    elif combine is None:
+        table = tabulate(records, n=n, provenance=provenance, claims=claims)
+    else:
+        table, _ = tabulate_raw(records, combine, n=n, provenance=provenance, claims=claims)
+    if rule is None:
+        check_first_candidates(table, provenance, combine or ())
+    settings = ComparisonSettings(
+        methods=kept,
+        alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
+        features=FeatureMap.parse(features).text,
+        set_rule=parse_set_rule(given.rule_text).text,
+        groups=groups,
+        group_on=group_on,
+        combine=None if combine is None else tuple(combine),
+        splits=splits,
+        seed=str(seed),
+        test=test,
+        fit=fit,
+    )
+    comparison = Comparison.from_labelled(table, settings)
+    comparison.check(provenance)
+    pool = comparison.pool
+    measured = measure_splits(comparison.measure_split, settings.splits, jobs, progress)
+    summary = Summary(
+        measured,
+        settings.methods,
+        settings.alphas,
+        comparison.groups,
+        comparison.properties,
+        pool.draws.n,
+        max(test / (1.0 - test), (1.0 - test) / test),
+        unit,
+    )
+    sweep = summary.build_levels()
+    data = describe_data(pool, [] if rule is not None else summary.build_attainable())
+    return ComparisonReport(
+        **dict(_choose_first_level(sweep)),
+        splits=splits,
+        seed=settings.seed,
+        test_fraction=test,
+        fit_fraction=fit,
+        features=settings.features,
+        set_rule=settings.set_rule,
+        groups=comparison.groups.text,
+        data=data,
+        sweep=sweep,
+        notes=[
+            *_list_notes(sweep, data, len(table) - len(pool.labelled)),
+            *_list_draw_notes(rule, pool, [one.name for one in compared if one not in kept]),
+        ],
+        unit=unit,
+    )
+
+
+def _list_draw_notes(rule: DrawRule | None, pool: Pool, left_out: Sequence[str]) -> Iterable[str]:
+    if rule is None:
+        return
+    mean = float(pool.draws.counts.mean())
+    yield f"Draw rule {rule.text}: {mean:.2f} candidates a prompt on average, at most {rule.at_most}."
+    if left_out:
+        yield f"Left out, because draw rules apply to threshold methods only: {', '.join(left_out)}."
+
+
+def describe_data(pool: Pool, attainable: list[AttainableComparison]) -> DataFacts:
+    """Describe the labelled prompts of a pool: counts, score histogram, AUROC and risk curve."""
+    draws, correct = pool.draws, pool.correct
+    is_drawn = draws.is_drawn
+    edges = np.linspace(0.0, 1.0, _HISTOGRAM_BINS + 1)
+    # If a draw rule stops early, the AUROC uses the slots that every prompt has.
+    common = int(draws.counts.min())
+    scores, labels = draws.scores[:, :common], correct[:, :common]
+    if pool.labelled.unit == "claims":
+        scores, labels = draws.scores[is_drawn][:, np.newaxis], correct[is_drawn][:, np.newaxis]
+    discrimination = compute_auroc(scores, labels)
+    distinct = draws.precomputed.get("distinct_answers")
+    return DataFacts(
+        prompts=len(draws),
+        correct_candidates=float(correct[is_drawn].mean()),
+        attainable_coverage=float(pool.attainable.mean()),
+        distinct_answers=None if distinct is None else float(distinct.mean()),
+        auroc=None if discrimination is None else discrimination.auroc,
+        scores=Histogram(
+            edges=edges.tolist(),
+            correct=np.histogram(draws.scores[correct], edges)[0].tolist(),
+            wrong=np.histogram(draws.scores[is_drawn & ~correct], edges)[0].tolist(),
+        ),
+        risk=_compute_risk_curve(pool),
+        attainable=attainable,
+    )
+
+
+def _compute_risk_curve(pool: Pool) -> RiskCurve:
+    """Compute the share of wrong best answers when prompts are answered in order of their best score.
+
+    Claims are ordered by their own score. Equal scores enter together.
+    """
+    scores = pool.draws.scores
+    best = scores.argmin(axis=1)
+    rows = np.arange(len(scores))
+    wrong, lowest = ~pool.correct[rows, best], scores[rows, best]
+    if pool.labelled.unit == "claims":
+        is_drawn = pool.draws.is_drawn
+        wrong, lowest = ~pool.correct[is_drawn], scores[is_drawn]
+    order = np.argsort(lowest, kind="stable")
+    last = np.append(lowest[order][1:] > lowest[order][:-1], True)
+    places = np.flatnonzero(last)
+    if len(places) > _CURVE_POINTS:
+        places = places[np.unique(np.linspace(0, len(places) - 1, _CURVE_POINTS).round().astype(np.int64))]
+    share = np.cumsum(wrong[order])[places] / (places + 1)
+    return RiskCurve(answered=((places + 1) / len(lowest)).tolist(), wrong=share.tolist())
+
+
+def _compute_safe_target(attainable: float, calibration: float) -> float:
+    """Return a target in reach of nearly every calibration part: attainable minus two standard deviations."""
+    return attainable - 2.0 * math.sqrt(attainable * (1.0 - attainable) / max(calibration, 1.0))
+
+
+def _choose_levels(table: LabelledBatch, share: float) -> tuple[str, ...]:
+    """Return up to eight levels in steps of 0.05, from the first that is well within reach."""
+    attainable = 1.0 if table.unit == "claims" else float(table.correct.any(axis=1).mean())
+    target = _compute_safe_target(attainable, share * len(table))
+    first = max(2, math.ceil(round((1.0 - target) / 0.05, 9)))
+    steps = range(min(first, 19), min(first + 8, 20))
+    return tuple(format_alpha(f"{step * 5 / 100:g}") for step in steps)
+
+
+def _choose_first_level(sweep: Sequence[LevelComparison]) -> LevelComparison:
+    """Return the strictest level that is well within reach, or else the least strict level."""
+    within = [
+        level
+        for level in sweep
+        if level.target_coverage <= _compute_safe_target(level.attainable_coverage, level.n_calibration)
+    ]
+    return min(within, key=lambda level: level.alpha) if within else max(sweep, key=lambda level: level.alpha)
+
+
+def _list_notes(sweep: Sequence[LevelComparison], data: DataFacts, left_out: int) -> Iterable[str]:
+    out = [f"{level.alpha:.12g}" for level in sweep if level.target_coverage > level.attainable_coverage]
+    if out:
+        yield (
+            f"At alpha = {', '.join(out)} the target is out of reach: "
+            f"{format_percent(data.attainable_coverage, '.1f')} of prompts have a correct candidate. Methods "
+            "with a cap flag prompts there; others miss the target."
+        )
+    yield (
+        f"These figures are from the labels of all {data.prompts} prompts, which cannot certify a setting "
+        "chosen by them: certify it on new records. `suggest` chooses by the fit split alone."
+    )
+    if left_out:
+        yield f"{left_out} prompts were left out: only one prompt per cluster is used."
+
+
+def _parse_levels(alpha: Level | Sequence[Level]) -> tuple[str, ...]:
+    texts = tuple(dict.fromkeys(format_alpha(one) for one in list_levels(alpha)))
+    if not texts:
+        msg = "alpha: at least one error level is needed"
+        raise InputError(msg)
+    return texts
+
+
+def _check_share(number: object, name: str) -> float:
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not 0.0 < number < 1.0:
+        msg = f"{name} must be a share above 0 and below 1, got {number!r}{suggest_share(number)}"
+        raise InputError(msg)
+    return float(number)

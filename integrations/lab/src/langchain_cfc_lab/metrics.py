@@ -1,0 +1,315 @@
+"""Figures of answer sets, computed for many methods and levels at once.
+
+Arrays have one row per *run* (one method at one level) and one column per test prompt. Each figure is one
+number per run. A figure that a run does not define is NaN here and left out of means; an example is the
+accuracy among answered prompts when none is answered. Reports never hold NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.candidates import CandidateBatch, Unit
+from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.features import FeatureMap
+from langchain_cfc.features.terms import Group
+from langchain_cfc.set_rules import SetRule
+from langchain_cfc_lab.methods import MethodOutput
+
+PROPERTY_BINS = 5
+MAX_CATEGORIES = 30
+# Definition of each figure, with the paper's name if its tables report it.
+FIGURES = {
+    "coverage": "share of prompts whose set holds a correct answer (the paper's ECR)",
+    "kept_promise": "share covered or flagged as not certifiable: the guaranteed event",
+    "not_certifiable_rate": "share flagged",
+    "abstention_rate": "share without an answer, flagged ones included",
+    "mean_set_size": "mean number of candidates returned (the paper's APSS)",
+    "mean_distinct_answers": "mean number of distinct answers returned",
+    "worst_group_coverage": "smallest group coverage of each split, averaged over splits (the paper's GSC)",
+    "worst_group_kept_promise": "kept promise of the group that is worst on average over splits",
+    "size_stratified_kept_promise": "smallest kept promise among prompts answered with sets of similar size",
+    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
+    "selective_accuracy": "share of answered prompts whose best answer is correct",
+    "all_correct_rate": "share of prompts with no wrong candidate in the set, empty sets included",
+    "mean_candidates_drawn": "mean number of candidates that had to be drawn",
+}
+# Definitions when the claims of one answer are kept or dropped.
+CLAIMS_FIGURES = {
+    "kept_promise": "share of answers with at most k unsupported claims left: the guaranteed event",
+    "claims_kept": "share of all claims that are kept",
+    "abstention_rate": "share of answers that lose all claims",
+    "unsupported_kept": "share of kept claims that are unsupported",
+    "mean_set_size": "mean number of claims kept",
+    "worst_group_kept_promise": FIGURES["worst_group_kept_promise"],
+    "worst_slab_kept_promise": "kept promise of the worst tenth or more along a direction of statistics",
+    "all_correct_rate": "share of answers with no unsupported claim left",
+}
+
+
+def list_figures(unit: Unit) -> dict[str, str]:
+    """Return the definition of each figure of a comparison, by name."""
+    return FIGURES if unit == "answers" else CLAIMS_FIGURES
+
+
+# Sets of 1, 2, 3-4, 5-8, ... distinct answers.
+_STRATUM_STARTS = np.array([1, 2, 3, 5, 9, 17, 33])
+MIN_STRATUM_SIZE = 20
+SLAB_BINS = 20
+MIN_SLAB_SHARE = 0.1
+SLAB_DIRECTIONS = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """A partition of the prompts into G groups."""
+
+    text: str  # feature text that defines the groups
+    names: tuple[str, ...]
+    words: tuple[str, ...]  # names to show to people
+    member: FloatArray  # (N, G) 1.0 if the prompt is in the group, else 0.0
+
+    @cached_property
+    def sizes(self) -> FloatArray:
+        """(G,) number of prompts in each group."""
+        return np.asarray(self.member.sum(axis=0), dtype=np.float64)
+
+    def take(self, rows: IntArray) -> Groups:
+        """Return the groups restricted to the given prompts."""
+        return Groups(self.text, self.names, self.words, self.member[rows])
+
+    def compute_means(self, values: FloatArray | IntArray | BoolArray) -> FloatArray:
+        """Return the (..., G) group means of (..., N) values, NaN for a group without prompts."""
+        numbers = values.astype(np.float64)
+        # Sums of whole numbers are exact. For other values the order of additions decides the last bit, and
+        # in a matrix product that order depends on the number of threads; `einsum` adds sequentially.
+        whole = values.dtype.kind != "f"
+        sums = numbers @ self.member if whole else np.einsum("...n,ng->...g", numbers, self.member)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(sums / self.sizes, dtype=np.float64)
+
+
+def make_groups(text: str, fitted_on: CandidateBatch, draws: CandidateBatch) -> Groups:
+    """Group N prompts by one feature term, such as `bins(mean_score, 5)` or `group(topic)`.
+
+    Bins are named by position and not by cut-offs, so that results of several splits can be combined.
+    """
+    parsed = FeatureMap.parse(text)
+    kind = parsed.text.partition("(")[0]
+    if len(parsed.terms) != 1 or kind not in {"bins", "group", "hard"}:
+        msg = (
+            f"groups must be one term that splits prompts, such as bins(mean_score, 5), group(topic) or "
+            f"hard(max_score, 0.8); got {text!r}"
+        )
+        raise InputError(msg)
+    fitted = parsed.fit(fitted_on)
+    weights = fitted.list_guaranteed_weights()[1:]
+    count = len(weights)
+    words = tuple(weight.words for weight in weights)
+    if kind == "bins":
+        (statistic,) = parsed.terms[0].statistics
+        words = tuple(f"{statistic.words}: {place + 1} of {count}" for place in range(count))
+    elif kind == "hard":
+        words = "easy prompts", "hard prompts"
+    return Groups(parsed.text, tuple(weight.name for weight in weights), words, fitted.transform(draws))
+
+
+def make_property_groups(draws: CandidateBatch) -> tuple[Groups, ...]:
+    """Group the prompts by every known property.
+
+    The properties are all statistics, in equal-frequency bins, and all metadata keys with few categories.
+    """
+    texts = [f"bins({name}, {PROPERTY_BINS})" for name in draws.precomputed if not name.startswith("meta(")]
+    groups = []
+    for text in [*texts, *list_category_terms(draws, MAX_CATEGORIES)]:
+        with suppress(FeatureError):  # the property hardly varies between prompts
+            groups.append(make_groups(text, draws, draws))
+    return tuple(groups)
+
+
+def list_category_terms(draws: CandidateBatch, most: int) -> list[str]:
+    """Return `group(key)` for each metadata key that all prompts have, with 2 to `most` categories."""
+    if not len(draws) or not draws.metadata[0]:
+        return []
+    texts = []
+    for key in draws.metadata[0]:
+        # 1 and True are different categories, although Python considers them equal.
+        values = {(type(entries.get(key)), entries.get(key)) for entries in draws.metadata}
+        if (type(None), None) not in values and 1 < len(values) <= most:
+            texts.append(Group(key).text)
+    return texts
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Results of E runs on m test prompts; all arrays have shape (E, m)."""
+
+    covered: BoolArray  # the set holds a correct answer; of claims: at most k unsupported ones are kept
+    flagged: BoolArray  # the prompt is flagged as not certifiable
+    sizes: IntArray  # number of candidates returned
+    distinct: IntArray  # number of distinct answers returned
+    right: BoolArray  # the best answer returned is correct
+    wrong: IntArray  # number of wrong candidates, or unsupported claims, returned
+    drawn: IntArray  # number of candidates that had to be drawn, or number of claims
+    thresholds: FloatArray  # clipped to [0, 1]; NaN for a method without thresholds
+
+    @classmethod
+    def from_outputs(cls, made: Sequence[MethodOutput], correct: BoolArray, rule: SetRule) -> Outcomes:
+        """Compare the sets of E runs with (m, n) labels; the set rule defines which prompts are covered."""
+        sets = [one.sets for one in made]
+        accepted = [one.accepted for one in sets]
+        unknown = np.full(len(correct), np.nan)
+        cut = [unknown if one.thresholds is None else np.clip(one.thresholds, 0.0, 1.0) for one in made]
+        rows = np.arange(len(correct))
+        sizes = np.array([inside.sum(axis=1) for inside in accepted])
+        return cls(
+            covered=np.array([rule.covers(correct, inside) for inside in accepted]),
+            flagged=np.array([one.not_certifiable for one in sets]),
+            sizes=sizes,
+            distinct=np.array([one.distinct_answers for one in sets]),
+            right=np.array([correct[rows, one.best] for one in sets]) & (sizes > 0),
+            wrong=np.array([(inside & ~correct).sum(axis=1) for inside in accepted]),
+            drawn=np.array([one.drawn for one in made]),
+            thresholds=np.array(cut),
+        )
+
+    @property
+    def kept(self) -> BoolArray:
+        """(E, m) whether the prompt is covered or flagged, which is the guaranteed event."""
+        return self.covered | self.flagged
+
+
+def compute_figures(outcomes: Outcomes, groups: Groups, slabs: Slabs | None) -> dict[str, FloatArray]:
+    """Return (E,) values of the figures that one split defines, NaN if a run does not define one.
+
+    `worst_group_kept_promise` takes all splits and is added later. `slabs` is None if they are not measured.
+    """
+    kept, answered = outcomes.kept, outcomes.sizes > 0
+    runs = len(kept)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        accuracy = (outcomes.right & answered).sum(axis=1) / answered.sum(axis=1)
+    return {
+        "coverage": outcomes.covered.mean(axis=1),
+        "kept_promise": kept.mean(axis=1),
+        "not_certifiable_rate": outcomes.flagged.mean(axis=1),
+        "abstention_rate": 1.0 - answered.mean(axis=1),
+        "mean_set_size": outcomes.sizes.mean(axis=1),
+        "mean_distinct_answers": outcomes.distinct.mean(axis=1),
+        "worst_group_coverage": np.fmin.reduce(groups.compute_means(outcomes.covered), axis=1),
+        "size_stratified_kept_promise": _find_worst_stratum(outcomes.distinct, kept),
+        "worst_slab_kept_promise": np.full(runs, np.nan) if slabs is None else slabs.find_worst(kept),
+        "selective_accuracy": accuracy,
+        "all_correct_rate": (outcomes.wrong == 0).mean(axis=1),
+        "mean_candidates_drawn": outcomes.drawn.mean(axis=1),
+    }
+
+
+def compute_claims_figures(outcomes: Outcomes) -> dict[str, FloatArray]:
+    """Return (E,) values of the figures that only claims have; `unsupported_kept` is NaN if none is kept."""
+    kept = outcomes.sizes.sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        unsupported = outcomes.wrong.sum(axis=1) / kept
+    return {"claims_kept": kept / outcomes.drawn.sum(axis=1), "unsupported_kept": unsupported}
+
+
+def compute_group_figures(outcomes: Outcomes, groups: Groups) -> dict[str, FloatArray]:
+    """Return (E, G) figures of each group by name, NaN for a group without prompts."""
+    return {
+        "coverage": groups.compute_means(outcomes.covered),
+        "kept_promise": groups.compute_means(outcomes.kept),
+        "not_certifiable_rate": groups.compute_means(outcomes.flagged),
+        "mean_set_size": groups.compute_means(outcomes.sizes),
+        "threshold": groups.compute_means(outcomes.thresholds),
+    }
+
+
+def _find_worst_stratum(distinct: IntArray, kept: BoolArray) -> FloatArray:
+    """Return the (E,) smallest kept promise among strata of set size.
+
+    Angelopoulos et al. (2021, "Uncertainty sets for image classifiers using conformal prediction")
+    stratify by size because a rule may reach its coverage with huge sets for some prompts and useless
+    ones for others; the minimum is from Angelopoulos and Bates (2021, "A gentle introduction to conformal
+    prediction"). Prompts without an answer form no stratum: all flagged ones count as kept and all other
+    empty sets as missed. Small strata are left out because their shares are mostly noise.
+    """
+    stratum = np.searchsorted(_STRATUM_STARTS, distinct, side="right")
+    worst = np.full(len(distinct), np.nan)
+    for number in range(1, len(_STRATUM_STARTS) + 1):
+        inside = stratum == number
+        count = inside.sum(axis=1)
+        share = (inside & kept).sum(axis=1) / np.maximum(count, 1)
+        worst = np.where(count >= MIN_STRATUM_SIZE, np.fmin(worst, share), worst)
+    return worst
+
+
+@dataclass(frozen=True, eq=False)
+class Slabs:
+    """Positions of prompts along directions v of their statistics x, for finding the worst slab.
+
+    A slab {x : a <= v'x <= b} is a run of neighbouring bins, in which a method that keeps its promise on
+    average may break it. The worst slab with at least a tenth of the prompts is searched on one half of the
+    prompts and measured on the other, because the worst of many slabs looks bad by chance (Romano, Sesia and
+    Candes 2020, "Classification with valid and adaptive coverage", section 4; Cauchois, Gupta and Duchi 2021,
+    "Knowing what you know").
+    """
+
+    bins: IntArray  # (m, D) bin of each prompt along each direction, in 0 ... SLAB_BINS - 1
+    first: BoolArray  # (m,) whether the prompt belongs to the half on which the worst slab is searched
+
+    def find_worst(self, kept: BoolArray) -> FloatArray:
+        """Return the (E,) kept promise in the worst slab of each run; NaN if there are too few prompts."""
+        found_on, total_found = self._count_runs(kept, self.first)
+        seen_on, total_seen = self._count_runs(kept, ~self.first)
+        wide = total_found >= max(1.0, MIN_SLAB_SHARE * self.first.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = np.where(wide, found_on / total_found, np.inf).reshape(len(kept), -1)
+            worst = shares.argmin(axis=1)
+            tested = total_seen.reshape(-1)[worst]
+            share = seen_on.reshape(len(kept), -1)[np.arange(len(kept)), worst] / tested
+        return np.where(wide.any() & (tested > 0), share, np.nan)
+
+    def _count_runs(self, kept: BoolArray, half: BoolArray) -> tuple[FloatArray, FloatArray]:
+        """Return (E, D, P) numbers of kept prompts and (D, P) numbers of prompts in every run of bins."""
+        bins = self.bins[half]
+        directions = bins.shape[1]
+        cells = bins + SLAB_BINS * np.arange(directions)
+        place = np.zeros((len(bins), directions * SLAB_BINS), dtype=np.float32)
+        place[np.arange(len(bins))[:, np.newaxis], cells] = 1.0
+        total = place.sum(axis=0).reshape(directions, SLAB_BINS).astype(np.float64)
+        # Whole numbers below 2^24 are exact in single precision.
+        counts = (kept[:, half].astype(np.float32) @ place).reshape(len(kept), directions, SLAB_BINS)
+        return _sum_runs(counts.astype(np.float64)), _sum_runs(total)
+
+
+_RUN_STARTS, _RUN_ENDS = np.triu_indices(SLAB_BINS + 1, k=1)
+
+
+def _sum_runs(counts: FloatArray) -> FloatArray:
+    """Return (..., P) sums over every run of neighbouring bins."""
+    before = np.concatenate([np.zeros((*counts.shape[:-1], 1)), np.cumsum(counts, axis=-1)], axis=-1)
+    return np.asarray(before[..., _RUN_ENDS] - before[..., _RUN_STARTS], dtype=np.float64)
+
+
+def compute_slab_bins(draws: CandidateBatch) -> IntArray | None:
+    """Return (N, D) bins of the prompts along each statistic and along random mixtures of statistics.
+
+    Bins have equal frequency over these prompts. The result is None if no statistic varies.
+    """
+    spreads = [(values, float(values.std())) for values in draws.precomputed.values()]
+    columns = [(values - values.mean()) / sd for values, sd in spreads if sd > 0.0]
+    if not columns:
+        return None
+    standard = np.column_stack(columns)
+    # The seed is fixed because the directions are part of the figure's definition.
+    mixtures = np.random.default_rng(20201).standard_normal((standard.shape[1], SLAB_DIRECTIONS))
+    along = np.concatenate([standard, standard @ mixtures], axis=1)
+    edges = np.quantile(along, np.arange(1, SLAB_BINS) / SLAB_BINS, axis=0)
+    return np.stack(
+        [np.searchsorted(edges[:, d], along[:, d], side="right") for d in range(along.shape[1])], axis=1
+    ).astype(np.int64)

@@ -1,0 +1,115 @@
+"""Figures of the efficiency analysis: set sizes by alpha, convergence to the oracle, cost of coverage.
+
+They follow the conventions of `plots.py`: each takes data and optionally the axis to draw on, and returns the
+axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_cfc.errors import InputError
+from langchain_cfc_lab.efficiency import Convergence, SizeCell
+from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency
+from langchain_cfc_lab.report.drawing import (
+    TARGET_LINE,
+    Style,
+    create_axes,
+    draw_points,
+    finish_axes,
+    get_ink_colour,
+    label_axes,
+    label_groups,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH = 4.8  # inches of an axis
+
+
+def plot_sizes(cells: Sequence[SizeCell], ax: Axes | None = None) -> Axes:
+    """Plot each rule's mean set size against alpha: predicted as a line, simulated as points.
+
+    Error bars are three standard errors.
+
+    Args:
+        cells: Cells of one world and one number of candidates.
+        ax: The axis to draw on.
+    """
+    if len({(cell.world, cell.n_candidates) for cell in cells}) != 1:
+        msg = "set sizes are drawn for one world and one number of candidates"
+        raise InputError(msg)
+    rules = list(dict.fromkeys(cell.rule for cell in cells))
+    ax = ax or create_axes(WIDTH, rules)
+    handles: list[Any] = []
+    for place, rule in enumerate(rules):
+        of_rule = [cell for cell in cells if cell.rule == rule]
+        alphas = [float(cell.alpha) for cell in of_rule]
+        style = Style.at(place)
+        ax.plot(alphas, [cell.predicted for cell in of_rule], color=style.colour, linestyle=style.dash)
+        errors = [3.0 * cell.standard_error for cell in of_rule]
+        handles.append(draw_points(ax, place, alphas, [cell.simulated for cell in of_rule], yerr=errors))
+    label_axes(ax, "alpha", "candidates per set\nline: integral, points: simulated")
+    return finish_axes(ax, handles, rules, f"{cells[0].world}, M = {cells[0].n_candidates}")
+
+
+def plot_convergence(several: Sequence[Convergence], ax: Axes | None = None) -> Axes:
+    """Plot the relative error of E|C| against N, of the learned rule and (dashed) of one threshold.
+
+    Args:
+        several: The convergence in each world.
+        ax: The axis to draw on.
+    """
+    if not several:
+        msg = "there is no world whose convergence was measured"
+        raise InputError(msg)
+    names = [f"{one.world}: N^{one.size_rate:.2f}" for one in several]
+    ax = ax or create_axes(WIDTH, [*names, "one threshold"])
+    handles: list[Any] = []
+    control: Any = None
+    for place, one in enumerate(several):
+        sizes = [point.n_calibration for point in one.points]
+        handles.append(draw_points(ax, place, sizes, [point.size_error for point in one.points], joined=True))
+        errors = [point.marginal_error for point in one.points]
+        (control,) = ax.plot(sizes, errors, color=Style.at(place).colour, **TARGET_LINE)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    error = "error of E|C|, relative to the oracle\nroot mean square over calibration sets"
+    label_axes(ax, "calibration prompts N", error)
+    return finish_axes(ax, [*handles, control], [*names, "one threshold"])
+
+
+def plot_costs(found: RecordedEfficiency, ax: Axes | None = None) -> Axes:
+    """Plot mean set size against coverage in each group of a recording, with 95 % intervals.
+
+    A hollow square marks each group's coverage and set size under one threshold for all.
+    """
+    shared, names = label_groups([group.words for group in found.groups])
+    target = 1.0 - float(found.alpha)
+    ax = ax or create_axes(WIDTH, [*names, "one threshold"])
+    handles: list[Any] = []
+    marker: Any = None
+    for place, group in enumerate(found.groups):
+        coverages = [point.coverage for point in group.curve]
+        sizes = [point.size for point in group.curve]
+        errors = [
+            [max(size.value - size.interval[0], 0.0) for size in sizes],
+            [max(size.interval[1] - size.value, 0.0) for size in sizes],
+        ]
+        means = [size.value for size in sizes]
+        handles.append(draw_points(ax, place, coverages, means, joined=True, yerr=errors))
+        (marker,) = ax.plot(
+            [group.marginal_coverage.value],
+            [group.marginal_size.value],
+            linestyle="",
+            marker="s",
+            markersize=9.0,
+            markerfacecolor="none",
+            markeredgecolor=Style.at(place).colour,
+        )
+    ax.axvline(target, color=get_ink_colour(ax), **TARGET_LINE)
+    label_axes(ax, "coverage in the group", f"{found.counted} per set", shares="x")
+    ax.set_ylim(bottom=0.0)
+    return finish_axes(ax, [*handles, marker], [*names, "one threshold"], shared)

@@ -1,0 +1,558 @@
+"""The page of a report: its facts, figures and sections."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Literal
+
+from langchain_cfc._internal.text import pluralize
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.candidates import Unit
+from langchain_cfc.certificates import state_abstentions
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.guarantee import format_share
+from langchain_cfc_lab.comparison_report import ComparisonReport
+from langchain_cfc_lab.report import comparison_tables, tables
+from langchain_cfc_lab.report._text import format_interval, to_percent
+from langchain_cfc_lab.report.frame import Figure, check_report, make_figure, render_page, replace_page
+from langchain_cfc_lab.report.hardest import HardestPrompts, HardPrompt
+from langchain_cfc_lab.report.plots import (
+    plot_attainable,
+    plot_by_alpha,
+    plot_certified_policies,
+    plot_group_miscoverage,
+    plot_score_histogram,
+    plot_selective_risk,
+    plot_stated_coverage,
+    plot_threshold_by_difficulty,
+)
+from langchain_cfc_lab.report.recommendations import (
+    Recommendation,
+    Situation,
+    Sources,
+    recommend,
+    recommend_calibration,
+    recommend_suggestion,
+)
+from langchain_cfc_lab.report.summary import (
+    describe_comparison,
+    describe_promise,
+    describe_verdict,
+    make_tiles,
+)
+from langchain_cfc_lab.report.tables import Table
+
+_PART_NAMES: dict[Unit, dict[str, str]] = {
+    "answers": {"generator": "Generator", "verifier": "Verifier", "answer": "Answer extractor"},
+    "claims": {"generator": "Generator", "verifier": "Verifier", "splitter": "Splitter"},
+}
+# A figure for each family: bars of all methods side by side would be too thin to see.
+_FAMILY_NAMES = {"ours": "methods of this package", "paper": "as in the paper", "outside": "from elsewhere"}
+_ALPHA = "The error level. The target is 1 - alpha."
+_DIFFICULTY = "Groups by a statistic of the {}, such as their mean score; a prompt may belong partly to two."
+_INTERVAL = "Range of the true figure, with confidence 95 %, for prompts drawn like these."
+_CANDIDATE = "One of the answers drawn for a prompt, scored by the verifier; smaller is better."
+_GLOSSARY: dict[Unit | Literal["bot"], dict[str, str]] = {
+    "bot": {
+        "Candidate": _CANDIDATE,
+        "Best answer": "The candidate of lowest score. No other is shown.",
+        "Mean score": "The mean of the candidates' scores. If it is too high, the question is not answered.",
+        "Wrong": "The best answer is shown and incorrect, according to its label.",
+        "Interval": _INTERVAL,
+    },
+    "answers": {
+        "Alpha": _ALPHA,
+        "Candidate": _CANDIDATE,
+        "Threshold": "Limit on a candidate's score, or its entry level. It depends on the prompt.",
+        "Answer set": "The candidates that pass the threshold.",
+        "Covered": "The answer set holds a correct answer.",
+        "Flagged": (
+            "Cannot be certified: too few prompts like this have a correct candidate. No answer is given."
+        ),
+        "Promise kept": "Covered or flagged. This is what is promised.",
+        "Missed": (
+            "Neither covered nor flagged: the promise was broken. Includes empty sets that are not flagged."
+        ),
+        "Attainable": "The share of prompts with a correct candidate. No threshold can cover more.",
+        "Very easy … very hard": _DIFFICULTY.format("candidates"),
+        "Interval": _INTERVAL,
+    },
+    "claims": {
+        "Alpha": _ALPHA,
+        "Claim": "A part of an answer, such as a sentence, scored by the verifier; smaller is better.",
+        "Supported": "Right, according to its label.",
+        "Threshold": "Limit on a claim's score. It depends on the prompt.",
+        "Dropped": "Not shown, because the score does not pass. All other claims are kept.",
+        "Promise kept": (
+            "No more unsupported claims left than promised; an answer with no claim left counts, too."
+        ),
+        "Missed": "More unsupported claims are left than that: the promise was broken.",
+        "Very easy … very hard": _DIFFICULTY.format("claims"),
+        "Interval": _INTERVAL,
+    },
+}
+
+
+@dataclass(frozen=True)
+class _Section:
+    """A section of the page, which shows words, then figures, then tables."""
+
+    id: str
+    heading: str
+    words: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+
+
+def list_artifact_facts(
+    artifact: CalibrationArtifact, evaluation: EvaluationReport
+) -> Iterator[tuple[str, str]]:
+    """Yield the data and settings an artifact was made from and tested on, as pairs of term and text."""
+    facts = artifact.calibration
+    fitted = f", {facts.fit_size:,} others were used for fitting" if facts.fit_size else ""
+    is_bot = artifact.is_bot_alone
+    used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
+    if is_bot:
+        used = f"{artifact.certified_policy.certificate.prompts:,} certified the bot"
+    tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
+    yield "Prompts", f"{used}, and {tested}"
+    claims = evaluation.methods[artifact.threshold_rule].claims
+    if claims is None:
+        yield "Candidates", evaluation.describe_draws("for each prompt")
+        yield (
+            "Attainable",
+            _describe_attainable(
+                facts.attainable_coverage, facts.weight or facts.size, f"calibration prompts{facts.by_weight}"
+            ),
+        )
+    else:
+        drawn = "" if artifact.n == 1 else f", the first of {artifact.n} that were drawn for a prompt"
+        yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
+    for part, heading in _PART_NAMES[artifact.unit].items():
+        yield heading, _identify_component(artifact, part)
+    if artifact.combination is not None:
+        named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
+        yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
+    if not is_bot:
+        yield "Features", artifact.feature_map.text
+        if claims is None:
+            yield "Set rule", artifact.set_rule_words
+        yield "Threshold rule", artifact.threshold_rule
+        several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
+        yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
+    yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
+
+
+def list_comparison_facts(comparison: ComparisonReport) -> Iterator[tuple[str, str]]:
+    """Yield the data and settings of a comparison, as pairs of term and text."""
+    data = comparison.data
+    beats = "a correct candidate beats a wrong one"
+    if comparison.unit == "claims":
+        beats = "a supported claim beats an unsupported one"
+        yield "Prompts", f"{data.prompts:,}, with the claims of one answer each"
+        yield "Supported claims", to_percent(data.correct_candidates)
+    else:
+        yield "Prompts", f"{data.prompts:,}, with {pluralize(comparison.n_candidates, 'candidate')} each"
+        yield "Attainable", _describe_attainable(data.attainable_coverage, data.prompts, "prompts")
+        yield "Correct candidates", to_percent(data.correct_candidates)
+        if data.distinct_answers is not None:
+            yield "Distinct answers", f"{data.distinct_answers:.1f} for each prompt on average"
+    if data.auroc is not None:
+        yield "Scores", f"{beats} with probability {data.auroc:.3f} (AUROC)"
+    tested = to_percent(comparison.test_fraction)
+    yield "Splits", f"{comparison.splits:,}, from seed {comparison.seed}; {tested} of the prompts test"
+    fitted = to_percent(comparison.fit_fraction)
+    yield "Fitted on", f"{fitted} of the others, which our methods do not calibrate on"
+    yield "Features", comparison.features
+    yield "Set rule", comparison.set_rule
+    yield "Groups", comparison.groups
+
+
+def _describe_attainable(share: float, size: float, prompts: str) -> str:
+    interval = format_interval(clopper_pearson(share * size, size))
+    return f"{to_percent(share)} of the {prompts} ({interval}) have a correct candidate"
+
+
+def _identify_component(artifact: CalibrationArtifact, part: str) -> str:
+    if artifact.provenance is None:
+        return "unknown: not in the records (unbound)"
+    known = getattr(artifact.provenance, part) or {}
+    return str(known.get("id") or known.get("model") or "not named")
+
+
+def draw_data(comparison: ComparisonReport) -> Iterator[Figure]:
+    """Draw the scores and the attainable coverage of the records."""
+    data, unit = comparison.data, comparison.unit
+    words = (
+        "Scores of correct and of wrong candidates",
+        "The further apart the two are, the smaller the sets that keep the same promise.",
+    )
+    if unit == "claims":
+        words = (
+            "Scores of supported and of unsupported claims",
+            "The further apart the two are, the more claims are kept under the same promise.",
+        )
+    if any(data.scores.correct) or any(data.scores.wrong):
+        yield make_figure("figure-scores", plot_score_histogram(data.scores, unit=unit), *words)
+    if data.attainable and unit == "answers":
+        yield make_figure(
+            "figure-attainable",
+            plot_attainable(data.attainable),
+            "Attainable coverage of each group, predicted and seen",
+            "Points on the diagonal were predicted correctly from the development prompts. Where little is "
+            "attainable, prompts are flagged.",
+        )
+
+
+def draw_comparison(report: ComparisonReport) -> Iterator[Figure]:
+    """Draw the figures of a comparison report."""
+    methods = report.methods.values()
+    for family, title in _FAMILY_NAMES.items():
+        named = [name for name, method in report.methods.items() if method.family == family and method.groups]
+        if named:
+            yield make_figure(
+                f"figure-groups-{family}",
+                plot_group_miscoverage(report, methods=named),
+                f"How often the promise is broken by group at alpha = {report.alpha:g}, {title}",
+                "Bars below the line keep the promise. Error bars reach up by one standard deviation over "
+                "splits.",
+            )
+        depending = [
+            name for name in named if any("threshold" in one.figures for one in report.methods[name].groups)
+        ]
+        if depending:
+            yield make_figure(
+                f"figure-thresholds-{family}",
+                plot_threshold_by_difficulty(report, methods=depending),
+                f"Thresholds in each group at alpha = {report.alpha:g}, {title}",
+                "A rule that ignores difficulty has one threshold for all. Means and standard "
+                "deviations over the splits.",
+            )
+    if len(report.sweep) > 1:
+        for figure, title in (
+            ("kept_promise", "Promise kept against alpha"),
+            ("worst_group_kept_promise", "Promise kept in the worst group against alpha"),
+            ("mean_set_size", "Candidates per set against alpha")
+            if report.unit == "answers"
+            else ("claims_kept", "Claims kept against alpha"),
+        ):
+            if any(figure in method.figures for level in report.sweep for method in level.methods.values()):
+                yield make_figure(
+                    f"figure-by-alpha-{figure.replace('_', '-')}",
+                    plot_by_alpha(report.sweep, methods=report.list_leading(), figure=figure),
+                    title,
+                    "Means and standard deviations over the splits.",
+                )
+    figure, title = "selective_accuracy", "Wrong best answers against prompts answered"
+    line = "answers the prompts of lowest best"
+    if report.unit == "claims":
+        figure, title = "unsupported_kept", "Unsupported claims against claims shown"
+        line = "shows the claims of lowest"
+    if report.data.risk.answered or any(figure in method.figures for method in methods):
+        yield make_figure(
+            "figure-risk",
+            plot_selective_risk(report, methods=report.list_leading()),
+            title,
+            f"The line {line} score first, without a promise; each method has a point at each alpha.",
+        )
+
+
+def render_report(
+    *,
+    artifact: CalibrationArtifact | None = None,
+    evaluation: EvaluationReport | None = None,
+    comparison: ComparisonReport | None = None,
+    hardest: HardestPrompts | None = None,
+    sources: Sources | None = None,
+    notes: Sequence[str] = (),
+    title: str | None = None,
+) -> str:
+    """Return a report as HTML; the arguments are those of `write_report`.
+
+    Returns:
+        The page. All text from users is escaped; invisible characters are spelt out.
+
+    Raises:
+        InputError: If there is nothing to report on, or the evaluation is not the artifact's.
+        MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
+    """
+    names = (sources or Sources()).without_passwords()
+    if artifact is not None and evaluation is not None:
+        content = _describe_artifact(artifact, evaluation, comparison, hardest, names)
+    elif comparison is not None and (artifact, evaluation, hardest) == (None, None, None):
+        content = _describe_comparison(comparison, names)
+    else:
+        msg = (
+            "a report needs an artifact together with its evaluation, or only a comparison; hardest prompts "
+            "need an artifact"
+        )
+        raise InputError(msg)
+    unit = comparison.unit if comparison is not None else "answers"
+    unit = unit if artifact is None else artifact.unit
+    words = "bot" if artifact is not None and artifact.is_bot_alone and comparison is None else unit
+    content |= {
+        "notes": notes,
+        "glossary": _GLOSSARY[words].items(),
+        "contents": tuple(_list_sections(content)),
+    }
+    if title is not None:
+        content["title"] = title
+    return render_page("langchain_cfc_lab.report/page.html.j2", **content)
+
+
+def _list_sections(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "promise", content["promise"].heading
+    yield "next", "What to do next"
+    yield from ((part.id, part.heading) for part in content["parts"])
+    yield "data", "The data"
+    if content["hardest"]:
+        yield "hardest", "The hardest prompts"
+    yield "words", "Words on this page"
+
+
+def _describe_artifact(
+    artifact: CalibrationArtifact,
+    evaluation: EvaluationReport,
+    comparison: ComparisonReport | None,
+    hardest: HardestPrompts | None,
+    sources: Sources,
+) -> dict[str, Any]:
+    """Return the template's variables for the page of an artifact."""
+    if evaluation.artifact_digest != artifact.digest:
+        msg = "the evaluation is of another artifact: its digest differs"
+        raise InputError(msg)
+    alpha = artifact.select_level(str(evaluation.alpha))
+    compared = () if comparison is None else (_describe_methods(comparison, with_artifact=True),)
+    prompts = () if hardest is None else hardest.prompts
+    tabulate = tables.tabulate_answers if artifact.unit == "answers" else tables.tabulate_claims
+    return {
+        "title": f"What {PurePath(sources.artifact).name} promises, and what happened",
+        "byline": (
+            f"Artifact of {artifact.created_at[:10]}, {artifact.digest[:19]}…, "
+            f"{pluralize(evaluation.n_test, 'test prompt')}"
+        ),
+        "promise": describe_promise(artifact, artifact.make_guarantee(alpha)),
+        "verdict": describe_verdict(artifact, evaluation),
+        "tiles": make_tiles(artifact, evaluation),
+        "facts": tuple(list_artifact_facts(artifact, evaluation)),
+        "data_figures": () if comparison is None else tuple(draw_data(comparison)),
+        "parts": (
+            *([] if artifact.is_bot_alone else [_describe_results(artifact, evaluation)]),
+            *_describe_bot_mode(artifact, evaluation),
+            *compared,
+        ),
+        "hardest_words": "" if hardest is None else _describe_hardest(hardest),
+        "hardest": tuple(
+            (one, _describe_threshold(one, artifact.unit), tabulate(place, one))
+            for place, one in enumerate(prompts, start=1)
+        ),
+        "steps": recommend(Situation.from_evaluation(artifact, evaluation, sources)),
+    }
+
+
+def _describe_comparison(comparison: ComparisonReport, sources: Sources) -> dict[str, Any]:
+    """Return the template's variables for the page of a comparison without an artifact."""
+    names = ", ".join(PurePath(one).name for one in sources.records)
+    drawn = f"{pluralize(comparison.n_candidates, 'candidate')} each"
+    calibration = recommend_calibration(comparison, sources)
+    steps: tuple[Recommendation, ...] = (recommend_suggestion(comparison.alpha, sources), calibration)
+    if comparison.unit == "claims":
+        drawn, steps = "the claims of one answer each", (calibration,)
+    return {
+        "title": f"{pluralize(len(comparison.methods), 'method')} on {names}",
+        "byline": (
+            f"{pluralize(comparison.data.prompts, 'prompt')}, {drawn}, "
+            f"{pluralize(comparison.splits, 'split')}"
+        ),
+        "promise": describe_comparison(comparison),
+        "verdict": None,
+        "tiles": (),
+        "facts": tuple(list_comparison_facts(comparison)),
+        "data_figures": tuple(draw_data(comparison)),
+        "parts": (_describe_methods(comparison, with_artifact=False),),
+        "hardest": (),
+        "steps": steps,
+    }
+
+
+def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> _Section:
+    what, others = "Answer sets of the artifact on the test prompts", "those of one threshold for all prompts"
+    if artifact.unit == "claims":
+        what = "What is left of the answers to the test prompts"
+        others = "what one threshold for all prompts leaves"
+    compared_with = (
+        f", beside {others}, calibrated on the same data" if artifact.threshold_rule != "marginal" else ""
+    )
+    figures: tuple[Figure, ...] = ()
+    own = evaluation.methods[artifact.threshold_rule]
+    if own.stated_levels:
+        figures = (
+            make_figure(
+                "figure-stated",
+                plot_stated_coverage(own),
+                "Stated and kept coverage",
+                "Prompts by their stated coverage. Points on or above the line keep it; the promise is on "
+                "average over prompts and not at each point. Bars are 95 % intervals that hold together.",
+            ),
+        )
+    elif any(method.groups for method in evaluation.methods.values()):
+        figures = (
+            make_figure(
+                "figure-groups",
+                plot_group_miscoverage(evaluation),
+                "How often the promise is broken in each group",
+                "The line is what the promise allows. A bar above it may be chance: each error bar reaches "
+                "up to the upper end of the 95 % interval; the table has the whole interval.",
+            ),
+        )
+    return _Section(
+        id="happened",
+        heading="What happened",
+        words=(f"{what}{compared_with}.",),
+        figures=figures,
+        tables=(
+            tables.tabulate_overall(evaluation),
+            *([tables.tabulate_stated_levels(own)] if own.stated_levels else []),
+            *tables.tabulate_groups(artifact, evaluation),
+        ),
+    )
+
+
+def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Section]:
+    policy = artifact.policy
+    if policy is None or not evaluation.all_answers:
+        return
+    known = set(artifact.make_guarantee(policy.certificate.alpha).not_promised)
+    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    silent = [one for one in promise.not_promised if one not in known]
+    certified: tuple[str, ...] = (policy.certificate.sentence,)
+    if policy.ignores_sets:  # both are already at the top of the page
+        certified, silent = (), []
+    words = (
+        "Wrong answers against prompts answered, policy by policy",
+        "On the certification prompts. Answering more costs more wrong answers.",
+    )
+    heading = "Answering or abstaining"
+    if artifact.unit == "claims":
+        words = (
+            "Unsupported claims against answers that show claims, level by level",
+            "On the certification prompts, of one claim drawn from each answer.",
+        )
+        heading = "How many of the claims shown are unsupported"
+    figures: tuple[Figure, ...] = ()
+    if any(point.answered for point in policy.curve):
+        figures = (make_figure("figure-policies", plot_certified_policies(policy), *words),)
+    yield _Section(
+        id="bot",
+        heading=heading,
+        words=(*certified, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
+        figures=figures,
+        tables=(tables.tabulate_rates(policy, evaluation.all_answers), tables.tabulate_policies(policy)),
+    )
+
+
+def _describe_methods(comparison: ComparisonReport, *, with_artifact: bool) -> _Section:
+    """Return the section on a comparison; on the page of an artifact it also says how it was made."""
+    made = (
+        f"{pluralize(len(comparison.methods), 'method')} on {pluralize(comparison.data.prompts, 'prompt')}, "
+        f"split {comparison.splits:,} times into {comparison.n_calibration:,} that calibrate and "
+        f"{comparison.n_test:,} that are tested on. Features {comparison.features}; set rule "
+        f"{comparison.set_rule}."
+    )
+    chosen = "Figures of a method that was chosen by them are optimistic."
+    return _Section(
+        id="compared",
+        heading="Methods compared",
+        words=(*((made, chosen) if with_artifact else ()), *comparison.notes),
+        figures=tuple(draw_comparison(comparison)),
+        tables=(
+            *([comparison_tables.tabulate_promises(comparison)] if with_artifact else []),
+            comparison_tables.tabulate_comparison(comparison),
+            *comparison_tables.tabulate_compared_groups(comparison),
+            *comparison_tables.tabulate_gaps(comparison),
+            *comparison_tables.tabulate_sweep(comparison),
+        ),
+    )
+
+
+def _describe_hardest(hardest: HardestPrompts) -> str:
+    shown = len(hardest.prompts)
+    which = "All of them" if shown == hardest.missed + hardest.flagged else f"The {shown} hardest"
+    text = "" if hardest.with_text else " Texts were not requested."
+    if hardest.unit == "claims":
+        marked = any(one.marked for one in hardest.prompts)
+        legend = " Struck through: dropped. Wavy underline: kept, but unsupported." if marked else ""
+        return (
+            f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} with no claim left. "
+            f"{which}: alternately missed ones, by number of unsupported claims left, and others, by mean "
+            f"score.{legend}{text}"
+        )
+    if hardest.max_wrong_rate is not None:
+        return (
+            f"With at most {format_share(float(hardest.max_wrong_rate))} wrong: "
+            f"{pluralize(hardest.missed, 'test prompt')} answered wrongly, {hardest.flagged:,} not answered. "
+            f"{which}: alternately wrong ones, by mean score, and unanswered ones. Candidates with the same "
+            f"answer share a row.{text}"
+        )
+    return (
+        f"{pluralize(hardest.missed, 'test prompt')} missed, {hardest.flagged:,} flagged. {which}: "
+        "alternately missed ones, by threshold, and flagged ones, by mean score. Candidates with the same "
+        f"answer share a row.{text}"
+    )
+
+
+def _describe_threshold(prompt: HardPrompt, unit: Unit) -> str:
+    mean = f"Mean score {prompt.mean_score:.3f}."
+    if prompt.outcome in {"wrong", "abstained"}:
+        return mean
+    if prompt.threshold is None:
+        return f"No threshold can be certified. {mean}"
+    if unit == "claims":
+        return f"Claims of score {1.0 - prompt.threshold:.3f} or more are dropped. {mean}"
+    return f"Threshold {prompt.threshold:.3f}: candidates that enter at or below it are in the set. {mean}"
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    *,
+    artifact: CalibrationArtifact | None = None,
+    evaluation: EvaluationReport | None = None,
+    comparison: ComparisonReport | None = None,
+    hardest: HardestPrompts | None = None,
+    sources: Sources | None = None,
+    notes: Sequence[str] = (),
+    title: str | None = None,
+) -> None:
+    """Write a report as one HTML file that needs no network and no script.
+
+    Args:
+        path: Path of the file; an earlier report is replaced as a whole, any other file is refused.
+        artifact: The artifact to report on, together with an evaluation of it.
+        evaluation: The artifact's evaluation at one of its levels.
+        comparison: A comparison of methods, with the artifact or by itself.
+        hardest: The artifact's hardest test prompts; with texts only if they were found with texts.
+        sources: Names of files for the recommended commands; placeholders by default.
+        notes: What a reader has to know first, for example that the records come from another model.
+        title: Title of the page; derived from the contents by default.
+
+    Raises:
+        InputError: If the path holds a file that is not a report, there is nothing to report on, or the
+            evaluation is not the artifact's.
+        MissingExtraError: If jinja2, matplotlib or SciPy is not installed.
+    """
+    check_report(path)  # before drawing, which takes seconds
+    html = render_report(
+        artifact=artifact,
+        evaluation=evaluation,
+        comparison=comparison,
+        hardest=hardest,
+        sources=sources,
+        notes=notes,
+        title=title,
+    )
+    replace_page(path, html)

@@ -1,0 +1,578 @@
+"""Figures of comparisons, evaluations, certified policies and monitors, drawn with matplotlib.
+
+Each `plot_` function takes data and optionally the axis to draw on, and returns the axis:
+
+    axis = plot_by_alpha(report.sweep, figure="worst_group_coverage")
+    axis.figure.savefig("worst_group.pdf")
+
+Without an axis it draws in a new figure. An axis of the caller's keeps its size; its figure should be made
+with `layout="constrained"`, since the key is to the right of the axis. No function here changes matplotlib's
+settings or keeps a figure open. All of them raise `InputError` if there is nothing to draw or a method is not
+in the report, and `MissingExtraError` if matplotlib is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from langchain_cfc.artifact import CertifiedPolicy, TradeOff
+from langchain_cfc.candidates import Unit
+from langchain_cfc.errors import InputError
+from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
+from langchain_cfc.features import name_group
+from langchain_cfc_lab.comparison_report import (
+    AttainableComparison,
+    ComparisonReport,
+    GroupComparison,
+    Histogram,
+    LevelComparison,
+    MethodComparison,
+    Spread,
+)
+from langchain_cfc_lab.draw_choice import DrawSuggestion
+from langchain_cfc_lab.report.drawing import (
+    ALL_PROMPTS,
+    COLOURS,
+    FIGURE_HEIGHT,
+    TARGET_LINE,
+    GroupTicks,
+    Style,
+    assign_styles,
+    compute_marker_sizes,
+    create_axes,
+    draw_points,
+    estimate_axis_width,
+    finish_axes,
+    format_tick,
+    get_ink_colour,
+    label_axes,
+    label_groups,
+    make_key_label,
+    select_methods,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "plot_attainable",
+    "plot_by_alpha",
+    "plot_certified_policies",
+    "plot_draw_rules",
+    "plot_evidence",
+    "plot_group_miscoverage",
+    "plot_running_bound",
+    "plot_score_histogram",
+    "plot_selective_risk",
+    "plot_stated_coverage",
+    "plot_threshold_by_difficulty",
+]
+
+Level = LevelComparison | EvaluationReport
+Method = MethodComparison | MethodReport
+Share = Literal["kept_promise", "coverage"]
+
+# Widths of an axis in inches.
+LEAST_WIDTH, MOST_WIDTH = 4.6, 8.0
+WIDTH = 4.8
+SQUARE_WIDTH = 3.8
+EVIDENCE_WIDTH = 6.0
+GROUP_GAP = 0.25  # inches between two groups, if there is room
+TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at either end
+EDGE_SPACE = 0.02  # as a share: free space around the points
+BY_SCORE_LABELS = {"answers": "lowest best scores", "claims": "lowest scores"}
+ACCURACY = "selective_accuracy"
+_TARGETED_ENDINGS = ("coverage", "kept_promise")  # endings of names of figures that have a target
+_MEAN_PREFIX = "mean_"
+_SHORTFALL_LABELS = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
+_ERROR_BAR_LABELS = {"spread": "mean + sd over splits", "interval": "with upper end of its interval"}
+_FIGURE_LABELS = {
+    "coverage": "set holds a correct answer",
+    "kept_promise": "promise kept",
+    "worst_group_coverage": "coverage of the worst group",
+    "worst_group_kept_promise": "promise kept in the worst group",
+    "size_stratified_kept_promise": "promise kept at the worst set size",
+    "worst_slab_kept_promise": "promise kept in the worst slab",
+    "mean_set_size": "candidates per set",
+    "mean_distinct_answers": "distinct answers per set",
+    "mean_candidates_drawn": "candidates drawn",
+    "not_certifiable_rate": "flagged as not certifiable",
+    "abstention_rate": "abstained, flagged ones included",
+    "selective_accuracy": "best answer correct where answered",
+    "all_correct_rate": "nothing wrong returned",
+    "claims_kept": "claims kept",
+    "unsupported_kept": "unsupported, of the claims kept",
+}
+
+
+@dataclass(frozen=True)
+class _SideBySideLayout:
+    """Layout of methods side by side in each group, whose width on the axis is one unit."""
+
+    each: float  # inches to reserve for one method
+    share: float  # share of the unit that all methods take together; the rest separates groups
+    most: float  # largest share of the unit that one method takes
+
+    def compute_width(self, count: int) -> float:
+        """Return the share of the unit that one of `count` methods takes."""
+        return min(self.share / count, self.most)
+
+    def compute_positions(self, place: int, count: int, groups: Iterable[int]) -> list[float]:
+        """Return the horizontal position of the method at `place` in each of the groups."""
+        return [group + (place + 0.5 - count / 2.0) * self.compute_width(count) for group in groups]
+
+
+_BAR_LAYOUT = _SideBySideLayout(each=0.07, share=0.84, most=0.28)
+_POINT_LAYOUT = _SideBySideLayout(each=0.05, share=0.5, most=0.08)
+
+
+def plot_group_miscoverage(
+    level: Level,
+    ax: Axes | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    of: Share = "kept_promise",
+) -> Axes:
+    """Plot how often each method falls short in each group, as bars next to the target alpha.
+
+    Error bars reach up by one standard deviation over the splits. An evaluation has no splits: there they
+    reach up to the end of the kept promise's 95 % interval, and `coverage` has none.
+
+    Args:
+        level: A comparison, one of its levels, or an evaluation. Without groups there is one bar for each
+            method, over all prompts.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all.
+        of: `kept_promise` for the share neither covered nor flagged as not certifiable, which alpha bounds;
+            `coverage` for the share whose set holds no correct answer, flagged prompts included.
+    """
+    there: Mapping[str, Method] = level.methods
+    shown = select_methods(there, methods)
+    _require_data(shown, f"no method was asked for; the report holds {', '.join(there) or 'none'}")
+    drawn = {name: _make_bars(method, of) for name, method in shown.items()}
+    words = _collect_groups(shown.values())
+    names = [f"target {level.alpha:g}", *(make_key_label(name, method) for name, method in shown.items())]
+    ax = _prepare_group_axis(ax, words, names, len(drawn) * _BAR_LAYOUT.each)
+    looks, places, count = assign_styles(there), list(words), len(drawn)
+    handles: list[Any] = [ax.axhline(level.alpha, color=get_ink_colour(ax), **{**TARGET_LINE, "zorder": 3.0})]
+    for place, (name, bars) in enumerate(drawn.items()):
+        above = [bar.above or 0.0 for bar in bars.values()]
+        handles.append(
+            ax.bar(
+                _BAR_LAYOUT.compute_positions(place, count, map(places.index, bars)),
+                [bar.height for bar in bars.values()],
+                _BAR_LAYOUT.compute_width(count),
+                color=looks[name].colour,
+                edgecolor=get_ink_colour(ax),
+                hatch=looks[name].hatch,
+                linewidth=0.5,
+                yerr=[[0.0] * len(bars), above] if any(above) else None,
+                error_kw={"ecolor": get_ink_colour(ax), "elinewidth": 0.9, "capsize": 1.5},
+            )
+        )
+    kinds = {bar.kind for bars in drawn.values() for bar in bars.values() if bar.above is not None}
+    ax.set_ylabel("\n".join([_SHORTFALL_LABELS[of], *(_ERROR_BAR_LABELS[kind] for kind in sorted(kinds))]))
+    ax.yaxis.set_major_formatter(format_tick)
+    ax.set_ylim(bottom=0.0)
+    return finish_axes(ax, handles, names)
+
+
+def plot_threshold_by_difficulty(
+    level: LevelComparison, ax: Axes | None = None, *, methods: Sequence[str] | None = None
+) -> Axes:
+    """Plot the mean threshold of each method in each group, with one standard deviation over the splits.
+
+    Groups are in the report's order, from easy to hard if they are bins of difficulty.
+
+    Args:
+        level: A comparison, or one of its levels.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all. Those without thresholds are left out.
+    """
+    shown = select_methods(level.methods, methods)
+    found = {
+        name: {
+            group.name: group.figures["threshold"] for group in method.groups if "threshold" in group.figures
+        }
+        for name, method in shown.items()
+    }
+    drawn = {name: groups for name, groups in found.items() if groups}
+    _require_data(drawn, f"no group has thresholds under {', '.join(found) or 'no method at all'}")
+    words = _collect_groups(shown[name] for name in drawn)
+    ax = _prepare_group_axis(ax, words, list(drawn), len(drawn) * _POINT_LAYOUT.each)
+    looks, places = assign_styles(level.methods), list(words)
+    handles = [
+        _draw_spreads(
+            ax,
+            _POINT_LAYOUT.compute_positions(place, len(drawn), map(places.index, groups)),
+            groups.values(),
+            looks[name].make_line_options(ax),
+        )
+        for place, (name, groups) in enumerate(drawn.items())
+    ]
+    ax.set_ylabel("threshold\nmean ± sd over splits")
+    return finish_axes(ax, handles, list(drawn))
+
+
+def plot_by_alpha(
+    levels: Sequence[LevelComparison],
+    ax: Axes | None = None,
+    *,
+    methods: Sequence[str] | None = None,
+    figure: str = "kept_promise",
+) -> Axes:
+    """Plot a figure of each method against alpha, with one standard deviation over the splits.
+
+    Args:
+        levels: The levels of a comparison, such as its `sweep`.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all. Those without the figure are left out.
+        figure: Name of the figure, such as `kept_promise`, `worst_group_coverage` (the paper's GSC) or
+            `mean_distinct_answers`. Coverage and the kept promise are drawn with the target 1 - alpha.
+    """
+    levels = sorted(levels, key=lambda level: level.alpha)
+    there = {name: method for level in levels for name, method in level.methods.items()}
+    found: dict[str, dict[float, Spread]] = {name: {} for name in select_methods(there, methods)}
+    known: dict[str, None] = {}
+    for level in levels:
+        for name, method in level.methods.items():
+            if name in found:
+                known.update(dict.fromkeys(method.figures))
+                if figure in method.figures:
+                    found[name][level.alpha] = method.figures[figure]
+    drawn = {name: course for name, course in found.items() if course}
+    _require_data(drawn, f"no method has the figure {figure!r}; there are {', '.join(known) or 'none'}")
+    aimed = figure.endswith(_TARGETED_ENDINGS)
+    names = [make_key_label(name, there[name]) if aimed else name for name in drawn]
+    if aimed:
+        names.insert(0, "target 1 - alpha")
+    ax = ax or create_axes(WIDTH, names)
+    looks = assign_styles(there)
+    handles: list[Any] = [
+        _draw_spreads(ax, course, course.values(), looks[name].make_line_options(ax, size))
+        for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True)
+    ]
+    if aimed:
+        ends = [levels[0].alpha - TARGET_OVERHANG, levels[-1].alpha + TARGET_OVERHANG]
+        handles[:0] = ax.plot(ends, [1.0 - alpha for alpha in ends], color=get_ink_colour(ax), **TARGET_LINE)
+    called = _FIGURE_LABELS.get(figure, figure.replace("_", " "))
+    shares = "" if figure.startswith(_MEAN_PREFIX) else "y"
+    label_axes(ax, "alpha", f"{called}\nmean ± sd over splits", shares=shares)
+    return finish_axes(ax, handles, names)
+
+
+def plot_score_histogram(scores: Histogram, ax: Axes | None = None, *, unit: Unit = "answers") -> Axes:
+    """Plot the scores of correct and of wrong candidates, or of supported and unsupported claims."""
+    _require_data(any(scores.correct) or any(scores.wrong), "the histogram holds no candidates")
+    names = ["correct", "wrong"] if unit == "answers" else ["supported", "unsupported"]
+    ax = ax or create_axes(WIDTH, names)
+    correct, wrong = COLOURS[:2]
+    # One is filled and one hatched, so that neither hides the other and they differ in a grey print.
+    handles = [
+        ax.stairs(scores.correct, scores.edges, fill=True, facecolor=correct, edgecolor=get_ink_colour(ax)),
+        ax.stairs(scores.wrong, scores.edges, fill=False, edgecolor=wrong, hatch="////", linewidth=1.4),
+    ]
+    label_axes(ax, "score (smaller is better)", "candidates" if unit == "answers" else "claims")
+    ax.set_ylim(bottom=0.0)
+    return finish_axes(ax, handles, names)
+
+
+def plot_attainable(attainable: Sequence[AttainableComparison], ax: Axes | None = None) -> Axes:
+    """Plot the attainable coverage of each group as predicted and as seen, with their 95 % intervals.
+
+    Points on the diagonal were predicted correctly; below it, less was attainable than predicted.
+    """
+    _require_data(attainable, "there is no group whose attainable coverage was predicted")
+    shared, labels = label_groups([group.words for group in attainable])
+    names = ["as predicted", *labels]
+    ax = ax or create_axes(SQUARE_WIDTH, names)
+    spreads = [spread for group in attainable for spread in (group.predicted, group.seen)]
+    lows, highs = zip(*map(_get_interval, spreads), strict=True)
+    limits = (min(lows) - EDGE_SPACE, max(highs) + EDGE_SPACE)
+    handles: list[Any] = ax.plot(limits, limits, color=get_ink_colour(ax), **TARGET_LINE)
+    for place, group in enumerate(attainable):
+        x, y = _compute_errors(group.predicted), _compute_errors(group.seen)
+        handles.append(draw_points(ax, place, [group.predicted.mean], [group.seen.mean], xerr=x, yerr=y))
+    ax.set_xlim(limits)
+    ax.set_ylim(limits)
+    coverage = "attainable coverage"
+    label_axes(ax, f"{coverage}, predicted", f"{coverage}, seen on test prompts", shares="xy")
+    return finish_axes(ax, handles, names, shared)
+
+
+def plot_stated_coverage(method: MethodReport, ax: Axes | None = None) -> Axes:
+    """Plot how often the promise was kept against the coverage stated for prompts, with 95 % intervals.
+
+    Points on or above the diagonal keep what is stated.
+
+    Args:
+        method: The results of an artifact with adaptive levels, such as
+            `evaluate(artifact, records).methods["conditional"]`.
+        ax: The axis to draw on.
+    """
+    levels = method.stated_levels
+    _require_data(levels, "all prompts have the same stated coverage: the levels are not adaptive")
+    names = ["as stated", "promise kept"]
+    ax = ax or create_axes(SQUARE_WIDTH, names)
+    stated = [one.stated_coverage for one in levels]
+    handles: list[Any] = ax.plot((0.0, 1.0), (0.0, 1.0), color=get_ink_colour(ax), **TARGET_LINE)
+    errors = [
+        [one.kept_promise - one.kept_promise_ci[0] for one in levels],
+        [one.kept_promise_ci[1] - one.kept_promise for one in levels],
+    ]
+    handles.append(draw_points(ax, 0, stated, [one.kept_promise for one in levels], yerr=errors))
+    low = min(*(one.kept_promise_ci[0] for one in levels), *stated)
+    ax.set_xlim(min(stated) - EDGE_SPACE, max(stated) + EDGE_SPACE)
+    ax.set_ylim(max(low - 5 * EDGE_SPACE, -EDGE_SPACE), 1.0 + EDGE_SPACE)
+    label_axes(ax, "stated coverage", "share of test prompts", shares="xy")
+    return finish_axes(ax, handles, names)
+
+
+def plot_selective_risk(
+    report: ComparisonReport, ax: Axes | None = None, *, methods: Sequence[str] | None = None
+) -> Axes:
+    """Plot the share of answered prompts that are answered wrongly, against the share answered.
+
+    The line is for answering the prompts with the lowest best scores first. Each method has a point for each
+    alpha at which it answers any prompt, with its mean wrong share where it answers. For claims, the shares
+    are those of claims shown and, of these, of unsupported ones.
+
+    Args:
+        report: A comparison; its whole sweep is drawn.
+        ax: The axis to draw on.
+        methods: Names of the methods to draw; None for all.
+    """
+    levels = sorted(report.sweep, key=lambda level: level.alpha)
+    there = {name: None for level in levels for name in level.methods}
+    found = {
+        name: [
+            point
+            for level in levels
+            if name in level.methods and (point := _find_risk(level.methods[name], report.unit)) is not None
+        ]
+        for name in select_methods(there, methods)
+    }
+    drawn = {name: course for name, course in found.items() if course}
+    curve = report.data.risk
+    _require_data(
+        drawn or curve.answered, f"nothing is answered under {', '.join(found) or 'no method at all'}"
+    )
+    names = [BY_SCORE_LABELS[report.unit]] * bool(curve.answered) + list(drawn)
+    ax = ax or create_axes(WIDTH, names)
+    looks = assign_styles(there)
+    handles: list[Any] = []
+    if curve.answered:
+        handles += ax.plot(curve.answered, curve.wrong, color=get_ink_colour(ax), linewidth=1.6)
+    for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
+        answered, wrong = zip(*course, strict=True)
+        handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax, size)))
+    return _finish_risk(ax, handles, names, report.unit, of_claims=("claims shown", "of these, unsupported"))
+
+
+def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
+    """Return the share shown, and the mean share of it that is wrong; None if nothing is shown."""
+    if unit == "answers":
+        accuracy = method.figures.get(ACCURACY)
+        return None if accuracy is None else (1.0 - method.abstention_rate, 1.0 - accuracy.mean)
+    unsupported = method.figures.get("unsupported_kept")
+    return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
+
+
+def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> Axes:
+    """Plot the policies that bot mode was chosen from: wrong answers against prompts answered.
+
+    Args:
+        policy: The certified policy of an artifact, with the policies it was compared with.
+        ax: The axis to draw on, such as that of `plot_selective_risk`.
+    """
+    certificate = policy.certificate
+    curve = [one for one in policy.curve if one.answered]
+    _require_data(curve, "no policy compared answered any certification prompt")
+    rates = [float(one.max_wrong_rate) for one in policy.certificates]
+    names = [
+        f"promised: at most {', '.join(format_tick(rate) for rate in rates)}",
+        f"bound, confidence {format_tick(1.0 - float(certificate.delta))}",
+        "seen",
+        "the certified policy" if len(rates) == 1 else "the certified policies",
+    ]
+    ax = ax or create_axes(WIDTH, names)
+    ours = [point for point, own in policy.with_certified_points() if own]
+    answered, wrong = _compute_shares(curve, certificate.prompts)
+    ring: dict[str, Any] = {
+        "marker": "o",
+        "markersize": 12.0,
+        "markerfacecolor": "none",
+        "color": get_ink_colour(ax),
+        "linestyle": "",
+    }
+    bounds = [one.wrong_rate_at_most for one in curve]
+    promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET_LINE) for rate in rates]
+    handles: list[Any] = [
+        promised[0],
+        draw_points(ax, 3, answered, bounds, joined=True),
+        draw_points(ax, 0, answered, wrong, joined=True),
+        *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
+    ]
+    labels = ("answers that show claims", "of one claim each, unsupported")
+    return _finish_risk(ax, handles, names, certificate.unit, of_claims=labels)
+
+
+def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
+    """Plot the share of prompts covered, or answered by a bot, against mean draws, by draw rule.
+
+    A line joins the Pareto front.
+
+    Args:
+        found: The comparison of rules.
+        ax: The axis to draw on.
+    """
+    names = ["no rule is better", *(one.rule for one in found.rules)]
+    ax = ax or create_axes(WIDTH, names)
+    front = [one for one in found.rules if one.is_on_front]
+    draws, useful = [one.mean_draws for one in front], [one.usefulness for one in front]
+    handles: list[Any] = [
+        *ax.plot(draws, useful, color=get_ink_colour(ax), alpha=0.4),
+        *(
+            draw_points(ax, place, [one.mean_draws], [one.usefulness])
+            for place, one in enumerate(found.rules)
+        ),
+    ]
+    label = "questions answered" if found.alpha is None else _FIGURE_LABELS["coverage"]
+    label_axes(ax, "candidates drawn per prompt", label, shares="y")
+    return finish_axes(ax, handles, names)
+
+
+def plot_running_bound(bounds: Sequence[tuple[int, float]], target: float, ax: Axes | None = None) -> Axes:
+    """Plot a lower bound against the number of prompts that people labelled, and the target.
+
+    Args:
+        bounds: Numbers of labelled prompts, ascending, with the bound after each.
+        target: The probability that is to be certified.
+        ax: The axis to draw on.
+    """
+    names = ["to be certified", "certified at least"]
+    ax = ax or create_axes(EVIDENCE_WIDTH, names)
+    labels, least = zip(*bounds, strict=True)
+    handles: list[Any] = [
+        ax.axhline(target, color=get_ink_colour(ax), **TARGET_LINE),
+        *ax.plot(labels, least, drawstyle="steps-post", color=COLOURS[0]),
+    ]
+    label_axes(ax, "prompts that people labelled", "probability", shares="y")
+    return finish_axes(ax, handles, names)
+
+
+def plot_evidence(
+    curves: Mapping[str, Sequence[tuple[int, float]]],
+    needed: float,
+    ax: Axes | None = None,
+    *,
+    outcomes: str = "results",
+) -> Axes:
+    """Plot each test's evidence in powers of ten against the number of outcomes, and the alarm's line.
+
+    Args:
+        curves: By name of a test, numbers of outcomes with the natural logarithm of the evidence after each.
+        needed: The evidence that alarms, above 1.
+        ax: The axis to draw on.
+        outcomes: What the outcomes are called.
+    """
+    drawn = {name: points for name, points in curves.items() if points}
+    _require_data(drawn, "no test has seen anything yet")
+    names = ["alarm", *drawn]
+    ax = ax or create_axes(EVIDENCE_WIDTH, names)
+    last = max(points[-1][0] for points in drawn.values())
+    handles: list[Any] = ax.plot([0, last], [math.log10(needed)] * 2, color=get_ink_colour(ax), **TARGET_LINE)
+    for place, points in enumerate(drawn.values()):
+        style = Style.at(place)
+        handles += ax.plot(
+            [0, *(seen for seen, _ in points)],
+            [0.0, *(log / math.log(10.0) for _, log in points)],
+            color=style.colour,
+            linestyle=style.dash,
+            linewidth=1.3,
+        )
+    label_axes(ax, outcomes, "evidence, powers of ten")
+    return finish_axes(ax, handles, names)
+
+
+def _require_data(data: object, problem: str) -> None:
+    if not data:
+        msg = f"nothing to draw: {problem}"
+        raise InputError(msg)
+
+
+def _collect_groups(methods: Iterable[Method]) -> dict[str, str]:
+    """Return the readable names of all methods' groups by their names, in order of appearance."""
+    words: dict[str, str] = {}
+    for method in methods:
+        named = {group.name: name_group(group.words, group.name, None) for group in method.groups}
+        words.update(named or {ALL_PROMPTS: ALL_PROMPTS})
+    return words
+
+
+def _prepare_group_axis(ax: Axes | None, words: Mapping[str, str], names: Sequence[str], each: float) -> Axes:
+    """Return the axis, or a new one with `each` inches and a gap for each group, labelled with its groups."""
+    own = min(max(len(words) * (each + GROUP_GAP), LEAST_WIDTH), MOST_WIDTH)
+    ticks = GroupTicks.from_words(list(words.values()), own if ax is None else estimate_axis_width(ax, names))
+    ax = ax or create_axes(own + ticks.overhang, names, FIGURE_HEIGHT + ticks.depth)
+    ticks.label_axis(ax)
+    return ax
+
+
+@dataclass(frozen=True)
+class _Bar:
+    height: float  # a share
+    above: float | None  # length of the error bar; None for no error bar
+    kind: str = "interval"  # what the error bar shows: `spread` or `interval`
+
+
+def _make_bars(method: Method, of: Share) -> dict[str, _Bar]:
+    """Return the bars of one method by group; one bar for all prompts if there are no groups."""
+    parts: Mapping[str, Method | GroupComparison | GroupReport]
+    parts = {group.name: group for group in method.groups} or {ALL_PROMPTS: method}
+    return {name: _make_bar(part, of) for name, part in parts.items()}
+
+
+def _make_bar(reported: Method | GroupComparison | GroupReport, of: Share) -> _Bar:
+    share = reported.kept_promise if of == "kept_promise" else reported.coverage
+    if isinstance(reported, (GroupComparison, MethodComparison)) and of in reported.figures:
+        return _Bar(1.0 - share, reported.figures[of].sd, "spread")
+    if of == "kept_promise":
+        return _Bar(1.0 - share, max(share - reported.kept_promise_ci[0], 0.0))
+    return _Bar(1.0 - share, None)
+
+
+def _draw_spreads(ax: Axes, places: Iterable[float], spreads: Iterable[Spread], look: dict[str, Any]) -> Any:
+    several = list(spreads)
+    return ax.errorbar(list(places), [one.mean for one in several], yerr=[one.sd for one in several], **look)
+
+
+def _get_interval(spread: Spread) -> tuple[float, float]:
+    """Return the interval, or the mean twice if a single split leaves no interval."""
+    return spread.interval or (spread.mean, spread.mean)
+
+
+def _compute_errors(spread: Spread) -> list[list[float]]:
+    """Return how far the interval reaches below and above the mean, of shape (2, 1)."""
+    low, high = _get_interval(spread)
+    return [[spread.mean - low], [high - spread.mean]]
+
+
+def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
+    """Return for each policy the share of prompts answered, and the share of answers that are wrong."""
+    return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
+
+
+def _finish_risk(
+    ax: Axes, handles: Sequence[Any], names: Sequence[str], unit: Unit, *, of_claims: tuple[str, str]
+) -> Axes:
+    """Label the axes, for claims with `of_claims`, and finish them."""
+    labels = ("prompts answered", "of these, wrong best answer") if unit == "answers" else of_claims
+    label_axes(ax, *labels, shares="xy")
+    # Begin a little below zero, so that a marker at zero is not cut off.
+    top = ax.get_ylim()[1]
+    ax.set_ylim(-0.03 * top, 1.03 * top)
+    return finish_axes(ax, handles, names)

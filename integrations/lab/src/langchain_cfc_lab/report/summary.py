@@ -1,0 +1,291 @@
+"""The top of the page: the promise, whether it was kept, and the key figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from langchain_cfc._internal.text import join_names, pluralize
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport, state_other_parts
+from langchain_cfc.features import name_group
+from langchain_cfc.guarantee import (
+    CoverageCertificate,
+    Guarantee,
+    count_weightings,
+    format_bound,
+    format_how_often,
+    format_share,
+    format_unsupported,
+    state_confidence,
+)
+from langchain_cfc_lab.comparison_report import ComparisonReport
+from langchain_cfc_lab.report._text import format_interval, to_percent
+from langchain_cfc_lab.report.comparison_tables import tabulate_promises
+from langchain_cfc_lab.report.tables import Table, Tone, tabulate_certificate
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What an artifact promises and does not promise, in words for the page."""
+
+    heading: str
+    claim: str  # the promise in a sentence, in large type
+    scope: tuple[str, ...] = ()  # for which prompts and how surely it holds
+    not_promised: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    full: str = ""  # the promise in full, if the claim is shorter
+    tables: tuple[Table, ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the promise was kept, in one line."""
+
+    headline: str
+    words: str
+    tone: Tone
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A key figure, with its interval or another detail."""
+
+    label: str
+    value: str
+    detail: str
+
+
+def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Promise:
+    """Return the promise of an artifact at one level."""
+    if artifact.is_bot_alone:
+        return _describe_certified_rates(artifact)
+    certificate, promised = guarantee.certificate, guarantee.kind != "heuristic"
+    if not promised:
+        claim, scope = guarantee.sentence, []
+    elif guarantee.kind == "certified" and certificate is not None:
+        claim, scope = _state_certificate(certificate), [_explain_event(certificate.claims is not None)]
+    else:
+        often = format_how_often(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
+        given = (
+            ", if a correct answer is among the candidates drawn" if guarantee.kind == "given_drawn" else ""
+        )
+        claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}{given}."
+        scope = list(_describe_scope(artifact, guarantee))
+    by_people = [one.sentence for one in guarantee.people] if promised else []
+    return Promise(
+        heading="The promise",
+        claim=claim,
+        scope=(*scope, *guarantee.heuristics, *by_people),
+        not_promised=guarantee.not_promised,
+        assumptions=guarantee.assumptions if promised else (),
+        full=guarantee.sentence if promised else "",
+        tables=() if certificate is None else (tabulate_certificate(certificate),),
+    )
+
+
+def _state_event(at_most: int | None) -> str:
+    """Return the promised event in words: about unsupported claims or, for None, about answer sets."""
+    if at_most is None:
+        return "the answer set holds a correct answer or the prompt is flagged"
+    return f"{format_unsupported(at_most)} in the answer"
+
+
+def _explain_event(is_about_claims: bool) -> str:
+    if is_about_claims:
+        return (
+            "Claims that do not pass the check are dropped. An answer with no claim left keeps the promise."
+        )
+    return "Flagged means: cannot be certified. The prompt then gets no answer, and the promise is kept."
+
+
+def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
+    """Return the promise of a bot: its certified rates of wrong answers."""
+    policy = artifact.certified_policy
+    rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
+    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    others: tuple[str, ...] = ()
+    if policy.others:
+        also = f"At most {join_names(rates[1:])} is certified as well."
+        others = (f"{also} Each rate holds separately; choose one before serving.",)
+    return Promise(
+        heading="The promise",
+        claim=(
+            f"Of the questions that the bot answers, at most {rates[0]} get a wrong answer, with confidence "
+            f"{format_share(1.0 - float(policy.certificate.delta))}."
+        ),
+        scope=(
+            *others,
+            "The bot abstains on the other questions. Nothing is promised about answer sets.",
+            *(one.sentence for one in promise.people),
+        ),
+        not_promised=promise.not_promised,
+        assumptions=promise.assumptions,
+        full=" ".join(one.sentence for one in policy.certificates),
+    )
+
+
+def _state_certificate(certificate: CoverageCertificate) -> str:
+    least = format_bound(certificate.shares[0].kept_at_least)
+    event = _state_event(None if certificate.claims is None else certificate.claims.at_most)
+    return (
+        f"With probability at least {least}, {event}: certified for this artifact, with confidence "
+        f"{format_share(1.0 - float(certificate.delta))}."
+    )
+
+
+def describe_comparison(comparison: ComparisonReport) -> Promise:
+    """Describe a comparison without an artifact; it promises nothing."""
+    target = format_share(comparison.target_coverage)
+    split = (
+        f"In each of {pluralize(comparison.splits, 'split')}, {comparison.n_test:,} prompts test and "
+        f"{comparison.n_calibration:,} calibrate our methods; the other methods also calibrate on those that "
+        "fit our features."
+    )
+    chosen = "A comparison promises nothing: figures of a method that was chosen by them are optimistic."
+    promises = "Each method's promise is stated beside it; figures above the target are not a promise."
+    aim = f"for {target} of prompts a set with a correct answer, or a flag"
+    if comparison.unit == "claims":
+        aim = f"in {target} of answers, {format_unsupported(comparison.at_most)}"
+    return Promise(
+        heading="What is compared",
+        claim=f"Target: {aim}. Not all methods promise it.",
+        scope=(split,),
+        not_promised=(chosen, promises),
+        tables=(tabulate_promises(comparison),),
+    )
+
+
+def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iterator[str]:
+    yield _explain_event(guarantee.at_most is not None)
+    size = f"the {guarantee.calibration_size:,} calibrated on"
+    prompts = f"like {size}"
+    if artifact.shift is not None:
+        prompts = f"where it is served, which differ from {size} only by the density ratio {artifact.shift}"
+    elif artifact.calibration.weight is not None:
+        prompts = f"like those from which {size} were selected for labelling"
+    others = count_weightings(guarantee.weightings)
+    if others:
+        yield f"It holds for new prompts {prompts}: over all, over each of {others}, and any mix of them."
+    else:
+        yield f"It holds for new prompts {prompts}, on average over all; it says nothing about hard ones."
+    delta = guarantee.failure_probability
+    if delta is None:
+        yield "It is also on average over calibration sets: this artifact may do better or worse."
+    else:
+        yield state_confidence(delta, guarantee.confident, guarantee.weightings)
+    if guarantee.estimated_slack:
+        words = {one.name: one.words for one in guarantee.weightings}
+        slack = (
+            f"{100 * share:.1f} points for {name_group(words.get(name, name), name)}"
+            for name, share in guarantee.estimated_slack.items()
+        )
+        yield f"Estimated loss of coverage by the ridge: {', '.join(slack)}. This is not a bound."
+
+
+def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
+    """Say whether the evaluation contradicts the promise."""
+    if evaluation.other_parts:
+        words = state_other_parts(evaluation.other_parts)
+        return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
+    if artifact.is_bot_alone:
+        return _describe_answers(evaluation)
+    own = evaluation.methods[artifact.threshold_rule]
+    interval = format_interval(own.kept_promise_ci, 1)
+    certificate = artifact.make_guarantee(str(evaluation.alpha)).certificate
+    target = f"the target is {format_share(evaluation.target_coverage)}"
+    if own.stated_levels:
+        target = f"the mean stated coverage is {to_percent(own.stated_coverage, 1)}"
+    aim = (
+        target
+        if evaluation.guarantee != "certified" or certificate is None
+        else f"the certified bound is {format_bound(certificate.shares[0].kept_at_least)}"
+    )
+    words = (
+        f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
+        f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
+    )
+    if evaluation.guarantee == "heuristic":
+        return Verdict("Nothing was promised, so there is no promise to check", words, "")
+    if evaluation.contradicted:
+        named = {group.name: name_group(group.words, group.name) for group in artifact.calibration.groups}
+        where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
+        return Verdict(f"Kept less often than chance explains: {where}", words, "bad")
+    if artifact.shift is not None:
+        unknown = "It is about prompts where the artifact is served, and these may be others."
+        return Verdict("These prompts do not test the promise", f"{unknown} {words}", "")
+    return Verdict("These results do not contradict the promise", words, "good")
+
+
+def _describe_answers(evaluation: EvaluationReport) -> Verdict:
+    """Say whether the evaluation contradicts the certified rates of a bot."""
+    on = f"On {pluralize(evaluation.n_test, 'held-out prompt')}"
+    broken = [format_share(one.max_wrong_rate) for one in evaluation.all_answers if one.contradicted]
+    if broken:
+        return Verdict(
+            "More wrong answers than chance explains: do not serve it",
+            f"{on} more answers were wrong than the certified {join_names(broken)} and chance explain.",
+            "bad",
+        )
+    return Verdict(
+        "These results do not contradict the certified rates",
+        f"{on} no rate has more wrong answers than chance explains.",
+        "good",
+    )
+
+
+def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
+    """Return the key figures at the top of a page."""
+    own = evaluation.methods[artifact.threshold_rule]
+    if artifact.is_bot_alone:
+        return [
+            Tile(
+                f"Answered, at most {format_share(one.max_wrong_rate)} wrong",
+                to_percent(one.answered_rate, 1),
+                f"{one.wrong} of {one.answered} wrong: {to_percent(one.wrong_rate, 1)}",
+            )
+            for one in evaluation.all_answers
+        ]
+
+    if own.claims is not None:
+        return _make_claims_tiles(own, own.claims)
+
+    size = evaluation.n_test
+    attainable = clopper_pearson(round(evaluation.attainable_coverage * size), size)
+    drawn = (
+        f"{evaluation.n_candidates} candidates"
+        if evaluation.mean_draws is None
+        else f"the {evaluation.mean_draws:.1f} candidates drawn on average"
+    )
+    return [
+        _make_share_tile("Promise kept", own.kept_promise, own.kept_promise_ci),
+        _make_share_tile("Set holds a correct answer", own.coverage, own.coverage_ci),
+        _make_share_tile("Flagged: cannot be certified", own.not_certifiable_rate, own.not_certifiable_ci),
+        _make_share_tile("Attainable by any threshold", evaluation.attainable_coverage, attainable),
+        Tile(
+            "Distinct answers per set",
+            f"{own.mean_distinct_answers:.2f}",
+            f"{own.mean_set_size:.2f} of {drawn}",
+        ),
+    ]
+
+
+def _make_claims_tiles(own: MethodReport, claims: ClaimsFigures) -> list[Tile]:
+    left = claims.kept * claims.per_answer
+    return [
+        _make_share_tile("Promise kept", own.kept_promise, own.kept_promise_ci),
+        Tile(
+            "Claims kept", to_percent(claims.kept, 1), f"{left:.1f} of {claims.per_answer:.1f} in an answer"
+        ),
+        _make_share_tile("Answers with no claim left", claims.emptied, own.abstention_ci),
+        Tile(
+            "Unsupported, of the claims shown",
+            to_percent(claims.unsupported_kept, 1),
+            f"{to_percent(claims.unsupported, 1)} of all claims",
+        ),
+    ]
+
+
+def _make_share_tile(label: str, value: float, interval: tuple[float, float]) -> Tile:
+    return Tile(label, to_percent(value, 1), format_interval(interval, 1))

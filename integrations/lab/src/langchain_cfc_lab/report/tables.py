@@ -1,0 +1,407 @@
+"""Tables of the page as data; every number has its interval beside it, if there is one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from langchain_cfc._internal.text import pluralize
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
+from langchain_cfc.certificates.bounds import clopper_pearson
+from langchain_cfc.evaluation import (
+    AnswersReport,
+    ClaimsFigures,
+    EvaluationReport,
+    GroupReport,
+    MethodReport,
+    StatedLevelReport,
+)
+from langchain_cfc.features import describe_group, name_group
+from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate, format_bound, format_share
+from langchain_cfc_lab.comparison_report import GroupComparison
+from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
+from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
+
+Tone: TypeAlias = Literal["", "good", "bad"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table: a number or a few words."""
+
+    text: str
+    detail: str = ""  # its interval or a remark, in small type
+    tone: Tone = ""  # shown as a colour; `text` or `detail` has to say the same in words
+    kind: Literal["number", "word", "words"] = "number"  # `words` makes the column wide
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table; a strong one is emphasised."""
+
+    head: str
+    cells: tuple[Cell, ...]  # one for each column but the first
+    strong: bool = False
+    detail: str = ""  # a remark on the head, in small type
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with its caption and a note."""
+
+    id: str
+    caption: str
+    head: tuple[str, ...]  # headings of all columns, the first one included
+    rows: tuple[Row, ...]
+    note: str = ""
+
+
+UNDEFINED = Cell("not defined", kind="word")
+_CLAIMS_HEADINGS = ("Claims kept", "No claim left", "Unsupported, of the claims shown")
+
+
+def tabulate_overall(report: EvaluationReport) -> Table:
+    """Tabulate the results over all test prompts, under the artifact's rule and the marginal one."""
+    methods = list(report.methods.values())
+
+    def make_share_row(head: str, value: str, interval: str | None, *, strong: bool = False) -> Row:
+        cells = (
+            Cell(
+                to_percent(getattr(one, value), 1),
+                "" if interval is None else format_interval(getattr(one, interval), 1),
+            )
+            for one in methods
+        )
+        return Row(head, tuple(cells), strong)
+
+    def make_size_row(head: str, value: str) -> Row:
+        return Row(head, tuple(Cell(f"{getattr(one, value):.2f}") for one in methods))
+
+    def make_claims_row(head: str, value: str) -> Row:
+        return Row(head, tuple(Cell(to_percent(getattr(one.claims, value), 1)) for one in methods))
+
+    flagged = "not_certifiable_rate", "not_certifiable_ci"
+    kept = f"Promise kept (target {format_share(report.target_coverage)})"
+    rows = [make_share_row(kept, "kept_promise", "kept_promise_ci", strong=True)]
+    if any(one.stated_levels for one in methods):
+        rows.insert(0, make_share_row("Stated on average", "stated_coverage", None))
+    if any(one.claims is None for one in methods):
+        rows.append(make_share_row("Set holds a correct answer", "coverage", "coverage_ci"))
+        rows.append(make_share_row("Flagged: cannot be certified", *flagged))
+        if any(one.refused_rate > 0.0 for one in methods):
+            rows.append(make_share_row("Of these, because too few prompts were kept", "refused_rate", None))
+        rows += [
+            make_share_row("No answer: flagged, or the set is empty", "abstention_rate", "abstention_ci"),
+            make_size_row("Candidates per set", "mean_set_size"),
+            make_size_row("Distinct answers per set", "mean_distinct_answers"),
+        ]
+        note = "Beside each share is its 95 % interval. Sizes are means over these prompts, with empty sets."
+    else:
+        rows.append(make_claims_row("Claims kept", "kept"))
+        rows.append(make_share_row("Answers with no claim left", "abstention_rate", "abstention_ci"))
+        if any(one.not_certifiable_rate > 0.0 for one in methods):
+            rows.append(make_share_row("Of these, because nothing can be certified", *flagged))
+        rows += [
+            make_claims_row("Unsupported, of the claims shown", "unsupported_kept"),
+            make_claims_row("Unsupported, of all claims", "unsupported"),
+        ]
+        note = "Beside each share of answers is its 95 % interval."
+
+    return Table(
+        id="overall",
+        caption=f"Over all {report.n_test:,} test prompts",
+        head=("", *(_name_method(name) for name in report.methods)),
+        rows=tuple(rows),
+        note=note,
+    )
+
+
+def tabulate_stated_levels(method: MethodReport) -> Table:
+    """Tabulate the results by the coverage stated for the test prompts."""
+    confidence = 1.0 - 0.05 / len(method.stated_levels)
+
+    def make_row(level: StatedLevelReport) -> Row:
+        results = (
+            [
+                _make_share_cell(level.coverage, level.n, confidence),
+                _make_share_cell(level.not_certifiable_rate, level.n, confidence),
+            ]
+            if level.claims is None
+            else _make_claims_cells(level.claims, level.n, confidence)
+        )
+        cells = (Cell(f"{level.n:,}"), make_promise_cell(level, level.stated_coverage), *results)
+        return Row(format_share(level.stated_coverage), cells)
+
+    results = ("Set holds a correct answer", "Flagged") if method.claims is None else _CLAIMS_HEADINGS
+
+    return Table(
+        id="stated",
+        caption="By stated coverage",
+        head=("Stated", "Prompts", "Promise kept", *results),
+        rows=tuple(make_row(one) for one in method.stated_levels),
+        note=(
+            "Less is stated for hard prompts. The stated coverage is kept on average over all prompts and "
+            "over each group below, but not necessarily at each stated level."
+        ),
+    )
+
+
+def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
+    """Tabulate the results of each group; yield no table if the artifact names no groups."""
+    own = report.methods[artifact.threshold_rule].groups
+    if not own:
+        return
+    other = None if artifact.threshold_rule == "marginal" else report.methods["marginal"].groups
+    attainable = {group.name: (group.attainable, group.size) for group in artifact.calibration.groups}
+    contradicted = set(report.contradicted)
+    confidence = 1.0 - 0.05 / len(own)
+
+    def make_row(place: int, group: GroupReport) -> Row:
+        cells = [
+            Cell(f"{group.n:,.0f}"),
+            make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
+        ]
+        if other is not None:
+            cells.append(make_promise_cell(other[place], other[place].stated_coverage))
+        if group.claims is None:
+            cells += [
+                _make_share_cell(group.coverage, group.n, confidence),
+                _make_share_cell(group.not_certifiable_rate, group.n, confidence),
+                Cell(f"{group.mean_set_size:.2f}"),
+                _make_share_cell(*attainable[group.name], confidence),
+            ]
+        else:
+            compared = None if other is None else other[place].claims
+            cells += _make_claims_cells(group.claims, group.n, confidence, compared)
+        return make_group_row(group, tuple(cells))
+
+    promised = {one.name for one in artifact.make_guarantee(str(report.alpha)).weightings}
+    head = ["Group", "Prompts", "Promise kept"]
+    if other is not None:
+        head.append("Kept by one threshold for all")
+    promise = "The promise covers each of these groups. " if own[0].name in promised else ""
+    results: tuple[str, ...] = ("Set holds a correct answer", "Flagged", "Candidates per set", "Attainable")
+    meant = (
+        "Attainable is the share of the group's calibration prompts with a correct candidate: no threshold "
+        "can cover more."
+    )
+    if own[0].claims is not None:
+        results, meant = _CLAIMS_HEADINGS, "Shares of claims are of all claims of the group's answers"
+        meant += "." if other is None else "; those under one threshold for all are in brackets."
+    yield Table(
+        id="groups",
+        caption="Group by group",
+        head=(*head, *results),
+        rows=tuple(make_row(place, group) for place, group in enumerate(own)),
+        note=(
+            f"{promise}The target is {format_share(report.target_coverage)}. Intervals of one column hold "
+            "together with confidence 95 %; they are approximate for soft groups, in which every prompt has "
+            f"a weight. {meant}"
+        ),
+    )
+
+
+def make_group_row(group: GroupReport | GroupComparison | CertifiedShare, cells: tuple[Cell, ...]) -> Row:
+    """Make a group's row, headed by its readable name, and its bounds if the name does not state them."""
+    head, bounds = name_group(group.words, group.name), describe_group(group.words)
+    said = head == bounds or ": " in head
+    return Row(head, cells, detail="" if said else bounds)
+
+
+def make_promise_cell(
+    group: GroupReport | GroupComparison | StatedLevelReport,
+    target: float,
+    *,
+    broken: bool = False,
+    aimed: bool = True,
+) -> Cell:
+    """Make a cell of how often the promise was kept; red if `broken`, or `aimed` and below the target."""
+    low = aimed and group.kept_promise_ci[1] < target
+    detail = format_interval(group.kept_promise_ci)
+    if broken:
+        detail += ", less often than chance explains"
+    elif low:
+        detail += ", below target"
+    return Cell(to_percent(group.kept_promise), detail, "bad" if broken or low else "")
+
+
+def _make_share_cell(share: float, size: float, confidence: float) -> Cell:
+    # For soft groups the sum of weights is below the effective sample size, so the interval is wide enough.
+    return Cell(to_percent(share), format_interval(clopper_pearson(share * size, size, confidence)))
+
+
+def _make_claims_cells(
+    claims: ClaimsFigures, size: float, confidence: float, compared: ClaimsFigures | None = None
+) -> list[Cell]:
+    """Make the cells for `_CLAIMS_HEADINGS`, with shares under one threshold for all in brackets."""
+
+    def make_cell(name: Literal["kept", "unsupported_kept"]) -> Cell:
+        other = "" if compared is None else f"({to_percent(getattr(compared, name))})"
+        return Cell(to_percent(getattr(claims, name)), other)
+
+    return [
+        make_cell("kept"),
+        _make_share_cell(claims.emptied, size, confidence),
+        make_cell("unsupported_kept"),
+    ]
+
+
+def tabulate_certificate(certificate: CoverageCertificate) -> Table:
+    """Tabulate a certificate group by group: bounds on sets, or on the claims left."""
+    dropped = certificate.claims
+
+    def make_cells(share: CertifiedShare) -> Iterator[Cell]:
+        yield Cell(f"{share.prompts:,}")
+        yield Cell(format_bound(share.kept_at_least), f"seen: {share.kept} of {share.prompts}")
+        if dropped is None:
+            yield Cell(format_bound(share.coverage_at_least), f"seen: {share.covered} of {share.prompts}")
+
+    note = (
+        f"All bounds hold together with confidence {format_share(1.0 - float(certificate.delta))}, for "
+        "prompts independent and identically distributed with those held out."
+    )
+    if dropped is not None:
+        most = f"{math.ceil(100 * dropped.mean_at_most)}{NO_BREAK}%"
+        seen = to_percent(dropped.mean)
+        note = f"At most {most} of an answer's claims are dropped on average (seen: {seen}). {note}"
+    return Table(
+        id="certificate",
+        caption=f"Certified on {certificate.prompts:,} prompts",
+        head=(
+            *("Group", "Prompts", "Promise kept at least"),
+            *(["Set correct at least"] if dropped is None else []),
+        ),
+        rows=tuple(make_group_row(share, tuple(make_cells(share))) for share in certificate.shares),
+        note=note,
+    )
+
+
+def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) -> Table:
+    """Tabulate bot mode's wrong answers at each certified rate, on certification and test prompts."""
+    rows = []
+    wrong = "wrong" if policy.certificate.unit == "answers" else "unsupported"
+    for certificate, seen in zip(policy.certificates, reports, strict=True):
+        everyone = certificate.groups[0]
+        broken = seen.contradicted
+        rows.append(
+            Row(
+                f"At most {format_share(seen.max_wrong_rate)} {wrong}",
+                (
+                    Cell(
+                        f"{everyone.wrong:,} of {everyone.answered:,} {wrong}",
+                        f"{everyone.prompts:,} certification prompts",
+                    ),
+                    Cell(to_percent(seen.answered_rate), f"{seen.answered:,} prompts"),
+                    Cell(
+                        to_percent(seen.wrong_rate, 1),
+                        format_interval(seen.wrong_rate_ci, 1),
+                        "bad" if broken else "",
+                    ),
+                    Cell("more than chance explains" if broken else "not contradicted", kind="word"),
+                ),
+            )
+        )
+    caption, heads = "Wrong answers at each certified rate", ("Answered", "Wrong answers")
+    note = "Answered and wrong are shares of the test prompts, with 95 % intervals."
+    if policy.certificate.unit == "claims":
+        caption = "Unsupported claims among those shown, at the certified rate"
+        heads = ("Answers with claims", "Unsupported")
+        note = "Of one claim drawn from each answer that shows any, on certification and on test prompts."
+    return Table(
+        id="rates",
+        caption=caption,
+        head=("Rate", "Certified on", *heads, "Verdict"),
+        rows=tuple(rows),
+        note=note,
+    )
+
+
+def tabulate_policies(policy: CertifiedPolicy) -> Table:
+    """Tabulate prompts answered and wrong answers by policy; bot mode's own policy is marked."""
+    certificate = policy.certificate
+    of_claims = certificate.unit == "claims"
+    rows = []
+    for point, own in policy.with_certified_points():
+        words = point.policy.described if point.policy.words else "every set"
+        if of_claims:
+            words = "what is kept"
+        if not point.policy.ignores_sets:
+            words += f" at alpha = {point.alpha}"
+        rows.append(
+            Row(
+                words + (" (bot mode)" if own else ""),
+                (
+                    Cell(to_percent(point.answered / certificate.prompts)),
+                    Cell(f"{point.wrong} of {point.answered}"),
+                    Cell(to_percent(point.wrong_rate_at_most, 1)),
+                ),
+                own,
+            )
+        )
+    sure = format_share(1.0 - float(certificate.delta))
+    return Table(
+        id="policies",
+        caption=f"What {'showing' if of_claims else 'answering'} more would cost",
+        head=("Shown is", "Answers with claims", "Of one claim each, unsupported", "Unsupported at most")
+        if of_claims
+        else ("Answered are", "Answered", "Wrong", "Wrong at most"),
+        rows=tuple(rows),
+        note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
+        f"confidence {sure}"
+        + ("; each certified rate of bot mode holds separately." if certificate.policy.ignores_sets else "."),
+    )
+
+
+def tabulate_claims(place: int, prompt: HardPrompt) -> Table:
+    """Tabulate the claims of the page's `place`-th hard prompt."""
+
+    def make_row(number: int, one: HardAnswer) -> Row:
+        cells = (
+            Cell(
+                "supported" if one.correct else "unsupported", tone="good" if one.correct else "", kind="word"
+            ),
+            Cell("left in" if one.accepted else "dropped", kind="word"),
+            Cell(f"{one.score:.3f}"),
+        )
+        return Row(f"Claim {number}" if one.answer is None else one.answer, cells, strong=one.accepted)
+
+    return Table(
+        id=f"hard-{place}-claims",
+        caption="Its claims, best first",
+        head=("Claim", "Label", "Decision", "Score"),
+        rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        note=f"{pluralize(prompt.left_out, 'more claim')} not listed." if prompt.left_out else "",
+    )
+
+
+def tabulate_answers(place: int, prompt: HardPrompt) -> Table:
+    """Tabulate the answers of the page's `place`-th hard prompt."""
+    is_bot = prompt.outcome in {"wrong", "abstained"}
+    inside, outside = ("given", "not given") if is_bot else ("in the set", "rejected")
+    by_level = not is_bot and any(one.level is not None and one.level != one.score for one in prompt.answers)
+
+    def make_row(number: int, one: HardAnswer) -> Row:
+        said = f"Answer {number}" if one.answer is None else one.answer or "(empty)"
+        level = "never enters" if one.level is None else f"{one.level:.3f}"
+        cells = (
+            Cell("correct" if one.correct else "wrong", tone="good" if one.correct else "", kind="word"),
+            Cell(inside if one.accepted else outside, kind="word"),
+            Cell(f"{one.score:.3f}"),
+            *([Cell(level)] if by_level else []),
+            Cell(str(one.times)),
+        )
+        return Row(f"{said} — {one.text}" if one.text else said, cells, strong=one.accepted)
+
+    return Table(
+        id=f"hard-{place}-answers",
+        caption="Its answers, best first",
+        head=("Answer", "Label", "Decision", "Lowest score", *(["Entry level"] if by_level else []), "Times"),
+        rows=tuple(make_row(number, one) for number, one in enumerate(prompt.answers, start=1)),
+        note=f"{pluralize(prompt.left_out, 'more answer')} left out." if prompt.left_out else "",
+    )
+
+
+def _name_method(name: str) -> str:
+    return "One threshold for all (marginal)" if name == "marginal" else f"This artifact ({name})"

@@ -1,0 +1,102 @@
+"""`langchain-cfc compare`: tables in 80 columns, JSON, figures and the page."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from langchain_cfc_lab import ComparisonReport
+
+from tests.cli.running import Ran, run
+from tests.evaluation.fields import GROUP_FIELDS, METHOD_FIELDS, REPORT_FIELDS
+
+RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))
+
+
+def run_compare(*options: str | Path) -> Ran:
+    return run("compare", RECORDING, "--splits", "2", "--jobs", "1", "--alpha", "0.3", *options)
+
+
+def test_compare_prints_every_method_in_80_columns() -> None:
+    ran = run_compare("--alpha", "0.4")
+    assert ran.code == 0, ran.err
+    assert max(map(len, ran.out.splitlines())) <= 80
+    for needed in ("conditional", "marginal", "TopK", "CFC-PAC-FULL", "sampling", "back-off", "worst group"):
+        assert needed in ran.out, needed
+    assert "…" not in ran.out.partition("points below target")[0]
+
+
+def test_compare_json_has_the_keys_of_evaluate_json(tmp_path: Path) -> None:
+    ran = run_compare("--json", "--method", "ours")
+    assert set(ran.data) >= REPORT_FIELDS
+    for name in ("conditional", "marginal"):
+        method = ran.data["methods"][name]
+        assert set(method) >= METHOD_FIELDS
+        assert all(set(group) >= GROUP_FIELDS for group in method["groups"])
+    assert ComparisonReport.model_validate_json(ran.out).alpha == 0.3
+    # The same keys as those of an evaluation.
+    artifact = tmp_path / "artifact.json"
+    run("calibrate", RECORDING, "--out", artifact, "--alpha", "0.3", "--test-fraction", "0.3")
+    evaluated = run("evaluate", artifact, RECORDING, "--json").data
+    assert set(evaluated) >= REPORT_FIELDS
+    assert set(evaluated["methods"]["conditional"]) >= METHOD_FIELDS
+
+
+@pytest.mark.long
+def test_compare_writes_figures_and_report(tmp_path: Path) -> None:
+    page, folder = tmp_path / "page.html", tmp_path / "figures"
+    ran = run_compare(
+        "--report", page, "--figures", folder, "--method", "conditional", "--method", "marginal"
+    )
+    assert ran.code == 0, ran.err
+    assert str(page) in "".join(ran.out.split())
+    assert page.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    drawn = sorted(folder.glob("*.svg"))
+    assert len(drawn) >= 10
+    for one in drawn:
+        ET.fromstring(one.read_text(encoding="utf-8"))  # noqa: S314 - written above
+        assert one.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_does_not_overwrite_foreign_files(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine", encoding="utf-8")
+    assert run_compare("--report", mine).code == 2
+    assert run_compare("--figures", mine).code == 2
+    assert mine.read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--method", "magic"), "unknown method 'magic'"),
+        (("--metric", "beauty"), "unknown metric 'beauty'"),
+        (("--groups", "hat(mean_score, 5)"), "groups must be one term that splits prompts"),
+        (("--features", "bins(mean_scor, 5)"), "did you mean 'mean_score'"),
+        (("--set-rule", "some"), "unknown set rule"),
+        (("--n", "99"), "at most 10"),
+        (("--test-fraction", "1.5"), "must be"),
+        (("--fit-fraction", "0"), "above 0"),
+        (("--combine", "p_true"), "p_true"),
+        (("--alpha", "1.5"), "alpha must be"),
+    ],
+)
+def test_compare_refuses_invalid_options_with_exit_code_2(options: tuple[str, ...], said: str) -> None:
+    ran = run_compare(*options)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert said in " ".join(ran.err.split())
+
+
+def test_compare_splits_depend_on_the_seed() -> None:
+    first, again = (
+        run_compare("--json", "--method", "marginal"),
+        run_compare("--json", "--method", "marginal"),
+    )
+    other = run_compare("--json", "--method", "marginal", "--seed", "1")
+    assert first.out == again.out
+    assert json.loads(first.out)["methods"] != other.data["methods"]
+    assert first.data["splits"] == 2

@@ -1,0 +1,61 @@
+"""`compare(draws=...)`: all methods stop drawing by one rule, replayed on prefixes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_cfc_lab import compare
+
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import tabulate
+
+RULE = "lead(3, at_most=10)"
+
+
+def test_compare_with_a_draw_rule_stops_every_method() -> None:
+    records = load_recording()
+    found = compare(records, alpha=0.2, draws=RULE, splits=1, features="1")
+    mean = compare(records, alpha=0.2, draws="fixed(10)", splits=1, features="1")
+    for report, least, most in ((found, 5.0, 6.0), (mean, 10.0, 10.0)):
+        drawn = [one.figures["mean_candidates_drawn"].mean for one in report.methods.values()]
+        assert all(least <= one <= most for one in drawn)
+    assert found.notes[-2].startswith(f"Draw rule {RULE}: 5.2")
+    assert "sampling" in found.notes[-1]
+    assert "conditional" in found.methods
+    assert "sampling" not in found.methods
+    # Fewer candidates cover less: padding is no candidate.
+    assert found.attainable_coverage < mean.attainable_coverage
+    assert found.data.prompts == mean.data.prompts
+    assert found.data.scores.wrong != mean.data.scores.wrong
+    counted = sum(found.data.scores.wrong) + sum(found.data.scores.correct)
+    assert counted / found.data.prompts == pytest.approx(
+        float(found.notes[-2].split(": ")[1].split()[0]), abs=0.01
+    )
+
+
+def test_compare_with_fixed_draws_of_all_changes_nothing() -> None:
+    table = tabulate(load_recording())
+    provenance = load_recording().provenance
+    options: dict[str, Any] = {
+        "alpha": 0.2,
+        "splits": 1,
+        "methods": "ours",
+        "features": "1",
+        "provenance": provenance,
+    }
+    plain, ruled = compare(table, **options), compare(table, draws="fixed(10)", **options)
+    assert ruled.methods == plain.methods
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"n": 5}, "draws cannot be combined with n"),
+        ({"combine": ["a", "b"]}, "draws cannot be used with combine"),
+    ],
+)
+def test_compare_refuses_draws_with_n_or_combine(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        compare(load_recording(), draws=RULE, splits=1, **options)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from langchain_cfc_lab.compare import compare
+from langchain_cfc_lab.comparison_report import ComparisonReport
+from langchain_cfc_lab.splits import _limit_threads, measure_splits
+
+from integrations.lab.tests.comparison.sent import compute_squared, fail_at_two, read_threads
+from integrations.lab.tests.comparison.worlds import count_progress, draw_world, tabulate_raw_facts
+from langchain_cfc.errors import CFCError, FeatureError
+from tests.lengths import mostly_long
+
+THREADS = "OPENBLAS_NUM_THREADS"
+
+
+@mostly_long(("splits", "jobs"), [(5, 2), (5, 3), (1, 1), (1, 3), (5, 1), (60, 2), (60, 1)], quick=2)
+def test_measure_splits_keeps_order_for_any_number_of_jobs(splits: int, jobs: int) -> None:
+    seen: list[int] = []
+    assert measure_splits(compute_squared, splits, jobs, count_progress(seen)) == [
+        compute_squared(number) for number in range(splits)
+    ]
+    assert seen == [splits] * splits
+
+
+@pytest.mark.long
+def test_measure_splits_limits_threads_of_its_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    found = measure_splits(read_threads, 8, 2)
+    assert [number for number, _, _ in found] == list(range(8))
+    assert {told for _, told, _ in found} == {"1"}
+    assert os.getpid() not in {process for _, _, process in found}
+    # The control: this process is not told the number of threads.
+    assert measure_splits(read_threads, 2, 1) == [(number, None, os.getpid()) for number in range(2)]
+
+
+@pytest.mark.parametrize("before", [None, "2", ""])
+def test_limit_threads_restores_the_environment(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if before is None:
+        monkeypatch.delenv(THREADS, raising=False)
+    else:
+        monkeypatch.setenv(THREADS, before)
+    with _limit_threads():
+        assert os.environ[THREADS] == (before or "1")
+    assert os.environ.get(THREADS) == before
+
+    def failed() -> None:
+        with _limit_threads():
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failed()
+    assert os.environ.get(THREADS) == before
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_measure_splits_raises_the_original_error(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(THREADS, raising=False)
+    with pytest.raises(FeatureError, match="topic of record 'p7' is 'rare'; add prompts of this") as caught:
+        measure_splits(fail_at_two, 6, jobs)
+    assert caught.value.row == 7
+    assert not multiprocessing.active_children()
+    assert THREADS not in os.environ
+
+
+@pytest.mark.long
+def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
+    labelled = tabulate_raw_facts().take(np.arange(0, 1200, 3))
+
+    def report(jobs: int, combine: list[str] | None) -> ComparisonReport:
+        return compare(
+            labelled,
+            alpha=("0.2", "0.4"),
+            methods=["conditional", "learned", "CFC-PAC", "TopK", "sampling", "back-off"],
+            combine=combine,
+            groups="hard(entropy, max_score, 0.9)",
+            splits=4,
+            jobs=jobs,
+        )
+
+    reports = [report(jobs, combine) for combine in (None, ["sequence_logprob"]) for jobs in (1, 2)]
+    for alone, together in (reports[:2], reports[2:]):
+        assert alone == together
+        assert alone.model_dump_json() == together.model_dump_json()
+    assert reports[0] == report(3, None)
+    assert reports[0] != reports[2]  # the control
+
+
+def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:
+    labelled = draw_world(1, 400)
+    metadata = [dict(one) for one in labelled.draws.metadata]
+    metadata[7]["topic"] = "rare"
+    with_one = replace(labelled, draws=replace(labelled.draws, metadata=tuple(metadata)))
+    messages = []
+    for jobs in (1, 2):
+        with pytest.raises(FeatureError, match="Add prompts of this category") as caught:
+            compare(with_one, features="group(topic)", methods=["conditional"], splits=8, jobs=jobs)
+        messages.append(str(caught.value))
+        assert not multiprocessing.active_children()
+    assert messages[0] == messages[1]
+    assert f"topic of record '{labelled.ids[7]}' is 'rare'" in messages[0]
+
+
+SCRIPT = """
+import faulthandler, os, sys
+faulthandler.dump_traceback_later(25)  # if it does not end, its standard error says where it stopped
+sys.path.insert(0, {root!r})
+from langchain_cfc_lab.splits import measure_splits
+from integrations.lab.tests.comparison.sent import sleep_and_return
+
+def told(items, total):
+    for place, item in enumerate(items):
+        if place == 0:
+            print("started", flush=True)
+        yield item
+
+if __name__ == "__main__":
+    measure_splits(sleep_and_return, 4000, 2, told)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals to groups of processes")
+@pytest.mark.long
+@pytest.mark.parametrize("whom", ["all", "the first"])
+def test_interrupted_measure_splits_leaves_no_process(whom: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[4])), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert len(list_processes(process.pid)) >= 3
+        send = partial(os.killpg if whom == "all" else os.kill, process.pid)
+        send(signal.SIGINT)
+        # All splits would take two minutes.
+        try:
+            _, errors = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired as expired:
+            pytest.fail(f"still running: {(expired.stderr or b'').decode()}")
+        assert process.returncode != 0
+        assert "KeyboardInterrupt" in errors
+        for _ in range(50):
+            if not list_processes(process.pid):
+                break
+            time.sleep(0.1)
+        assert not list_processes(process.pid)
+    finally:
+        if list_processes(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()  # closes the pipes, whose warnings would fail another test
+
+
+def list_processes(session: int) -> list[int]:
+    """Processes of a session that still run; not those that ended and wait for their parent to look."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, _, own = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:  # it ended meanwhile
+                continue
+            if int(own) == session and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 2.5])
+def test_compare_refuses_an_invalid_number_of_jobs(jobs: object) -> None:
+    with pytest.raises(CFCError, match="jobs"):
+        compare(draw_world(1), methods=["marginal"], splits=2, jobs=jobs)  # type: ignore[arg-type]

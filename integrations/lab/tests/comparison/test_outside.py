@@ -1,0 +1,471 @@
+"""Sampling until confident, and back-off to what is surely correct: against plain loops, and their promises.
+
+False alarms: each statistical check fails for a sound rule with probability at most 1e-6, by a bound that is
+derived beside it. Seeds are fixed. A negative control is put to the same check, and has to fail it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from itertools import product
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from langchain_cfc_lab.baselines import (
+    MAX_CUTS,
+    BackOffRule,
+    SamplingRule,
+    _count_configurations,
+    _rank_scores,
+)
+from scipy import stats
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.errors import InputError
+from tests.guarantees.laws import ROUND_OFF, World, compute_smaller_tail
+from tests.lengths import repetitions
+
+FALSE_ALARM = 1e-6
+Prompts: TypeAlias = tuple[FloatArray, BoolArray, IntArray]
+ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.7")
+
+
+def draw_candidates(rng: np.random.Generator, size: int, n: int, *, decimals: int = 1) -> Prompts:
+    """Scores, labels and answer codes; few different scores and answers, so that much ties and repeats."""
+    correct = rng.random((size, n)) < rng.random((size, 1))
+    scores = np.where(correct, rng.random((size, n)) ** 2, rng.random((size, n))).round(decimals)
+    answers = np.where(correct, 0, rng.integers(1, 4, (size, n)))
+    codes = (answers[:, :, np.newaxis] == answers[:, np.newaxis, :]).argmax(axis=2)
+    return scores, correct, codes
+
+
+# Sampling until confident: the rule itself ----------------------------------------------------------------
+
+
+def make_fixed_rule(accept: float, stop: float) -> SamplingRule:
+    """The rule with one configuration, which passes every test."""
+    cuts = np.array(sorted({accept, stop, 1.0} - {-math.inf}))
+    place = np.searchsorted(cuts, [accept, stop])
+    return SamplingRule(
+        cuts,
+        place[:1],
+        place[1:] if stop >= 0.0 else np.array([-1]),
+        missed=np.array([0]),
+        tested=10**6,
+        delta="0.05",
+    )
+
+
+@pytest.mark.parametrize(
+    ("scores", "codes", "accept", "stop", "expected"),
+    [
+        # Stops at the first that is good enough, and keeps what was good before it.
+        ([0.6, 0.3, 0.9, 0.1, 0.2], [0, 1, 2, 3, 4], 0.6, 0.1, ([0, 1, 3], 4)),
+        ([0.6, 0.3, 0.9, 0.1, 0.2], [0, 1, 2, 3, 4], 0.3, 0.3, ([1], 2)),
+        ([0.6, 0.3, 0.9, 0.1, 0.2], [0, 1, 2, 3, 4], 1.0, 1.0, ([0], 1)),
+        # Nothing good enough: all are drawn; nothing accepted: the set is empty.
+        ([0.6, 0.3, 0.9, 0.7, 0.2], [0, 1, 2, 3, 4], 0.7, 0.1, ([0, 1, 3, 4], 5)),
+        ([0.6, 0.3, 0.9, 0.7, 0.2], [0, 1, 2, 3, 4], 0.1, 0.1, ([], 5)),
+        ([0.6, 0.3, 0.9, 0.1, 0.2], [0, 1, 2, 3, 4], 0.6, -math.inf, ([0, 1, 3, 4], 5)),
+        # A repeat is rejected, and so is its better score: it cannot stop the drawing.
+        ([0.5, 0.1, 0.4], [0, 0, 2], 1.0, 0.2, ([0, 2], 3)),
+        # A repeat of a rejected candidate can be accepted.
+        ([0.5, 0.1, 0.4], [0, 0, 2], 0.4, 0.2, ([1], 2)),
+    ],
+)
+def test_sampling_rule_draws_as_calculated_by_hand(
+    scores: list[float], codes: list[int], accept: float, stop: float, expected: tuple[list[int], int]
+) -> None:
+    rule = make_fixed_rule(accept, stop)
+    assert rule.get_configuration("0.5") == (accept, stop)
+    found = rule.make_sets(np.array([scores]), np.array([codes]), "0.5")
+    assert (np.flatnonzero(found.accepted[0]).tolist(), found.draws[0]) == expected
+    assert found.flagged.tolist() == [False]
+
+
+def test_sampling_rule_without_answers_counts_no_repeats() -> None:
+    found = make_fixed_rule(1.0, 0.2).make_sets(np.array([[0.5, 0.1, 0.4]]), None, "0.5")
+    assert (found.accepted.tolist(), found.draws.tolist()) == ([[True, True, False]], [2])
+
+
+def draw_plainly(
+    scores: Sequence[float], codes: Sequence[int], accept: float, stop: float
+) -> tuple[list[int], int]:
+    """One prompt as the method is defined: draw, reject, and stop, in loops without arrays."""
+    kept: list[int] = []
+    for slot, (score, answer) in enumerate(zip(scores, codes, strict=True)):
+        if score <= accept and answer not in {codes[one] for one in kept}:
+            kept.append(slot)
+        if any(scores[one] <= stop for one in kept):
+            return kept, slot + 1
+    return kept, len(scores)
+
+
+def count_figures(prompts: Prompts, accept: float, stop: float) -> tuple[int, int]:
+    """Number of prompts missed, and number of candidates in all sets."""
+    scores, correct, codes = prompts
+    sets = [
+        draw_plainly(row, answers, accept, stop)[0]
+        for row, answers in zip(scores.tolist(), codes.tolist(), strict=True)
+    ]
+    missed = sum(not labels[kept].any() for kept, labels in zip(sets, correct, strict=True))
+    return missed, sum(map(len, sets))
+
+
+def learn_plainly(
+    prompts: Prompts, cuts: Sequence[float], alpha: str, delta: float
+) -> tuple[float, float] | None:
+    """The configuration by definitions: dominated by none, tested one by one with SciPy's binomial law."""
+    scores, correct, codes = prompts
+    ordering, testing = (scores[::2], correct[::2], codes[::2]), (scores[1::2], correct[1::2], codes[1::2])
+    grid = [(accept, stop) for accept in cuts for stop in (-math.inf, *cuts) if stop <= accept]
+    points = {one: count_figures(ordering, *one) for one in grid}
+
+    def dominated(point: tuple[int, int]) -> bool:
+        return any(
+            other[0] <= point[0] and other[1] <= point[1] and other != point for other in points.values()
+        )
+
+    front = sorted({point for point in points.values() if not dominated(point)})
+    chosen = None
+    for point in front:
+        # Of equal configurations the one that stops earliest, then the strictest.
+        accept, stop = min(
+            (one for one, found in points.items() if found == point), key=lambda one: (-one[1], one[0])
+        )
+        missed, _ = count_figures(testing, accept, stop)
+        if stats.binom.cdf(missed, len(testing[0]), float(Fraction(alpha))) > delta:
+            return chosen
+        chosen = accept, stop
+    return chosen
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("by_answer", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_sampling_rule_learns_and_draws_like_plain_loops(by_answer: bool) -> None:
+    rng = np.random.default_rng(1 + by_answer)
+    chosen = set()
+    for number in range(70):
+        n = int(rng.integers(1, 5))
+        size = int(rng.integers(2, 80))
+        scores, correct, codes = draw_candidates(rng, size, n, decimals=1 + number % 2)
+        if not by_answer:
+            codes = np.tile(np.arange(n), (size, 1))
+        known = codes if by_answer else None
+        delta = float(rng.choice([0.05, 0.1, 0.3]))
+        rule = SamplingRule.learn(scores, correct, known, delta=delta)
+        for alpha in ALPHAS[number % 3 :: 3]:
+            expected = learn_plainly((scores, correct, codes), rule.cuts.tolist(), alpha, delta)
+            assert rule.get_configuration(alpha) == expected
+            found = rule.make_sets(scores, known, alpha)
+            if expected is None:
+                assert found.flagged.all()
+                assert not found.accepted.any()
+                assert not found.draws.any()
+                continue
+            assert not found.flagged.any()
+            chosen.add(expected)
+            for row in range(size):
+                kept, draws = draw_plainly(scores[row].tolist(), codes[row].tolist(), *expected)
+                assert np.flatnonzero(found.accepted[row]).tolist() == kept
+                assert found.draws[row] == draws
+    assert len(chosen) > 20  # The cases are not all alike.
+
+
+def test_sampling_rule_counts_configurations_like_plain_loops() -> None:
+    rng = np.random.default_rng(9)
+    for _ in range(10):
+        scores, correct, codes = prompts = draw_candidates(rng, 40, 5)
+        cuts = np.array([0.1, 0.2, 0.4, 0.5, 0.8, 1.0])
+        ranks, repeats = _rank_scores(cuts, scores, codes)
+        covered, kept = _count_configurations(ranks, repeats, correct, len(cuts))
+        for first, accept in enumerate(cuts):
+            for column, stop in enumerate([-math.inf, *cuts[: first + 1]]):
+                missed, total = count_figures(prompts, accept, stop)
+                assert (40 - covered[first, column], kept[first, column]) == (missed, total)
+
+
+def test_sampling_rule_cuts_are_quantiles_of_the_ordering_half() -> None:
+    scores, correct, codes = draw_candidates(np.random.default_rng(3), 300, 4, decimals=9)
+    rule = SamplingRule.learn(scores, correct, codes, delta="0.1")
+    ordering = np.sort(scores[::2].ravel())
+    assert len(rule.cuts) == MAX_CUTS
+    assert rule.cuts[0] == ordering[0]
+    assert rule.cuts[-1] == 1.0
+    assert set(rule.cuts[:-1]) <= set(ordering)
+    between = np.diff(np.searchsorted(ordering, rule.cuts, side="right"))
+    assert set(between.tolist()) <= {len(ordering) // (MAX_CUTS - 1), len(ordering) // (MAX_CUTS - 1) + 1}
+    # The testing half counts misses, and has no say in what is counted or when.
+    labels = correct.copy()
+    labels[1::2] = False
+    other = SamplingRule.learn(scores, labels, codes, delta="0.1")
+    for name in ("cuts", "accepting", "stopping"):
+        assert np.array_equal(getattr(rule, name), getattr(other, name))
+    assert (other.missed == other.tested).all()
+    labels = correct.copy()
+    labels[::2] = labels[::-2]
+    assert not np.array_equal(
+        SamplingRule.learn(scores, labels, codes, delta="0.1").accepting, rule.accepting
+    )
+
+
+def test_sampling_rule_certifies_nothing_on_too_few_prompts() -> None:
+    # Without a miss, 0.9^m <= 0.05 from m = 29 testing prompts on.
+    for size, passes in ((56, False), (57, False), (58, True)):
+        rule = SamplingRule.learn(np.zeros((size, 2)), np.ones((size, 2), np.bool_), None, delta="0.05")
+        found = rule.make_sets(np.zeros((3, 2)), None, "0.1")
+        assert [rule.get_configuration("0.1") is not None, *(~found.flagged).tolist()] == [passes] * 4
+        assert found.draws.tolist() == [int(passes)] * 3
+        assert found.accepted.tolist() == [[passes, False]] * 3
+
+
+def test_sampling_rule_flags_levels_out_of_reach() -> None:
+    correct = np.ones((400, 1), np.bool_)
+    correct[: 400 // 4] = False
+    rule = SamplingRule.learn(np.full((400, 1), 0.5), correct, None, delta="0.05")
+    assert [rule.get_configuration(alpha) is None for alpha in ("0.1", "0.25", "0.4")] == [True, True, False]
+
+
+# Sampling until confident: the promise --------------------------------------------------------------------
+
+
+def test_sampling_rule_passes_a_bad_configuration_by_the_binomial_tail() -> None:
+    # One candidate, one score: there is one configuration, which misses each prompt with probability alpha
+    # (and no more, which is the worst case of "more than alpha"). It passes if and only if at most c of the
+    # m testing prompts are missed, c the largest count with P(Bin(m, alpha) <= c) <= delta.
+    rng = np.random.default_rng(4)
+    alpha, delta, tested, tried = 0.2, 0.1, 86, repetitions(3000, share=0.2)
+    tails = stats.binom.cdf(np.arange(tested), tested, alpha)
+    chance = float(tails[tails <= delta].max())
+    assert 0.09 < chance <= delta
+    scores = np.full((2 * tested, 1), 0.5)
+    passed = plainly = 0
+    for _ in range(tried):
+        rule = SamplingRule.learn(scores, rng.random((2 * tested, 1)) >= alpha, None, delta=delta)
+        assert len(rule.missed) == 1
+        passed += rule.get_configuration(alpha) is not None
+        plainly += int(rule.missed[0]) <= alpha * tested
+
+    def follows(count: int) -> bool:
+        # Each side of the exact binomial test has half of the false alarms.
+        law = stats.binom(tried, chance)
+        return bool(min(law.cdf(count), law.sf(count - 1)) > FALSE_ALARM / 2)
+
+    assert follows(passed)
+    # Control: a share of misses below alpha comes from a bad configuration half of the time.
+    assert not follows(plainly)
+
+
+def test_sampling_rule_coverage_is_rarely_too_low() -> None:
+    # Prompts of finitely many kinds, so that the coverage of a configuration is a finite sum. Failures of
+    # independent repetitions have probability at most delta each; 1e-6 is the exact binomial tail.
+    world = World((0.9, 0.75, 0.6, 0.45), told=1.8)
+    scores, correct = world.everything.draws.scores, world.everything.correct
+    codes = world.everything.draws.answer_codes
+    assert codes is not None
+    rng = np.random.default_rng(5)
+    alpha, delta, size, tried = "0.15", 0.1, 200, repetitions(400, share=0.25)
+    sound = careless = certified = 0
+    for _ in range(tried):
+        rows = rng.choice(len(world.chances), size, p=world.chances)
+        rule = SamplingRule.learn(scores[rows], correct[rows], codes[rows], delta=delta)
+
+        def fails(one: SamplingRule) -> bool:
+            found = one.make_sets(scores, codes, alpha)
+            coverage = float(world.chances @ (found.accepted & correct).any(axis=1))
+            return not found.flagged.all() and coverage < 1.0 - float(alpha) - ROUND_OFF
+
+        certified += rule.get_configuration(alpha) is not None
+        sound += fails(rule)
+        # The control: whatever missed at most alpha of the testing prompts passes, without a p-value.
+        enough = np.flatnonzero(rule.missed <= float(alpha) * rule.tested)
+        careless += len(enough) > 0 and fails(keep_configuration(rule, int(enough[-1])))
+
+    def too_often(failures: int) -> bool:
+        return bool(stats.binom.sf(failures - 1, tried, delta) < FALSE_ALARM)
+
+    assert certified > tried / 2
+    assert not too_often(sound)
+    assert too_often(careless)
+
+
+def keep_configuration(rule: SamplingRule, place: int) -> SamplingRule:
+    """The same with one of its configurations, which passes every test."""
+    chosen = slice(place, place + 1)
+    return replace(
+        rule,
+        accepting=rule.accepting[chosen],
+        stopping=rule.stopping[chosen],
+        missed=np.array([0]),
+        tested=10**6,
+    )
+
+
+# Back-off: the rule itself --------------------------------------------------------------------------------
+
+
+def test_back_off_rule_equals_a_calculation_by_hand() -> None:
+    # Smallest wrong scores: 0.5, 0.3, none, 0.2.
+    scores = np.array([[0.1, 0.5], [0.3, 0.4], [0.4, 0.6], [0.2, 0.2]])
+    correct = np.array([[True, False], [False, True], [True, True], [True, False]])
+    rule = BackOffRule.learn(scores, correct)
+    # k = floor(5 alpha).
+    assert [rule.compute_threshold(alpha) for alpha in ("0.19", "0.2", "0.4", "0.6", "0.79", "0.8")] == [
+        -math.inf,
+        *(0.2, 0.3, 0.5, 0.5),
+        math.inf,
+    ]
+    new = np.array([[0.0, 0.2], [0.3, 0.29], [1.0, 0.5]])
+    assert rule.make_sets(new, "0.19").tolist() == [[False, False]] * 3
+    assert rule.make_sets(new, "0.4").tolist() == [[True, True], [False, True], [False, False]]
+    assert rule.make_sets(new, "0.8").tolist() == [[True, True]] * 3
+
+
+def test_back_off_rule_reads_decimal_levels_exactly() -> None:
+    # In floats 10 * (1 - 0.3) is 7, but (1 - 0.9) * 10 is less than 1.
+    rule = BackOffRule.learn((np.arange(1, 10) / 10)[:, np.newaxis], np.zeros((9, 1), np.bool_))
+    assert [rule.compute_threshold(alpha) for alpha in (0.1, 0.3, 0.7, 0.9)] == [0.1, 0.3, 0.7, 0.9]
+
+
+def test_back_off_rule_keeps_what_plain_loops_keep() -> None:
+    rng = np.random.default_rng(6)
+    for _ in range(repetitions(60, share=0.3)):
+        n = int(rng.integers(1, 5))
+        scores, correct, _ = draw_candidates(rng, int(rng.integers(1, 40)), n)
+        rule = BackOffRule.learn(scores, correct)
+        for alpha in ALPHAS:
+            for one in scores[:3]:
+                kept = rule.make_sets(one[np.newaxis], alpha)[0].tolist()
+                # A score is kept if so many prompts at most have a wrong candidate at or below it.
+                bad = [
+                    sum(
+                        bool((~right & (row <= score)).any())
+                        for row, right in zip(scores, np.asarray(correct), strict=True)
+                    )
+                    for score in one
+                ]
+                share = Fraction(alpha) * (len(scores) + 1)
+                assert kept == [count + 1 <= share for count in bad]
+
+
+# Back-off: the promise ------------------------------------------------------------------------------------
+
+
+def list_worlds() -> Iterator[tuple[FloatArray, BoolArray, list[Fraction]]]:
+    """Prompts of few kinds, with scores that tie: (K, n) scores and labels, and the kinds' probabilities."""
+    yield (
+        np.array([[0.2], [0.5], [0.8], [0.5]]),
+        np.array([[False], [False], [False], [True]]),
+        [Fraction(1, 4)] * 4,
+    )
+    yield (
+        np.array([[0.1, 0.4], [0.4, 0.4], [0.1, 0.1], [0.4, 0.1]]),
+        np.array([[True, False], [False, True], [True, True], [True, False]]),
+        [Fraction(1, 2), Fraction(1, 4), Fraction(1, 8), Fraction(1, 8)],
+    )
+
+
+def keep_below_cut(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+    return rule.make_sets(scores, str(float(alpha)))
+
+
+def keep_at_ties(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+    """The control that keeps the threshold itself."""
+    return np.asarray(scores <= rule.compute_threshold(str(float(alpha))))
+
+
+def keep_one_rank_higher(rule: BackOffRule, scores: FloatArray, alpha: Fraction) -> BoolArray:
+    """The control with the order statistic of rank k + 1."""
+    return np.asarray(scores < rule.lowest[math.floor(alpha * (len(rule.lowest) + 1))])
+
+
+Kept = Callable[[BackOffRule, FloatArray, Fraction], BoolArray]
+
+
+def compute_all_correct(
+    world: tuple[FloatArray, BoolArray, list[Fraction]], size: int, alpha: Fraction, kept: Kept
+) -> Fraction:
+    """P(every kept candidate is correct), summed over all calibration sets there are, in fractions."""
+    scores, correct, chances = world
+    total = Fraction(0)
+    for rows in product(range(len(chances)), repeat=size):
+        rule = BackOffRule.learn(scores[list(rows)], correct[list(rows)])
+        wrong = np.flatnonzero((kept(rule, scores, alpha) & ~correct).any(axis=1)).tolist()
+        chance = math.prod((chances[row] for row in rows), start=Fraction(1))
+        total += chance * (1 - sum((chances[row] for row in wrong), Fraction(0)))
+    return total
+
+
+@pytest.mark.parametrize("alpha", [Fraction(1, 5), Fraction(3, 10), Fraction(2, 5), Fraction(3, 5)])
+def test_back_off_rule_keeps_its_promise_with_ties(alpha: Fraction) -> None:
+    # No estimate: all 4^4 calibration sets. k = floor(5 alpha).
+    for world in list_worlds():
+        assert compute_all_correct(world, 4, alpha, keep_below_cut) >= 1 - alpha
+        assert compute_all_correct(world, 4, alpha, keep_at_ties) < 1 - alpha
+
+
+def test_back_off_rule_one_rank_higher_breaks_the_promise() -> None:
+    # As good as no ties: 3 calibration prompts of 12 kinds. With 4 alpha = k without remainder the promise is
+    # used up but for ties.
+    steps = np.arange(1, 13)[:, np.newaxis] / 16
+    world = steps, np.zeros((12, 1), np.bool_), [Fraction(1, 12)] * 12
+    for alpha in (Fraction(1, 4), Fraction(1, 2))[: repetitions(2, share=0.5)]:
+        assert compute_all_correct(world, 3, alpha, keep_below_cut) >= 1 - alpha
+        assert compute_all_correct(world, 3, alpha, keep_one_rank_higher) < 1 - alpha
+
+
+def test_back_off_rule_errors_follow_the_beta_binomial_law() -> None:
+    # Given its calibration prompts, a set holds a wrong candidate with a probability that is
+    # Beta(k, N + 1 - k), so that of m test prompts of one split a Beta-binomial number does. Totals over
+    # splits are tested on both sides, with half of the false alarms each. Every prompt has a wrong candidate,
+    # so that nothing ties.
+    rng = np.random.default_rng(7)
+    size, fresh, splits, alpha = 39, 25, 1000, Fraction(1, 5)
+    rank = math.floor(alpha * (size + 1))
+    law = stats.betabinom(fresh, rank, size + 1 - rank)
+    totals = dict.fromkeys((keep_below_cut, keep_one_rank_higher), 0)
+    for _ in range(splits):
+        scores, correct = rng.random((size + fresh, 3)), rng.random((size + fresh, 3)) < 0.6
+        correct[:, 0] &= ~correct.all(axis=1)
+        rule = BackOffRule.learn(scores[:size], correct[:size])
+        for kept in totals:
+            totals[kept] += int((kept(rule, scores[size:], alpha) & ~correct[size:]).any(axis=1).sum())
+    chances = {kept: compute_smaller_tail(total, splits, law, fresh) for kept, total in totals.items()}
+    assert chances[keep_below_cut] > FALSE_ALARM / 2
+    assert chances[keep_one_rank_higher] < FALSE_ALARM / 2
+
+
+def test_sampling_and_back_off_keep_opposite_promises() -> None:
+    # Back-off keeps its promise where it returns nothing; sampling keeps its own where it returns much that
+    # is wrong. Shares of 2,000 prompts are off by more than `off` with probability 1e-6 (Hoeffding 1963).
+    scores, correct, codes = draw_candidates(np.random.default_rng(8), 4000, 5, decimals=9)
+    half = len(scores) // 2
+    off = math.sqrt(math.log(2.0 / FALSE_ALARM) / (2 * half))
+    rule = SamplingRule.learn(scores[:half], correct[:half], codes[:half], delta="0.1")
+    kept = BackOffRule.learn(scores[:half], correct[:half]).make_sets(scores[half:], "0.3")
+    sampled = rule.make_sets(scores[half:], codes[half:], "0.3").accepted
+    right, wrong = correct[half:], ~correct[half:]
+
+    def share(sets: BoolArray) -> float:
+        return float(sets.any(axis=1).mean())
+
+    assert share(kept & right) + 2 * off < share(sampled & right)
+    assert share(kept & wrong) + 2 * off < share(sampled & wrong)
+    assert share(kept) + 2 * off < share(sampled)
+
+
+def test_sampling_rule_refuses_a_single_calibration_prompt() -> None:
+    with pytest.raises(InputError, match=r"at least 2 calibration prompts.*got 1"):
+        SamplingRule.learn(np.full((1, 2), 0.5), np.ones((1, 2), np.bool_), None, delta="0.1")
+
+
+def test_sampling_and_back_off_rules_accept_no_prompts() -> None:
+    scores, correct, codes = np.full((4, 2), 0.5), np.ones((4, 2), np.bool_), np.array([[0, 0], [0, 1]] * 2)
+    found = SamplingRule.learn(scores, correct, codes, delta="0.1").make_sets(scores[:0], codes[:0], "0.1")
+    assert found.accepted.shape == (0, 2)
+    assert found.flagged.shape == found.draws.shape == (0,)
+    assert BackOffRule.learn(scores, correct).make_sets(scores[:0], "0.1").shape == (0, 2)

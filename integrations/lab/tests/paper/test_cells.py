@@ -1,0 +1,169 @@
+"""Published against reproduced: the arithmetic of a cell, what z is worth, and the targets."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from langchain_cfc_lab.paper import (
+    PUBLISHED_SEEDS,
+    Cell,
+    PublishedCell,
+    compare_cell,
+    count_agreement,
+    list_published_cells,
+)
+from scipy import stats
+
+FIELDS = [
+    "table",
+    "method",
+    "alpha",
+    "metric",
+    "published",
+    "published_sd",
+    "reproduced",
+    "reproduced_sd",
+    "z",
+    "in_band",
+]
+FALSE_ALARM = 1e-6
+
+
+def make_cell(mean: str = "90.3", sd: str | None = "0.5", **more: object) -> PublishedCell:
+    return list_published_cells("synthetic")[0].model_copy(update={"mean": mean, "sd": sd, **more})
+
+
+def make_figures_around(mean: float, sd: float, seeds: int = 200) -> list[float]:
+    """Figures with exactly this mean and spread, up to round-off."""
+    return [mean - sd, mean + sd] * (seeds // 2)
+
+
+def test_cell_json_starts_with_the_documented_fields() -> None:
+    cell = compare_cell(make_cell(), make_figures_around(90.0, 0.4))
+    data = json.loads(cell.model_dump_json())
+    assert list(data)[: len(FIELDS)] == FIELDS
+    assert {"n_calibration", "n_candidates"} <= set(data)
+    assert (data["table"], data["method"], data["alpha"], data["metric"]) == ("main", "TopK", "0.1", "ECR")
+    assert (data["published"], data["published_sd"], data["seeds"], data["unit"]) == (90.3, 0.5, 200, 0.1)
+    assert Cell.model_validate(data) == cell
+
+
+def test_cell_z_can_be_recomputed_from_the_cell() -> None:
+    cell = compare_cell(make_cell(), make_figures_around(90.0, 0.4))
+    scale = math.sqrt(cell.reproduced_sd**2 * (1 / 5 + 1 / cell.seeds) + cell.unit**2 / 12)
+    assert (cell.reproduced, cell.reproduced_sd) == pytest.approx((90.0, 0.4))
+    assert cell.z == pytest.approx((90.3 - 90.0) / scale)
+    assert cell.z == pytest.approx(0.3 / math.sqrt(0.16 * 0.205 + 0.01 / 12))
+    assert compare_cell(make_cell("89.7"), make_figures_around(90.0, 0.4)).z == pytest.approx(-cell.z)
+
+
+def test_cell_z_of_the_same_law_has_students_spread() -> None:
+    """Five seeds, rounded for print, against ten of the same normal law, 4,000 times over.
+
+    But for the rounding z sqrt(9 / 10) is then Student's with 9 degrees of freedom, for its scale holds the
+    spread of ten with divisor 10; so the numbers of |z| below 1 and 2 are binomial. The rounding has a share
+    of 0.02 in the variance and moves these chances by less than the 0.002 that is allowed for. The negative
+    control forgets the share of the reproduced mean, 1 / 10 beside 1 / 5. False alarms: 1e-6.
+    """
+    rng, seeds = np.random.default_rng(5), 10
+    found = []
+    for _ in range(4_000):
+        printed = f"{rng.normal(90.0, 0.4, PUBLISHED_SEEDS).mean():.1f}"
+        found.append(abs(compare_cell(make_cell(printed), rng.normal(90.0, 0.4, seeds)).z))
+    wider = [z * math.sqrt((0.2 + 1 / seeds) / 0.2) for z in found]
+    assert all(has_expected_number_below(found, limit, seeds) for limit in (1.0, 2.0))
+    assert not all(has_expected_number_below(wider, limit, seeds) for limit in (1.0, 2.0))
+
+
+def has_expected_number_below(values: Sequence[float], limit: float, seeds: int) -> bool:
+    below, size = sum(value < limit for value in values), len(values)
+    chance = 2 * stats.t.cdf(limit * math.sqrt(1 - 1 / seeds), seeds - 1) - 1
+    low = stats.binom.cdf(below, size, chance - 0.002)
+    high = stats.binom.sf(below - 1, size, chance + 0.002)
+    return bool(min(low, high) >= FALSE_ALARM / 4)
+
+
+@pytest.mark.parametrize(
+    ("printed", "reproduced", "z"),
+    [("16.00", 16.0, 0.0), ("16.00", 16.005, -math.sqrt(3)), ("8.00", 10.0, -2.0 / (0.01 / math.sqrt(12)))],
+)
+def test_cell_z_uses_the_rounding_if_nothing_varies(printed: str, reproduced: float, z: float) -> None:
+    cell = compare_cell(make_cell(printed, "0.00"), [reproduced] * 3)
+    assert cell.z == pytest.approx(z)
+    assert cell.in_band is (abs(z) < 2)
+
+
+@pytest.mark.parametrize(
+    ("reproduced", "inside"), [(89.75, True), (89.74, False), (90.85, True), (90.86, False), (90.3, True)]
+)
+def test_cell_band_is_the_printed_spread_and_rounding(reproduced: float, inside: bool) -> None:
+    # 90.3 +- 0.5, so from 89.8 - 0.05 to 90.8 + 0.05.
+    assert compare_cell(make_cell(), make_figures_around(reproduced, 0.0)).in_band is inside
+
+
+def reproduced(table: str, off: Sequence[float] = ()) -> list[Cell]:
+    """A table met exactly, but for the first cells, which are off by so many z at a spread of 1."""
+    found = []
+    for place, cell in enumerate(list_published_cells(table)):
+        scale = math.sqrt(0.205 + cell.unit**2 / 12)
+        mean = cell.value + (off[place] * scale if place < len(off) else 0.0)
+        found.append(compare_cell(cell, make_figures_around(mean, 1.0)))
+    return found
+
+
+def test_count_agreement_passes_a_table_met_exactly() -> None:
+    main, ablation = (count_agreement(reproduced(table)) for table in ("synthetic", "synthetic_ablation"))
+    assert (main.cells, main.in_band, main.beyond, main.far_beyond, main.passes) == (120, 120, 0, 0, True)
+    assert (ablation.cells, ablation.in_band, ablation.passes) == (36, 36, True)
+    data = json.loads(main.model_dump_json())
+    assert (data["passes"], data["target"]["in_band"]) == (True, 105)
+    assert data["words"] == (
+        "main: 120 of 120 cells lie in the published band (target: at least 105 of 120); 0 are further than "
+        "2.6 standard errors of a five-seed mean from the published value (at most 3 allowed), 0 further "
+        "than 3.3 (at most 0 allowed). Reached."
+    )
+
+
+@pytest.mark.parametrize(
+    ("off", "counts", "passes"),
+    [
+        ([2.7, -2.7, 2.7], (3, 0), True),
+        ([2.7, -2.7, 2.7, 2.7], (4, 0), False),
+        ([3.4], (1, 1), False),
+        ([-3.4], (1, 1), False),
+        ([2.5] * 8, (0, 0), True),
+    ],
+)
+def test_count_agreement_decides_by_distances(
+    off: list[float], counts: tuple[int, int], passes: bool
+) -> None:
+    found = count_agreement(reproduced("synthetic", off))
+    assert ((found.beyond, found.far_beyond), found.passes) == (counts, passes)
+    assert found.words.endswith(" Reached." if passes else " Not reached.")
+
+
+@pytest.mark.parametrize(("table", "fewest"), [("synthetic", 105), ("synthetic_ablation", 33)])
+def test_count_agreement_decides_by_the_number_in_band(table: str, fewest: int) -> None:
+    cells = reproduced(table)
+
+    def with_inside(number: int) -> list[Cell]:
+        return [one.model_copy(update={"in_band": place < number}) for place, one in enumerate(cells)]
+
+    assert count_agreement(with_inside(fewest)).passes
+    assert not count_agreement(with_inside(fewest - 1)).passes
+
+
+def test_count_agreement_holds_the_ablation_to_its_band_only() -> None:
+    found = count_agreement(reproduced("synthetic_ablation", [4.0]))
+    assert (found.beyond, found.far_beyond) == (1, 1)
+    assert found.passes == (found.in_band >= 33)
+
+
+def test_count_agreement_fails_an_incomplete_table() -> None:
+    cells = reproduced("synthetic")
+    assert not count_agreement(cells[:-1]).passes
+    assert count_agreement(cells[:-1]).words.endswith("Not reached.")

@@ -1,0 +1,532 @@
+"""Plans: hand-computed and brute-force checks, and a simulation of what a plan promises."""
+
+from __future__ import annotations
+
+import math
+import sys
+from fractions import Fraction
+from importlib.resources import as_file, files
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_lab import GroupPlan, Plan, plan_from_assumptions, plan_from_pilot
+from langchain_cfc_lab.plan import (
+    compute_chance_below,
+    estimate_pass_at,
+    find_fewest_candidates,
+    find_pilot_size,
+    find_settled_size,
+)
+from scipy.stats import beta, binom
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
+from langchain_cfc.records import read_records, tabulate
+from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.thresholds import MarginalThreshold, compute_conformal_rank, compute_tau
+from tests.lengths import mostly_long, repetitions
+
+
+def make_pilot(
+    correct: BoolArray, topics: list[str] | None = None, clusters: list[str | None] | None = None
+) -> LabelledBatch:
+    size = len(correct)
+    draws = CandidateBatch.from_arrays(
+        np.full(correct.shape, 0.5), metadata=None if topics is None else [{"topic": t} for t in topics]
+    )
+    return LabelledBatch(
+        draws, correct, tuple(map(str, range(size))), tuple(clusters) if clusters else (None,) * size
+    )
+
+
+def make_pilot_of_one(hits: int, size: int) -> LabelledBatch:
+    """A pilot with one candidate per prompt, `hits` of them correct."""
+    return make_pilot((np.arange(size) < hits)[:, np.newaxis])
+
+
+@pytest.fixture(scope="module")
+def demo() -> LabelledBatch:
+    with as_file(files("langchain_cfc") / "demo" / "facts.jsonl.gz") as path:
+        return tabulate(read_records(path))
+
+
+def get_groups_by_name(plan: Plan) -> dict[str, GroupPlan]:
+    return {group.name: group for group in plan.groups}
+
+
+# pass@k
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_estimate_pass_at_is_the_mean_over_all_subsets(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    correct = rng.random((7, 6)) < rng.random((7, 1)) ** 2
+    for k in range(1, 7):
+        hits = [correct[:, list(subset)].any(axis=1).sum() for subset in combinations(range(6), k)]
+        assert estimate_pass_at(correct, k) == Fraction(int(sum(hits)), 7 * math.comb(6, k))
+
+
+def test_estimate_pass_at_is_unbiased_unlike_the_plug_in_estimate() -> None:
+    """One prompt, success probability 0.3, m = 5: summing over all 32 outcomes gives 1 - 0.7^k exactly.
+
+    The negative control 1 - (1 - c/m)^k, which plugs in the observed rate, falls short of it.
+    """
+    plain = Fraction(0)
+    plugged = Fraction(0)
+    for right in range(6):
+        weight = math.comb(5, right) * Fraction(3, 10) ** right * Fraction(7, 10) ** (5 - right)
+        correct = (np.arange(5) < right)[np.newaxis]
+        plain += weight * estimate_pass_at(correct, 3)
+        plugged += weight * (1 - (1 - Fraction(right, 5)) ** 3)
+    assert plain == 1 - Fraction(7, 10) ** 3
+    assert plugged < plain - Fraction(5, 100)
+
+
+def test_find_fewest_candidates_must_exceed_the_target() -> None:
+    correct = np.array([[True, False], [True, True]])  # pass@1 = 3/4, pass@2 = 1
+    assert find_fewest_candidates(correct, Fraction(74, 100)) == 1
+    assert find_fewest_candidates(correct, Fraction(3, 4)) == 2
+    assert find_fewest_candidates(~correct, Fraction(1, 2)) is None  # 1/4, then 1/2
+    assert find_fewest_candidates(~correct, Fraction(49, 100)) == 2
+
+
+# the Beta law
+
+
+@pytest.mark.parametrize(("size", "rank"), [(200, 186), (1000, 913), (9000, 8137)])
+def test_conformal_ranks_reach_nine_tenths_with_the_published_chance(size: int, rank: int) -> None:
+    """The smallest rank whose coverage is at least 0.9 with probability 0.9 (Vovk 2012)."""
+    sure, unsure = Fraction(rank, size + 1), Fraction(rank - 1, size + 1)
+    assert (compute_conformal_rank(size, sure), compute_conformal_rank(size, unsure)) == (rank, rank - 1)
+    assert compute_chance_below(size, sure, 0.9) <= 0.1 < compute_chance_below(size, unsure, 0.9)
+
+
+@pytest.mark.parametrize("alpha", ["0.1", "0.25", "0.05"])
+def test_compute_chance_below_is_the_beta_law_and_the_binomial_tail(alpha: str) -> None:
+    tau = compute_tau(alpha)
+    for size in (1, 2, 9, 10, 57, 400):
+        rank = compute_conformal_rank(size, tau)
+        for coverage in (0.3, 0.72, 0.9, 0.97, 1.0):
+            chance = compute_chance_below(size, tau, coverage)
+            assert chance == pytest.approx(binom.sf(rank - 1, size, coverage), abs=1e-12)
+            if rank <= size:
+                assert chance == pytest.approx(beta.cdf(coverage, rank, size + 1 - rank), abs=1e-12)
+    assert compute_chance_below(50, tau, -0.2) == 0.0
+
+
+@mostly_long(
+    ("alpha", "coverage", "delta"),
+    [
+        ("0.1", "0.87", 0.1),
+        ("0.2", "0.77", 0.1),
+        ("0.2", "0.75", 0.02),
+        ("0.01", "0.98", 0.1),
+        ("0.37", "0.6", 0.2),
+        ("0.1", "0.93", 0.1),
+        ("0.2", "0.855", 0.05),
+        ("0.05", "1", 0.1),
+        ("0.5", "0.1", 0.4),
+    ],
+    quick=3,
+)
+def test_find_settled_size_is_one_above_the_last_size_that_fails(
+    alpha: str, coverage: str, delta: float
+) -> None:
+    tau, share = compute_tau(alpha), float(coverage)
+    sizes = np.arange(1, 30_000)
+    ranks = np.array([compute_conformal_rank(int(size), tau) for size in sizes])
+    below = binom.sf(ranks - 1, sizes, share)
+    fails: BoolArray = np.asarray((below if share < tau else 1.0 - below) > delta)
+    settled = find_settled_size(tau, Fraction(coverage), delta)
+    assert settled == (int(sizes[fails][-1]) if fails.any() else 0) + 1
+    assert settled < 15_000  # far from where this scan ends
+
+
+def test_smallest_sufficient_size_is_an_accident_of_rounding() -> None:
+    """Why the recommendation is not the smallest size: rank 17 of 17 at tau = 0.9 really is tau = 17/18."""
+    tau = compute_tau("0.1")
+    assert compute_chance_below(17, tau, 0.87) <= 0.1
+    assert all(compute_chance_below(size, tau, 0.87) > 0.1 for size in (*range(19, 98), 169))
+
+
+@pytest.mark.parametrize("attainable", [1.0, 0.97, 0.9, 0.5, 0.02, 0.0])
+def test_find_pilot_size_is_where_clopper_pearson_has_ten_points(attainable: float) -> None:
+    def width(size: int) -> float:
+        hits, misses = attainable * size, (1.0 - attainable) * size
+        low = beta.ppf(0.025, hits, misses + 1.0) if hits > 0.0 else 0.0
+        high = beta.ppf(0.975, hits + 1.0, misses) if misses > 0.0 else 1.0
+        return float(high - low)
+
+    size = find_pilot_size(attainable)
+    assert width(size) <= 0.1 < width(size - 1)
+
+
+# what a plan promises
+
+
+def simulate_thresholds(size: int, alpha: str, attainable: float, repeats: int, seed: int) -> FloatArray:
+    """Thresholds of the package's own rule; success scores are uniform up to `attainable`, else the cap.
+
+    The coverage of a threshold below the cap is then the threshold itself.
+    """
+    rng = np.random.default_rng(seed)
+    scores = rng.random((repeats, size))
+    scores[scores >= attainable] = 2.0
+    constant = np.ones((size, 1))
+    rules = (MarginalThreshold(alpha, 2.0).fit(constant, row) for row in scores)
+    return np.array([rule.threshold(constant[0]) for rule in rules])
+
+
+def test_recommended_calibration_misses_the_slack_at_most_with_delta() -> None:
+    """At the recommended size (295) as promised, at half of it not: the negative control.
+
+    A share of so many calibration sets deviates from its expectation by 4.75 standard errors (0.0226 of
+    4,000, 0.0319 of half as many) with probability 1e-6. At half the size the Beta law says 0.851, below what
+    the control asks for in either tier.
+    """
+    (overall,) = plan_from_assumptions(alpha="0.2", n=5, attainable=1.0).groups
+    assert overall.recommended_calibration == 295
+    repeats = repetitions(4000, share=0.5)
+    error = 4.75 * math.sqrt(0.1 * 0.9 / repeats)
+    full = simulate_thresholds(295, "0.2", 1.0, repeats, seed=1) >= 0.77
+    half = simulate_thresholds(147, "0.2", 1.0, repeats, seed=2) >= 0.77
+    assert full.mean() >= 0.9 - error
+    assert half.mean() < 0.9 - error
+
+
+def test_plan_states_how_often_the_target_is_certifiable() -> None:
+    """Attainable coverage 0.95 at tau 0.9; 4.75 standard errors again, so a false alarm has probability 1e-6.
+
+    The negative control is the minimum (19), where calibration is refused about every fourth time.
+    """
+    (overall,) = plan_from_assumptions(alpha="0.1", n=5, attainable=0.95, slack=0.05).groups
+    size, chance = overall.recommended_calibration, overall.certifiable_chance
+    assert overall.minimum_calibration == 19
+    assert size is not None
+    assert chance is not None
+    assert chance >= 0.9
+    repeats = repetitions(4000, share=0.25)
+    reached = simulate_thresholds(size, "0.1", 0.95, repeats, seed=3) < 2.0
+    assert abs(reached.mean() - chance) <= 4.75 * math.sqrt(chance * (1.0 - chance) / repeats)
+    least = simulate_thresholds(19, "0.1", 0.95, repeats, seed=4) < 2.0
+    assert least.mean() < 0.9 - 4.75 * math.sqrt(0.1 * 0.9 / repeats)
+
+
+def test_plan_gives_a_group_its_calibration_prompts() -> None:
+    """Ids are hashed into parts, so the group's number is binomial; 5 standard deviations around it."""
+    plan = plan_from_assumptions(alpha=0.2, n=5, attainable=0.95, groups={"rare": (0.125, 0.9)})
+    rare = plan.groups[1]
+    assert plan.labelled_prompts == rare.prompts_needed == math.ceil(295 / (0.125 * 0.64)) == 3688
+    split = make_split_plan(7, fit=0.2, test=0.2)
+    parts = [split.find_part(f"q{i}", None) for i in range(0, 3688, 8)]
+    assert abs(parts.count("calibration") - 295) <= 5 * math.sqrt(461 * 0.64 * 0.36)
+
+
+# verdicts
+
+
+@pytest.mark.parametrize(
+    ("hits", "alpha", "verdict"),
+    [
+        # One-sided 95 % bounds of 20 in 20 and 0 in 20 are 0.05^(1/20) = 0.8609 and 1 - 0.8609 = 0.1391.
+        (20, 0.14, "attainable"),
+        (20, 0.139, "uncertain"),
+        (0, 0.861, "uncertain"),
+        (0, 0.86, "out of reach"),
+        (14, 0.3, "uncertain"),
+    ],
+)
+def test_plan_verdicts_follow_the_one_sided_bounds(hits: int, alpha: float, verdict: str) -> None:
+    (overall,) = plan_from_pilot(make_pilot_of_one(hits, 20), alpha=alpha).groups
+    assert overall.verdict == verdict
+    assert overall.smallest_alpha_certain is not None
+    assert (alpha > overall.smallest_alpha_certain) == (verdict == "attainable")
+
+
+def test_plan_interval_is_that_of_clopper_and_pearson() -> None:
+    """8 of 10: (0.4439, 0.9748), the textbook interval; one-sided lower bound 0.4931."""
+    (overall,) = plan_from_pilot(make_pilot_of_one(8, 10), alpha=0.1).groups
+    assert overall.attainable_ci == pytest.approx((0.4439, 0.9748), abs=5e-5)
+    assert overall.smallest_alpha_certain == pytest.approx(1 - beta.ppf(0.05, 8, 3), abs=1e-9)
+    assert overall.smallest_alpha_expected == pytest.approx(0.2)
+    assert (overall.pilot_size, overall.attainable) == (10, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("attainable", "verdict", "minimum"),
+    [(0.9, "out of reach", None), (0.95, "attainable", 19), (1.0, "attainable", 9)],
+)
+def test_plan_from_assumptions_at_the_boundary_of_the_target(
+    attainable: float, verdict: str, minimum: int | None
+) -> None:
+    plan = plan_from_assumptions(alpha=0.1, n=4, attainable=attainable)
+    (overall,) = plan.groups
+    assert (overall.verdict, overall.minimum_calibration) == (verdict, minimum)
+    assert (plan.labelled_prompts is None) == (plan.expected_cost is None) == (minimum is None)
+    assert (overall.pilot_size, overall.attainable_ci, overall.smallest_alpha_certain) == (None, None, None)
+    assert plan.by_n == []
+
+
+def test_plan_has_no_size_for_an_estimate_at_the_target() -> None:
+    (overall,) = plan_from_pilot(make_pilot_of_one(14, 20), alpha=0.3).groups
+    assert overall.verdict == "uncertain"
+    assert overall.minimum_calibration is overall.recommended_calibration is overall.prompts_needed is None
+
+
+def test_plan_needs_more_prompts_for_a_narrow_but_certain_margin() -> None:
+    """A margin of 0.02 over tau = 0.8 is settled by 2,000 pilot prompts and not by 50."""
+    (sure,) = plan_from_pilot(make_pilot_of_one(1640, 2000), alpha=0.2).groups
+    (unsure,) = plan_from_pilot(make_pilot_of_one(41, 50), alpha=0.2).groups
+    assert (sure.verdict, unsure.verdict) == ("attainable", "uncertain")
+    assert sure.recommended_calibration == find_settled_size(compute_tau(0.2), Fraction("0.82"), 0.1) > 295
+    assert unsure.recommended_calibration == 295
+    assert sure.certifiable_chance is not None
+    assert unsure.certifiable_chance is not None
+    assert sure.certifiable_chance >= 0.9 > unsure.certifiable_chance
+
+
+def test_plan_reports_a_margin_below_a_thousandth_without_a_size_for_it() -> None:
+    (overall,) = plan_from_assumptions(alpha=0.2, n=3, attainable=0.8001).groups
+    assert overall.minimum_calibration == overall.recommended_calibration
+    assert overall.certifiable_chance is not None
+    assert overall.certifiable_chance < 0.9
+
+
+# groups, numbers of candidates, costs
+
+
+def test_plan_from_pilot_groups_equal_a_calculation_by_hand() -> None:
+    """Topic a: 30 of 40 prompts by one of two candidates; topic b: 20 of 20 by both."""
+    first = np.array([True] * 30 + [False] * 10 + [True] * 20)
+    second = np.array([False] * 40 + [True] * 20)
+    labelled = make_pilot(np.stack([first, second], axis=1), ["a"] * 40 + ["b"] * 20)
+    plan = plan_from_pilot(labelled, alpha=0.25, group="topic", fit_fraction=0.0, test_fraction=0.5)
+    assert [group.name for group in plan.groups] == ["all prompts", "group(topic)=a", "group(topic)=b"]
+    assert [group.pilot_size for group in plan.groups] == [60, 40, 20]
+    assert [group.attainable for group in plan.groups] == [pytest.approx(50 / 60), 0.75, 1.0]
+    assert [group.share for group in plan.groups] == pytest.approx([1.0, 2 / 3, 1 / 3])
+    # pass@1 of all prompts: (30 / 2 + 20) / 60 = 7/12, below the target; pass@2 = 5/6, above it
+    assert [group.smallest_n for group in plan.groups] == [2, None, 1]
+    assert [(at.n, at.groups) for at in plan.by_n] == [
+        (1, {"group(topic)=a": 0.375, "group(topic)=b": 1.0}),
+        (2, {"group(topic)=a": 0.75, "group(topic)=b": 1.0}),
+    ]
+    overall, a, b = plan.groups
+    assert a.prompts_needed is None
+    assert b.recommended_calibration is not None
+    # a third of the prompts, half of them for calibration: six labelled prompts for one
+    assert b.prompts_needed == 6 * b.recommended_calibration == plan.labelled_prompts
+    assert overall.recommended_calibration is not None
+    assert overall.prompts_needed == 2 * overall.recommended_calibration
+
+
+def test_plan_from_pilot_counts_one_prompt_of_each_cluster() -> None:
+    """Ten paraphrases of a question are one piece of evidence, not ten."""
+    correct = np.ones((30, 1), dtype=np.bool_)
+    clusters: list[str | None] = [f"c{i // 10}" for i in range(30)]
+    assert plan_from_pilot(make_pilot(correct), alpha=0.1).groups[0].pilot_size == 30
+    assert plan_from_pilot(make_pilot(correct, clusters=clusters), alpha=0.1).groups[0].pilot_size == 3
+
+
+def test_plan_from_pilot_for_fewer_candidates_than_recorded(demo: LabelledBatch) -> None:
+    """Planning with n < m uses pass@n of all m; the cost counts n."""
+    costs: dict[str, Any] = {"cost_per_candidate": 0.01, "cost_per_prompt": 1.0}
+    few = plan_from_pilot(demo, alpha=0.2, n=5, **costs)
+    many = plan_from_pilot(demo, alpha=0.2, **costs)
+    assert (few.n, many.n) == (5, 10)
+    assert few.groups[0].attainable == float(estimate_pass_at(demo.correct, 5))
+    assert few.groups[0].attainable < many.groups[0].attainable
+    assert few.groups[0].smallest_n == many.groups[0].smallest_n == 4
+    assert few.labelled_prompts is not None
+    assert few.expected_cost == pytest.approx(few.labelled_prompts * 1.05)
+    assert many.labelled_prompts is not None
+    assert many.expected_cost == pytest.approx(many.labelled_prompts * 1.10)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "numbers"), [(1, [1]), (3, [1, 2, 3]), (10, [1, 2, 3, 5, 10]), (12, [1, 2, 3, 5, 10, 12])]
+)
+def test_plan_from_pilot_numbers_of_candidates_by_default(drawn: int, numbers: list[int]) -> None:
+    plan = plan_from_pilot(make_pilot(np.ones((4, drawn), dtype=np.bool_)), alpha=0.2)
+    assert [at.n for at in plan.by_n] == numbers
+
+
+def test_plan_costs_equal_a_calculation_by_hand() -> None:
+    """295 / 0.64 = 460.9 prompts, each 8 candidates of 2 and labelling of 5."""
+    plan = plan_from_assumptions(alpha=0.2, n=8, attainable=1.0, cost_per_candidate=2.0, cost_per_prompt=5.0)
+    assert plan.calibration_share == pytest.approx(0.64)
+    assert (plan.labelled_prompts, plan.expected_cost) == (461, 461 * 21.0)
+
+
+def test_plan_computes_shares_exactly() -> None:
+    """9 / (0.02 * 0.75 * 0.6) is 1000 prompts; binary floating point makes it 1001."""
+    assert math.ceil(9 / (0.02 * (1 - 0.25) * (1 - 0.4))) == 1001
+    plan = plan_from_assumptions(
+        alpha=0.1,
+        n=1,
+        attainable=1.0,
+        groups={"g": (0.02, 1.0)},
+        slack=0.9,
+        fit_fraction=0.4,
+        test_fraction=0.25,
+    )
+    assert (plan.groups[1].recommended_calibration, plan.groups[1].prompts_needed) == (9, 1000)
+
+
+def test_plan_survives_json(demo: LabelledBatch) -> None:
+    plan = plan_from_pilot(demo, alpha=0.2, group="topic")
+    assert Plan.model_validate_json(plan.model_dump_json()) == plan
+
+
+# advice
+
+
+def test_plan_gives_no_advice_if_the_target_is_within_reach() -> None:
+    assert plan_from_pilot(make_pilot_of_one(195, 200), alpha=0.2).advice == []
+
+
+def test_plan_advice_names_a_target_out_of_reach_and_alternatives() -> None:
+    correct = np.tile(np.array([[True, False, False, False]]), (200, 1))  # pass@1 = 1/4, pass@4 = 1
+    (sentence,) = plan_from_pilot(make_pilot(correct), alpha=0.2, n=1).advice
+    assert "all prompts: alpha = 0.2 is out of reach, however many prompts are labelled" in sentence
+    assert "n = 1 candidates attain 25 % coverage" in sentence
+    assert "n = 4 is estimated to exceed the target" in sentence
+    assert "choose alpha above 0.8." in sentence  # 1 - beta.ppf(0.05, 50, 151) = 0.7998, rounded up
+
+
+def test_plan_advice_names_a_pilot_too_small_to_tell() -> None:
+    """17 of 20 becomes 19 of 24 after two successes and two failures: 272 prompts for 5 points.
+
+    The normal approximation says 1.96^2 p (1 - p) / 0.05^2 = 253.
+    """
+    (sentence,) = plan_from_pilot(make_pilot_of_one(17, 20), alpha=0.2).advice
+    assert "The pilot of 20 prompts is too small to tell whether alpha = 0.2 is within reach" in sentence
+    assert f"about {find_pilot_size(19 / 24)} would measure" in sentence
+    assert find_pilot_size(19 / 24) == 272
+
+
+def test_plan_advice_on_a_pilot_of_one_prompt() -> None:
+    (sentence,) = plan_from_pilot(make_pilot_of_one(1, 1), alpha=0.2).advice
+    assert f"about {find_pilot_size(3 / 5)} would measure" in sentence
+
+
+def test_plan_advice_names_rare_groups_and_assumptions() -> None:
+    plan = plan_from_assumptions(
+        alpha=0.2, n=5, attainable=0.9, groups={"rare": (0.01, 0.95), "hard": (0.1, 0.6)}
+    )
+    hard, rare, assumed = plan.advice
+    assert hard.startswith("hard: alpha = 0.2 is out of reach")
+    assert "flagged as not certifiable" in hard
+    assert "choose alpha above 0.4" in hard
+    assert rare.startswith("rare decides how many prompts to label: it is 1 % of them")
+    assert "without groups 461 would be enough" in rare
+    assert assumed.startswith(f"The attainable coverage is an assumption: {find_pilot_size(0.9)} labelled")
+
+
+# the recording
+
+
+def test_plan_from_pilot_on_the_demo_recording(demo: LabelledBatch) -> None:
+    plan = plan_from_pilot(demo, alpha=0.2, group="topic")
+    groups = get_groups_by_name(plan)
+    assert len(groups) == 10
+    assert sum(group.pilot_size or 0 for group in plan.groups[1:]) == groups["all prompts"].pilot_size == 1224
+    assert sum(group.share for group in plan.groups[1:]) == pytest.approx(1.0)
+    assert groups["all prompts"].verdict == groups["group(topic)=continent"].verdict == "attainable"
+    assert groups["group(topic)=multiplication"].verdict == "out of reach"
+    assert groups["group(topic)=multiplication"].prompts_needed is None
+    # pass@10 is the share of prompts with a correct candidate, and grows with n
+    shares = [at.attainable for at in plan.by_n]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(demo.correct.any(axis=1).mean())
+    assert shares[0] == pytest.approx(demo.correct.mean())
+    # the rarest attainable topic decides: 81 of 1,224 prompts
+    assert plan.labelled_prompts == math.ceil(Fraction(295 * 1224, 81) / Fraction("0.64")) == 6966
+
+
+def test_plan_has_no_size_if_the_overall_target_is_out_of_reach(demo: LabelledBatch) -> None:
+    plan = plan_from_pilot(demo, alpha=0.1, group="topic")
+    assert (plan.labelled_prompts, plan.expected_cost) == (None, None)
+    assert get_groups_by_name(plan)["group(topic)=continent"].verdict == "attainable"
+    assert "calibration would refuse it" in plan.advice[0]
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"alpha": 0.0}, "alpha must be a decimal number strictly between 0 and 1"),
+        ({"n": 0}, "n is 0; expected a whole number, at least 1"),
+        ({"n": 2.5}, "n is 2.5"),
+        ({"n": True}, "n is True"),
+        ({"attainable": 1.01}, r"attainable is 1.01; expected in \[0, 1\]"),
+        ({"attainable": math.nan}, "attainable is nan"),
+        ({"slack": 0.0}, r"slack is 0.0; expected in \[0.001, 1\)"),
+        ({"slack": 1.0}, "slack is 1.0"),
+        ({"delta": 0.0}, "delta is 0.0; expected strictly between 0 and 1"),
+        ({"delta": 1.0}, "delta is 1.0"),
+        ({"fit_fraction": 1.0}, "must be shares"),
+        ({"test_fraction": -0.1}, "must be shares"),
+        ({"cost_per_candidate": -1.0}, "cost_per_candidate is -1.0; expected a finite number"),
+        ({"cost_per_prompt": math.inf}, "cost_per_prompt is inf"),
+        ({"groups": {"a": (0.0, 0.9)}}, "group 'a': expected a share of prompts above 0"),
+        ({"groups": {"all prompts": (0.5, 0.9)}}, "a name other than 'all prompts'"),
+        ({"groups": {"a": (1.2, 0.9)}}, "share of 'a' is 1.2"),
+        ({"groups": {"a": (0.2, -0.1)}}, "attainable coverage of 'a' is -0.1"),
+        ({"groups": {"a": (0.7, 0.9), "b": (0.4, 0.9)}}, "shares sum to 1.1; expected at most 1"),
+        ({"groups": {"a": (0.5, 0.7)}}, "attainable is 0.9, but these groups imply 0.35 to 0.85"),
+    ],
+)
+def test_plan_from_assumptions_refuses_values_out_of_range(wrong: dict[str, Any], message: str) -> None:
+    plan_from_assumptions(alpha=0.2, n=5, attainable=0.9)
+    settings: dict[str, Any] = {"alpha": 0.2, "n": 5, "attainable": 0.9, **wrong}
+    with pytest.raises(InputError, match=message):
+        plan_from_assumptions(**settings)
+
+
+def test_plan_from_assumptions_accepts_rounded_shares() -> None:
+    groups = {"a": (0.33, 0.9), "b": (0.33, 0.9), "c": (0.34, 0.91), "d": (0.005, 0.9)}
+    assert len(plan_from_assumptions(alpha=0.2, n=5, attainable=0.91, groups=groups).groups) == 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"n": 3}, "n is 3; expected a whole number in 1 ... 2, as recorded"),
+        ({"alpha": 1}, "alpha must be"),
+    ],
+)
+def test_plan_from_pilot_refuses_invalid_arguments(wrong: dict[str, Any], message: str) -> None:
+    settings: dict[str, Any] = {"alpha": 0.2, **wrong}
+    with pytest.raises(InputError, match=message):
+        plan_from_pilot(make_pilot(np.ones((4, 2), dtype=np.bool_)), **settings)
+
+
+def test_plan_from_pilot_refuses_an_empty_pilot() -> None:
+    with pytest.raises(InputError, match="the pilot is empty"):
+        plan_from_pilot(make_pilot_of_one(0, 5).take(np.array([], dtype=np.int64)), alpha=0.2)
+
+
+def test_plan_from_pilot_names_a_missing_metadata_key() -> None:
+    with pytest.raises(FeatureError, match="no metadata 'topic'"):
+        plan_from_pilot(make_pilot_of_one(4, 5), alpha=0.2, group="topic")
+
+
+def test_plan_from_pilot_accepts_any_key_and_a_single_category() -> None:
+    correct = np.ones((3, 1), dtype=np.bool_)
+    draws = CandidateBatch.from_arrays(np.full((3, 1), 0.5), metadata=[{'the "topic"': "x"}] * 3)
+    plan = plan_from_pilot(
+        LabelledBatch(draws, correct, ("a", "b", "c"), (None,) * 3), alpha=0.2, group='the "topic"'
+    )
+    assert [(group.pilot_size, group.share) for group in plan.groups] == [(3, 1.0), (3, 1.0)]
+
+
+def test_plan_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(MissingExtraError, match=r"langchain-cfc\[calibrate\]"):
+        plan_from_assumptions(alpha=0.2, n=5, attainable=0.9)

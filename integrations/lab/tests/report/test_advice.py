@@ -1,0 +1,272 @@
+"""Commands that a report advises keep the options of its artifact, and its test prompts apart.
+
+Options are the fields of `CalibrationConfig`: a new one fails here until it has a case.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_lab.report import Recommendation, Situation, Sources, recommend
+from langchain_cfc_lab.report.recommendations import RECENT_RECORDS
+
+from langchain_cfc import (
+    CalibrationArtifact,
+    Candidate,
+    FeatureMap,
+    PromptRecord,
+    calibrate,
+    evaluate,
+    read_records,
+    write_records,
+)
+from langchain_cfc.artifact import HELD_OUT_PART
+from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.records import Provenance, tabulate
+from tests.cli.running import run
+from tests.lengths import mostly_long
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{AttainabilityWarning.__module__}.{AttainabilityWarning.__name__}"
+)
+
+SIZE, N = 400, 4
+# For each option a value other than its default, and what else it needs.
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "alpha": (["0.35", "0.5"], {}),
+    "adaptive_alpha": (True, {}),
+    "given_drawn": (True, {}),
+    "features": ("bins(mean_score, 2)", {}),
+    "set_rule": ("rank", {}),
+    "never_empty": (False, {}),
+    "threshold_rule": ("marginal", {}),
+    "combine": (["judge", "p_true"], {}),
+    "n": (3, {}),
+    "draws": ("lead(2, at_most=4)", {}),
+    "cap": (1.7, {}),
+    "window": (None, {}),
+    "ridge": (0.0123456789, {}),
+    "penalised": ("all", {"ridge": 0.01}),
+    "stability": (PaperStability.from_constant(delta="0.95"), {}),
+    "shift": ("meta(ratio)", {}),
+    "randomised": (True, {}),
+    "confident": (True, {}),
+    "max_wrong_rate": ("0.6", {}),
+    "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),
+    "delta": ("0.2", {"confident": True}),
+    "seed": ("another seed", {}),
+    "fit_fraction": (0.3123456789, {}),
+    "test_fraction": (0.4123456789, {}),
+    "certification_fraction": (0.2123456789, {}),
+    "within_clusters": ("all", {}),
+    "allow_unattainable": (True, {"alpha": "0.01"}),
+}
+
+
+def make_answered_records(size: int = SIZE) -> list[PromptRecord]:
+    """Prompts with answers, two verifiers' raw outputs, topics, clusters of two, and ratios."""
+    rng = np.random.default_rng(0)
+    scores, right = rng.random((size, N)), rng.random((size, N)) < 0.7
+    return [
+        PromptRecord(
+            id=f"p{row}",
+            input=f"p{row}",
+            metadata={"topic": ("capital", "river")[row % 2], "ratio": 1.0 + row % 3},
+            cluster=f"c{row // 2}" if row < size // 2 else None,
+            candidates=tuple(
+                Candidate(
+                    text=f"{slot}",
+                    answer="right" if right[row, slot] else f"wrong {slot % 2}",
+                    score=float(scores[row, slot]),
+                    scores={"judge": float(scores[row, slot]), "p_true": float(rng.random())},
+                    correct=bool(right[row, slot]),
+                )
+                for slot in range(N)
+            ),
+        )
+        for row in range(size)
+    ]
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("advice") / "records.jsonl"
+    header = Provenance(n=N, verifier={"id": "own"}, separate_scores=True)
+    write_records(path, make_answered_records(), header)
+    return path
+
+
+def calibrate_records(records: Path, **options: Any) -> CalibrationArtifact:
+    """An artifact with a seed of its own and a part of the records held out."""
+    asked = {"alpha": "0.4", "features": "mean_score", "seed": "7", "test_fraction": 0.3, **options}
+    return calibrate(read_records(records), **asked)
+
+
+def make_situation(artifact: CalibrationArtifact, records: Path, **changes: Any) -> Situation:
+    """Return the situation of a report on the held-out part of the records, with changes."""
+    report = evaluate(artifact, read_records(records), alpha=artifact.alphas[-1])
+    sources = Sources(str(records.with_name("artifact.json")), (str(records),))
+    return replace(Situation.from_evaluation(artifact, report, sources), **changes)
+
+
+def find_advice(seen: Situation, title: str) -> Recommendation:
+    (step,) = [one for one in recommend(seen) if one.title.startswith(title)]
+    return step
+
+
+def run_advice(step: Recommendation) -> CalibrationArtifact:
+    """Run the command of a step and return the artifact that it writes."""
+    words = shlex.split(step.command)
+    assert words[:2] == ["langchain-cfc", "calibrate"]
+    ran = run(*words[1:])
+    assert ran.code == 0, ran.err
+    return CalibrationArtifact.load(words[words.index("--out") + 1])
+
+
+def list_ids(artifact: CalibrationArtifact, records: Path, *parts: str) -> set[str]:
+    labelled = tabulate(read_records(records), n=N)
+    rows = artifact.calibration.split.list_rows(labelled)
+    return {labelled.ids[row] for name, some in rows.items() if name in parts for row in some.tolist()}
+
+
+def to_canonical(value: Any) -> Any:
+    return tuple(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+
+
+def test_advice_cases_cover_every_calibration_option() -> None:
+    defaults = {one.name: one.default for one in fields(CalibrationConfig)}
+    # A report gives no advice about claims; `tests/claims` reproduces their options.
+    assert [*CASES, "unit", "at_most"] == [*(one for one in defaults if one in CASES), "unit", "at_most"]
+    for name, (value, _) in CASES.items():
+        assert value != defaults[name]
+
+
+@mostly_long("option", CASES, quick=6)
+def test_advice_command_keeps_every_option_and_the_test_part(option: str, records: Path) -> None:
+    value, needs = CASES[option]
+    old = calibrate_records(records, **{**needs, option: value})
+    assert to_canonical(getattr(CalibrationConfig.from_artifact(old), option)) == to_canonical(value)
+    # Whatever was seen, the report says: return every answer once.
+    seen = make_situation(old, records, unique=False, set_size=3.0, distinct=1.0)
+    assert seen.held_out_part
+    new = run_advice(find_advice(seen, "Return every answer once"))
+    tested = list_ids(old, records, "test")
+    assert tested
+    assert not tested & list_ids(new, records, "fit", "calibration")
+    assert list_ids(new, records, "test") == tested
+    before, after = (CalibrationConfig.from_artifact(one).to_arguments() for one in (old, new))
+    assert after.pop("set_rule") == f"unique({before.pop('set_rule')})"
+    assert after == before
+
+
+def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: Path) -> None:
+    """The negative control: without the seed, test prompts of the old artifact shape the new one."""
+    old = calibrate_records(records)
+    config = replace(CalibrationConfig.from_artifact(old), seed=0)
+    new = calibrate(read_records(records), **config.to_arguments())
+    assert list_ids(old, records, "test") & list_ids(new, records, "fit", "calibration")
+
+
+ARTIFACTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "learned": {"threshold_rule": "learned"},
+    "clusters": {"within_clusters": "all"},
+    "every coefficient": {"ridge": 0.01, "penalised": "all"},
+    "ranks with confidence": {"threshold_rule": "marginal", "confident": True, "delta": "0.2"},
+    "tested levels": {"confident": True, "delta": "0.2"},
+    "shift": {"shift": "meta(ratio)"},
+    "bot": {"max_wrong_rate": "0.6"},
+    "first candidates": {"n": 3},
+}
+EVERYTHING: dict[str, Any] = {
+    "contradicted": ("all prompts",),
+    "wrong_too_often": True,
+    "bound": False,
+    "unique": False,
+    "set_size": 9.0,
+    "distinct": 4.0,
+    "combined": False,
+}
+
+
+@mostly_long("name", ARTIFACTS, quick=4)
+def test_advice_commands_have_valid_options(name: str, records: Path) -> None:
+    """Every command asks for options that go together, and drops none that it does not speak of."""
+    seen = make_situation(calibrate_records(records, **ARTIFACTS[name]), records, **EVERYTHING)
+    seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
+    commands = [one.command for one in recommend(seen) if one.command.startswith("langchain-cfc calibrate")]
+    assert len(commands) >= 3
+    for command in commands:
+        config = parse_command(command, records)
+        config.check()
+        assert config.plan_split(FeatureMap.parse(str(config.features))).seed == "7"
+        assert config.test_fraction == 0.3
+
+
+class Stop(Exception):  # noqa: N818 - nothing went wrong
+    """Raised in place of calibrating."""
+
+
+def parse_command(command: str, records: Path) -> CalibrationConfig:
+    """Return the options that the command line passes to `calibrate`."""
+    asked: dict[str, Any] = {}
+
+    def keep(_: object, **options: Any) -> None:
+        asked.update(options)
+        raise Stop
+
+    words = [str(records) if word == RECENT_RECORDS else word for word in shlex.split(command)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("langchain_cfc.calibration.calibrate", keep)
+        with pytest.raises(Stop):
+            run(*words[1:])
+    for name in ("provenance", "after"):  # about the records, not the settings
+        del asked[name]
+    return CalibrationConfig(**asked)
+
+
+def test_advice_on_new_records_does_not_calibrate_on_them(records: Path, tmp_path: Path) -> None:
+    """On new records all prompts test, so that none of them may be used by the advice."""
+    new_records = tmp_path / "new.jsonl"
+    write_records(
+        new_records,
+        [
+            one.model_copy(update={"id": f"new {one.id}", "cluster": None})
+            for one in make_answered_records(100)
+        ],
+    )
+    artifact = calibrate_records(records, test_fraction=0.0)
+    seen = make_situation(artifact, new_records, unique=False, set_size=3.0, distinct=1.0)
+    assert not seen.held_out_part
+    step = find_advice(seen, "Return every answer once")
+    assert str(new_records) not in step.command
+    assert "calibrate calibration-records.jsonl --out" in step.command
+    assert "calibration-records.jsonl stands for the records" in step.why
+
+
+def test_advice_notes_options_that_the_command_line_cannot_express(records: Path) -> None:
+    fitted = FeatureMap.parse("mean_score").fit(tabulate(make_answered_records(50)).draws)
+    slack = PaperStability.from_constant(0.5, delta="0.95")
+    for options, words in (
+        ({"features": fitted}, "the feature map was already fitted"),
+        ({"stability": slack}, "constant of the stability slack is not 1"),
+    ):
+        artifact = calibrate_records(records, **options)
+        (name, value), *_ = options.items()
+        assert getattr(CalibrationConfig.from_artifact(artifact), name) == value
+        seen = make_situation(artifact, records, unique=False, set_size=3.0, distinct=1.0)
+        assert words in find_advice(seen, "Return every answer once").why
+    plain = make_situation(calibrate_records(records), records, unique=False, set_size=3.0, distinct=1.0)
+    assert "cannot say" not in find_advice(plain, "Return every answer once").why
+
+
+def test_evaluate_names_the_held_out_part_by_its_constant(records: Path) -> None:
+    assert evaluate(calibrate_records(records), read_records(records)).test_prompts == HELD_OUT_PART

@@ -1,0 +1,213 @@
+"""The report page in a real browser; each check is also shown a page that must fail it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from langchain_cfc_lab import ComparisonReport
+from langchain_cfc_lab.report import write_report
+
+from integrations.lab.tests.report import browser as look
+from integrations.lab.tests.report.cases import Case, widen_comparison
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+KINDS = ["facts", "hostile", "claims", "bot", "comparison", "wide"]
+PHONE, DESKTOP = 360, 1280
+# A4 less the margins that the style sheet asks for, at 96 pixels an inch.
+PAPER = round((210 - 2 * 14) / 25.4 * 96)
+on_every_page = pytest.mark.parametrize("kind", KINDS)
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with look.running() as browser:
+        yield browser
+
+
+class Pages(dict[str, Path]):
+    """A page of each kind, written when it is first asked for."""
+
+    def __init__(self, write: Callable[[str], Path]) -> None:
+        super().__init__()
+        self._write = write
+
+    def __missing__(self, kind: str) -> Path:
+        self[kind] = self._write(kind)
+        return self[kind]
+
+
+@pytest.fixture(scope="module")
+def pages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+
+    def write(kind: str) -> Path:
+        shown: dict[str, Any] = {}
+        if kind in {"hostile", "comparison", "wide"}:
+            comparison: ComparisonReport = request.getfixturevalue("comparison")
+            shown["comparison"] = widen_comparison(comparison) if kind == "wide" else comparison
+        if kind in {"facts", "claims", "bot", "hostile"}:
+            one: Case = request.getfixturevalue(kind)
+            shown |= {"artifact": one.artifact, "evaluation": one.evaluation, "hardest": one.hardest}
+        path = folder / f"{kind}.html"
+        write_report(path, **shown)
+        return path
+
+    return Pages(write)
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A page with every fault that is looked for."""
+    path = tmp_path / "broken.html"
+    path.write_text(
+        """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>broken</title></head><body>
+        <h2>no h1 before it</h2><h4>a level left out</h4>
+        <p id="twice" style="width: 2000px">wide</p><p id="twice" style="color: #999">faint</p>
+        <svg width="0" height="0" aria-label="unseen"></svg><svg width="9" height="9"></svg>
+        <div class="scroll" style="overflow: auto; width: 100px"><p style="width: 300px">cut off</p></div>
+        <img src="http://127.0.0.1:9/picture.png" alt="from elsewhere" width="5" height="5">
+        <script>window.hacked = true; console.log("a word"); throw new Error("a failure");</script>
+        </body></html>"""
+    )
+    return path
+
+
+@on_every_page
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_report_page_loads_logs_and_runs_nothing(
+    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+) -> None:
+    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
+        assert seen.asked == [seen.address]
+        assert seen.said == []
+        assert seen.page.evaluate("() => window.hacked === undefined")
+        assert seen.page.evaluate("() => document.scripts.length") == 0
+
+
+def test_control_page_that_loads_logs_or_runs_is_noticed(chromium: Browser, broken: Path) -> None:
+    with look.visit(chromium, broken) as seen:
+        assert seen.loaded == ["http://127.0.0.1:9/picture.png"]
+        assert {"a word", "a failure"} <= set(seen.said)
+        assert seen.page.evaluate("() => window.hacked")
+
+
+def test_report_page_policy_blocks_injected_content(
+    chromium: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    # As if the template had failed to escape something.
+    path = tmp_path / "slipped.html"
+    slipped = (
+        "<main><script>window.hacked = 1</script><img src='http://127.0.0.1:9/x.png' "
+        "onerror='window.hacked = 2'><link rel='stylesheet' href='http://127.0.0.1:9/x.css'>"
+    )
+    html = pages["facts"].read_text()
+    assert html.count('<main id="main"') == 1
+    path.write_text(html.replace('<main id="main"', f'{slipped}<main id="main"'))
+    with look.visit(chromium, path) as seen:
+        assert seen.page.evaluate("() => window.hacked === undefined")
+        assert len([said for said in seen.said if "Content Security Policy" in said]) >= 3
+
+
+@on_every_page
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_report_page_does_not_overflow_the_screen(
+    chromium: Browser, pages: dict[str, Path], kind: str, width: int
+) -> None:
+    with look.visit(chromium, pages[kind], width=width) as seen:
+        assert look.overflowing(seen.page) == []
+
+
+@on_every_page
+def test_printed_report_page_is_not_cut_off(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+    with look.visit(chromium, pages[kind], width=PAPER) as seen:
+        seen.page.emulate_media(media="print")
+        assert look.overflowing(seen.page) == []
+        assert look.cut_off(seen.page) == []
+
+
+@on_every_page
+def test_report_page_prints_on_several_sheets(chromium: Browser, pages: dict[str, Path], kind: str) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        printed = seen.page.pdf(format="A4", prefer_css_page_size=True)
+    assert printed.startswith(b"%PDF-")
+    assert printed.count(b"/Type /Page\n") > 1
+
+
+@on_every_page
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_report_page_text_is_legible_in_light_and_dark(
+    chromium: Browser, pages: dict[str, Path], kind: str, scheme: str
+) -> None:
+    with look.visit(chromium, pages[kind], color_scheme=scheme) as seen:
+        assert look.faint(seen.page) == []
+        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
+
+
+def test_dark_report_page_prints_black_on_white(chromium: Browser, pages: dict[str, Path]) -> None:
+    with look.visit(chromium, pages["facts"], color_scheme="dark") as seen:
+        seen.page.emulate_media(media="print")
+        assert look.faint(seen.page) == []
+        paper = seen.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert paper == "rgb(255, 255, 255)"
+
+
+@on_every_page
+def test_report_page_headings_ids_and_pictures_are_valid(
+    chromium: Browser, pages: dict[str, Path], kind: str
+) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        assert look.misplaced_headings(seen.page) == []
+        assert look.repeated_ids(seen.page) == []
+        assert look.unseen_pictures(seen.page) == []
+        assert seen.page.evaluate("() => document.querySelectorAll('figure svg').length") >= 1
+
+
+@on_every_page
+def test_report_page_links_and_labels_have_targets(
+    chromium: Browser, pages: dict[str, Path], kind: str
+) -> None:
+    with look.visit(chromium, pages[kind]) as seen:
+        aims = seen.page.evaluate(
+            """() => [
+              ...[...document.querySelectorAll('body a[href]')].map(one => one.getAttribute('href').slice(1)),
+              ...[...document.querySelectorAll('[aria-labelledby]')]
+                .map(one => one.getAttribute('aria-labelledby')),
+            ].map(id => [id, document.getElementById(id) !== null])"""
+        )
+    assert len(aims) > 5
+    assert [aim for aim, there in aims if not there] == []
+
+
+def test_report_page_looks_the_same_without_scripts(chromium: Browser, pages: dict[str, Path]) -> None:
+    shots = []
+    for allowed in (True, False):
+        with look.visit(chromium, pages["facts"], java_script_enabled=allowed) as seen:
+            # View after view, for Chromium may fail to capture what is much larger than its window.
+            shots.append(list(look.views(seen.page)))
+    assert len(set(shots[0])) > 1
+    assert shots[0] == shots[1]
+
+
+def test_report_page_skip_link_leads_to_the_report(chromium: Browser, pages: dict[str, Path]) -> None:
+    with look.visit(chromium, pages["facts"]) as seen:
+        seen.page.keyboard.press("Tab")
+        assert seen.page.evaluate("() => document.activeElement.className") == "skip"
+        seen.page.keyboard.press("Enter")
+        assert seen.page.evaluate("() => document.activeElement.id") == "main"
+
+
+def test_control_each_fault_of_a_broken_page_is_found(chromium: Browser, broken: Path) -> None:
+    with look.visit(chromium, broken, width=PHONE) as seen:
+        assert len(look.overflowing(seen.page)) >= 2
+        assert len(look.cut_off(seen.page)) == 1
+        assert look.repeated_ids(seen.page) == ["twice"]
+        assert len(look.misplaced_headings(seen.page)) == 2
+        assert len(look.unseen_pictures(seen.page)) == 2
+        assert [line.partition(" ")[2] for line in look.faint(seen.page)] == ["faint"]

@@ -1,0 +1,136 @@
+"""`langchain-cfc report`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from langchain_cfc_lab.cli import report as command
+from typer.testing import CliRunner, Result
+
+from integrations.lab.tests.report.cases import Case, make_case, make_prompt
+from langchain_cfc import CalibrationArtifact, evaluate
+from langchain_cfc.demo import load_recording
+from langchain_cfc.records import Provenance, write_records
+from tests.cli.running import run as run_command
+from tests.recordings import list_facts
+
+
+def run(*arguments: str | Path) -> Result:
+    app = typer.Typer()
+    app.command()(command.report)
+    return CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "facts.jsonl"
+    write_records(path, load_recording())
+    return path
+
+
+@pytest.fixture(scope="module")
+def artifact(records: Path, facts: Case) -> Path:
+    path = records.parent / "artifact.json"
+    facts.artifact.save(path)
+    return path
+
+
+def contains_a_prompt(html: str) -> bool:
+    return any(str(record.input) in html for record in list_facts())
+
+
+def test_report_command_writes_the_page_and_prints_the_evaluation(
+    artifact: Path, records: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    ran = run(artifact, records, "-o", out, "--json")
+    assert ran.exit_code == 0
+    assert ran.stderr == ""
+    loaded = CalibrationArtifact.load(artifact)
+    expected = evaluate(loaded, load_recording()).model_dump(mode="json")
+    assert json.loads(ran.stdout) == {"report": str(out), **expected}
+    html = out.read_text()
+    assert "What artifact.json promises" in html
+    assert "--alpha 0.2 --group topic" in html
+    assert not contains_a_prompt(html), "texts are shown only if they are asked for"
+
+
+def test_report_command_shows_texts_and_a_comparison_on_request(tmp_path: Path) -> None:
+    artifact, records, out = (tmp_path / name for name in ("artifact.json", "few.jsonl", "page.html"))
+    few = list_facts()[:300]
+    make_case(few, alpha="0.3", features="mean_score").artifact.save(artifact)
+    write_records(records, few)
+    ran = run(artifact, records, "-o", out, "--show-text", "--prompts", "2", "--compare", "2")
+    assert ran.exit_code == 0, ran.stderr
+    assert "These results do not contradict the promise." in ran.stdout
+    html = out.read_text()
+    assert html.count("<blockquote") == 2
+    assert contains_a_prompt(html)
+    assert "over 2 splits" in html
+
+
+def test_report_command_exits_with_1_on_a_broken_promise(tmp_path: Path) -> None:
+    path, out = tmp_path / "artifact.json", tmp_path / "page.html"
+    good = [make_prompt(f"g{k}", (0.01 * (k % 50), "yes", True), (0.9, "no", False)) for k in range(200)]
+    make_case(good, alpha=0.2, features="1").artifact.save(path)
+    bad = [make_prompt(f"b{k}", (0.95, "yes", True), (0.9, "no", False)) for k in range(100)]
+    write_records(tmp_path / "bad.jsonl", bad)
+    ran = run(path, tmp_path / "bad.jsonl", "-o", out)
+    assert ran.exit_code == 1
+    assert "Kept less often than chance explains: all prompts" in out.read_text()
+
+
+def test_report_command_notes_records_of_another_model(artifact: Path, tmp_path: Path) -> None:
+    records = list_facts()
+    source = load_recording().provenance
+    assert source is not None
+    theirs = Provenance(
+        n=source.n, generator={"id": "another"}, verifier=source.verifier, answer=source.answer
+    )
+    renamed = [record.model_copy(update={"id": f"new {record.id}"}) for record in records[:150]]
+    write_records(tmp_path / "theirs.jsonl", renamed, theirs)
+    ran = run(artifact, tmp_path / "theirs.jsonl", "-o", tmp_path / "page.html")
+    assert "another generator than the calibration records" in (tmp_path / "page.html").read_text()
+    assert "note:" in ran.stderr
+
+
+def test_report_command_states_the_mean_number_of_draws(records: Path, tmp_path: Path) -> None:
+    path, out = tmp_path / "artifact.json", tmp_path / "page.html"
+    made = make_case(
+        list_facts(),
+        alpha="0.3",
+        features="1",
+        draws="lead(3, at_most=10)",
+        provenance=load_recording().provenance,
+    )
+    made.artifact.save(path)
+    assert run(path, records, "-o", out).exit_code == 0
+    html, mean = out.read_text(), f"{made.evaluation.mean_draws:.1f}"
+    assert f"at most 10 for each prompt, {mean} on average" in html
+    assert f"of the {mean} candidates drawn on average" in html
+    ran = run_command("evaluate", path, records)
+    assert f"at most 10 candidates each, {mean} on average" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--alpha", "0.1"], "was not calibrated at alpha = 0.1"),
+        (["-o", "-"], "a report cannot be written to standard output"),
+        (["-o", "RECORDS"], "exists and is not a report"),
+    ],
+)
+def test_report_command_exits_with_2_on_bad_input_and_writes_nothing(
+    artifact: Path, records: Path, tmp_path: Path, options: Sequence[str], said: str
+) -> None:
+    before = records.read_bytes()
+    out = ["-o", str(tmp_path / "page.html")] if "-o" not in options else []
+    ran = run(artifact, records, *out, *(str(records) if one == "RECORDS" else one for one in options))
+    assert ran.exit_code == 2
+    assert said in " ".join(ran.stderr.split())
+    assert list(tmp_path.iterdir()) == []
+    assert records.read_bytes() == before

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import pytest
+from langchain_cfc_lab.report import find_hardest_prompts
+from langchain_cfc_lab.report.hardest import ANSWER_LENGTH, MOST_ANSWERS, PROMPT_LENGTH
+
+from integrations.lab.tests.report.cases import Case, make_prompt
+from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc.errors import AttainabilityWarning, InputError
+from langchain_cfc.records import tabulate
+
+
+def make_artifact(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
+    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct.
+
+    Sets may be empty.
+    """
+    records = [
+        make_prompt(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
+        for k in range(40)
+    ]
+    records += [make_prompt(f"b{k}", *[(0.5, "no", False)] * n, topic="b") for k in range(20)]
+    with pytest.warns(AttainabilityWarning, match="topic: b "):
+        return calibrate(
+            records,
+            alpha=0.4,
+            features="group(topic)",
+            set_rule=set_rule,
+            never_empty=False,
+            fit_fraction=0.3,
+            allow_unattainable=True,
+        )
+
+
+ARTIFACT = make_artifact()
+COVERED = make_prompt("covered", (0.1, "yes", True), (0.8, "no", False))
+EMPTY = make_prompt("empty", (0.7, "yes", True), (0.8, "no", False))
+WRONG = make_prompt("wrong", (0.1, "no", False), (0.8, "yes", True))
+HOPELESS = make_prompt("hopeless", (0.1, "no", False), (0.2, "no", False))
+FLAGGED = make_prompt("flagged", (0.3, "no", False), (0.4, "yes", True), topic="b")
+HARDER = make_prompt("harder", (0.8, "no", False), (0.9, "no", False), topic="b")
+ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
+
+
+def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
+    found = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    assert (found.missed, found.flagged) == (3, 2)
+    # Thresholds of one group are equal, so the mean score decides.
+    assert [one.id for one in found.prompts] == ["empty", "harder", "wrong", "flagged", "hopeless"]
+    assert [one.outcome for one in found.prompts] == ["missed", "flagged", "missed", "flagged", "missed"]
+    assert found.prompts[0].threshold == pytest.approx(found.prompts[2].threshold or 0.0)
+    assert found.prompts[1].threshold is None
+
+
+def test_find_hardest_prompts_states_reasons() -> None:
+    why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
+    assert why == {
+        "empty": "Missed: its set is empty. 1 of its 2 candidates is correct: the best correct one would "
+        "enter at 0.700.",
+        "wrong": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
+        "the best correct one would enter at 0.800.",
+        "hopeless": "Missed: its set holds 2 candidates, none of them correct. No candidate is correct, so "
+        "no threshold could have helped.",
+        "flagged": "Flagged: cannot be certified. 1 of its 2 candidates is correct.",
+        "harder": "Flagged: cannot be certified. 0 of its 2 candidates are correct.",
+    }
+
+
+def test_find_hardest_prompts_returns_at_most_the_requested_number() -> None:
+    table = tabulate(ALL)
+    assert [one.id for one in find_hardest_prompts(ARTIFACT, table, most=3).prompts] == [
+        "empty",
+        "harder",
+        "wrong",
+    ]
+    none = find_hardest_prompts(ARTIFACT, table, most=0)
+    assert (none.prompts, none.missed, none.flagged) == ((), 3, 2)
+    with pytest.raises(InputError, match="most must be at least 0"):
+        find_hardest_prompts(ARTIFACT, table, most=-1)
+
+
+def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
+    with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
+    without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
+    assert (with_text.with_text, without.with_text) == (True, False)
+    assert with_text.prompts[0].prompt == "empty"
+    assert [one.answer for one in with_text.prompts[0].answers] == ["yes", "no"]
+    for shown, hidden in zip(with_text.prompts, without.prompts, strict=True):
+        assert hidden.prompt is None
+        assert {(one.answer, one.text) for one in hidden.answers} == {(None, None)}
+        assert [one.score for one in shown.answers] == [one.score for one in hidden.answers]
+
+
+def test_find_hardest_prompts_refuses_texts_that_lack_prompts() -> None:
+    with pytest.raises(InputError, match="record 'empty' is missing from the records"):
+        find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
+
+
+def test_find_hardest_prompts_groups_candidates_by_answer_and_label() -> None:
+    artifact = make_artifact(n=4)
+    record = make_prompt(
+        "mixed", (0.9, "no", False), (0.1, "no", False), (0.8, "no", True), (0.7, "other", False)
+    )
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    rows = [(one.answer, one.correct, one.times, one.score, one.accepted) for one in prompt.answers]
+    assert rows == [
+        ("no", False, 2, 0.1, True),
+        ("other", False, 1, 0.7, False),
+        ("no", True, 1, 0.8, False),
+    ]
+
+
+def test_find_hardest_prompts_cuts_long_texts_and_many_answers() -> None:
+    n = MOST_ANSWERS + 3
+    artifact = make_artifact(n=n)
+    candidates = [(0.9, f"{slot} {'x' * 10_000}", False) for slot in range(n)]
+    record = make_prompt("long", *candidates, input="y" * 10_000)
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record]), texts=[record]).prompts
+    assert (len(prompt.answers), prompt.left_out) == (MOST_ANSWERS, 3)
+    assert prompt.prompt == "y" * PROMPT_LENGTH + "… (10,000 characters)"
+    assert all(len(one.answer or "") < ANSWER_LENGTH + 30 for one in prompt.answers)
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("text", "text"),
+        (
+            [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}],
+            "system: be brief\nuser: why?",
+        ),
+        ([{"role": "user", "content": [{"type": "text"}]}], '{"content":[{"type":"text"}],"role":"user"}'),
+        (
+            [{"role": "assistant", "content": "", "tool_calls": []}],
+            '{"content":"","role":"assistant","tool_calls":[]}',
+        ),
+        ({"question": "why?"}, '{"question":"why?"}'),
+    ],
+)
+def test_find_hardest_prompts_shows_prompts_of_every_form(given: object, shown: str) -> None:
+    record = make_prompt("x", (0.9, "no", False), (0.9, "no", False), input=given)
+    (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    assert prompt.prompt == shown
+
+
+def test_find_hardest_prompts_shows_text_that_differs_from_the_answer() -> None:
+    record = PromptRecord.model_validate(
+        {
+            "id": "x",
+            "input": "?",
+            "metadata": {"topic": "a"},
+            "candidates": [
+                {"text": "I think it is 7.", "answer": "7", "score": 0.9, "correct": False},
+                {"message": {"tool": "add"}, "score": 0.95, "correct": False},
+            ],
+        }
+    )
+    (prompt,) = find_hardest_prompts(ARTIFACT, tabulate([record]), texts=[record]).prompts
+    assert [(one.answer, one.text) for one in prompt.answers] == [
+        ("7", "I think it is 7."),
+        ('{"tool":"add"}', None),
+    ]
+
+
+def test_find_hardest_prompts_shows_entry_levels_and_scores() -> None:
+    artifact = make_artifact(set_rule="best_prefix")
+    record = make_prompt("x", (0.1, "no", False), (0.2, "yes", True))
+    (prompt,) = find_hardest_prompts(artifact, tabulate([record])).prompts
+    assert [(one.score, one.level) for one in prompt.answers] == [(0.1, 0.1), (0.2, None)]
+    assert prompt.why.endswith("1 of its 2 candidates is correct: the set rule lets none of them in.")
+
+
+def test_hardest_prompt_counts_equal_the_evaluation(facts: Case) -> None:
+    own, size = facts.evaluation.methods["conditional"], facts.evaluation.n_test
+    assert facts.hardest.flagged == round(own.not_certifiable_rate * size)
+    assert facts.hardest.missed == round((1 - own.kept_promise) * size)
+
+
+def test_find_hardest_prompts_of_a_bot_lists_wrong_answers_and_abstentions() -> None:
+    records = [make_prompt(f"a{k}", (0.01 * (k % 30), "yes", True), (0.4, "no", False)) for k in range(80)]
+    records += [make_prompt(f"b{k}", (0.8, "no", False), (0.9, "yes", True)) for k in range(20)]
+    bot = calibrate(records, max_wrong_rate=["0.1", "0.2"], fit_fraction=0.2)
+    confident = make_prompt("confident", (0.0, "no", False), (0.1, "yes", True))
+    unsure = make_prompt("unsure", (0.9, "yes", True), (0.9, "no", False))
+    new = [COVERED, WRONG, confident, unsure]
+    found = find_hardest_prompts(bot, tabulate(new), texts=new)
+    assert (found.missed, found.flagged, found.max_wrong_rate) == (2, 1, "0.2")
+    assert [(one.id, one.outcome) for one in found.prompts] == [
+        ("confident", "wrong"),  # the lower its mean score, the worse
+        ("unsure", "abstained"),
+        ("wrong", "wrong"),
+    ]
+    assert {one.threshold for one in found.prompts} == {None}
+    assert found.prompts[0].why == "Answered wrongly. 1 of its 2 candidates is correct."
+    assert found.prompts[1].why.startswith("Not answered; the best answer is right.")
+    # What is not answered is not marked as given.
+    given = {one.id: [answer.answer for answer in one.answers if answer.accepted] for one in found.prompts}
+    assert given == {"confident": ["no"], "unsure": [], "wrong": ["no"]}

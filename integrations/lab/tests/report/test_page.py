@@ -1,0 +1,410 @@
+"""The text of the report page; hostile text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_cfc_lab import ComparisonReport
+from langchain_cfc_lab.report import HardestPrompts, Sources, render_report, write_report
+
+from integrations.lab.tests.plots.inputs import make_comparison, make_level_of
+from integrations.lab.tests.report.cases import (
+    HOSTILE,
+    Case,
+    make_case,
+    make_hostile_records,
+    widen_comparison,
+)
+from langchain_cfc import calibrate, certificates, evaluate
+from langchain_cfc.demo import load_recording
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import NOT_PROMISED, format_bound
+from langchain_cfc.records import tabulate
+from tests.recordings import list_facts
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Reader(HTMLParser):
+    """Tags, attributes and visible text of a page; a tag that does not close is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.open: list[str] = []
+        self.style: list[str] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        (self.style if self.open[-1:] == ["style"] else self.texts).append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).replace("\N{NO-BREAK SPACE}", " ").split())
+
+
+def read_page(one: Case, **options: Any) -> Reader:
+    return Reader(
+        render_report(artifact=one.artifact, evaluation=one.evaluation, hardest=one.hardest, **options)
+    )
+
+
+@pytest.fixture(scope="module")
+def facts_page(facts: Case) -> Reader:
+    return read_page(facts)
+
+
+@pytest.fixture(scope="module")
+def marginal() -> Case:
+    return make_case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
+
+
+@pytest.fixture(scope="module")
+def small() -> ComparisonReport:
+    """A comparison that is drawn at once."""
+    return make_comparison([make_level_of(["CFC"])])
+
+
+@pytest.fixture(scope="module")
+def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
+    return render_report(
+        artifact=hostile.artifact,
+        evaluation=hostile.evaluation,
+        hardest=hostile.hardest,
+        comparison=comparison,
+        sources=Sources(HOSTILE[0], HOSTILE[1:4], HOSTILE[4:6]),
+        notes=HOSTILE,
+        title=HOSTILE[1],
+    )
+
+
+def test_report_page_states_the_promise_and_its_limits_first(facts: Case, facts_page: Reader) -> None:
+    text = facts_page.text
+    claim = "With probability at least 80 %, the answer set holds a correct answer or the prompt is flagged."
+    assert claim in text
+    assert "over each of 2 soft weightings and 11 groups, and any mix of them" in text
+    assert "this artifact may do better or worse" in text
+    for sentence in (*NOT_PROMISED, *facts.artifact.make_guarantee().assumptions):
+        assert sentence in text
+    assert facts.artifact.make_guarantee().sentence in text
+    order = [
+        "The promise",
+        claim,
+        "These results do not contradict",
+        "What is not promised",
+        "What to do next",
+        "What happened",
+        "The data ",
+    ]
+    # The contents name them first.
+    body = text[text.index("355 test prompts") :]
+    body = body[body.index(claim) - 20 :]
+    places = [body.index(words) for words in order]
+    assert places == sorted(places)
+
+
+def test_report_page_shows_shares_with_intervals(facts: Case, facts_page: Reader) -> None:
+    own = facts.evaluation.methods["conditional"]
+    low, high = own.kept_promise_ci
+    interval = f"{100 * low:.1f} to {100 * high:.1f} %"
+    assert f"Promise kept {100 * own.kept_promise:.1f} % {interval}" in facts_page.text
+    assert f"(95 % interval {interval}); the target is 80 %" in facts_page.text
+    group = next(one for one in own.groups if "multiplication" in one.name)
+    low, high = group.kept_promise_ci
+    assert (
+        f"topic: multiplication {group.n:.0f} {100 * group.kept_promise:.0f} % "
+        f"{100 * low:.0f} to {100 * high:.0f} %" in facts_page.text
+    )
+
+
+def test_report_page_names_its_data_and_next_steps(facts_page: Reader) -> None:
+    for words in (
+        "692 calibrated the thresholds, 177 others were used for fitting, and 355 tested them",
+        "qwen2.5-coder-1.5b-instruct-q4_k_m",
+        "sequence-probability",
+        "first-line-normalised",
+        "unique(all)",
+        "langchain-cfc certify artifact.json new-records.jsonl",
+        "langchain-cfc plan records.jsonl --alpha 0.2 --group topic",
+    ):
+        assert words in facts_page.text
+
+
+def test_report_page_is_one_file_without_external_content(facts_page: Reader, hostile_html: str) -> None:
+    for read in (facts_page, Reader(hostile_html)):
+        policy = [value for tag, name, value in read.attributes if tag == "meta" and "default-src" in value]
+        assert policy == [
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+        ]
+        forbidden = {"script", "link", "img", "iframe", "object", "embed", "form", "base", "foreignobject"}
+        assert not forbidden & set(read.tags)
+        for _, name, value in read.attributes:
+            assert not name.startswith("on")
+            if name in {"href", "src", "xlink:href", "srcset", "action"}:
+                assert re.fullmatch(r"#[\w-]+", value)
+        assert "url(" not in "".join(read.style)
+        assert "@import" not in "".join(read.style)
+        assert ("html", "lang", "en") in read.attributes
+        assert ("meta", "name", "viewport") in read.attributes
+
+
+def test_report_page_tables_and_figures_have_captions_and_scopes(facts_page: Reader) -> None:
+    assert facts_page.tags["table"] == facts_page.tags["caption"] > 5
+    heads = [value for tag, name, value in facts_page.attributes if tag == "th" and name == "scope"]
+    assert len(heads) == facts_page.tags["th"]
+    assert {"col", "row"} == set(heads)
+    assert facts_page.tags["figure"] == facts_page.tags["figcaption"] >= 1
+
+
+def test_report_page_shows_hostile_text_as_text(hostile: Case, hostile_html: str) -> None:
+    read = Reader(hostile_html)
+    for text in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[3], HOSTILE[5]):
+        assert " ".join(text.split()) in read.text
+    assert "7 * 7" in read.text, "no template reads what users wrote"
+    shown = {answer.answer for one in hostile.hardest.prompts for answer in one.answers}
+    assert any(text.startswith("<script>") for text in shown if text is not None)
+    # Only the style sheet is one.
+    assert read.tags["style"] == 1
+    assert read.tags["title"] == 1 + read.tags["svg"]
+
+
+def test_report_page_spells_out_invisible_characters(hostile_html: str) -> None:
+    read = Reader(hostile_html)
+    for code in ("U+0000", "U+0007", "U+007F", "U+0085", "U+2028", "U+202E", "U+202C"):
+        assert f"[{code}]" in read.text
+    assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2028]", hostile_html)
+    hostile_html.encode()
+
+
+def test_report_page_cuts_long_texts(hostile_html: str) -> None:
+    # Notes are the caller's own words and stay whole.
+    assert hostile_html.count("wide" * 2500) == 1
+    assert "wide… (10,002 characters)" in hostile_html
+
+
+def test_report_page_contains_no_prompt_text_without_show_text(facts: Case, facts_page: Reader) -> None:
+    records = {record.id: record for record in list_facts()}
+    hidden = make_case(
+        list(records.values()),
+        show_text=False,
+        alpha="0.2",
+        features="mean_score",
+        provenance=load_recording().provenance,
+    )
+    read = read_page(hidden)
+    assert "Texts were not requested." in read.text
+    ids = [one.id for one in hidden.hardest.prompts]
+    assert len(ids) == 10
+    texts = [str(records[name].input) for name in ids]
+    assert all(name in read.text for name in ids)
+    assert not [text for text in texts if text in read.text]
+    assert all(str(records[one.id].input) in facts_page.text for one in facts.hardest.prompts)
+
+
+def test_report_page_works_without_hardest_prompts(marginal: Case) -> None:
+    for hardest in (None, HardestPrompts(flagged=0, missed=0, with_text=True, prompts=())):
+        read = Reader(
+            render_report(artifact=marginal.artifact, evaluation=marginal.evaluation, hardest=hardest)
+        )
+        assert "The hardest prompts" not in read.text
+
+
+def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
+    broken = facts.evaluation.model_copy(update={"contradicted": ["group(topic)=capital"]})
+    read = Reader(render_report(artifact=facts.artifact, evaluation=broken))
+    assert "Kept less often than chance explains: topic: capital" in read.text
+    assert "These results do not contradict" not in read.text
+    assert "%, less often than chance explains" in read.text
+    assert "Do not serve this artifact" in read.text
+
+
+def test_report_page_of_the_learned_rule_states_no_guarantee() -> None:
+    learned = make_case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
+    read = read_page(learned)
+    assert "No guarantee: the threshold aims at 80 % coverage" in read.text
+    assert "Nothing was promised, so there is no promise to check" in read.text
+    assert "With probability at least" not in read.text
+    assert "Assumptions" not in read.text
+    assert "unknown: not in the records (unbound)" in read.text
+    # The default rule again, with the other options as they were.
+    advised = read.text.split("Calibrate with a rule that makes a promise", 1)[1].split("--test-fraction", 1)[
+        0
+    ]
+    assert "--features '1 + mean_score' --set-rule all --seed 0 --fit-fraction 0.2" in advised
+    assert "--threshold-rule" not in advised
+
+
+def test_report_page_of_one_threshold_makes_no_comparison(marginal: Case) -> None:
+    read = read_page(marginal)
+    assert "on average over all; it says nothing about hard ones" in read.text
+    assert "beside those of one threshold" not in read.text
+    assert "Group by group" not in read.text
+
+
+def test_report_page_shows_the_certificate(facts_page: Reader) -> None:
+    records = list_facts()[:500]
+    artifact = make_case(records, alpha="0.2", features="group(topic)", certification_fraction=0.2).artifact
+    certified = certificates.certify(artifact, tabulate(records, n=artifact.n), delta="0.1")
+    certificate = certified.make_guarantee().certificate
+    assert certificate is not None
+    read = Reader(render_report(artifact=certified, evaluation=evaluate(certified, records)))
+    assert f"Certified on {certificate.prompts} prompts" in read.text
+    kept = certificate.shares[0].kept
+    assert f"seen: {kept} of {certificate.prompts}" in read.text
+    assert "with confidence 90 %" in read.text
+    assert "Certify this artifact" not in read.text
+    assert "Certified on" not in facts_page.text
+
+
+def test_report_page_has_a_section_on_bot_mode(bot: Case, facts_page: Reader) -> None:
+    read = read_page(bot)
+    certificate = bot.artifact.certified_policy.certificate
+    answers = bot.evaluation.answers
+    assert answers is not None
+    assert certificate.sentence in read.text
+    assert f"{answers.answered:,} prompts" in read.text
+    assert "not contradicted" in read.text
+    assert read.text.count("(bot mode)") == 1
+    coverage = bot.artifact.make_guarantee("0.3").certificate
+    assert coverage is not None
+    least = format_bound(coverage.shares[0].kept_at_least)
+    assert f"With probability at least {least}, the answer set holds a correct answer" in read.text
+    assert f"; the certified bound is {least}." in read.text
+    assert "Answering or abstaining" not in facts_page.text
+    broken = bot.evaluation.model_copy(update={"answers": answers.model_copy(update={"contradicted": True})})
+    assert "more than chance explains" in Reader(render_report(artifact=bot.artifact, evaluation=broken)).text
+
+
+def test_report_page_of_a_bot_without_sets_reports_answers_only() -> None:
+    source = load_recording()
+    made = calibrate(source, max_wrong_rate=["0.1", "0.2"], test_fraction=0.3)
+    seen = evaluate(made, source)
+    read = Reader(render_report(artifact=made, evaluation=seen))
+    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "At most 20 % is certified as well." in read.text
+    assert "These results do not contradict the certified rates" in read.text
+    # Nothing is promised about sets, so nothing is shown or advised of them.
+    for absent in (
+        "Set holds a correct answer",
+        "No guarantee",
+        "Calibrate with a rule",
+        "Certify this artifact",
+        "every answer once",
+    ):
+        assert absent not in read.text
+    first, *_ = seen.all_answers
+    broken = seen.model_copy(update={"answers": first.model_copy(update={"contradicted": True})})
+    assert "do not serve it" in Reader(render_report(artifact=made, evaluation=broken)).text
+
+
+def test_report_page_of_a_bot_with_one_rate_names_no_other() -> None:
+    source = load_recording()
+    made = calibrate(source, max_wrong_rate="0.1", test_fraction=0.3)
+    read = Reader(render_report(artifact=made, evaluation=evaluate(made, source)))
+    assert "Of the questions that the bot answers, at most 10 % get a wrong answer" in read.text
+    assert "certified as well" not in read.text
+
+
+def test_report_page_of_a_comparison_alone_promises_nothing(comparison: ComparisonReport) -> None:
+    read = Reader(render_report(comparison=comparison, sources=Sources(records=("a.jsonl", "b.jsonl"))))
+    assert "5 methods on a.jsonl, b.jsonl" in read.text
+    assert (
+        "Target: for 70 % of prompts a set with a correct answer, or a flag. Not all methods promise it."
+        in read.text
+    )
+    assert "A comparison promises nothing" in read.text
+    assert "The hardest prompts" not in read.text
+    assert "langchain-cfc calibrate new-records.jsonl" in read.text
+    for name, method in comparison.methods.items():
+        spread = method.figures["kept_promise"]
+        assert f"{name} {100 * spread.mean:.1f} %" in read.text
+        assert method.promise in read.text
+    assert "Promise kept at every level" in read.text
+
+
+def test_report_page_shows_notes_of_caller_and_comparison(facts: Case, small: ComparisonReport) -> None:
+    noted = small.model_copy(update={"notes": ["7 prompts were left out"]})
+    read = Reader(
+        render_report(
+            artifact=facts.artifact, evaluation=facts.evaluation, comparison=noted, notes=["another model"]
+        )
+    )
+    assert read.text.count("Note. another model") == 1
+    assert read.text.count("7 prompts were left out") == 1
+
+
+def test_report_page_contains_no_store_password(small: ComparisonReport) -> None:
+    html = render_report(comparison=small, sources=Sources(records=("postgresql://me:secret@host/db",)))
+    assert "on db</title>" in html
+    assert "secret" not in html
+
+
+def test_render_report_refuses_inputs_that_do_not_belong_together(
+    facts: Case, hostile: Case, comparison: ComparisonReport
+) -> None:
+    with pytest.raises(InputError, match="the evaluation is of another artifact"):
+        render_report(artifact=facts.artifact, evaluation=hostile.evaluation)
+    for wrong in (
+        {},
+        {"artifact": facts.artifact},
+        {"evaluation": facts.evaluation},
+        {"comparison": comparison, "hardest": facts.hardest},
+        {"comparison": comparison, "artifact": facts.artifact},
+    ):
+        with pytest.raises(
+            InputError, match="an artifact together with its evaluation, or only a comparison"
+        ):
+            render_report(**wrong)
+
+
+def test_write_report_refuses_another_file_before_drawing(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text("{}")
+    # With nothing to report on, drawing would fail.
+    with pytest.raises(InputError, match="exists and is not a report"):
+        write_report(path)
+    assert path.read_text() == "{}"
+
+
+@pytest.mark.long
+def test_report_page_splits_wide_tables_for_paper(comparison: ComparisonReport) -> None:
+    wide = widen_comparison(comparison)
+    html = render_report(comparison=wide)
+    read = Reader(html)
+    for piece in range(1, 4):
+        assert f"Promise kept, group by group ({piece} of 3)" in read.text
+    for piece in range(1, 3):
+        assert f"Promise kept at every level ({piece} of 2)" in read.text
+    # No piece loses a column: methods head one table of groups, levels head two of figures.
+    assert {html.count(f'<th scope="col">{name}</th>') for name in wide.methods} == {1}
+    assert {html.count(f'<th scope="col">alpha = {level.alpha:g}</th>') for level in wide.sweep} == {2}
+    assert "(1 of" not in Reader(render_report(comparison=comparison)).text
+
+
+def test_control_hostile_records_contain_every_hostile_text() -> None:
+    records = make_hostile_records(24)
+    written = "".join(candidate.text or "" for record in records for candidate in record.candidates)
+    assert all(text in written for text in HOSTILE)

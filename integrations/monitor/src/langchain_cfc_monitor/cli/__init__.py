@@ -1,0 +1,1 @@
+"""Commands that langchain-cfc-monitor adds to `langchain-cfc`."""

@@ -1,0 +1,404 @@
+"""`langchain-cfc monitor`: watch served results, and calibrate again on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from langchain_cfc._internal.imports import require
+from langchain_cfc._internal.plugins import is_plugin_source
+from langchain_cfc._internal.text import format_percent
+from langchain_cfc.artifact import CalibrationArtifact, open_attempts
+from langchain_cfc.cli._format import (
+    EXIT_NO,
+    emit_json,
+    format_interval,
+    get_console,
+    make_table,
+    print_notes,
+    report_errors,
+)
+from langchain_cfc.cli._inputs import check_output, share_option
+from langchain_cfc.cli.commands import make_app
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import format_share
+
+if TYPE_CHECKING:
+    from langchain_cfc_monitor import CFCMonitor, MonitorStatus, ShadowComparison
+
+app = make_app(no_args_is_help=True, help="Watch a served artifact: drift, broken promises, new labels.")
+# At most this many tests are listed, unless more of them alarm.
+_MOST_LISTED = 10
+
+ServedArtifact = Annotated[Path, typer.Argument(metavar="ARTIFACT", help="The served artifact.")]
+StorePath = Annotated[
+    str, typer.Argument(help="SQLite file written by a monitor, or URL of a PostgreSQL database.")
+]
+LeastProbability = Annotated[
+    float,
+    typer.Option(help="Smallest probability with which any result is selected for labelling."),
+]
+OutcomeAsJson = Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only results since then, e.g. 2026-11-01 or 2026-11-01T12:30, UTC."),
+]
+
+
+@app.command("status")
+def status(
+    artifact: ServedArtifact,
+    store: StorePath,
+    level: Annotated[
+        float,
+        typer.Option(
+            help="Probability of ever raising a false alarm, separately for drift and broken promises."
+        ),
+    ] = 0.01,
+    least_probability: LeastProbability = 1.0,
+    max_age_days: Annotated[
+        float | None, typer.Option(min=0.0, help="Maximum age of the artifact, in days.")
+    ] = None,
+    max_failing: Annotated[
+        float | None,
+        share_option(help="Maximum share of failures among the latest 1,000 prompts."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Maximum 99th percentile of the time to serve the latest of them, in seconds."
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write one HTML page: alarms, evidence over time, and what to do."),
+    ] = None,
+    as_json: OutcomeAsJson = False,
+) -> None:
+    """Show whether anything has drifted, a promise is broken or a limit exceeded.
+
+    Exit code 1 if so. You may look as often as you like. The probability that any test of drift ever raises a
+    false alarm is at most the level; for tests of certified rates, at most the level plus the certificate's
+    delta.
+    """
+    with report_errors():
+        from langchain_cfc_monitor import Limits
+
+        with _open_monitor(
+            artifact,
+            store,
+            limits=Limits(max_age_days, max_failing, max_seconds),
+            level=level,
+            least_probability=least_probability,
+        ) as monitor:
+            found = monitor.read_status()
+            if report is not None:
+                page: Any = require("langchain_cfc_monitor.page", "lab", "the page of a monitor")
+                page.write_page(report, found, monitor.read_curves())
+    if as_json:
+        emit_json({**found.model_dump(mode="json"), "alarms": len(found.alarms)})
+    else:
+        _print_status(get_console(), found)
+        if report is not None:
+            get_console().print(escape(f"page written to {report}"), soft_wrap=True)
+    raise typer.Exit(0 if found.sound else EXIT_NO)
+
+
+@app.command("labels")
+def labels(
+    artifact: ServedArtifact,
+    store: StorePath,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="LABELS",
+            help='JSON Lines: {"id": RUN, "correct": [true, false, ...] or true, "probability": 1.0}; or '
+            "langsmith:KEY, for feedback of that key.",
+        ),
+    ],
+    least_probability: LeastProbability = 1.0,
+    as_json: OutcomeAsJson = False,
+) -> None:
+    """Add labels of results, all or none.
+
+    A result keeps its first label. `id` is the run that produced the result. `correct` lists all candidates
+    in draw order, or is one value for the best answer; null stands for an empty or flagged set.
+    """
+    with report_errors():
+        from langchain_cfc_monitor import read_labels
+
+        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
+            given = read_labels(source, monitor.list_unlabelled() if is_plugin_source(source) else ())
+            # Feedback from another service may hold labels that do not fit: leave these out, add the others.
+            added = monitor.label(*given, leave_out_unfit=is_plugin_source(source))
+    if as_json:
+        emit_json({"labels": added, "known": len(given) - added, "store": store})
+    else:
+        known = f", {len(given) - added} were already there" if added < len(given) else ""
+        get_console().print(escape(f"{added} labels added to {store}{known}"), soft_wrap=True)
+
+
+@app.command("recalibrate")
+def recalibrate(
+    artifact: ServedArtifact,
+    store: StorePath,
+    out_path: Annotated[
+        Path, typer.Option("--out", "-o", help="Where to write the new artifact, if it is certified.")
+    ] = Path("recalibrated.json"),
+    min_kept: Annotated[
+        float | None,
+        share_option(
+            help="How often the promise must be certified to be kept, e.g. 0.85. Required unless the "
+            "artifact was made with --confident or --max-wrong-rate.",
+        ),
+    ] = None,
+    since: Since = None,
+    alpha: Annotated[
+        list[str] | None, typer.Option(help="Error level; repeatable. Default: those of the artifact.")
+    ] = None,
+    features: Annotated[str | None, typer.Option(help="Feature map. Default: that of the artifact.")] = None,
+    delta: Annotated[
+        str | None,
+        typer.Option(help="Probability that a bound or test is wrong. Default: the artifact's, else 0.05."),
+    ] = None,
+    leave_out_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--leave-out-incomplete",
+            help="Skip labels that do not cover every candidate. Only valid if their being incomplete "
+            "depends neither on correctness nor on the results.",
+        ),
+    ] = False,
+    least_probability: LeastProbability = 1.0,
+    as_json: OutcomeAsJson = False,
+) -> None:
+    """Calibrate again on labelled results of the monitor.
+
+    The new artifact has the options of the old one, and is written only if it is certified; exit code 1 if
+    not. Some results are held out: one part certifies the new artifact, another compares both on the same
+    draws.
+    """
+    given: dict[str, Any] = {"alpha": alpha, "features": features}
+    changes = {name: value for name, value in given.items() if value is not None}
+    with report_errors():
+        check_output(out_path)
+        if out_path.exists() and out_path.samefile(artifact):
+            msg = (
+                f"--out {out_path} is the artifact being served: write to another path, and replace it later"
+            )
+            raise InputError(msg)
+        import langchain_cfc_monitor as monitoring
+
+        with (
+            _open_monitor(artifact, store, least_probability=least_probability) as monitor,
+            open_attempts([store], out_path) as attempts,
+        ):
+            found = monitoring.recalibrate(
+                monitor,
+                min_kept=min_kept,
+                since=_parse_time(since),
+                delta=delta,
+                leave_out_incomplete=leave_out_incomplete,
+                after=attempts.ledger,
+                **changes,
+            )
+            attempts.record(found.artifact)
+        if found.certifies:
+            found.artifact.save(out_path)
+    if as_json:
+        emit_json(
+            {
+                "certifies": found.certifies,
+                "objections": found.objections,
+                "results": found.results,
+                "certified": found.certified,
+                "compared": [one.model_dump(mode="json") for one in found.compared],
+                "written": str(out_path) if found.certifies else None,
+            }
+        )
+    else:
+        console = get_console()
+        for one in found.compared:
+            console.print(_make_comparison_table(one, artifact.name, "the new artifact"), "")
+        for level, kept in found.certified.items():
+            share = format_percent(kept, ".1f")
+            console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
+        for certificate in () if found.artifact.policy is None else found.artifact.policy.certificates:
+            console.print(escape(certificate.sentence))
+        for objection in found.objections:
+            console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)
+        if found.certifies:
+            console.print(f"[green]certified[/]; artifact written to {escape(str(out_path))}", soft_wrap=True)
+        else:
+            console.print("nothing was written")
+    raise typer.Exit(0 if found.certifies else EXIT_NO)
+
+
+@app.command("shadow")
+def shadow(
+    artifact: ServedArtifact,
+    other: Annotated[Path, typer.Argument(metavar="OTHER", help="The artifact to compare it with.")],
+    store: StorePath,
+    since: Since = None,
+    least_probability: LeastProbability = 1.0,
+    as_json: OutcomeAsJson = False,
+) -> None:
+    """Show what another artifact would have decided.
+
+    Both are compared on the draws that were served. Only results since the other artifact was made count,
+    because earlier ones may have calibrated it. For labelled results, it also shows how often each was right.
+    """
+    with report_errors():
+        import langchain_cfc_monitor as monitoring
+
+        with _open_monitor(artifact, store, least_probability=least_probability) as monitor:
+            compared = monitoring.compare_in_shadow(
+                monitor, CalibrationArtifact.load(other), since=_parse_time(since)
+            )
+    if as_json:
+        emit_json([one.model_dump(mode="json") for one in compared])
+        return
+    for one in compared:
+        get_console().print(_make_comparison_table(one, artifact.name, other.name), "")
+
+
+def _parse_time(since: str | None) -> float | None:
+    """Convert an ISO 8601 time, UTC unless it has an offset, to seconds since 1970."""
+    if since is None:
+        return None
+    try:
+        time = datetime.fromisoformat(since)
+    except ValueError as error:
+        msg = f"--since {since}: expected a time such as 2026-11-01 or 2026-11-01T12:30"
+        raise InputError(msg) from error
+    try:
+        return (time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)).timestamp()
+    except (OverflowError, ValueError) as error:
+        msg = f"--since {since}: this time cannot be converted to seconds"
+        raise InputError(msg) from error
+
+
+def _make_comparison_table(found: ShadowComparison, served: str, other: str) -> Table:
+    """Make a table of two artifacts on the same draws, a column for each under its name."""
+    labelled = f", {found.labelled:,} of them labelled" if found.labelled else ""
+    rate = found.max_wrong_rate
+    promise = f"alpha = {found.alpha}" if rate is None else f"At most {format_share(float(rate))} wrong"
+    table = make_table(title=f"{promise}, {found.results:,} results{labelled}")
+    table.add_column("on the same draws", min_width=31)
+    for name in (served, other):
+        table.add_column(escape(name), justify="right", no_wrap=True, max_width=22)
+
+    def add_row(
+        label: str, name: str, form: Callable[[float], str] = format_percent, style: str = ""
+    ) -> None:
+        values = [getattr(one, name) for one in (found.served, found.other)]
+        table.add_row(label, *("-" if value is None else form(value) for value in values), style=style)
+
+    if rate is None:
+        add_row("promise kept", "kept", style="bold")
+    add_row("answered", "answered")
+    add_row("best answer wrong, if answered", "wrong")
+    if rate is not None:
+        table.add_row("same decision", "", format_percent(found.same))
+        return table
+    add_row("flagged as not certifiable", "flagged")
+    add_row("candidates per set", "candidates", "{:.2f}".format)
+    add_row("distinct answers per set", "answers", "{:.2f}".format)
+    table.add_row("same decision", "", format_percent(found.same))
+    return table
+
+
+def _open_monitor(artifact: Path, store: str, **settings: Any) -> CFCMonitor:
+    """Open the monitor of an artifact; its store must exist."""
+    # Imported late: it needs the extra.
+    from langchain_cfc_monitor import CFCMonitor
+
+    # Only the monitor that serves deletes old results.
+    loaded = CalibrationArtifact.load(artifact)
+    return CFCMonitor(loaded, store, create=False, keep_days=None, **settings)
+
+
+def _print_status(console: Console, found: MonitorStatus) -> None:
+    console.print(escape(f"artifact   {found.artifact[:15]}, {found.age_days:.1f} days old"))
+    shares = ""
+    if found.answered is not None and found.flagged is not None:
+        shares = f": {format_percent(found.answered)} answered"
+        if found.flagged:
+            shares += f", {format_percent(found.flagged)} flagged as not certifiable"
+    console.print(f"results    {found.results:,}{shares}")
+    for rate in found.rates:
+        console.print(escape(f"answered   {rate.sentence}"))
+    console.print(f"labels     {found.labels:,}")
+    console.print(f"failures   {found.failures:,} prompts could not be served")
+    if found.seconds is not None:
+        median, most = found.seconds
+        console.print(f"took       {median:.3g} s at the median, {most:.3g} s at the 99th percentile")
+    _print_verdict(console, found)
+    stated = [_make_stated_table(found)] if found.stated else []
+    console.print("", _make_test_table(found), *stated)
+    print_notes(console, found.notes)
+    if found.alarms:
+        console.print(
+            "the promise holds only if prompts, model and verifier stay as in calibration: find what "
+            "changed, label some of the results since then, and calibrate again (langchain-cfc monitor "
+            "recalibrate)"
+        )
+
+
+def _print_verdict(console: Console, found: MonitorStatus) -> None:
+    for breach in found.breaches:
+        console.print(f"[bold red]limit[/]      {escape(breach)}")
+    for alarm in found.alarms:
+        console.print(f"[bold red]alarm[/]      {escape(alarm.sentence)}")
+    for doubt in found.doubts:
+        console.print(f"[yellow]labels[/]     {escape(doubt.sentence)}: they do not represent all results")
+    if not found.results:
+        console.print("[yellow]no results[/], so nothing is tested")
+    elif not found.alarms:
+        console.print("[green]no alarm[/]")
+    for one in found.together:
+        console.print(escape(one.sentence))
+
+
+def _make_test_table(found: MonitorStatus) -> Table:
+    """Make a table of the tests with the most evidence."""
+    from langchain_cfc_monitor.status import format_evidence
+
+    tests = [one for one in found.tests if one.kind != "labelled"]
+    listed = tests[: max(_MOST_LISTED, len(found.alarms))]
+    left = len(tests) - len(listed)
+    table = make_table(title=f"Tests by evidence{f', {left} with less not shown' if left else ''}")
+    for heading, width in (("what", 24), ("of", 18)):
+        table.add_column(heading, no_wrap=True, max_width=width)
+    for heading, width in (("seen", 6), ("share", 5), ("evidence", 8), ("alone at", 8)):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
+    for one in listed:
+        table.add_row(
+            escape(one.what_name),
+            escape(one.group_name),
+            f"{one.outcomes:,}",
+            "" if one.seen is None else format_percent(one.seen),
+            format_evidence(one.evidence),
+            format_evidence(one.needed),
+        )
+    return table
+
+
+def _make_stated_table(found: MonitorStatus) -> Table:
+    """Make a table of labelled results by the coverage stated for them."""
+    table = make_table("stated", "labels", "kept", "95 % CI", title="Stated and kept coverage", texts=0)
+    for one in found.stated:
+        table.add_row(
+            format_percent(one.stated_coverage),
+            f"{one.labels:,}",
+            format_percent(one.kept / one.labels),
+            f"{format_interval(one.kept_ci)} %",
+        )
+    return table

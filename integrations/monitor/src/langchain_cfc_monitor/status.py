@@ -1,0 +1,541 @@
+"""The state of a monitor's tests, as data and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, Literal
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.text import format_percent, pluralize
+from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
+from langchain_cfc.features import get_direction, name_group
+from langchain_cfc.guarantee import format_share
+from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
+from langchain_cfc_monitor.sequential_tests import CertifiedRate, CoverageTest, SequentialTest
+from langchain_cfc_monitor.stated import StatedLevel
+from langchain_cfc_monitor.store import Evidence, ResultCounts
+
+_LARGEST_LOG = 700.0  # its exponential is still a finite float
+_OUTCOME_WORDS = {
+    ANSWERED: "answered",
+    EMPTY: "left with an empty set",
+    FLAGGED: "flagged as not certifiable",
+}
+_RATE_NAMES = {"kept": "the rate of kept promises", "right": "the rate of right answers"}
+_KIND_NAMES = {
+    "drift": "Drift",
+    "rates": "Certified rates",
+    "labelled": "Labelled results compared with the others",
+}
+# Names in words for quantities that are not features.
+_QUANTITY_NAMES = {
+    "mean_score": "mean score",
+    "min_score": "min score",
+    "draws": "number of draws",
+    "threshold": "threshold",
+    "decision": "decision",
+}
+
+
+class Test(Data):
+    """One test and its evidence so far.
+
+    Attributes:
+        kind: `drift` (prompts look different than in calibration), `kept` or `right` (a certified rate does
+            not hold), or `labelled` (labelled results look different from the others).
+        what: The quantity or rate, in words; features keep the names from their text.
+        what_name: The same in plain language, such as `share of hard questions`.
+        group: The group of prompts that is tested, in words.
+        group_name: The same in plain language, such as `very hard questions`.
+        alpha: Error level of the sets; None for quantities that do not depend on one, and for bots.
+        outcomes: Number of results or labels that it has seen.
+        evidence: The largest wealth that it ever had, from a stake of 1.
+        needed: The evidence at which it alarms by itself, regardless of the other tests of its kind; together
+            with others it alarms earlier, see `CombinedTest`.
+        alarm: Whether the tests of its kind alarm together, and its own wealth has reached 1 / level as well.
+        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
+        seen: The observed share, for rates; None for other kinds, and before the first label.
+        certified: The certified share, for rates; None for other kinds.
+        shift: For drift, which way results moved and how far: the observed share and the expected one,
+            over all results so far. None for other kinds, and before the first result.
+    """
+
+    kind: Literal["drift", "kept", "right", "labelled"]
+    what: str
+    what_name: str
+    group: str
+    group_name: str
+    alpha: str | None
+    outcomes: int
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+    seen: float | None = None
+    certified: float | None = None
+    shift: str | None = None
+
+    @property
+    def progress(self) -> float:
+        """Progress from a stake of 1 to an alarm by itself, on a logarithmic scale, in [0, 1]."""
+        return _measure_progress(self.evidence, self.needed)
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one line."""
+        level = "" if self.alpha is None else f" at alpha = {self.alpha}"
+        since = "" if self.since is None else f", since about {self.since[:16].replace('T', ' ')} UTC"
+        where = f"for {self.group_name}{level}{since}"
+        what = f"{self.what_name[0].upper()}{self.what_name[1:]}"
+        if self.kind == "labelled":
+            verdict = "differs" if self.alarm else "shows no difference"
+            return f"{what} {verdict} between labelled results and the others {where}"
+        if self.kind == "drift":
+            if not self.alarm:
+                return f"{what} shows no change {where}"
+            return f"{what} has changed {where}" + (f"; {self.shift}" if self.shift else "")
+        certified = format_percent(self.certified or 0.0, ".1f")
+        observed = "" if self.seen is None else f", observed {format_percent(self.seen, '.1f')}"
+        verdict = "is violated" if self.alarm else "shows no violation"
+        return f"{what}, certified at least {certified}{observed}, {verdict} {where}"
+
+
+class CombinedTest(Data):
+    """All tests of one kind, combined by the mean of their wealth; see `MixtureEProcess`.
+
+    Attributes:
+        kind: `drift`; `rates`: certified rates, of kept promises and right answers; `labelled`.
+        tests: Number of tests.
+        evidence: The largest mean so far, from a stake of 1.
+        needed: The evidence at which the tests alarm, 1 / level.
+        alarm: Whether they do.
+        since: When the change seems to have begun, in ISO 8601, UTC; None without an alarm.
+        leading: The test with the most evidence, in words; None if it has seen no outcome.
+    """
+
+    kind: Literal["drift", "rates", "labelled"]
+    tests: int
+    evidence: float
+    needed: float
+    alarm: bool
+    since: str | None
+    leading: str | None
+
+    @property
+    def progress(self) -> float:
+        """Progress from a stake of 1 to an alarm, on a logarithmic scale, in [0, 1]."""
+        return _measure_progress(self.evidence, self.needed)
+
+    @property
+    def sentence(self) -> str:
+        """The evidence in one line."""
+        led = f", most of it from {self.leading}" if self.leading and self.evidence > 1.0 else ""
+        tests = pluralize(self.tests, "test")
+        evidence = f"evidence {format_evidence(self.evidence)}, alarm at {format_evidence(self.needed)}"
+        return f"{_KIND_NAMES[self.kind]}: {tests} together show {evidence}{led}"
+
+
+def _measure_progress(evidence: float, needed: float) -> float:
+    return min(1.0, math.log(max(evidence, 1.0)) / math.log(needed))
+
+
+def format_evidence(evidence: float) -> str:
+    """Format evidence as a number short enough for a column."""
+    if evidence >= 1_000_000:  # noqa: PLR2004 - where digits become too many
+        return f"{evidence:.0e}"
+    return f"{evidence:,.0f}" if evidence >= 10 else f"{evidence:.1f}"  # noqa: PLR2004 - two digits
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Fixed limits, checked besides the statistical tests; None for no limit.
+
+    Attributes:
+        age_days: Age of the artifact, in days.
+        failing: Share of the latest prompts that cannot be served, in [0, 1].
+        seconds: 99th percentile of the time that the latest results took, in seconds.
+    """
+
+    age_days: float | None = None
+    failing: float | None = None
+    seconds: float | None = None
+
+    def list_breaches(self, age_days: float, counts: ResultCounts, models: Sequence[str]) -> Iterator[str]:
+        """Yield a sentence for every limit that is exceeded, and for every model that was not calibrated."""
+        for model in models:
+            yield f"The model {model} answers but was not calibrated"
+        if self.age_days is not None and age_days > self.age_days:
+            yield f"The artifact is {int(age_days)} days old; at most {self.age_days:g} are allowed"
+        failing, seconds = counts.failing, counts.seconds
+        if self.failing is not None and failing is not None and failing > self.failing:
+            yield (
+                f"{format_percent(failing, '.1f')} of the latest prompts could not be served; at most "
+                f"{format_percent(self.failing, 'g')} are allowed"
+            )
+        if self.seconds is not None and seconds is not None and seconds[1] > self.seconds:
+            yield (
+                f"The latest results took {seconds[1]:.3g} s at the 99th percentile; at most "
+                f"{self.seconds:g} s are allowed"
+            )
+
+
+class AnsweredShare(Data):
+    """How many results a bot answered at one certified wrong-answer rate.
+
+    Attributes:
+        max_wrong_rate: The rate as decimal text.
+        results: Number of results served at this rate, above 0.
+        answered: Share of them that were answered.
+        expected: Share of the certification prompts that are answered at this rate.
+    """
+
+    max_wrong_rate: str
+    results: int
+    answered: float
+    expected: float
+
+    @property
+    def sentence(self) -> str:
+        """The shares in one line."""
+        return (
+            f"With {_name_promise(self.max_wrong_rate)}, {format_percent(self.answered)} of {self.results:,} "
+            f"results are answered ({format_percent(self.expected)} of the certification prompts)"
+        )
+
+
+class EvidenceCurve(Data):
+    """The evidence of one test over time.
+
+    Attributes:
+        name: The quantity or rate and the group of prompts, in words.
+        test: The test.
+        points: Pairs of a number of outcomes and the natural logarithm of the wealth after them.
+    """
+
+    name: str
+    test: Test
+    points: tuple[tuple[int, float], ...]
+
+
+class MonitorStatus(Data):
+    """The state of a monitor: what all results and labels so far show.
+
+    Attributes:
+        artifact: Digest of the artifact.
+        age_days: Days since it was made.
+        results: Number of results.
+        labels: Number of labels.
+        failures: Number of prompts that could not be served.
+        answered: Share of results that were answered; None without results.
+        flagged: Share of results that are not certifiable; None without results.
+        failing: Share of the latest prompts that could not be served; None without any.
+        seconds: Median and 99th percentile of the seconds that the latest results took; None if not measured.
+        models: Names of models that answer and were not calibrated.
+        level: Probability of ever raising a false alarm, for each of drift and certified rates.
+        together: The combined test of each kind that has tests; these decide on alarms.
+        tests: All tests, those closest to an alarm first.
+        rates: How many results were answered at each certified wrong-answer rate.
+        stated: Labelled results by the coverage stated for them, if levels are adaptive.
+        breaches: Limits that are exceeded and models that were not calibrated, in sentences.
+        notes: What the monitor cannot test, and why.
+    """
+
+    artifact: str
+    age_days: float
+    results: int
+    labels: int
+    failures: int
+    answered: float | None
+    flagged: float | None
+    failing: float | None
+    seconds: tuple[float, float] | None
+    models: tuple[str, ...]
+    level: float
+    together: tuple[CombinedTest, ...]
+    tests: tuple[Test, ...]
+    rates: tuple[AnsweredShare, ...]
+    stated: tuple[StatedLevel, ...]
+    breaches: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether no test alarms and no limit is exceeded."""
+        return not (self.alarms or self.breaches)
+
+    @property
+    def alarms(self) -> tuple[Test, ...]:
+        """The alarming tests for drift and for certified rates."""
+        return tuple(one for one in self.tests if one.alarm and one.kind != "labelled")
+
+    @property
+    def doubts(self) -> tuple[Test, ...]:
+        """The alarming tests by which labelled results look different from the others."""
+        return tuple(one for one in self.tests if one.alarm and one.kind == "labelled")
+
+
+def list_curves(evidence: Evidence, level: float, most: int) -> Iterator[EvidenceCurve]:
+    """Yield the curves of the tests closest to an alarm: up to `most` for drift, and as many for rates."""
+    of_drift = _list_tests_by_group("drift", evidence.drift, evidence, level)
+    of_rates = _list_tests_of_rates(evidence.kept, level)
+    for tests, curve in ((of_drift, evidence.drifted), (of_rates, evidence.broken)):
+        for place, test in sorted(enumerate(tests), key=lambda pair: _rank_test(pair[1]))[:most]:
+            at = "" if test.alpha is None else f", alpha = {test.alpha}"
+            yield EvidenceCurve(
+                name=f"{test.what_name}, {test.group_name}{at}",
+                test=test,
+                points=tuple((outcomes, logs[place]) for outcomes, _, logs in curve.points),
+            )
+
+
+def make_status(
+    artifact: CalibrationArtifact,
+    evidence: Evidence,
+    counts: ResultCounts,
+    *,
+    level: float,
+    limits: Limits,
+    now: float,
+) -> MonitorStatus:
+    """Make the status from the evidence of the tests and the counts of the store."""
+    tests = [
+        *_list_tests_by_group("drift", evidence.drift, evidence, level),
+        *_list_tests_by_group("labelled", evidence.sampled, evidence, level),
+        *_list_tests_of_rates(evidence.kept, level),
+    ]
+    age = max(0.0, (now - datetime.fromisoformat(artifact.created_at).timestamp()) / DAY)
+    models = _list_other_models(artifact, counts.models)
+    return MonitorStatus(
+        artifact=artifact.digest,
+        age_days=age,
+        results=counts.results,
+        labels=counts.labels,
+        failures=counts.failures,
+        answered=counts.compute_share(counts.answered),
+        flagged=counts.compute_share(counts.flagged),
+        failing=counts.failing,
+        seconds=counts.seconds,
+        models=models,
+        level=level,
+        together=tuple(_combine_tests(evidence, tests, level)),
+        tests=tuple(sorted(tests, key=_rank_test)),
+        rates=tuple(_list_answered_shares(artifact, counts)),
+        stated=tuple(evidence.stated.list_levels()),
+        breaches=tuple(limits.list_breaches(age, counts, models)),
+        notes=tuple(_list_notes(artifact, evidence, counts)),
+    )
+
+
+def _list_answered_shares(artifact: CalibrationArtifact, counts: ResultCounts) -> Iterator[AnsweredShare]:
+    for one in () if artifact.policy is None else artifact.policy.certificates:
+        results, answered = counts.by_rate.get(one.max_wrong_rate, (0, 0))
+        if results:
+            yield AnsweredShare(
+                max_wrong_rate=one.max_wrong_rate,
+                results=results,
+                answered=answered / results,
+                expected=one.groups[0].answered / one.prompts,
+            )
+
+
+def _rank_test(test: Test) -> tuple[float, float]:
+    """Return a sort key that puts the tests closest to an alarm first."""
+    return -test.progress, -test.evidence
+
+
+def _list_tests_by_group(
+    kind: Literal["drift", "labelled"], tests: SequentialTest, evidence: Evidence, level: float
+) -> Iterator[Test]:
+    """Yield a test for each quantity and group, in the order of `DriftTest.tests`."""
+    drift = evidence.drift
+    words = {one.name: one.words for one in drift.artifact.feature_map.list_guaranteed_weights()}
+    for place, (watched, group) in enumerate(drift.tests):
+        shift = None
+        if kind == "drift":
+            shift = _describe_shift(watched, watched.counts[group], drift.count_results(place))
+        yield Test(
+            kind=kind,
+            what=name_quantity(watched),
+            what_name=_name_quantity_plainly(watched, words),
+            group=words[group],
+            group_name=name_group(words[group], group),
+            alpha=watched.alpha if watched.max_wrong_rate is None else None,
+            shift=shift,
+            **_summarize_evidence(tests, place, level),
+        )
+
+
+def _list_tests_of_rates(kept: CoverageTest, level: float) -> Iterator[Test]:
+    for place, one in enumerate(kept.rates):
+        found = _summarize_evidence(kept, place, level)
+        yield Test(
+            kind=one.what,
+            what=_name_rate(one),
+            what_name=_name_rate(one),
+            group=one.words,
+            group_name=name_group(one.words, one.group),
+            alpha=one.alpha if one.max_wrong_rate is None else None,
+            seen=float(kept.kept[place] / found["outcomes"]) if found["outcomes"] else None,
+            certified=one.rate,
+            **found,
+        )
+
+
+def _name_rate(rate: CertifiedRate) -> str:
+    """Name a certified rate in words, with the certified wrong-answer rate if there is one."""
+    if rate.max_wrong_rate is None:
+        return _RATE_NAMES[rate.what]
+    return f"{_RATE_NAMES[rate.what]} ({_name_promise(rate.max_wrong_rate)})"
+
+
+def _name_promise(max_wrong_rate: str) -> str:
+    return f"at most {format_share(float(max_wrong_rate))} wrong"
+
+
+def name_quantity(watched: ReferenceHistogram) -> str:
+    """Name a quantity in words; features keep the names from their text."""
+    if watched.max_wrong_rate is not None:
+        return f"share of answered prompts ({_name_promise(watched.max_wrong_rate)})"
+    return _QUANTITY_NAMES.get(watched.name, watched.name)
+
+
+def _name_quantity_plainly(watched: ReferenceHistogram, words: Mapping[str, str]) -> str:
+    """Name a quantity in plain language; a feature that is itself a group becomes a share of the group."""
+    known = words.get(watched.name)
+    return name_quantity(watched) if known is None else f"share of {name_group(known, watched.name)}"
+
+
+def _summarize_evidence(tests: SequentialTest, place: int, level: float) -> dict[str, Any]:
+    """Return the evidence of one of several tests that share the level."""
+    wealth, alarm = tests.wealth, bool(tests.find_alarms(level)[place])
+    return {
+        "outcomes": int(wealth.outcomes[place]),
+        "evidence": math.exp(min(float(wealth.peak[place]), _LARGEST_LOG)),
+        "needed": wealth.log.size / level,
+        "alarm": alarm,
+        "since": _format_time(float(wealth.since[place])) if alarm else None,
+    }
+
+
+def _combine_tests(evidence: Evidence, tests: Sequence[Test], level: float) -> Iterator[CombinedTest]:
+    """Yield the combined test of each kind that has any tests."""
+    kinds: tuple[tuple[Literal["drift", "rates", "labelled"], SequentialTest, set[str]], ...]
+    kinds = (
+        ("drift", evidence.drift, {"drift"}),
+        ("rates", evidence.kept, {"kept", "right"}),
+        ("labelled", evidence.sampled, {"labelled"}),
+    )
+    for kind, combined, of in kinds:
+        members = [one for one in tests if one.kind in of]
+        if not members:
+            continue
+        leading = max(members, key=lambda one: one.evidence)
+        alarm = combined.is_alarming(level)
+        yield CombinedTest(
+            kind=kind,
+            tests=len(members),
+            evidence=math.exp(min(float(combined.mixture.peak), _LARGEST_LOG)),
+            needed=1.0 / level,
+            alarm=alarm,
+            since=_format_time(float(combined.mixture.since)) if alarm else None,
+            leading=f"{leading.what_name}, {leading.group_name}" if leading.outcomes else None,
+        )
+
+
+def _format_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, tz=timezone.utc).isoformat(timespec="seconds")
+
+
+def _list_other_models(artifact: CalibrationArtifact, served: tuple[str, ...]) -> tuple[str, ...]:
+    calibrated = (artifact.provenance.generator or {}) if artifact.provenance is not None else {}
+    said = calibrated.get("model_version")
+    if said is None:
+        return ()
+    known = set(said) if isinstance(said, (list, tuple)) else {said}
+    return tuple(one for one in served if one not in known)
+
+
+def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: ResultCounts) -> Iterator[str]:
+    if not counts.results:
+        yield (
+            "no results yet: the store holds no result of this artifact. If it serves, is its monitor among "
+            "the callbacks, with this store?"
+        )
+    if counts.unverified:
+        yield (
+            f"{format_percent(counts.unverified)} of the latest results come from a generator, verifier or "
+            "extractor that does not identify itself, so it is unknown whether it is the calibrated one"
+        )
+    if not artifact.reference:
+        yield (
+            "drift cannot be tested: the artifact holds no counts of its own prompts, because it is from an "
+            "earlier release or for a shift; calibrate again"
+        )
+    if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
+        yield (
+            "the decisions of the artifact are not watched, only their inputs, such as scores: calibration "
+            "held out no prompts to count decisions on (test_fraction)"
+        )
+    if not evidence.kept.rates:
+        yield (
+            "labels cannot be tested: no rate is certified or promised with confidence. Certify the "
+            "artifact on held-out prompts (langchain-cfc certify); a promise on average over calibration "
+            "sets cannot be tested on one of them"
+        )
+
+
+def _describe_shift(
+    watched: ReferenceHistogram, expected: Sequence[int], observed: Sequence[int]
+) -> str | None:
+    """Describe where the bins of results differ most from those of calibration prompts; None if empty."""
+    calibration, results = np.array(expected, dtype=np.float64), np.array(observed, dtype=np.float64)
+    if not calibration.sum() or not results.sum():
+        return None
+    calibration, results = calibration / calibration.sum(), results / results.sum()
+    if watched.name == "decision":
+        # A bot's user asks how many prompts it answers; of sets, the outcome that has changed most is named.
+        is_bot = watched.max_wrong_rate is not None
+        outcome = ANSWERED if is_bot else int(np.argmax(np.abs(results - calibration)))
+        shares = _format_shares(results[outcome], f"are {_OUTCOME_WORDS[outcome]}", calibration[outcome])
+        return f"{'more' if results[outcome] > calibration[outcome] else 'fewer'}: {shares}"
+    # The edge at which the cumulative shares are farthest apart, as in the Kolmogorov-Smirnov statistic.
+    below, expected_below = results.cumsum()[:-1], calibration.cumsum()[:-1]
+    place = int(np.argmax(np.abs(below - expected_below)))
+    edge = f"{watched.edges[place]:.3g}"
+    is_higher = bool(below[place] <= expected_below[place])
+    counts_draws = watched.name == "draws"
+    above = f"took {edge} draws or more" if counts_draws else f"are {edge} or more"
+    under = f"took fewer than {edge} draws" if counts_draws else f"are below {edge}"
+    shares = (
+        _format_shares(1.0 - below[place], above, 1.0 - expected_below[place])
+        if is_higher
+        else _format_shares(below[place], under, expected_below[place])
+    )
+    is_harder = get_direction(watched.name)
+    move = "higher" if is_higher else "lower"
+    if is_harder is not None:
+        move = f"questions look {'harder' if is_higher == is_harder else 'easier'}"
+    before, now = _find_median(watched.edges, calibration), _find_median(watched.edges, results)
+    moved = "" if before == now else f" (median {before} -> {now})"
+    return f"{move}{moved}: {shares}"
+
+
+def _find_median(edges: Sequence[float], shares: FloatArray) -> str:
+    """Return the median of a histogram with open ends, by linear interpolation inside its bins."""
+    below = shares.cumsum()
+    place = min(int(np.searchsorted(below, 0.5)), len(shares) - 1)
+    if place == 0:
+        return f"below {edges[0]:.2g}"
+    if place == len(edges):
+        return f"{edges[-1]:.2g} or more"
+    into = (0.5 - below[place - 1]) / shares[place]
+    return f"{edges[place - 1] + into * (edges[place] - edges[place - 1]):.2g}"
+
+
+def _format_shares(observed: float, words: str, expected: float) -> str:
+    return f"{format_percent(observed)} of results {words}, expected {format_percent(expected)}"

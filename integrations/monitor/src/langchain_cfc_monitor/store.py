@@ -1,0 +1,498 @@
+"""`MonitorStore`: results, labels and failures from many processes, and the state of the tests."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    MetaData,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    TypeDecorator,
+    delete,
+    false,
+    func,
+    insert,
+    select,
+    update,
+)
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
+from langchain_cfc._internal.text import join_names
+from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.errors import CFCWarning, InputError, StoreError
+from langchain_cfc_monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
+from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, CoverageTest, DriftTest, LabelSamplingTest
+from langchain_cfc_monitor.stated import StatedCounts
+
+# Most rows per query and transaction, and the number of latest results that figures are about.
+_PAGE_SIZE = 1000
+# Most points of a curve; beyond that, half of them are dropped.
+MAX_POINTS = 400
+_LIST_FIELDS = ("scores", "accepted", "features", "codes", "lengths", "models")
+# Most results that an error or warning names.
+_MOST_LISTED = 5
+
+_metadata = MetaData()
+
+
+class _Json(TypeDecorator[Any]):
+    """Column of plain data, stored as JSON text; None where a join finds no row."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        del dialect
+        return json.dumps(value)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        del dialect
+        return None if value is None else json.loads(value)
+
+
+# Holds the state of each artifact's tests under its digest, among other facts.
+_facts = define_facts("monitor_facts", _metadata)
+
+_results = Table(
+    "monitor_results",
+    _metadata,
+    Column("number", ROW_NUMBER, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    Column("artifact", Text, nullable=False),
+    Column("alpha", Text, nullable=False),
+    Column("outcome", SmallInteger, nullable=False),
+    Column("withheld", Boolean, nullable=False),
+    Column("max_wrong_rate", Text),
+    Column("threshold", Double, nullable=False),
+    Column("scores", _Json, nullable=False),
+    Column("accepted", _Json, nullable=False),
+    Column("features", _Json, nullable=False),
+    Column("codes", _Json, nullable=False),
+    Column("lengths", _Json, nullable=False),
+    Column("metadata", _Json, nullable=False),
+    Column("outputs", _Json, nullable=False),
+    Column("models", _Json, nullable=False),
+    Column("binding", Text, nullable=False),
+    Column("seconds", Double),
+    # Whether the tests have seen it. They take results in the order in which they find them: a result that
+    # another process commits late comes after results with higher numbers.
+    Column("seen", Boolean, nullable=False, server_default=false()),
+)
+
+_labels = Table(
+    "monitor_labels",
+    _metadata,
+    Column("number", ROW_NUMBER, primary_key=True),
+    Column("result", Text, ForeignKey("monitor_results.id", ondelete="CASCADE"), nullable=False, unique=True),
+    Column("at", Double, nullable=False),
+    Column("correct", _Json, nullable=False),
+    Column("probability", Double, nullable=False),
+    Column("seen", Boolean, nullable=False, server_default=false()),
+)
+for _table in (_results, _labels):
+    _unseen = ~_table.c.seen
+    Index(f"{_table.name}_unseen", _table.c.number, sqlite_where=_unseen, postgresql_where=_unseen)
+
+# Prompts that could not be served.
+_failures = Table(
+    "monitor_failures",
+    _metadata,
+    Column("number", ROW_NUMBER, primary_key=True),
+    Column("at", Double, nullable=False),
+    Column("artifact", Text, nullable=False),
+    Column("error", Text, nullable=False),  # name of its type only, because its message may quote a prompt
+)
+
+# Results, each with its label if it has one: `label` is the label's number, `labelled_at` its time.
+_labelled_results = select(
+    _results,
+    _labels.c.number.label("label"),
+    _labels.c.at.label("labelled_at"),
+    _labels.c.correct,
+    _labels.c.probability,
+).join_from(_results, _labels, _labels.c.result == _results.c.id, isouter=True)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Logarithms of the wealth of m tests, recorded every `step` outcomes."""
+
+    step: int = 1  # number of outcomes between two points; doubled whenever there are too many points
+    outcomes: int = 0  # number of outcomes so far
+    # Number of outcomes, time, and the m logarithms to three decimals
+    points: tuple[tuple[int, float, list[float]], ...] = ()
+
+    def update(self, log: FloatArray, now: float) -> Curve:
+        """Return the curve after one more outcome."""
+        outcomes, step, points = self.outcomes + 1, self.step, self.points
+        if outcomes % step == 0:
+            points = (*points, (outcomes, now, log.round(3).tolist()))
+        if len(points) > MAX_POINTS:
+            step *= 2
+            points = tuple(one for one in points if one[0] % step == 0)
+        return Curve(step, outcomes, points)
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the curve as plain data."""
+        return dict(vars(self))
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Curve:
+        """Restore what `to_data` returned."""
+        points = tuple((int(outcomes), float(at), list(logs)) for outcomes, at, logs in data["points"])
+        return cls(int(data["step"]), int(data["outcomes"]), points)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A prompt that could not be served: when, by which artifact, and the name of the error's type."""
+
+    at: float
+    artifact: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ResultCounts:
+    """Counts and figures about an artifact's results in a store."""
+
+    results: int
+    answered: int  # number of results that were answered
+    flagged: int  # number of results that are not certifiable
+    # Numbers of results and of answered ones by certified wrong-answer rate, without results under none
+    by_rate: Mapping[str, tuple[int, int]]
+    labels: int
+    failures: int  # number of prompts that could not be served
+    failing: float | None  # share of the latest prompts that could not be served; None without any
+    models: tuple[str, ...]  # distinct model names that the latest results report
+    # Share of the latest results whose components could not be verified; None without any
+    unverified: float | None
+    # Median and 99th percentile of the seconds that the latest results took; None if not measured
+    seconds: tuple[float, float] | None
+
+    def compute_share(self, count: int) -> float | None:
+        """Return a count as a share of the results; None without results."""
+        return _compute_share(count, self.results)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The state of the tests of an artifact."""
+
+    drift: DriftTest  # do prompts look as they did?
+    kept: CoverageTest  # do certified rates hold?
+    sampled: LabelSamplingTest  # do labelled results look like the others?
+    stated: StatedCounts  # how often are adaptive promises kept?
+    drifted: Curve  # wealth of the drift tests over time
+    broken: Curve  # wealth of the tests of certified rates over time
+
+    @classmethod
+    def start(cls, artifact: CalibrationArtifact, now: float) -> Evidence:
+        """Return the state before any result."""
+        parts = (
+            DriftTest.start(artifact, now),
+            CoverageTest.start(artifact, now),
+            LabelSamplingTest.start(artifact, now),
+            StatedCounts.start(artifact),
+        )
+        return cls(*parts, Curve(), Curve())
+
+    def add_result(self, one: ObservedResult) -> Evidence:
+        """Return the state after one more result."""
+        drift = self.drift.update(one)
+        return replace(self, drift=drift, drifted=self.drifted.update(drift.wealth.log, one.at))
+
+    def add_label(self, one: ObservedResult, label: Label, now: float, least: float) -> Evidence:
+        """Return the state after one more label; for `least` see `Label.is_sampled`."""
+        kept = self.kept.update(one, label, now, least)
+        stated = self.stated.update(one, label, least)
+        return replace(self, kept=kept, stated=stated, broken=self.broken.update(kept.wealth.log, now))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        return {name: getattr(self, name).to_data() for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_data(cls, artifact: CalibrationArtifact, data: Mapping[str, Any]) -> Evidence:
+        """Restore what `to_data` returned."""
+        return cls(
+            DriftTest.from_data(artifact, data["drift"]),
+            CoverageTest.from_data(artifact, data["kept"]),
+            LabelSamplingTest.from_data(artifact, data["sampled"]),
+            StatedCounts.from_data(artifact, data["stated"]),
+            Curve.from_data(data["drifted"]),
+            Curve.from_data(data["broken"]),
+        )
+
+
+class MonitorStore(DatabaseStore):
+    """The tables of a monitor, in an SQLite file or at the URL of a PostgreSQL database.
+
+    Every method raises a StoreError if the database cannot be used.
+    """
+
+    _facts = _facts
+    _format = "langchain-cfc/monitor"
+    _version = 3
+    _missing_message = "there is no monitor at"
+    _wrong_format_message = "is not the store of a monitor"
+    _wrong_version_advice = "use a new store, or the release that made it"
+
+    def add(self, results: Sequence[ObservedResult], failures: Sequence[Failure] = ()) -> None:
+        """Write results and failures in one transaction; results whose id is stored already are skipped."""
+        with self.begin_write() as connection:
+            if results:
+                connection.execute(self.insert_new(_results), list(map(vars, results)))
+            if failures:
+                connection.execute(insert(_failures), list(map(vars, failures)))
+
+    def label(self, labels: Iterable[Label], now: float, *, leave_out_unfit: bool = False) -> int:
+        """Write labels, all or none, and return how many were new; a result keeps its first label.
+
+        A label that does not fit its result is an error, or with `leave_out_unfit` a warning. A later label
+        that contradicts the first one is a warning.
+        """
+        labels = list(labels)
+        given: dict[str, Label] = {}
+        for one in labels:
+            given.setdefault(one.id, one)
+        if not given:
+            return 0
+        with self.begin_write() as connection:
+            rows = _read_named(connection, select(_results), _results.c.id, given)
+            known = {row.id: _read_result(row) for row in rows}
+            missing = [name for name in given if name not in known]
+            if missing:
+                listed = join_names(list(map(repr, missing)), _MOST_LISTED)
+                msg = (
+                    f"{self.name} holds no result {listed}: a label names the run that gave the result; the "
+                    "latest results may not be written yet (flush)"
+                )
+                raise InputError(msg)
+            given = dict(_select_fitting_labels(given, known, leave_out_unfit=leave_out_unfit))
+            if not given:
+                return 0
+            count = select(func.count()).select_from(_labels)
+            before = int(connection.execute(count).scalar_one())
+            new = [
+                {"result": one.id, "at": now, "correct": one.correct, "probability": one.probability}
+                for one in given.values()
+            ]
+            connection.execute(self.insert_new(_labels), new)
+            labelled = _read_named(connection, _labelled_results, _labels.c.result, given)
+            first = {row.id: _read_label(row) for row in labelled}
+            _warn_of_changes([one for one in labels if one.id in first], first, known)
+            return int(connection.execute(count).scalar_one()) - before
+
+    def update_evidence(
+        self, artifact: CalibrationArtifact, now: float, *, least: float = 1.0, label_days: float = 14.0
+    ) -> Evidence:
+        """Update the tests of an artifact with all new results and labels, and return their state.
+
+        Concurrent processes take turns, so that each result and label is seen once. Results older than
+        `label_days` are assumed to have all labels that they will ever get.
+        """
+        while True:
+            with self.begin_write() as connection:
+                self._take_turn(connection)
+                seen = _read_evidence(connection, artifact, now)
+                if results := _read_unseen(connection, artifact, _results):
+                    for row in results:
+                        seen = seen.add_result(_read_result(row))
+                    _mark_seen(connection, _results, [row.number for row in results])
+                elif labels := _read_unseen(connection, artifact, _labels):
+                    for row in labels:
+                        seen = seen.add_label(_read_result(row), _read_label(row), row.labelled_at, least)
+                    _mark_seen(connection, _labels, [row.label for row in labels])
+                elif block := _read_block(connection, seen.sampled, now - label_days * DAY):
+                    found = [(_read_result(row), row) for row in block]
+                    chosen = [
+                        (one, row.label is not None and _read_label(row).is_sampled(one, least))
+                        for one, row in found
+                    ]
+                    seen = replace(seen, sampled=seen.sampled.update(chosen, block[-1].number))
+                else:
+                    return seen
+                self.write_facts(connection, {artifact.digest: json.dumps(seen.to_data())})
+
+    def read_results(self, digest: str, since: float) -> tuple[list[ObservedResult], dict[str, Label]]:
+        """Return the results of an artifact since a time, in their order, and their labels."""
+        wanted = (_results.c.artifact == digest) & (_results.c.at >= since)
+        rows = self.read_rows(_labelled_results.where(wanted).order_by(_results.c.number))
+        labels = {row.id: _read_label(row) for row in rows if row.label is not None}
+        return [_read_result(row) for row in rows], labels
+
+    def list_unlabelled(self, digest: str, since: float) -> list[str]:
+        """Return the ids of an artifact's results since a time that have no label, in their order."""
+        wanted = (_results.c.artifact == digest) & (_results.c.at >= since) & _labels.c.number.is_(None)
+        query = _labelled_results.with_only_columns(_results.c.id).where(wanted).order_by(_results.c.number)
+        return [row.id for row in self.read_rows(query)]
+
+    def count_results(self, digest: str) -> ResultCounts:
+        """Count the results, labels and failures of an artifact."""
+        ours = _results.c.artifact == digest
+        columns = (_results.c.max_wrong_rate, _results.c.outcome, _results.c.withheld)
+        outcomes = select(*columns, func.count()).where(ours).group_by(*columns)
+        wanted = (_results.c.at, _results.c.models, _results.c.binding, _results.c.seconds)
+        latest = select(*wanted).where(ours).order_by(_results.c.number.desc()).limit(_PAGE_SIZE)
+        labelled = select(func.count()).join_from(_labels, _results, _labels.c.result == _results.c.id)
+        failed = select(func.count()).where(_failures.c.artifact == digest)
+        with self.begin_read() as connection:
+            counted = connection.execute(outcomes).all()
+            rows = connection.execute(latest).all()
+            since = min((row.at for row in rows), default=0.0)
+            latest_failures = int(connection.execute(failed.where(_failures.c.at >= since)).scalar_one())
+            labels = int(connection.execute(labelled.where(ours)).scalar_one())
+            failures = int(connection.execute(failed).scalar_one())
+        took = [row.seconds for row in rows if row.seconds is not None]
+        models = dict.fromkeys(model for row in rows for model in row.models)
+        by_rate: dict[str | None, tuple[int, int]] = {}
+        for rate, outcome, withheld, count in counted:
+            results, answered = by_rate.get(rate, (0, 0))
+            answers = count if outcome == ANSWERED and not withheld else 0
+            by_rate[rate] = results + count, answered + answers
+        return ResultCounts(
+            results=sum(results for results, _ in by_rate.values()),
+            answered=sum(answered for _, answered in by_rate.values()),
+            flagged=sum(count for _, outcome, _, count in counted if outcome == FLAGGED),
+            by_rate={rate: counts for rate, counts in by_rate.items() if rate is not None},
+            labels=labels,
+            failures=failures,
+            failing=_compute_share(latest_failures, latest_failures + len(rows)),
+            models=tuple(models),
+            unverified=_compute_share(sum(row.binding == "unverified" for row in rows), len(rows)),
+            seconds=(float(np.median(took)), float(np.quantile(took, 0.99))) if took else None,
+        )
+
+    def reset_after_fork(self) -> None:
+        """Drop the connections inherited from the parent process, without closing them."""
+        self.engine.dispose(close=False)
+
+    def delete_before(self, before: float) -> None:
+        """Delete old failures, and old results with their labels once the tests have seen both."""
+        old = (_results.c.at < before) & _results.c.seen
+        waiting = select(_labels.c.result).where(~_labels.c.seen)
+        with self.begin_write() as connection:
+            connection.execute(delete(_failures).where(_failures.c.at < before))
+            connection.execute(delete(_results).where(old, _results.c.id.not_in(waiting)))
+
+    def _list_first_facts(self) -> dict[str, str]:
+        return {**super()._list_first_facts(), "turn": "0"}
+
+    def _take_turn(self, connection: Connection) -> None:
+        """Wait for other processes that update evidence: writing this row locks it until the commit."""
+        connection.execute(update(_facts).where(_facts.c.name == "turn").values(value=_facts.c.value))
+
+
+def _compute_share(count: int, of: int) -> float | None:
+    return count / of if of else None
+
+
+def _read_result(row: Any) -> ObservedResult:
+    fields = {name: getattr(row, name) for name in ObservedResult.__dataclass_fields__}
+    return ObservedResult(**fields | {name: tuple(fields[name]) for name in _LIST_FIELDS})
+
+
+def _read_label(row: Any) -> Label:
+    return Label(row.id, row.correct, row.probability)
+
+
+def _select_fitting_labels(
+    given: Mapping[str, Label], known: Mapping[str, ObservedResult], *, leave_out_unfit: bool
+) -> Iterator[tuple[str, Label]]:
+    """Yield the labels that fit their results."""
+    unfit = []
+    for name, one in given.items():
+        try:
+            one.judge(known[name])
+        except InputError as error:  # noqa: PERF203 - every label is checked
+            if not leave_out_unfit:
+                raise
+            unfit.append(str(error))
+        else:
+            yield name, one
+    if unfit:
+        msg = f"{len(unfit)} labels do not fit their results and are left out; the first: {unfit[0]}"
+        warnings.warn(msg, CFCWarning, stacklevel=4)
+
+
+def _warn_of_changes(
+    labels: Iterable[Label], first: Mapping[str, Label], known: Mapping[str, ObservedResult]
+) -> None:
+    """Warn about labels that contradict the first label of their result, which is the one used."""
+    changed = []
+    for one in labels:
+        with suppress(InputError):  # a label that does not fit contradicts nothing
+            said = zip(first[one.id].judge(known[one.id]), one.judge(known[one.id]), strict=True)
+            if any(None not in pair and pair[0] != pair[1] for pair in said):
+                changed.append(one.id)
+    if changed:
+        listed = join_names(list(map(repr, dict.fromkeys(changed))), _MOST_LISTED)
+        msg = (
+            f"labels of {listed} contradict earlier ones of the same results and are left out: the first "
+            "label counts, because tests have used it"
+        )
+        warnings.warn(msg, CFCWarning, stacklevel=4)
+
+
+def _read_named(
+    connection: Connection, query: Select[Any], column: Column[Any], names: Iterable[str]
+) -> Iterator[Any]:
+    """Yield the rows of a query whose column holds one of the names, which are asked for in pages."""
+    wanted = list(names)
+    for start in range(0, len(wanted), _PAGE_SIZE):
+        yield from connection.execute(query.where(column.in_(wanted[start : start + _PAGE_SIZE])))
+
+
+def _read_unseen(connection: Connection, artifact: CalibrationArtifact, table: Table) -> Sequence[Any]:
+    """Return the next rows of results, or of labels, that the tests have not seen."""
+    unseen = (_results.c.artifact == artifact.digest) & ~table.c.seen
+    query = _labelled_results.where(unseen).order_by(table.c.number).limit(_PAGE_SIZE)
+    return connection.execute(query).all()
+
+
+def _read_block(connection: Connection, sampled: LabelSamplingTest, before: float) -> Sequence[Any]:
+    """Return the next block of results old enough to have all their labels; empty if there are too few."""
+    due = (
+        (_results.c.artifact == sampled.artifact.digest)
+        & _results.c.seen
+        & (_results.c.number > sampled.last)
+        & (_results.c.at < before)
+    )
+    rows = connection.execute(
+        _labelled_results.where(due).order_by(_results.c.number).limit(BLOCK_SIZE)
+    ).all()
+    return rows if len(rows) == BLOCK_SIZE else ()
+
+
+def _mark_seen(connection: Connection, table: Any, numbers: Sequence[int]) -> None:
+    if numbers:
+        connection.execute(update(table).where(table.c.number.in_(numbers)).values(seen=True))
+
+
+def _read_evidence(connection: Connection, artifact: CalibrationArtifact, now: float) -> Evidence:
+    value = connection.execute(select(_facts.c.value).where(_facts.c.name == artifact.digest)).scalar()
+    if value is None:
+        return Evidence.start(artifact, now)
+    try:
+        return Evidence.from_data(artifact, json.loads(value))
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        msg = f"the evidence about {artifact.digest[:15]} is damaged ({error!r}): use a new store"
+        raise StoreError(msg) from error

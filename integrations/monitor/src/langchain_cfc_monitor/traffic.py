@@ -1,0 +1,157 @@
+"""Convert served results to the form that calibration and evaluation take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Any
+
+import numpy as np
+
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.artifact import CalibrationArtifact, Promise
+from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.errors import InputError
+from langchain_cfc.records import tabulate
+from langchain_cfc_monitor.observed import Label, ObservedResult
+
+# Seconds from 1970 to the year 9999.
+_LATEST_TIME = 253_370_764_800.0
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Results that one artifact served, and their labels."""
+
+    artifact: CalibrationArtifact
+    results: tuple[ObservedResult, ...]
+    labels: Mapping[str, Label]  # by the id of the result
+
+    def __len__(self) -> int:
+        """The number of results N."""
+        return len(self.results)
+
+    def select_labelled(self, *, leave_out_incomplete: bool = False) -> Traffic:
+        """Select the results with complete labels; raise an InputError for others, or leave them out."""
+        known = [one for one in self.results if one.id in self.labels]
+        whole = [one for one in known if self.labels[one.id].is_complete]
+        if len(whole) < len(known) and not leave_out_incomplete:
+            msg = (
+                f"{len(known) - len(whole)} of {len(known)} labels do not say for every candidate whether "
+                "it is correct, so it is unknown what a new threshold would have accepted. Without them, "
+                "results would be selected by their outcome: label all candidates, those of empty sets "
+                "included; or leave them out, if whether a label is complete depends neither on what is "
+                "correct nor on what results look like"
+            )
+            raise InputError(msg)
+        return replace(self, results=tuple(whole))
+
+    def select_sampled(self, least: float) -> Traffic:
+        """Select a fair sample of labelled results, see `Label.is_sampled`."""
+        return replace(
+            self, results=tuple(one for one in self.results if self.labels[one.id].is_sampled(one, least))
+        )
+
+    def compute_weights(self, least: float) -> FloatArray | None:
+        """Return the (N,) weights of labelled results, see `Label.compute_weight`; None if each is 1."""
+        labels = [self.labels[one.id] for one in self.results]
+        weights = np.array([one.compute_weight(least) for one in labels], dtype=np.float64)
+        return None if (weights == 1.0).all() else weights
+
+    def select_ids(self, ids: Sequence[str]) -> Traffic:
+        """Select results by id, in this order."""
+        known = {one.id: one for one in self.results}
+        return replace(self, results=tuple(known[name] for name in ids))
+
+    def select_promise(self, promise: Promise) -> Traffic:
+        """Select the results served under one promise; the same rate may have another level of sets."""
+
+        def is_served(one: ObservedResult) -> bool:
+            return Promise(one.alpha, one.max_wrong_rate).argument == promise.argument
+
+        return replace(self, results=tuple(filter(is_served, self.results)))
+
+    def to_batch(self) -> LabelledBatch:
+        """Return all results as a batch with their labels; unlabelled candidates count as wrong."""
+        n, combination = self.artifact.n, self.artifact.combination
+        kinds = self.artifact.calibration.prompt_kinds
+        drawn = np.array([len(one.scores) for one in self.results], dtype=np.int64)
+
+        def pad(rows: Iterable[Sequence[Any]], kind: type[np.generic]) -> Any:
+            # Prompts with fewer candidates than n are padded with zeros, which `keep_drawn` overwrites.
+            return np.array([[*row, *[0] * (n - len(row))] for row in rows], dtype=kind).reshape(-1, n)
+
+        batch = LabelledBatch(
+            draws=CandidateBatch(
+                pad((one.scores for one in self.results), np.float64),
+                pad((one.codes for one in self.results), np.int64),
+                pad((one.lengths for one in self.results), np.int64),
+                tuple(one.metadata for one in self.results),
+            ),
+            correct=pad(
+                (_list_truths(self.labels.get(one.id), len(one.scores)) for one in self.results), np.bool_
+            ),
+            ids=tuple(one.id for one in self.results),
+            clusters=(None,) * len(self.results),
+            recorded=n,
+            # Unless the artifact needs answers, nothing has checked how serving tells them apart.
+            extracted=self.artifact.calibration.extracted_answers if self.artifact.needs_answers else None,
+            raw={
+                name: pad((one.outputs[name] for one in self.results), np.float64)
+                for name in (() if combination is None else combination.names)
+            },
+            # Serving refuses other kinds of prompts.
+            prompt_kinds=None if kinds is None else frozenset(kinds),
+        )
+        return batch.keep_drawn(drawn)
+
+    def to_batch_for(self, artifact: CalibrationArtifact) -> LabelledBatch:
+        """Return the results as another artifact would see them; raise an InputError if it cannot."""
+        if (artifact.n, artifact.draws) != (self.artifact.n, self.artifact.draws):
+            held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
+            msg = f"results hold {held}, but the other artifact decides on {wanted}"
+            raise InputError(msg)
+        ours, theirs = (one.combination is not None for one in (self.artifact, artifact))
+        if artifact.needs_answers and not self.artifact.needs_answers:
+            msg = (
+                "the other artifact looks at distinct answers, but the one that serves does not: answers "
+                "may not have been distinguished as it expects"
+            )
+            raise InputError(msg)
+        if ours and not theirs:
+            msg = "results hold a combined score, but the other artifact takes the score of one verifier"
+            raise InputError(msg)
+        missing = [
+            key for key in artifact.metadata_keys if any(key not in one.metadata for one in self.results)
+        ]
+        if missing:
+            msg = (
+                f"the other artifact reads the metadata {missing[0]!r}, which was not kept: create the "
+                f"monitor with metadata=[{missing[0]!r}] and wait for new results"
+            )
+            raise InputError(msg)
+        return tabulate(self.to_batch(), combination=artifact.combination, shortened=True)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Distinct names that the models reported in their responses."""
+        return tuple(dict.fromkeys(model for one in self.results for model in one.models))
+
+
+def check_time(since: float) -> None:
+    """Raise an InputError for a number that cannot be seconds since 1970."""
+    if not 0.0 <= since < _LATEST_TIME:
+        msg = f"since: expected seconds since 1970, got {since!r}"
+        raise InputError(msg)
+
+
+def format_time(seconds: float) -> str:
+    """Format seconds since 1970 in ISO 8601, UTC, as `--since` takes it."""
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds").partition("+")[0]
+
+
+def _list_truths(label: Label | None, n: int) -> list[bool]:
+    if label is None or label.correct is None or isinstance(label.correct, bool):
+        return [False] * n
+    return [bool(one) for one in label.correct]

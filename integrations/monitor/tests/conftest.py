@@ -1,0 +1,74 @@
+"""A chain on recorded answers of a real model, its results, and a monitor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_monitor import CFCMonitor
+
+from integrations.collect.tests.postgres import Server, postgres
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.certificates import certify
+from langchain_cfc.demo import load_recording
+from langchain_cfc.demo.replay import make_replay_parts
+from langchain_cfc.errors import AttainabilityWarning
+from tests.lengths import repetitions
+from tests.recordings import list_facts
+
+
+@pytest.fixture(scope="session")
+def artifact() -> CalibrationArtifact:
+    """Calibrated and certified on two thirds of the recording; the rest is what it serves."""
+    with pytest.warns(AttainabilityWarning):
+        made = calibrate(
+            load_recording(),
+            alpha="0.2",
+            features="mean_score + group(topic)",
+            set_rule="unique(all)",
+            test_fraction=0.4,
+            certification_fraction=0.5,
+        )
+    # Randomised ranks take their numbers from its digest, which another time of making would change.
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())
+
+
+@pytest.fixture(scope="session")
+def served(artifact: CalibrationArtifact) -> list[PromptRecord]:
+    """Held-out prompts in random order."""
+    split = artifact.calibration.split
+    held_out = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
+    order = np.random.default_rng(0).permutation(len(held_out))
+    return [held_out[place] for place in order[: repetitions(len(order), share=0.3)]]
+
+
+@pytest.fixture(scope="session")
+def parts() -> dict[str, Any]:
+    """What replays the recording."""
+    return make_replay_parts(load_recording())
+
+
+@pytest.fixture(scope="session")
+def chain(artifact: CalibrationArtifact, parts: dict[str, Any]) -> CFCRunnable:
+    return CFCRunnable(artifact=artifact, **parts)
+
+
+@pytest.fixture(scope="session")
+def results(chain: CFCRunnable, served: Sequence[PromptRecord]) -> list[CFCResult]:
+    """The results of the chain for the served prompts."""
+    return [chain.invoke(one.input) for one in served]
+
+
+@pytest.fixture
+def monitor(artifact: CalibrationArtifact, tmp_path: Path) -> Iterator[CFCMonitor]:
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with postgres() as started:
+        yield started

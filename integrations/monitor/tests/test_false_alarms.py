@@ -1,0 +1,278 @@
+"""How often the sequential tests ever alarm, over many simulated streams.
+
+Each stream has calibration prompts of its own. Under no drift the number of streams that ever alarm is at
+most binomial with the level as its probability (Ville's inequality); the bound below is exceeded by chance
+with probability 1e-6. `CFC_LONG=1` takes 10,000 streams of 10,000 results.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from langchain_cfc_monitor.sequential_tests import (
+    RANK_EXPERT_COUNT,
+    RATE_EXPERT_COUNT,
+    add_to_counts,
+    compute_rank_payoffs,
+    compute_ranks,
+    compute_rate_payoffs,
+)
+from scipy import stats
+
+from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
+from tests.lengths import mostly_long, repetitions
+
+STREAMS = repetitions(10_000, share=0.1)
+RESULTS = repetitions(10_000, share=0.04)
+LEVEL = 0.05
+CALIBRATION = 200
+BINS = 17
+
+
+def limit_alarms(level: float) -> int:
+    """The number of alarming streams that is exceeded with probability 1e-6 at most."""
+    return int(stats.binom.isf(1e-6, STREAMS, level))
+
+
+def draw_shares(rng: np.random.Generator) -> FloatArray:
+    """(streams, bins) what share of prompts each bin holds: unequal, for bins come from few prompts."""
+    found: FloatArray = rng.dirichlet(np.full(BINS, 5.0), size=STREAMS)
+    return found
+
+
+def draw_bins(of: FloatArray, luck: FloatArray) -> IntArray:
+    """(streams,) a bin for each stream."""
+    return np.asarray((np.cumsum(of, axis=1) < luck[:, np.newaxis]).sum(axis=1).clip(0, BINS - 1))
+
+
+def watch_streams(
+    change: float, *, refresh: bool = True, results: int = RESULTS
+) -> tuple[FloatArray, BoolArray]:
+    """Watch streams in which prompts move to higher bins from the middle on.
+
+    Args:
+        change: Share of prompts that move to the highest bins; 0 for no drift.
+        refresh: Whether results join what the next are ranked among, as they should.
+        results: Number of results of each stream.
+
+    Returns:
+        (streams,) peaks of the logarithm of capital, and whether a test that is repeated after every tenth
+        result, at 5 % each time, ever alarmed.
+    """
+    rng = np.random.default_rng(7)
+    before = draw_shares(rng)
+    after = (1.0 - change) * before
+    after[:, -3:] += change / 3.0
+    calibration = rng.multinomial(CALIBRATION, before)
+    counts = calibration.astype(np.int64)
+    capital = EProcess.start([STREAMS], RANK_EXPERT_COUNT)
+    naive = np.zeros(STREAMS, dtype=np.bool_)
+    stream = np.zeros_like(counts)
+    for time in range(results):
+        bins = draw_bins(before if time < results // 2 else after, rng.random(STREAMS))
+        capital = capital.update(
+            compute_rank_payoffs(compute_ranks(counts, bins, rng.random(STREAMS))), float(time)
+        )
+        counts = add_to_counts(counts, bins) if refresh else counts
+        stream = add_to_counts(stream, bins)
+        if time % 10 == 9:
+            naive |= differ(calibration, stream)
+    return capital.peak, naive
+
+
+def differ(calibration: IntArray, stream: IntArray) -> BoolArray:
+    """Whether the mean bins of two samples differ, by the usual test at 5 %."""
+    places = np.arange(BINS)
+
+    def moments(counts: IntArray) -> tuple[FloatArray, FloatArray]:
+        size = counts.sum(axis=1)
+        mean = counts @ places / size
+        return mean, (counts @ places**2 / size - mean**2) / size
+
+    (one, its), (other, others) = moments(calibration), moments(stream)
+    return np.asarray(np.abs(one - other) > 1.96 * np.sqrt(its + others), dtype=np.bool_)
+
+
+def test_rank_test_keeps_its_level_and_repeated_z_tests_do_not() -> None:
+    peaks, naive = watch_streams(0.0)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
+    # Control: the test is not idle, since smaller evidence occurs about as often as it may.
+    assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
+    assert naive.sum() > 3 * limit_alarms(LEVEL)
+
+
+def test_control_ranks_among_calibration_prompts_alone_alarm_too_often() -> None:
+    """The negative control: what a calibration set lacks by chance would seem to be drift for ever."""
+    peaks, _ = watch_streams(0.0, refresh=False)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() > limit_alarms(LEVEL)
+
+
+def watch_six_tests(results: int = RESULTS) -> tuple[FloatArray, FloatArray]:
+    """Watch one artifact with six tests: two quantities, each overall, in a group, and weighted.
+
+    Returns:
+        (streams, 6) peaks of the tests, and (streams,) peaks of the mean of their capital.
+
+
+    The second quantity is the first one, for half of the prompts, so that the tests depend on each other. A
+    prompt is in the group if its first quantity is low, for the most part; the soft weighting grows with it.
+    """
+    rng = np.random.default_rng(19)
+    of = draw_shares(rng)
+
+    def prompts() -> tuple[IntArray, BoolArray]:
+        """(streams, 6) bins of one prompt of each stream, and which tests see it."""
+        one, fresh = draw_bins(of, rng.random(STREAMS)), draw_bins(of, rng.random(STREAMS))
+        other = np.where(rng.random(STREAMS) < 0.5, one, fresh)
+        group = np.where(one < BINS // 3, 0.9, 0.1) > rng.random(STREAMS)
+        weighted = one / (BINS - 1) > rng.random(STREAMS)
+        within = np.stack([np.ones(STREAMS, dtype=np.bool_), group, weighted], axis=-1)
+        bins = np.stack([one, one, one, other, other, other], axis=-1)
+        return bins, np.concatenate([within, within], axis=-1)
+
+    counts = np.zeros((STREAMS, 6, BINS), dtype=np.int64)
+    for _ in range(CALIBRATION):
+        counts = add_to_counts(counts, *prompts())
+    capital, mean = EProcess.start([STREAMS, 6], RANK_EXPERT_COUNT), MixtureEProcess.start([STREAMS])
+    for time in range(results):
+        bins, seen = prompts()
+        factors = compute_rank_payoffs(compute_ranks(counts, bins, rng.random(bins.shape)))
+        capital = capital.update(factors, float(time), seen)
+        mean = mean.update(capital, float(time))
+        counts = add_to_counts(counts, bins, seen)
+    return capital.peak, mean.peak
+
+
+def test_mixture_of_all_tests_keeps_the_level() -> None:
+    peaks, mean = watch_six_tests()
+    tests = peaks.shape[1]
+    assert (mean >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
+    # Never later than by Bonferroni, for the mean is at least the largest divided by the number of tests.
+    assert (mean >= peaks.max(axis=1) - np.log(tests) - 1e-9).all()
+    # Control: the mean is not idle.
+    assert (mean >= np.log(2.0)).sum() > 0.1 * STREAMS
+    # The negative control: each at the level by itself, they are too many.
+    assert (peaks >= np.log(1.0 / LEVEL)).any(axis=1).sum() > limit_alarms(LEVEL)
+    # And each by itself keeps it, in groups and weightings as over all prompts.
+    assert ((peaks >= np.log(1.0 / LEVEL)).sum(axis=0) <= limit_alarms(LEVEL)).all()
+
+
+def test_mixture_of_dependent_tests_keeps_the_level_as_measured() -> None:
+    """Eight tests of one quantity, each with its own luck, over a calibration sample of 30 prompts.
+
+    Here the ranks of all tests together say most about the calibration sample, and no theorem bounds the mean
+    over all times at once: what it does is measured.
+    """
+    rng = np.random.default_rng(23)
+    streams, tests, bins_of = 1000, 8, 5
+    of = np.cumsum(rng.dirichlet(np.full(bins_of, 5.0), size=streams), axis=1)
+
+    def prompts() -> IntArray:
+        one = (of < rng.random(streams)[:, np.newaxis]).sum(axis=1).clip(0, bins_of - 1)
+        return np.repeat(one[:, np.newaxis], tests, axis=1)
+
+    counts = np.zeros((streams, tests, bins_of), dtype=np.int64)
+    for _ in range(30):
+        counts = add_to_counts(counts, prompts())
+    capital, mean = EProcess.start([streams, tests], RANK_EXPERT_COUNT), MixtureEProcess.start([streams])
+    for time in range(200):
+        bins = prompts()
+        capital = capital.update(
+            compute_rank_payoffs(compute_ranks(counts, bins, rng.random(bins.shape))), float(time)
+        )
+        mean = mean.update(capital, float(time))
+        counts = add_to_counts(counts, bins)
+    assert (mean.peak >= np.log(1.0 / LEVEL)).sum() <= stats.binom.isf(1e-6, streams, LEVEL)
+
+
+def test_mixture_finds_changes_of_several_tests_before_bonferroni() -> None:
+    """Eight independent rates of 0.9 fall to 0.75; Bonferroni waits for one of them to reach 8 / level."""
+    rng = np.random.default_rng(29)
+    streams, tests = 200, 8
+    capital, mean = EProcess.start([streams, tests], RATE_EXPERT_COUNT), MixtureEProcess.start([streams])
+    together, alone = np.full(streams, np.inf), np.full(streams, np.inf)
+    stated = np.full((streams, tests), 0.9)
+    for time in range(300):
+        capital = capital.update(
+            compute_rate_payoffs(rng.random((streams, tests)) < 0.75, stated), float(time)
+        )
+        mean = mean.update(capital, float(time))
+        largest = capital.peak.max(axis=1)
+        together = np.where(np.isinf(together) & (mean.peak >= np.log(1.0 / LEVEL)), time, together)
+        alone = np.where(np.isinf(alone) & (largest >= np.log(tests / LEVEL)), time, alone)
+    assert np.isfinite(together).all()
+    assert (together <= alone).all()
+    assert np.median(together) < np.median(alone)
+
+
+@mostly_long(("change", "found"), [(0.3, 0.9), (0.6, 0.999)], quick=1)
+def test_rank_test_finds_drift(change: float, found: float) -> None:
+    # With 1e-6: half of the streams' results come after the change.
+    peaks, _ = watch_streams(change, results=1000)
+    assert (peaks >= np.log(1.0 / LEVEL)).mean() > found
+
+
+@pytest.mark.parametrize("choice", ["any", "high"])
+def test_ranks_of_labelled_results_are_uniform_only_if_chosen_at_random(choice: str) -> None:
+    """Blocks of 40 with about 12 labels each, whatever their bins: drawn without replacement."""
+    rng = np.random.default_rng(17)
+    size, blocks = 40, repetitions(25, share=0.4)
+    capital = EProcess.start([STREAMS], RANK_EXPERT_COUNT)
+    of = draw_shares(rng)
+    for _ in range(blocks):
+        bins = np.stack([draw_bins(of, rng.random(STREAMS)) for _ in range(size)], axis=1)
+        chance = np.full(bins.shape, 0.3) if choice == "any" else np.where(bins > BINS // 2, 0.5, 0.15)
+        chosen = rng.random(bins.shape) < chance
+        places = np.arange(BINS)
+        counts = ((bins[..., np.newaxis] == places) & ~chosen[..., np.newaxis]).sum(axis=1)
+        for slot in range(size):
+            seen, one = chosen[:, slot], bins[:, slot]
+            luck = rng.random(STREAMS)
+            capital = capital.update(
+                compute_rank_payoffs(compute_ranks(counts, one, luck)), float(slot), seen
+            )
+            counts = add_to_counts(counts, one, seen)
+    alarms = (capital.peak >= np.log(1.0 / LEVEL)).sum()
+    if choice == "any":
+        assert alarms <= limit_alarms(LEVEL)
+        assert (capital.peak >= np.log(2.0)).sum() > 0.1 * STREAMS
+    else:
+        assert alarms > 0.99 * STREAMS
+
+
+def watch_rates(kept: FloatArray, stated: FloatArray, results: int = RESULTS) -> FloatArray:
+    """(streams,) peaks of the logarithm of capital that bets against stated rates."""
+    rng = np.random.default_rng(11)
+    capital = EProcess.start([STREAMS], RATE_EXPERT_COUNT)
+    for time in range(results):
+        capital = capital.update(compute_rate_payoffs(rng.random(STREAMS) < kept, stated), float(time))
+    return capital.peak
+
+
+def test_rate_test_alarms_only_below_the_stated_rate() -> None:
+    stated = np.full(STREAMS, 0.87)
+    peaks = watch_rates(stated, stated)
+    assert (peaks >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL)
+    assert (peaks >= np.log(2.0)).sum() > 0.1 * STREAMS
+    broken = watch_rates(stated - 0.1, stated, results=1000)
+    assert (broken >= np.log(1.0 / LEVEL)).mean() > 0.99
+
+
+def test_control_testing_the_target_instead_of_the_bound_alarms_too_often() -> None:
+    """The negative control: one calibration set keeps a little more or less than all of them on average.
+
+    The coverage of one artifact follows a beta law around the target (Vovk 2012). A test of "at least the
+    target" alarms for about half of the sound ones; a test of the certified bound does not, but where the
+    certificate is wrong, which its delta bounds.
+    """
+    rng = np.random.default_rng(13)
+    target, size, delta = 0.8, 300, 0.05
+    rank = int(np.ceil(target * (size + 1)))
+    coverage = rng.beta(rank, size + 1 - rank, size=STREAMS)
+    held_out = rng.binomial(size, coverage)
+    certified = np.asarray(stats.beta.ppf(delta, held_out, size - held_out + 1))
+    against_target = watch_rates(coverage, np.full(STREAMS, target), results=max(RESULTS, 2000))
+    against_certified = watch_rates(coverage, certified)
+    assert (against_target >= np.log(1.0 / LEVEL)).sum() > limit_alarms(LEVEL + delta)
+    assert (against_certified >= np.log(1.0 / LEVEL)).sum() <= limit_alarms(LEVEL + delta)

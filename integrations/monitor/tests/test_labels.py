@@ -1,0 +1,304 @@
+"""Labels of a monitor: alarms on certified rates, and labels that are refused."""
+
+from __future__ import annotations
+
+import math
+import re
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_monitor import CFCMonitor, Label, read_labels
+from langchain_cfc_monitor.observed import ObservedResult
+from langchain_cfc_monitor.sequential_tests import list_certified_rates
+from langchain_cfc_monitor.store import MonitorStore
+
+from integrations.monitor.tests.watching import truths
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.demo.replay import make_replay_parts
+from langchain_cfc.errors import CFCWarning, InputError, StoreError
+from tests.lengths import mostly_long
+from tests.recordings import list_facts
+
+
+def test_labels_alarm_if_the_certified_rate_is_not_kept(
+    artifact: CalibrationArtifact,
+    results: Sequence[CFCResult],
+    served: Sequence[PromptRecord],
+    tmp_path: Path,
+) -> None:
+    def labelled(wrong: float) -> Any:
+        rng = np.random.default_rng(3)
+        with CFCMonitor(artifact, tmp_path / f"{wrong}.db") as monitor:
+            labels = []
+            for one, result in zip(served, results, strict=True):
+                name = monitor.record(result)
+                broken = rng.random() < wrong
+                labels.append(Label(name, [False] * artifact.n if broken else truths(one)))
+            assert monitor.label(*labels) == len(labels)
+            assert monitor.label(*labels) == 0
+            return monitor.read_status()
+
+    sound, broken = labelled(0.0), labelled(0.5)
+    assert sound.labels == len(served)
+    assert not [one for one in sound.alarms if one.kind == "kept"]
+    alarms = [one for one in broken.alarms if one.kind == "kept"]
+    everyone = next(one for one in alarms if one.group == "all prompts")
+    assert everyone.seen is not None
+    assert everyone.certified is not None
+    assert everyone.seen < everyone.certified
+    assert "is violated for all prompts at alpha = 0.2" in everyone.sentence
+    stated = next(one for one in artifact.certificates[0].shares if one.name == "1")
+    assert everyone.certified == stated.kept_at_least
+
+
+def test_monitor_warns_of_a_label_that_contradicts_the_first(
+    artifact: CalibrationArtifact,
+    results: Sequence[CFCResult],
+    served: Sequence[PromptRecord],
+    tmp_path: Path,
+) -> None:
+    (row, *_) = (row for row, one in enumerate(results) if one.best is not None and any(truths(served[row])))
+    known = truths(served[row])
+    with CFCMonitor(artifact, tmp_path / "monitor.db") as monitor:
+        name = monitor.record(results[row])
+        assert monitor.label(Label(name, known)) == 1
+        with pytest.warns(CFCWarning, match=f"labels of '{name}' contradict earlier ones .* the first label"):
+            assert monitor.label(Label(name, [not one for one in known])) == 0
+        assert monitor.read_traffic().labels[name].correct == tuple(known)
+        # Controls: the same label again, and one that says less but no other.
+        assert monitor.label(Label(name, known)) == 0
+        assert monitor.label(Label(name, [None, *known[1:]])) == 0
+
+
+@pytest.mark.long
+def test_sampled_labels_are_weighted_by_their_probability(
+    artifact: CalibrationArtifact, results: list[CFCResult], served: list[PromptRecord], tmp_path: Path
+) -> None:
+    """Labelling hard prompts four times as often biases the rate unless probabilities are stated."""
+    rng = np.random.default_rng(5)
+
+    def seen(told: bool) -> float:
+        # Who does not say with what probability counts every label.
+        least = 0.25 if told else 1.0
+        with CFCMonitor(artifact, tmp_path / f"{told}.db", least_probability=least) as monitor:
+            labels = []
+            for one, result in zip(served * 3, results * 3, strict=True):
+                name = monitor.record(result)
+                hard = not any(truth for truth in truths(one))
+                probability = 1.0 if hard else 0.25
+                if rng.random() < probability:
+                    labels.append(Label(name, truths(one), probability if told else 1.0))
+            monitor.label(*labels)
+            tests = monitor.read_status().tests
+            found = next(one for one in tests if one.kind == "kept" and one.group == "all prompts").seen
+            assert found is not None
+            return found
+
+    told = [
+        Label("", truths(one)).judge(ObservedResult.from_result(it, "", 0.0))[0] is True
+        for one, it in zip(served, results, strict=True)
+    ]
+    kept = sum(told) / len(told)
+    # Of about 3 * 0.25 * 480 labels: within five standard deviations.
+    assert abs(seen(told=True) - kept) < 5 * 0.5 / math.sqrt(0.75 * len(served))
+    assert seen(told=False) < kept - 0.1
+
+
+@pytest.mark.long
+def test_labels_alarm_if_best_answers_are_wrong_too_often(
+    served: Sequence[PromptRecord], tmp_path: Path
+) -> None:
+    made = calibrate(
+        load_recording(), max_wrong_rate="0.2", features="1", test_fraction=0.4, certification_fraction=0.5
+    )
+    bot = CFCRunnable(artifact=made, **make_replay_parts(load_recording()))
+    plain = CFCRunnable(artifact=made, alpha=made.alphas[-1], **make_replay_parts(load_recording()))
+    split = made.calibration.split
+    asked = [one for one in served if split.find_part(one.id, one.cluster) == "test"]
+
+    def watched(chain: CFCRunnable, wrong: float) -> Any:
+        rng = np.random.default_rng(21)
+        with CFCMonitor(made, tmp_path / f"{id(chain)}-{wrong}.db") as monitor:
+            labels = []
+            for one in asked:
+                result = chain.invoke(one.input)
+                name = monitor.record(result)
+                if not result.abstained:
+                    right = {it.answer for it in one.candidates if it.correct}
+                    labels.append(Label(name, result.best in right and rng.random() >= wrong))
+            monitor.label(*labels)
+            found = monitor.read_status()
+        tests = [one for one in found.tests if one.kind == "right"]
+        # One word about the best answer says nothing of the set.
+        assert {one.outcomes for one in found.tests if one.kind == "kept"} == {0}
+        return len(labels), tests
+
+    count, (sound, *_) = watched(bot, 0.0)
+    assert sound.outcomes == count > 100
+    assert sound.certified == 0.8
+    assert not sound.alarm
+    _, (broken, *_) = watched(bot, 0.3)
+    assert broken.alarm
+    assert re.match(
+        r"The rate of right answers \(at most 20 % wrong\), certified at least 80.0 %, "
+        r"observed \d+\.\d %, is broken",
+        broken.sentence,
+    )
+    # The certificate speaks of its policy, and not of sets that are answered without it.
+    _, (other, *_) = watched(plain, 0.3)
+    assert other.outcomes == 0
+
+
+@mostly_long("asked", ["hard", "any", "hard and said so"], quick=1)
+def test_monitor_doubts_labels_of_results_that_differ_from_the_others(
+    asked: str,
+    artifact: CalibrationArtifact,
+    results: list[CFCResult],
+    served: list[PromptRecord],
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(9)
+    least = 0.2 if "said" in asked else 1.0
+    store = tmp_path / "monitor.db"
+    with CFCMonitor(artifact, store, label_days=0.0, least_probability=least) as monitor:
+        labels = []
+        for one, result in zip(served * 3, results * 3, strict=True):
+            name = monitor.record(result)
+            hard = result.features["mean_score"] > 0.5
+            probability = 0.3 if asked == "any" else (0.8 if hard else 0.2)
+            if rng.random() < probability:
+                labels.append(Label(name, truths(one), probability if "said" in asked else 1.0))
+        monitor.label(*labels)
+        status = monitor.read_status()
+        # A block is compared once.
+        assert monitor.read_status().tests == status.tests
+    compared = max(one.outcomes for one in status.tests if one.kind == "labelled")
+    assert compared > 0.1 * len(served * 3)
+    assert bool(status.doubts) == (asked == "hard")
+    if status.doubts:
+        assert "differs between labelled results and the others" in status.doubts[0].sentence
+    # Doubts about labels are no alarm.
+    assert not set(status.alarms) & set(status.doubts)
+
+
+def test_monitor_refuses_files_that_are_no_monitor_store(
+    artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other, other:
+        other.execute("CREATE TABLE questions (name TEXT, value TEXT)")
+    other.close()
+    with pytest.raises(StoreError, match="is not the store of a monitor"):
+        CFCMonitor(artifact, tmp_path / "other.db")
+    with pytest.raises(StoreError, match="there is no monitor"):
+        MonitorStore(tmp_path / "nothing.db")
+    CFCMonitor(artifact, tmp_path / "newer.db").close()
+    with closing(sqlite3.connect(tmp_path / "newer.db")) as newer, newer:
+        newer.execute("UPDATE monitor_facts SET value = '99' WHERE name = 'version'")
+    newer.close()
+    with pytest.raises(StoreError, match="version 99"):
+        CFCMonitor(artifact, tmp_path / "newer.db")
+
+
+def test_monitor_keeps_the_first_label_and_accepts_arrays(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    name = monitor.record(chain.invoke(served[0].input))
+    first = Label(name, np.array(truths(served[0]), dtype=np.bool_).tolist())
+    assert first == Label(name, np.array(truths(served[0]), dtype=np.bool_))  # type: ignore[arg-type]  # as users do
+    with pytest.warns(CFCWarning, match="contradict"):
+        assert monitor.label(first, Label(name, [False] * artifact.n)) == 1
+    assert monitor.read_traffic().labels[name].correct == tuple(truths(served[0]))
+
+
+@pytest.mark.parametrize("correct", ["yes", [1, 0], 1, {"correct": True}])
+def test_label_refuses_invalid_values(correct: Any) -> None:
+    with pytest.raises(InputError, match="label of 'x': expected true or false"):
+        Label("x", correct)
+
+
+def test_label_refuses_invalid_ids() -> None:
+    with pytest.raises(InputError, match="ids of results hold printable characters only"):
+        Label("\ud800", True)
+
+
+def test_monitor_label_can_leave_out_unfit_labels(
+    monitor: CFCMonitor, artifact: CalibrationArtifact, chain: CFCRunnable, served: Sequence[PromptRecord]
+) -> None:
+    good, bad = (monitor.record(chain.invoke(one.input)) for one in served[:2])
+    labels = [Label(good, truths(served[0])), Label(bad, [True] * (artifact.n - 1))]
+    with pytest.raises(InputError, match="is about 9 candidates"):
+        monitor.label(*labels)
+    assert monitor.read_status().labels == 0
+    with pytest.warns(CFCWarning, match="1 labels do not fit their results and are left out"):
+        assert monitor.label(*labels, leave_out_unfit=True) == 1
+    with pytest.warns(CFCWarning, match="1 labels"):
+        assert monitor.label(labels[1], leave_out_unfit=True) == 0
+
+
+def test_read_labels_refuses_missing_files_and_deeply_nested_json(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"labels\.jsonl: no such file"):
+        read_labels(tmp_path / "labels.jsonl")
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="cannot be read as JSON Lines"):
+        read_labels(tmp_path / "deep.jsonl")
+
+
+def test_list_certified_rates_lists_each_rate_once() -> None:
+    bot = calibrate(
+        load_recording(), alpha="0.4", max_wrong_rate="0.3", features="1", certification_fraction=0.3
+    )
+    assert bot.policy is not None
+    twice = bot.model_copy(update={"certificates": bot.policy.coverage})
+    assert [(one.what, one.group, one.alpha) for one in list_certified_rates(twice)] == [
+        (one.what, one.group, one.alpha) for one in list_certified_rates(bot)
+    ]
+
+
+@pytest.mark.long
+def test_monitor_watches_a_promise_with_confidence_without_certificate(tmp_path: Path) -> None:
+    made = calibrate(
+        load_recording(),
+        alpha="0.4",
+        features="bins(mean_score, 2)",
+        threshold_rule="grouped",
+        confident=True,
+        delta="0.1",
+        test_fraction=0.4,
+    )
+    split, chain = made.calibration.split, demo_chain(made)
+    asked = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
+
+    def watched(broken: float) -> list[Any]:
+        rng = np.random.default_rng(23)
+        with CFCMonitor(made, tmp_path / f"{broken}.db") as monitor:
+            names = [monitor.record(chain.invoke(one.input)) for one in asked]
+            labels = [
+                Label(name, [False] * made.n if rng.random() < broken else truths(one))
+                for name, one in zip(names, asked, strict=True)
+            ]
+            monitor.label(*labels)
+            return [one for one in monitor.read_status().tests if one.kind == "kept"]
+
+    assert made.confidence is not None
+    sound, broken = watched(0.0), watched(0.5)
+    assert len(sound) == len(made.confidence.names) > 1
+    assert {one.certified for one in sound} == {0.6}
+    assert not any(one.alarm for one in sound)
+    assert any(one.alarm for one in broken)
+
+
+def test_monitor_refuses_labels_that_do_not_fit_the_answer(
+    monitor: CFCMonitor, results: Sequence[CFCResult]
+) -> None:
+    answered = monitor.record(next(one for one in results if one.answers))
+    with pytest.raises(InputError, match="the set is not empty; say which candidates are correct"):
+        monitor.label(Label(answered, None))
+    empty = monitor.record(next(one for one in results if not any(it.accepted for it in one.candidates)))
+    with pytest.raises(InputError, match="no answer was given, so none can be correct"):
+        monitor.label(Label(empty, True))

@@ -1,0 +1,616 @@
+"""`recalibrate` and `compare_in_shadow` on recorded answers of two real models."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_cfc_monitor import CFCMonitor, Label, compare_in_shadow, recalibrate
+
+from integrations.collect.tests.postgres import Server
+from integrations.monitor.tests.watching import (
+    WEAKER,
+    make_weaker_chain,
+    read_first_line,
+    truths,
+    write_swapped_records,
+)
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord, calibrate
+from langchain_cfc.calibration import CalibrationConfig
+from langchain_cfc.candidates import CandidateBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.demo import demo_chain, load_recording
+from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
+from langchain_cfc.records import read_records, tabulate
+from tests.cli.running import run
+from tests.lengths import mostly_long, repetitions
+from tests.recordings import list_facts
+
+ALPHA = "0.3"
+FEATURES = "mean_score + top_share + group(topic)"
+SHARES: dict[str, Any] = {"test_fraction": 0.4, "certification_fraction": 0.4}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def old() -> CalibrationArtifact:
+    made = calibrate(load_recording(), alpha=ALPHA, features=FEATURES, **SHARES)
+    # Randomised ranks take their numbers from its digest, which another time of making would change.
+    return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), load_recording())
+
+
+@pytest.fixture(scope="module")
+def weaker(tmp_path_factory: pytest.TempPathFactory, old: CalibrationArtifact) -> CFCRunnable:
+    """A weaker model under the name of the one that was calibrated."""
+    return make_weaker_chain(old, write_swapped_records(tmp_path_factory.mktemp("weaker")))
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[PromptRecord]:
+    """The prompts that the weaker model was asked, in random order."""
+    records = list(read_records(WEAKER))
+    order = np.random.default_rng(0).permutation(len(records))
+    return [rename_as_served(records[place]) for place in order[: repetitions(len(order), share=0.4)]]
+
+
+def rename_as_served(record: PromptRecord) -> PromptRecord:
+    """Give a record another id than it was recorded under, since it is asked again."""
+    return record.model_copy(update={"id": f"served-{record.id}"})
+
+
+@pytest.fixture(scope="module")
+def results(weaker: CFCRunnable, asked: Sequence[PromptRecord]) -> list[CFCResult]:
+    return [weaker.invoke(one.input) for one in asked]
+
+
+def watch_results(
+    artifact: CalibrationArtifact,
+    store: Path | str,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    **settings: Any,
+) -> CFCMonitor:
+    """A monitor that has seen results and knows all labels."""
+    monitor = CFCMonitor(artifact, store, **settings)
+    for one, result in zip(asked, results, strict=True):
+        monitor.record(result, one.id)
+    monitor.label(*(Label(one.id, truths(one)) for one in asked))
+    return monitor
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new store."""
+    if request.param == "sqlite":
+        return str(tmp_path / "monitor.db")
+    server: Server = request.getfixturevalue("server")
+    return server.reset_database()
+
+
+def test_monitor_traffic_equals_the_recorded_prompts(
+    where: str, old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult]
+) -> None:
+    with watch_results(old, where, asked[:200], results[:200]) as monitor:
+        table = monitor.read_traffic().to_batch()
+        assert monitor.list_unlabelled() == []
+        found = recalibrate(monitor, min_kept=0.0, features="1", allow_unattainable=True)
+        assert compare_in_shadow(monitor, found.artifact, since=0.0) == found.compared
+    expected = tabulate(asked[:200])
+    assert table.ids == expected.ids
+    assert np.array_equal(table.draws.scores, expected.draws.scores)
+    assert np.array_equal(table.correct, expected.correct)
+    answers = [[read_first_line(str(it.text)) for it in one.candidates] for one in asked[:200]]
+    packed = CandidateBatch.from_arrays(expected.draws.scores, answers)
+    for name in ("answer_codes", "lengths"):
+        assert np.array_equal(getattr(table.draws, name), getattr(packed, name))
+    # Of the metadata, only what the artifact reads is kept.
+    assert [dict(one) for one in table.draws.metadata] == [
+        {"topic": one.metadata["topic"]} for one in asked[:200]
+    ]
+
+
+def test_recalibrate_keeps_a_promise_that_the_old_artifact_breaks(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    many = round(0.6 * len(asked))
+    monitor = watch_results(old, tmp_path / "monitor.db", asked[:many], results[:many])
+    found = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
+    assert found.certifies
+    assert found.results == many
+    assert found.certified[ALPHA] >= 0.5
+    (held_out,) = found.compared
+    assert held_out.results == held_out.labelled == found.artifact.calibration.held_out_size
+    assert held_out.served.artifact == old.digest
+    assert held_out.other.artifact == found.artifact.digest
+    # Prompts that come later took no part in it. What is certified holds of each alike: the share kept is
+    # below the bound by five standard deviations at most, but for one time in three million.
+    for one, result in zip(asked[many:], results[many:], strict=True):
+        monitor.record(result, one.id)
+    monitor.label(*(Label(one.id, truths(one)) for one in asked[many:]))
+    first = min(it.at for it in monitor.read_traffic().results if it.id == asked[many].id)
+    (later,) = compare_in_shadow(monitor, found.artifact, since=first)
+    monitor.close()
+    assert later.results == later.labelled == len(asked) - many
+    assert later.other.kept is not None
+    assert later.served.kept is not None
+    deviation = np.sqrt(0.25 / later.results)
+    assert later.other.kept > found.certified[ALPHA] - 5 * deviation
+    # The control: what was certified of the old model is not kept by the new one.
+    bound = old.certificates[0].shares[0].kept_at_least
+    assert later.served.kept < bound - 5 * deviation
+
+
+@mostly_long("told", [True, False], quick=1)
+def test_recalibrate_weights_sampled_labels(
+    told: bool,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    """Hard prompts are labelled four times as often, which biases the certificate unless it is stated."""
+    rng = np.random.default_rng(4)
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.25 if told else 1.0) as monitor:
+        labels = []
+        for one, result in zip(asked, results, strict=True):
+            monitor.record(result, one.id)
+            # By what it looks like, and not by what is correct.
+            hard = result.features["mean_score"] > 0.6
+            probability = 1.0 if hard else 0.25
+            if rng.random() < probability:
+                labels.append(Label(one.id, truths(one), probability if told else 1.0))
+        monitor.label(*labels)
+        everyone = monitor.read_traffic().select_labelled()
+        traffic = everyone.select_sampled(monitor.least_probability)
+        assert len(everyone) == len(labels)
+        weights = everyone.compute_weights(monitor.least_probability)
+        found = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
+    hard_ones = np.mean([one.features["mean_score"] > 0.6 for one in results])
+    mean = np.mean([one.scores for one in traffic.results], axis=1)
+    share = float(np.mean(mean > 0.6))
+    deviation = 0.5 / np.sqrt(len(traffic))
+    assert found.results == len(labels)
+    if told:
+        assert abs(share - hard_ones) < 5 * deviation
+        assert len(traffic) < len(labels)
+        assert weights is not None
+        assert weights.tolist() == [0.25 / one.probability for one in labels]
+        # As many results as there are, but for chance: each is chosen with probability p and counts 1 / p.
+        assert abs(weights.sum() / 0.25 - len(asked)) < 5 * np.sqrt(3 * len(asked))
+        assert found.artifact.calibration.weight is not None
+    else:
+        assert share > hard_ones + 5 * deviation
+        assert len(traffic) == len(labels)
+        assert weights is None
+        assert found.artifact.calibration.weight is None
+
+
+@pytest.fixture(scope="module")
+def usual(old: CalibrationArtifact) -> tuple[list[PromptRecord], list[CFCResult]]:
+    """What the model that was calibrated answers to prompts that took no part in it, and the others."""
+    chain, split = demo_chain(old), old.calibration.split
+    records = [one for one in list_facts() if split.find_part(one.id, one.cluster) == "test"]
+    order = np.random.default_rng(1).permutation(len(records))
+    records = [records[place] for place in order[: repetitions(len(order), share=0.45)]]
+    return [rename_as_served(one) for one in records], [chain.invoke(one.input) for one in records]
+
+
+def test_recalibrate_command_writes_only_certified_artifacts(
+    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
+) -> None:
+    store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
+    old.save(artifact)
+    watch_results(old, store, *usual).close()
+    command = ("monitor", "recalibrate", artifact, store, "--out", out, "--json")
+    refused = run(*command, "--min-kept", "0.9")
+    assert refused.code == 1, refused.err
+    assert not refused.data["certifies"]
+    assert refused.data["written"] is None
+    assert "90 % is required" in refused.data["objections"][0]
+    assert not out.exists()
+    certified = run(*command, "--min-kept", "0.5")
+    assert certified.code == 0, certified.err
+    new = CalibrationArtifact.load(out)
+    assert new.certificates[0].shares[0].kept_at_least == certified.data["certified"][ALPHA] >= 0.5
+    assert certified.data["compared"][0]["other"]["artifact"] == new.digest
+    # The same again is the same attempt on these labels, and other settings are a second one.
+    assert new.certificates[0].attempt == 1
+    assert run(*command, "--min-kept", "0.1", "--features", "1").code == 0
+    assert CalibrationArtifact.load(out).certificates[0].attempt == 2
+    # The file of the one that serves is as it was.
+    assert CalibrationArtifact.load(artifact).digest == old.digest
+
+
+def test_recalibrate_and_shadow_commands_compare_both_artifacts(
+    old: CalibrationArtifact, usual: tuple[list[PromptRecord], list[CFCResult]], tmp_path: Path
+) -> None:
+    store, artifact, out = (tmp_path / name for name in ("monitor.db", "old.json", "new.json"))
+    old.save(artifact)
+    records, answers = usual
+    first = round(0.8 * len(records))
+    with watch_results(old, store, records[:first], answers[:first]) as monitor:
+        made = run("monitor", "recalibrate", artifact, store, "--out", out, "--min-kept", "0.5")
+        assert made.code == 0, made.err
+        assert "certified; artifact written" in made.out
+        new = CalibrationArtifact.load(out)
+        for said in ("old.json", "the new artifact", "promise kept", "flagged", "same decision"):
+            assert said in made.out
+        run("monitor", "shadow", artifact, out, store, "--since", add_one_hour(new)).assert_refused(
+            "holds no result since"
+        )
+        for one, result in zip(records[first:], answers[first:], strict=True):
+            monitor.record(result, one.id)
+        monitor.flush()
+        # Of those that calibrated it, the ones held out count, and of later ones as many.
+        shown = run("monitor", "shadow", artifact, out, store, "--since", "2026-01-01", "--json")
+    assert shown.code == 0, shown.err
+    split = new.calibration.split
+    assert shown.data[0]["results"] == sum(split.find_part(one.id, None) == "test" for one in records)
+    run("monitor", "recalibrate", artifact, store, "--out", artifact, "--min-kept", "0.5").assert_refused(
+        "is the artifact being served"
+    )
+    for since, said in (("yesterday", "expected a time"), ("0001-01-01T00:00+14:00", "expected seconds")):
+        run("monitor", "shadow", artifact, out, store, "--since", since).assert_refused(said)
+
+
+def add_one_hour(artifact: CalibrationArtifact) -> str:
+    """Return a time after an artifact was made."""
+    return (datetime.fromisoformat(artifact.created_at) + timedelta(hours=1)).isoformat()
+
+
+def test_shadow_reproduces_the_served_decisions(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    # Other knots, so that it decides otherwise.
+    other = calibrate(load_recording(), alpha=ALPHA, features="1", seed=1)
+    with watch_results(old, tmp_path / "monitor.db", asked[:300], results[:300]) as monitor:
+        (itself,) = compare_in_shadow(monitor, old, since=0.0)
+        (theirs,) = compare_in_shadow(monitor, other, since=0.0)
+    assert itself.served == itself.other
+    assert itself.same == 1.0
+    kept = [
+        one.reason == "not_certifiable"
+        or any(it.accepted and true for it, true in zip(one.candidates, truths(asked[place]), strict=True))
+        for place, one in enumerate(results[:300])
+    ]
+    assert itself.served.kept == np.mean(kept)
+    assert itself.served.answered == np.mean([not one.abstained for one in results[:300]])
+    wrong = [
+        not asked[place]
+        .candidates[
+            min((it for it in one.candidates if it.accepted), key=lambda it: (it.score, it.slot)).slot
+        ]
+        .correct
+        for place, one in enumerate(results[:300])
+        if not one.abstained
+    ]
+    assert itself.served.wrong == np.mean(wrong)
+    assert theirs.served == itself.served
+    assert theirs.same < 1.0
+    assert theirs.other != theirs.served
+
+
+@pytest.fixture(scope="module")
+def plain_artifact() -> CalibrationArtifact:
+    """Reads no metadata and looks at no answers."""
+    return calibrate(load_recording(), alpha=ALPHA, features="mean_score")
+
+
+def test_shadow_requires_the_metadata_that_the_artifact_reads(
+    plain_artifact: CalibrationArtifact, tmp_path: Path
+) -> None:
+    result = demo_chain(plain_artifact).invoke(list_facts()[0].input)
+    other = calibrate(load_recording(), alpha=ALPHA, features="group(topic)")
+    with CFCMonitor(plain_artifact, tmp_path / "without.db") as monitor:
+        monitor.record(result)
+        with pytest.raises(InputError, match="reads the metadata 'topic', which was not kept"):
+            compare_in_shadow(monitor, other, since=0.0)
+    with CFCMonitor(plain_artifact, tmp_path / "with.db", metadata=["topic"]) as monitor:
+        monitor.record(result)
+        (found,) = compare_in_shadow(monitor, other, since=0.0)
+    assert found.results == 1
+
+
+def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    assert old.provenance is not None
+    elsewhere = old.provenance.model_copy(update={"verifier": {"id": "another"}})
+    others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
+        "results hold 10 candidates, but the other artifact decides on 5": (InputError, {"n": 5}, {}),
+        "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
+        "under a promise of both artifacts": (InputError, {"alpha": "0.35"}, {}),
+    }
+    with watch_results(old, tmp_path / "monitor.db", asked[:20], results[:20]) as monitor:
+        for said, (kind, options, changes) in others.items():
+            made = calibrate(load_recording(), **({"alpha": ALPHA, "features": "1"} | options))
+            with pytest.raises(kind, match=said):
+                compare_in_shadow(monitor, made.model_copy(update=changes), since=0.0)
+
+
+def test_recalibrate_refuses_insufficient_labels(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        with pytest.raises(InputError, match="min_kept: state the certified rate"):
+            recalibrate(monitor)
+        with pytest.raises(
+            InputError, match=r"holds no result of sha256:.* with a complete label: label all candidates"
+        ):
+            recalibrate(monitor, min_kept=0.5)
+        for one, result in zip(asked[:200], results[:200], strict=True):
+            monitor.record(result, one.id)
+        labels = [Label(one.id, truths(one)) for one in asked[:199]]
+        monitor.label(*labels, Label(asked[199].id, [None, *truths(asked[199])[1:]]))
+        with pytest.raises(InputError, match="1 of 200 labels do not say for every candidate"):
+            recalibrate(monitor, min_kept=0.5)
+        made = recalibrate(monitor, min_kept=0.0, leave_out_incomplete=True, allow_unattainable=True)
+        assert made.results == 199
+        with pytest.raises(InputError, match="complete label since then"):
+            recalibrate(monitor, min_kept=0.5, since=time.time() + 1.0)
+        with pytest.raises(UnattainableTargetError, match=r"alpha = 0\.3 is out of reach"):
+            recalibrate(monitor, min_kept=0.5, leave_out_incomplete=True)
+
+
+@mostly_long("straggler", [False, True], quick=1)
+def test_recalibrate_objects_to_results_of_a_replaced_model(
+    straggler: bool,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    def name(place: int) -> str:
+        return "new" if place >= 120 and not (straggler and place == 300) else "before"
+
+    named = [one.model_copy(update={"models": (name(place),)}) for place, one in enumerate(results[:400])]
+    with watch_results(old, tmp_path / "monitor.db", asked[:400], named) as monitor:
+        mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
+        assert not mixed.certifies
+        assert any("the model before drew 120 of the first 200" in one for one in mixed.objections)
+        first = next(one.at for one in monitor.read_traffic().results if one.models == ("new",))
+        made = recalibrate(monitor, min_kept=0.5, since=first, allow_unattainable=True)
+    assert made.certifies
+    assert made.results == 280
+    if not straggler:
+        # Who serves it is warned of any other.
+        assert made.artifact.provenance is not None
+        assert made.artifact.provenance.generator is not None
+        assert made.artifact.provenance.generator["model_version"] == "new"
+
+
+def test_recalibrate_accepts_models_that_take_turns(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    both = [
+        one.model_copy(update={"models": (name,)})
+        for one, name in zip(results[:300], itertools.cycle(("a", "b")), strict=False)
+    ]
+    with watch_results(old, tmp_path / "monitor.db", asked[:300], both) as monitor:
+        turns = recalibrate(monitor, min_kept=0.5, allow_unattainable=True)
+    assert turns.certifies
+    assert turns.artifact.provenance is not None
+    assert turns.artifact.provenance.generator is not None
+    assert turns.artifact.provenance.generator["model_version"] == ["a", "b"]
+
+
+def test_recalibrate_objects_to_an_unnamed_change_among_results(
+    old: CalibrationArtifact,
+    usual: tuple[list[PromptRecord], list[CFCResult]],
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    records, answers = usual
+    swapped = [one.model_copy(update={"id": f"after-{one.id}"}) for one in asked[:200]]
+    with watch_results(
+        old, tmp_path / "monitor.db", [*records, *swapped], [*answers, *results[:200]]
+    ) as monitor:
+        mixed = recalibrate(monitor, min_kept=0.0, allow_unattainable=True)
+        first = next(one.at for one in monitor.read_traffic().results if one.id == swapped[0].id)
+        after = recalibrate(monitor, min_kept=0.0, since=first, allow_unattainable=True)
+    assert any("has changed among these results, since about" in one for one in mixed.objections)
+    assert not mixed.certifies
+    assert after.certifies
+
+
+@mostly_long("how", ["labelled", "complete", "any"], quick=1)
+def test_recalibrate_objects_to_labels_that_are_no_fair_sample(
+    how: str,
+    old: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    """Labels of easy prompts alone would promise too much; random labels are the control."""
+    rng = np.random.default_rng(6)
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        labels = []
+        for one, result in zip(asked, results, strict=True):
+            monitor.record(result, one.id)
+            easy = result.features["mean_score"] < 0.6 if how != "any" else rng.random() < 0.5
+            if easy:
+                labels.append(Label(one.id, truths(one)))
+            elif how == "complete":
+                labels.append(Label(one.id, [None, *truths(one)[1:]]))
+        monitor.label(*labels)
+        found = recalibrate(
+            monitor, min_kept=0.0, features="mean_score", allow_unattainable=True, leave_out_incomplete=True
+        )
+    doubts = [one for one in found.objections if "the labels are not a fair sample" in one]
+    assert bool(doubts) == (how != "any")
+    assert found.certifies == (how == "any")
+
+
+def test_recalibrate_refuses_results_without_a_known_source(
+    old: CalibrationArtifact,
+    plain_artifact: CalibrationArtifact,
+    asked: Sequence[PromptRecord],
+    results: Sequence[CFCResult],
+    tmp_path: Path,
+) -> None:
+    unsure = results[0].guarantee.model_copy(update={"binding": "unverified"})
+    some = [results[0].model_copy(update={"guarantee": unsure}), *results[1:300]]
+    with (
+        watch_results(old, tmp_path / "unsure.db", asked[:300], some) as monitor,
+        pytest.raises(InputError, match="1 of 300 results come from a generator, verifier or extractor"),
+    ):
+        recalibrate(monitor, min_kept=0.0)
+    facts = old.calibration.model_copy(update={"exchangeable": False, "within_clusters": "all"})
+    clustered = old.model_copy(update={"calibration": facts, "certificates": []})
+    said = results[0].guarantee.model_copy(update={"artifact_digest": clustered.digest})
+    theirs = [one.model_copy(update={"guarantee": said}) for one in results[:50]]
+    with (
+        watch_results(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
+        pytest.raises(InputError, match="results do not state their clusters"),
+    ):
+        recalibrate(monitor, min_kept=0.0)
+    said = results[0].guarantee.model_copy(update={"artifact_digest": plain_artifact.digest})
+    theirs = [one.model_copy(update={"guarantee": said}) for one in results[:300]]
+    # Nothing looked at answers, so what distinguishes them was not checked.
+    with (
+        watch_results(
+            plain_artifact, tmp_path / "plain.db", asked[:300], theirs, metadata=["topic"]
+        ) as monitor,
+        pytest.raises(InputError, match="compare answers"),
+    ):
+        recalibrate(monitor, min_kept=0.0, features="distinct_answers")
+    with (
+        CFCMonitor(plain_artifact, tmp_path / "plain.db") as monitor,
+        pytest.raises(InputError, match="the other artifact looks at distinct answers"),
+    ):
+        compare_in_shadow(monitor, old, since=0.0)
+
+
+def test_monitor_refuses_labels_below_least_probability(
+    old: CalibrationArtifact, asked: Sequence[PromptRecord], results: Sequence[CFCResult], tmp_path: Path
+) -> None:
+    """If it were ignored, the promise would hold only for labelled prompts."""
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
+        for one, result in zip(asked[:20], results[:20], strict=True):
+            monitor.record(result, one.id)
+        monitor.label(*(Label(one.id, truths(one), 0.1) for one in asked[:20]))
+    with CFCMonitor(old, tmp_path / "monitor.db") as forgetful:
+        for look in (forgetful.read_status, lambda: recalibrate(forgetful, min_kept=0.0)):
+            with pytest.raises(InputError, match=r"is below least_probability = 1\.0: state the smallest"):
+                look()
+    with CFCMonitor(old, tmp_path / "monitor.db", least_probability=0.1) as monitor:
+        kept = [
+            one for one in monitor.read_status().tests if one.kind == "kept" and one.group == "all prompts"
+        ]
+    assert [one.outcomes for one in kept] == [20]
+
+
+@pytest.mark.parametrize("min_kept", [float("nan"), -0.1, 1.1])
+def test_recalibrate_refuses_min_kept_that_is_no_share(
+    min_kept: float, old: CalibrationArtifact, tmp_path: Path
+) -> None:
+    with (
+        CFCMonitor(old, tmp_path / "monitor.db") as monitor,
+        pytest.raises(InputError, match="min_kept must be a share"),
+    ):
+        recalibrate(monitor, min_kept=min_kept)
+
+
+@pytest.mark.parametrize("since", [float("nan"), float("inf"), 1e18, -1.0])
+def test_monitor_refuses_an_invalid_since(since: float, old: CalibrationArtifact, tmp_path: Path) -> None:
+    with CFCMonitor(old, tmp_path / "monitor.db") as monitor:
+        for ask in (
+            monitor.read_traffic,
+            monitor.list_unlabelled,
+            lambda when: compare_in_shadow(monitor, old, since=when),
+        ):
+            with pytest.raises(InputError, match="since: expected seconds since 1970"):
+                ask(since)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "conditional": {"alpha": ["0.3", "0.4"], "features": "hat(mean_score, 4) + group(topic)", "seed": 3},
+    "marginal": {"alpha": "0.3", "features": "1", "threshold_rule": "marginal", "confident": True},
+    "grouped": {
+        "alpha": "0.4",
+        "features": "bins(mean_score, 3)",
+        "threshold_rule": "grouped",
+        "confident": True,
+        "delta": "0.1",
+    },
+    "confident": {"alpha": "0.4", "features": "mean_score", "confident": True},
+    "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
+    "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
+    "ridge": {"alpha": "0.3", "features": "mean_score", "ridge": 0.1},
+    "randomised": {"alpha": "0.3", "features": "mean_score", "randomised": True, "set_rule": "unique(rank)"},
+}
+
+
+@mostly_long("name", RECIPES, quick=3)
+def test_calibration_config_from_artifact_reproduces_the_artifact(name: str) -> None:
+    records = list_facts()[: repetitions(1224, share=0.4)]
+    made = calibrate(records, **RECIPES[name])
+    again = calibrate(records, **CalibrationConfig.from_artifact(made).to_arguments())
+    assert without_times(again.model_dump(mode="json")) == without_times(made.model_dump(mode="json"))
+
+
+def without_times(data: Any) -> Any:
+    """Remove times, and digests that depend on them."""
+    if isinstance(data, list):
+        return [without_times(one) for one in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        name: without_times(one)
+        for name, one in data.items()
+        if name not in {"created_at", "artifact_digest"}
+    }
+
+
+@pytest.mark.long
+def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tests of drift draw random numbers by the artifact's digest: at a fixed time they are the same.
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    source = load_recording()
+    bot = calibrate(source, max_wrong_rate=["0.3", "0.4"], features="1")
+    records = list(source)[:400]
+    chain = demo_chain(bot, max_wrong_rate="0.3")
+    results = [chain.invoke(one.input) for one in records]
+    with watch_results(bot, tmp_path / "store.db", records, results) as monitor:
+        made = recalibrate(monitor)
+        strict = recalibrate(monitor, min_kept=0.5)
+    policy = made.artifact.certified_policy
+    assert made.certifies
+    assert policy.rates == ("0.3", "0.4")
+    for one in policy.certificates:
+        assert one.policy.ignores_sets
+        assert one.prompts == made.artifact.calibration.size + made.artifact.calibration.fit_size
+    # It is compared at the rate that was served, with the policy of that rate, and not by its sets.
+    assert made.certified == {}
+    assert [one.max_wrong_rate for one in made.compared] == ["0.3"]
+    # Nothing is promised about its sets, so no wish about them is fulfilled.
+    assert any("promises nothing about them" in one for one in strict.objections)
+
+
+@pytest.mark.long
+def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> None:
+    bot = calibrate(load_recording(), max_wrong_rate="0.2", features="1")
+    chain = demo_chain(bot)
+    records = list_facts()[:800]
+    results = [chain.invoke(one.input) for one in records]
+    with watch_results(bot, tmp_path / "sound.db", records, results) as monitor:
+        sound = recalibrate(monitor)
+    assert sound.certifies
+    assert sound.artifact.policy is not None
+    with CFCMonitor(bot, tmp_path / "broken.db") as monitor:
+        for one, result in zip(records, results, strict=True):
+            monitor.record(result, one.id)
+        rng = np.random.default_rng(2)
+        monitor.label(*(Label(one.id, (rng.random(bot.n) < 0.5).tolist()) for one in records))
+        with pytest.raises(UnattainableTargetError, match=r"wrong-answer rate of 0\.2 cannot be certified"):
+            recalibrate(monitor)

@@ -1,0 +1,165 @@
+"""Prompts of an unknown category count among all prompts, and in no group of their term.
+
+The feature map is `group(topic)`, whose columns add up to the constant for every prompt but these.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from langchain_cfc_monitor import Label
+from langchain_cfc_monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedResult
+from langchain_cfc_monitor.sequential_tests import CoverageTest, DriftTest
+from scipy import stats
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.decision import decide
+from langchain_cfc.errors import AttainabilityWarning
+
+LEVEL, DELTA = 0.01, 0.01
+STREAMS = 12
+N = 2
+
+
+def draw_prompts(
+    rng: np.random.Generator, size: int, new: float = 0.0, name: str = "served"
+) -> LabelledBatch:
+    """Draw labelled prompts of topic `a` or, with probability `new`, each of a topic of its own."""
+    topics = [f"{name} {row}" if chosen else "a" for row, chosen in enumerate(rng.random(size) < new)]
+    correct = rng.random((size, N)) < 0.7
+    scores = np.where(correct, rng.beta(1, 3, correct.shape), rng.beta(3, 1, correct.shape))
+    return make_batch(scores, correct, topics, name)
+
+
+def make_batch(
+    scores: FloatArray, correct: BoolArray, topics: list[str], name: str = "served"
+) -> LabelledBatch:
+    return LabelledBatch.from_arrays(
+        [f"{name}-{row}" for row in range(len(topics))],
+        scores,
+        correct,
+        [["x", "y"]] * len(topics),
+        metadata=[{"topic": topic} for topic in topics],
+    )
+
+
+def observe(artifact: CalibrationArtifact, prompts: LabelledBatch, stream: int = 0) -> list[ObservedResult]:
+    """Return what a monitor sees of prompts."""
+    decided = decide(artifact, prompts.draws)
+    answered = np.where(decided.accepted.any(axis=1), ANSWERED, EMPTY)
+    outcomes = np.where(decided.not_certifiable, FLAGGED, answered)
+    return [
+        ObservedResult(
+            id=f"{stream}-{row}",
+            at=float(row),
+            artifact=artifact.digest,
+            alpha=artifact.alphas[0],
+            outcome=int(outcomes[row]),
+            withheld=False,
+            max_wrong_rate=None,
+            threshold=float(decided.thresholds[row]),
+            scores=tuple(prompts.draws.scores[row].tolist()),
+            accepted=tuple(decided.accepted[row].tolist()),
+            features=tuple(decided.features[row].tolist()),
+            codes=(0, 1),
+            lengths=(1, 1),
+            metadata={},
+            outputs={},
+        )
+        for row in range(len(prompts))
+    ]
+
+
+@pytest.fixture(scope="module")
+def artifact() -> CalibrationArtifact:
+    """Calibrated on topic `a` alone."""
+    made = calibrate(
+        draw_prompts(np.random.default_rng(1), 300, name="calibration"),
+        alpha="0.4",
+        features="group(topic)",
+        test_fraction=0.3,
+        never_empty=False,
+    )
+    # Randomised ranks take their numbers from its digest, which another time of making would change.
+    return made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"})
+
+
+def test_drift_of_scores_is_found_whatever_the_topic(
+    artifact: CalibrationArtifact,
+) -> None:
+    """Ranks of scores over all prompts do not depend on the topic, so the evidence is equal to the bit."""
+    scores = np.random.default_rng(2).uniform(0.98, 0.99, (100, N))
+    found = {}
+    for topic in ("a", "new"):
+        results = observe(artifact, make_batch(scores, np.ones(scores.shape, np.bool_), [topic] * 100))
+        drift = DriftTest.start(artifact, 0.0)
+        for place, one in enumerate(results):
+            if place == 50:  # another process goes on from what is stored
+                drift = DriftTest.from_data(artifact, json.loads(json.dumps(drift.to_data())))
+            drift = drift.update(one)
+        over_all = [
+            place
+            for place, (watched, group) in enumerate(drift.tests)
+            if group == "1" and watched.name in {"mean_score", "min_score"}
+        ]
+        found[topic] = drift.wealth.log[over_all].tolist()
+        assert len(over_all) == 2
+        assert drift.wealth.outcomes[over_all].tolist() == [100.0, 100.0]
+        assert drift.is_alarming(LEVEL)
+        in_group = [group != "1" for _, group in drift.tests]
+        assert set(drift.wealth.outcomes[in_group]) == {100.0 if topic == "a" else 0.0}
+    assert found["a"] == found["new"]
+
+
+def test_coverage_test_counts_prompts_flagged_for_an_unknown_topic(
+    artifact: CalibrationArtifact,
+) -> None:
+    """A true certificate is falsely alarmed on with probability at most level + delta (Ville, Bonferroni).
+
+    Seven of ten prompts are of new topics, flagged, and so keep the promise. Each stream has a certificate
+    of its own; the number that alarm is at most binomial, and the bound is exceeded by chance with 1e-6. The
+    negative control: without new topics the promise is kept more rarely than certified, and all alarm.
+    """
+    rng = np.random.default_rng(3)
+    alarms = {0.7: 0, 0.0: 0}
+    for stream in range(STREAMS):
+        certified = certify(artifact, draw_prompts(rng, 800, 0.7, "held out"), delta=str(DELTA))
+        for new in alarms:
+            prompts = draw_prompts(rng, 200, new)
+            test = CoverageTest.start(certified, 0.0)
+            for one, correct in zip(observe(certified, prompts, stream), prompts.correct, strict=True):
+                test = test.update(one, Label(one.id, correct.tolist()), one.at, 1.0)
+                if test.is_alarming(LEVEL):
+                    break
+            alarms[new] += test.is_alarming(LEVEL)
+    assert alarms[0.7] <= stats.binom.isf(1e-6, STREAMS, LEVEL + DELTA)
+    assert alarms[0.0] == STREAMS
+
+
+def test_new_topics_as_frequent_as_in_calibration_are_no_drift() -> None:
+    """Streams like their calibration prompts alarm with probability at most the level, as measured.
+
+    Seven of ten prompts have a topic of their own in both. The number of streams that alarm is at most
+    binomial, and the bound is exceeded by chance with 1e-6. The negative control: without new topics, topic
+    `a` is met more often than in calibration, and all alarm.
+    """
+    rng = np.random.default_rng(4)
+    streams, alarms = 6, {0.7: 0, 0.0: 0}
+    for stream in range(streams):
+        records = draw_prompts(rng, 100, 0.7, "calibration")
+        with pytest.warns(AttainabilityWarning):
+            made = calibrate(records, alpha="0.4", features="group(topic)")
+        for new in alarms:
+            drift = DriftTest.start(made, 0.0)
+            for one in observe(made, draw_prompts(rng, 150, new), stream):
+                drift = drift.update(one)
+                if drift.is_alarming(LEVEL):
+                    break
+            alarms[new] += drift.is_alarming(LEVEL)
+    assert alarms[0.7] <= stats.binom.isf(1e-6, streams, LEVEL)
+    assert alarms[0.0] == streams

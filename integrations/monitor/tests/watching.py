@@ -1,0 +1,47 @@
+"""Helpers that tests of the monitor share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from langchain_cfc import CalibrationArtifact, CFCRunnable, PromptRecord
+from langchain_cfc.demo import load_recording
+from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
+from langchain_cfc.records import Records, read_records, write_records
+from tests.cli import running
+from tests.cli.running import Ran
+
+ROOT = Path(__file__).parents[3]
+WEAKER = ROOT / "examples" / "escalation" / "cheap.jsonl.gz"
+
+
+def truths(record: PromptRecord) -> list[bool | None]:
+    return [one.correct for one in record.candidates]
+
+
+def run(*arguments: str | Path) -> Ran:
+    return running.run("monitor", *arguments)
+
+
+def write_swapped_records(folder: Path) -> Records:
+    """What a weaker model answered, under the name of the one that was calibrated."""
+    write_records(folder / "swapped.jsonl", read_records(WEAKER), load_recording().provenance)
+    return read_records(folder / "swapped.jsonl")
+
+
+def read_first_line(text: str) -> str:
+    """The answer extractor of the recordings."""
+    return text.strip().lower().partition("\n")[0]
+
+
+def make_weaker_chain(artifact: CalibrationArtifact, records: Records) -> CFCRunnable:
+    """A chain that replays the answers of a weaker model under the name of the calibrated one."""
+    return CFCRunnable(
+        artifact=artifact,
+        generator=ReplayChatModel.from_records(records, records.provenance),
+        verifier=RecordedScores(records.provenance),
+        answer=read_first_line,
+        answer_id="first-line-normalised",
+        metadata=RecordedMetadata(records),
+        sampling="single_request",
+    )

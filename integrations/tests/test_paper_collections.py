@@ -1,0 +1,162 @@
+"""The collections of `examples/paper`: each is read, and its parts are made, without a model or a network."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped] # it has no types
+import pytest
+from langchain_cfc_collect.config import read_config
+from langchain_cfc_collect.executor import Components
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import convert_to_messages
+from pyarrow import parquet
+
+from langchain_cfc.errors import LabelerError
+from langchain_cfc.labelers.base import LabelerInput
+from langchain_cfc.sampling import DrawnCandidate
+from tests.cli.running import run
+from tests.scripts import load_module
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "paper"
+LLAMA, QWEN = "meta-llama/Meta-Llama-3-8B-Instruct", "Qwen/Qwen2-VL-7B-Instruct"
+IMAGE = "file:///data/flickr8k/1.jpg"
+ROWS: dict[str, dict[str, Any]] = {
+    "gsm8k": {"question": "Two boxes of 3 eggs?", "answer": "2 x 3 = <<2*3=6>>6 eggs.\n#### 6"},
+    "triviaqa": {
+        "question_id": "tc_1",
+        "question": "Which city is the capital of Peru?",
+        "answer": {"value": "Lima", "aliases": ["Lima", "City of Kings"]},
+    },
+    "flickr8k": {
+        "image": "1.jpg",
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "image_url", "image_url": {"url": IMAGE}},
+                    {"type": "text", "text": "Describe the image in one sentence."},
+                ],
+            }
+        ],
+        "captions": ["A child climbs stairs .", "A girl goes into a wooden building ."],
+    },
+}
+PARTS = {
+    "gsm8k": (20, LLAMA, "reward-model", "numeric-match"),
+    "triviaqa": (20, LLAMA, "sequence-probability", "normalised-match"),
+    "flickr8k": (3, QWEN, "model-judge", "judge-labels"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The example, with a dataset of one row beside each file, as a user would have it."""
+    shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
+    for name, row in ROWS.items():
+        path = tmp_path / str(read_config(tmp_path / f"{name}.toml").source.path)
+        if path.suffix == ".parquet":
+            parquet.write_table(pa.Table.from_pylist([row]), path)
+        else:
+            path.write_text(json.dumps(row) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "paper_parts", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_collect_dry_run_reads_each_paper_dataset_and_makes_its_parts(name: str, folder: Path) -> None:
+    ran = run("collect", "--config", folder / f"{name}.toml", "--dry-run", "--json")
+    assert ran.code == 0, ran.err
+    n, model, verifier, labeler = PARTS[name]
+    parts = ran.data["parts"]
+    assert (ran.data["prompts"], ran.data["draws"]) == (1, 1)  # all candidates by a single request
+    config = read_config(folder / f"{name}.toml")
+    assert (config.n, parts["generator"]["model"]) == (n, model)
+    assert (config.generator.arguments["temperature"], config.generator.arguments["top_p"]) == (0.7, 0.8)
+    for part, expected in (("verifier", verifier), ("labeler", labeler)):
+        assert expected in parts[part].values(), parts[part]
+    assert not list(folder.glob("*.db"))
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_collect_refuses_a_dataset_with_other_columns(name: str, folder: Path) -> None:
+    (folder / "other.jsonl").write_text(json.dumps({"text": "?", "answer": 1}) + "\n")
+    ran = run(
+        "collect",
+        "--config",
+        folder / f"{name}.toml",
+        "--dry-run",
+        "--set",
+        f"source.path={folder}/other.jsonl",
+    )
+    assert ran.code == 2
+    assert "no column" in ran.err
+
+
+def test_read_examples_of_each_paper_dataset(folder: Path) -> None:
+    examples = {
+        name: next(iter(read_config(folder / f"{name}.toml").source.read_examples())) for name in ROWS
+    }
+    assert str(examples["gsm8k"].input).startswith("Two boxes of 3 eggs?\n\nReason step by step.")
+    assert str(examples["triviaqa"].input).endswith("Question: Which city is the capital of Peru?\nAnswer:")
+    assert examples["triviaqa"].reference == ["Lima", "City of Kings"]
+    assert examples["flickr8k"].id == "1.jpg"
+    [message] = convert_to_messages(list(examples["flickr8k"].input))
+    assert IMAGE in json.dumps(message.content)
+
+
+def label_texts(labeler: Any, reference: Any, texts: list[str]) -> list[bool]:
+    candidates = [DrawnCandidate(text=text, message=None) for text in texts]
+    given = LabelerInput(prompt="?", reference=reference, candidates=candidates)
+    found: list[bool] = labeler.invoke(given)
+    return found
+
+
+def extract_answers(parts: Components, texts: list[str]) -> list[str]:
+    assert callable(parts.answer)
+    return [parts.answer(text) for text in texts]
+
+
+def test_labels_of_gsm8k_and_triviaqa_answers(folder: Path) -> None:
+    maths, trivia = (
+        read_config(folder / f"{name}.toml").create_components() for name in ("gsm8k", "triviaqa")
+    )
+    solutions = extract_answers(maths, ["2 x 3 = 6\n#### 6", "#### 7", "I do not know"])
+    assert solutions == ["6", "7", ""]
+    assert label_texts(maths.labeler, ROWS["gsm8k"]["answer"], solutions) == [True, False, False]
+    answers = extract_answers(trivia, ["The city of kings.", "Cusco"])
+    assert label_texts(trivia.labeler, ["Lima", "City of Kings"], answers) == [True, False]
+
+
+@pytest.fixture
+def own_parts() -> ModuleType:
+    return load_module(EXAMPLE / "paper_parts.py", "paper_parts_of_the_example")
+
+
+def test_caption_labels_asks_the_judge_once_per_caption(own_parts: ModuleType) -> None:
+    labeler = own_parts.caption_labels(FakeListChatModel(responses=["Yes.", " no"]))
+    captions = ROWS["flickr8k"]["captions"]
+    assert sorted(label_texts(labeler, captions, ["A child on stairs.", "A dog."])) == [False, True]
+
+
+def test_caption_labels_refuses_an_unclear_judgement(own_parts: ModuleType) -> None:
+    labeler = own_parts.caption_labels(FakeListChatModel(responses=["Perhaps"]))
+    with pytest.raises(LabelerError, match="expected Yes or No"):
+        label_texts(labeler, ["A child ."], ["A dog."])
+
+
+def test_caption_judge_prompt_contains_references_and_no_image(own_parts: ModuleType) -> None:
+    asked = own_parts.JUDGE.invoke(
+        {"prompt": ROWS["flickr8k"]["messages"], "reference": ["A child ."], "candidate": "A dog."}
+    ).to_string()
+    assert "A child ." in asked
+    assert "<caption>\nA dog.\n</caption>" in asked
+    assert IMAGE not in asked

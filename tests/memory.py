@@ -1,0 +1,26 @@
+"""Fixtures for folders in memory: waiting for the disk would be most of the time of these tests."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# Linux has it.
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - in folders of our own
+
+
+@pytest.fixture(scope="session")
+def memory() -> Path:
+    """Where to make folders: in memory, or on disk where the system has no such place."""
+    return _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir()).resolve()
+
+
+@pytest.fixture
+def tmp_path(memory: Path) -> Iterator[Path]:
+    """A folder for the test."""
+    with tempfile.TemporaryDirectory(dir=memory, prefix="cfc-") as folder:
+        yield Path(folder)
