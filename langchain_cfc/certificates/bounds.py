@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from numbers import Integral
 
 import numpy as np
@@ -80,7 +81,17 @@ def upper_bound(successes: int, size: int, delta: float) -> float:
     """
     size, delta = _check_whole("size", size), _check_delta(delta)
     successes = _check_whole("successes", successes, size)
-    return _bisect_bound(1.0, 0.0, lambda bound: binomial_p_value(successes, size, bound) <= delta)
+    if successes == size:
+        return 1.0
+    tail = require("scipy.special", "calibrate", "a certificate").betaincc
+
+    def holds(bound: float) -> bool:
+        return _enlarge(tail(successes + 1, size - successes, bound)) <= delta
+
+    bound = _bisect_bound(1.0, 0.0, holds)
+    # A p-value rounds the decimal form of the rate down, by at most one float.
+    rejected = binomial_p_value(successes, size, bound) <= delta
+    return bound if rejected else math.nextafter(bound, 1.0)
 
 
 def mean_upper_bound(values: Sequence[float] | FloatArray, largest: float, delta: float) -> float:
@@ -182,10 +193,14 @@ def required_size(share: float | Fraction, rate: float | Fraction, delta: float)
 def _compute_tail(count: int | Fraction, size: int, rate: Fraction) -> float:
     """Return P(Binomial(size, rate) <= count), never too small; the count, below size, may be fractional."""
     tail = require("scipy.special", "calibrate", "a certificate").betaincc
+    # The tail decreases in the rate.
+    return _enlarge(tail(float(count + 1), float(size - count), _round_down(rate)))
+
+
+@lru_cache(maxsize=128)  # a sequence of tests asks for one rate many times
+def _round_down(rate: Fraction) -> float:
     below = float(rate)
-    if below > rate:  # The tail decreases in the rate.
-        below = math.nextafter(below, 0.0)
-    return _enlarge(tail(float(count + 1), float(size - count), below))
+    return math.nextafter(below, 0.0) if below > rate else below
 
 
 def _enlarge(share: float) -> float:
@@ -217,7 +232,7 @@ def _check_delta(value: float) -> float:
 
 def _to_fraction(name: str, value: float | Fraction) -> Fraction:
     _check(0.0 <= value <= 1.0, name, "in [0, 1]", value)
-    return Fraction(str(value))
+    return value if isinstance(value, Fraction) else Fraction(str(value))
 
 
 def _check(holds: bool, name: str, expected: str, value: object) -> None:
