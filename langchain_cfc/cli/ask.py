@@ -160,7 +160,10 @@ def _read_collection_arguments(path: Path, question: str) -> tuple[Any, dict[str
     """Return a collection's prompt for a question, and its components as arguments of `CFCRunnable`."""
     readers = entry_points(group="langchain_cfc.settings", name="collect")
     if not readers:
-        msg = "--config needs langchain-cfc-collect: pip install 'langchain-cfc[collect]'"
+        msg = (
+            "--config needs langchain-cfc-collect: pip install langchain-cfc-collect, or in a checkout pip "
+            "install ./integrations/collect"
+        )
         raise MissingExtraError(msg)
     render_question, parts = next(iter(readers)).load()(path)
     return render_question(question), parts

@@ -101,7 +101,10 @@ class CommandGroup(TyperGroup):
             return _load_added(self._added_commands[cmd_name])
         if cmd_name in _KNOWN:
             home = _KNOWN[cmd_name][1]
-            msg = f"{cmd_name} comes with langchain-cfc-{home}: pip install 'langchain-cfc[{home}]'"
+            msg = (
+                f"{cmd_name} comes with langchain-cfc-{home}: pip install langchain-cfc-{home}, or in a "
+                f"checkout pip install ./integrations/{home}"
+            )
             return _make_failing_command(cmd_name, f"langchain-cfc-{home}", msg)
         return None
 
