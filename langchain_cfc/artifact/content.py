@@ -1,7 +1,7 @@
 """`ArtifactContent`: the fields of an artifact, and properties that follow directly from them.
 
-`CalibrationArtifact` adds validation, thresholds, saving and loading. The guarantee and the consistency
-checks are functions of this content alone.
+`CalibrationArtifact` adds validation, thresholds, saving and loading. The guarantee and the checks
+of a loaded file are functions of this content alone.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class LevelState(ArtifactData):
         effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; `0`
             if nothing is left of alpha and every prompt is flagged, None if the rule was fitted at alpha.
         slack: Estimated loss of coverage below the target because of a ridge, by name of a weighting.
-        settings: Digest of the level and the settings it was fitted with, see `consistency`.
-        self_check: Result of the self-check; None for rules other than the conditional one, and in artifacts
-            written before the check existed.
+        self_check: Result of the self-check; None for rules other than the conditional one.
     """
 
     alpha: str
@@ -74,7 +72,6 @@ class LevelState(ArtifactData):
     marginal: dict[str, str]
     effective_alpha: str | None = None
     slack: dict[str, float] = Field(default={})
-    settings: str | None = None
     self_check: SelfCheck | None = None
 
     @model_validator(mode="after")

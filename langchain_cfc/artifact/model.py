@@ -15,7 +15,6 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc._internal.files import atomic_writer, read_regular
 from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import files
-from langchain_cfc.artifact.consistency import compute_settings_digest, find_contradictions
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import (
     CertifiedPolicy,
@@ -26,6 +25,7 @@ from langchain_cfc.artifact.facts import (
 from langchain_cfc.artifact.guarantee import build_guarantee
 from langchain_cfc.artifact.prefixes import find_rescore
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
+from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_policy
@@ -69,7 +69,7 @@ class CalibrationArtifact(ArtifactContent):
         randomised: Whether thresholds are randomised, so that coverage does not exceed 1 - alpha for
             continuous scores if sets may be empty.
         never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
-            candidate reaches the threshold. False in artifacts written before the field existed.
+            candidate reaches the threshold.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         policy: The policy of bot mode, with its certificate.
         people_certificates: Certificates from people's labels, at most one about the sets of each level and
@@ -99,10 +99,9 @@ class CalibrationArtifact(ArtifactContent):
             )
             raise ValueError(msg)
         _ = self.parsed_set_rule, self.parsed_shift
-        problem = next(find_contradictions(self), None)
+        problem = next(find_problems(self), None)
         if problem is not None:
-            msg = f"the content contradicts itself: {problem}"
-            raise ValueError(msg)
+            raise ValueError(problem)
         return self
 
     def __repr__(self) -> str:
@@ -114,13 +113,6 @@ class CalibrationArtifact(ArtifactContent):
     def __str__(self) -> str:
         """Return the same summary; pydantic would print every field."""
         return repr(self)
-
-    def with_settings(self) -> CalibrationArtifact:
-        """Return the artifact with a digest in each level that ties it to its settings."""
-        levels = [
-            one.model_copy(update={"settings": compute_settings_digest(self, one)}) for one in self.levels
-        ]
-        return self.model_copy(update={"levels": levels})
 
     def list_differing_parts(self, provenance: Provenance | None) -> list[str]:
         """Return which of generator, verifier, answer extractor and splitter differ from calibration."""

@@ -226,7 +226,6 @@ def _calibrate(
     )
     if config.tests_levels and attempt is not None:
         artifact = select_tested_levels(artifact, attempt, steps, config.failure_probability)
-    artifact = artifact.with_settings()
     if config.wrong_rates and attempt is not None:
         if config.certifies_mean_score:
             artifact = certify_mean_score(

@@ -1,7 +1,7 @@
 """`recompute_certificates`: compute the bounds of certificates again from the counts beside them.
 
-Loading an artifact rejects bounds that are better than their counts allow, with NumPy alone. Here the
-certifying functions compute each bound again, which also finds worse ones, from another version or an edit.
+The certifying functions compute each bound again, and find better ones as well as worse ones. All tests on
+the same labels together may use no more of delta than the share of their attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, Confide
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
-from langchain_cfc.guarantee import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+from langchain_cfc.guarantee import (
+    CoverageCertificate,
+    PeopleCertificate,
+    TestedCertificate,
+    WrongRateCertificate,
+)
 from langchain_cfc.guarantee.certified import compute_share, divide_delta
 
 # Relative difference allowed between versions of SciPy.
@@ -65,7 +70,7 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
     for person in artifact.people_certificates:
         checks += _recompute_people(person, evidence.get((person.alpha, person.policy)))
-    return checks
+    return [*checks, *_add_up_levels(artifact)]
 
 
 def _compare_bounds(certificate: str, bound: str, stated: float, recomputed: float) -> BoundCheck:
@@ -79,6 +84,27 @@ def _check_test(certificate: str, bound: str, failing: float, p_value: float) ->
     return BoundCheck(
         certificate=certificate, bound=bound, stated=failing, recomputed=p_value, agrees=p_value <= failing
     )
+
+
+def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
+    """Yield for each attempt the sum of the levels of its tests, which is at most its share of delta."""
+    tested: list[TestedCertificate | Confidence] = [*artifact.certificates]
+    tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
+    if artifact.policy is not None:
+        tested += [*artifact.policy.certificates, *artifact.policy.coverage]
+    spent: dict[tuple[str | None, int, str], float] = {}
+    for one in tested:
+        key = (one.records_digest, one.attempt, one.delta)
+        spent[key] = spent.get(key, 0.0) + one.level
+    for (_, attempt, delta), level in spent.items():
+        share = float(delta) * float(compute_share(attempt))
+        yield BoundCheck(
+            certificate=f"attempt {attempt} at delta = {delta}",
+            bound="sum of levels",
+            stated=level,
+            recomputed=share,
+            agrees=level <= share * (1.0 + _TOLERANCE),
+        )
 
 
 def _recompute_coverage(one: CoverageCertificate, of: str) -> Iterator[BoundCheck]:

@@ -37,6 +37,12 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.cli._inputs import ArtifactPath, RequiredSignature
 
+_UNSIGNED = (
+    "\nThe signature of this artifact was not checked. The checks above find damage and careless edits. A "
+    "careful forger changes counts and calibration prompts too, and only a signature detects that: sign the "
+    "artifact, and pass --require-signature KEY."
+)
+
 
 def inspect(
     artifact_path: ArtifactPath,
@@ -67,6 +73,7 @@ def inspect(
         if verify:
             found["verification"] = [level.model_dump(mode="json") for level in levels]
             found["certificates_verified"] = [one.model_dump(mode="json") for one in bounds]
+            found["signature_verified"] = require_signature is not None
         emit_json({**describe_artifact(artifact), **found})
     else:
         console = get_console()
@@ -77,6 +84,8 @@ def inspect(
             _print_bounds(bounds)
         if levels:
             _print_verification(levels)
+        if verify and require_signature is None:
+            console.print(_UNSIGNED)
     if not all(one.agrees for one in bounds):
         fail("a certificate of this artifact contradicts its own counts: do not rely on it", 1)
     if not all(level.agrees for level in levels):

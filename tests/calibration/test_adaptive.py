@@ -173,7 +173,6 @@ def change_levels(content: dict[str, Any], **changes: Any) -> None:
         {"knots": ["0.1"]},
         {"knots": ["0.1", "0.99"]},
         {"margin": "0"},
-        {"margin": 0.5},
         {"more": 1},
     ],
 )

@@ -245,7 +245,6 @@ def test_prompts_shortened_by_the_same_draw_rule_calibrate_and_test() -> None:
 def test_artifact_refuses_a_forged_draw_rule() -> None:
     artifact = calibrate_with(RULES[0])
     forged: list[tuple[dict[str, Any], str]] = [
-        ({"draws": "lead(1, at_most=8)"}, "settings"),
         ({"draws": "lead(2,at_most=8)"}, "canonical form"),
         ({"draws": "fixed(8)"}, "canonical form"),
         ({"draws": "lead(2, at_most=7)"}, "not a rule of at most 8"),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, evaluate
-from langchain_cfc.artifact import files
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import ArtifactFormatError, CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError, InputError
 from tests.calibration.test_adaptive import draw_world
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
@@ -120,12 +118,3 @@ def test_calibrate_refuses_given_drawn_with_promises_about_all_prompts(options: 
 def test_given_drawn_refuses_records_without_a_correct_candidate() -> None:
     with pytest.raises(CalibrationError, match="none of 39 calibration prompts"):
         calibrate(make_hopeless_records(), alpha="0.1", given_drawn=True, features="1")
-
-
-def test_load_refuses_a_forged_number_of_drawn_prompts(artifact: CalibrationArtifact, tmp_path: Path) -> None:
-    content = artifact.model_dump(mode="json")
-    content["calibration"]["drawn_among"] = content["calibration"]["size"] - 1
-    path = tmp_path / "artifact.json"
-    path.write_bytes(files.encode(content))
-    with pytest.raises(ArtifactFormatError):
-        CalibrationArtifact.load(path)

@@ -1,0 +1,136 @@
+"""Checks that the parts of an artifact fit together, so that a loaded artifact does not fail while serving.
+
+Arrays, levels, groups and certificates must refer to content that the artifact holds. What a certificate
+states is not proved here: `inspect --verify` computes it again from its counts, and only a signature detects
+someone who changes the counts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from langchain_cfc.artifact import files
+from langchain_cfc.artifact.content import ArtifactContent
+from langchain_cfc.artifact.facts import CertifiedPolicy, Confidence
+from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, has_separate_scores
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import Certificate, CoverageCertificate, TestedCertificate
+
+
+def find_problems(artifact: ArtifactContent) -> Iterator[str]:
+    """Yield a description of each part of an artifact that does not fit the others."""
+    yield from _check_header(artifact)
+    yield from _check_references(artifact)
+    yield from _check_weightings(artifact)
+    yield from _check_draw_rule(artifact)
+    if artifact.policy is not None:
+        yield from _check_policy(artifact, artifact.policy)
+    yield from _check_people(artifact)
+
+
+def _check_header(artifact: ArtifactContent) -> Iterator[str]:
+    """Check the texts that are printed without being parsed."""
+    if not files.RELEASE_PATTERN.fullmatch(artifact.library_version):
+        yield "library_version is not a version"
+    try:
+        is_utc = datetime.fromisoformat(artifact.created_at).utcoffset() == timedelta(0)
+    except ValueError:
+        is_utc = False
+    if not is_utc:
+        yield "created_at is not a time in UTC"
+
+
+def _check_references(artifact: ArtifactContent) -> Iterator[str]:
+    """Check arrays, and which artifact, level and attempt each certificate is about."""
+    states = [state for level in artifact.levels for state in (level.rule, level.marginal)]
+    for stray in sorted(set(artifact.arrays).difference(*(state.values() for state in states))):
+        yield f"array {stray!r} belongs to no level"
+    tested: list[TestedCertificate] = [*artifact.certificates]
+    if artifact.policy is not None:
+        tested += [*artifact.policy.certificates, *artifact.policy.coverage]
+    certified: list[Certificate] = [*tested, *artifact.people_certificates]
+    if any(one.artifact_digest != artifact.frozen_digest for one in certified):
+        yield "a certificate is about another artifact"
+    levels = [one.alpha for one in artifact.certificates]
+    if len(set(levels)) < len(levels) or not {one.alpha for one in certified} <= set(artifact.alphas):
+        yield "a certificate is about a level that the artifact does not hold, or two are about one level"
+    attempts = {one.number for one in artifact.attempts if one.certified}
+    counted: list[TestedCertificate | Confidence] = [*tested]
+    counted += [] if artifact.confidence is None else [artifact.confidence]
+    for attempt in sorted({one.attempt for one in counted} - attempts):
+        yield f"a certificate is of attempt {attempt}, which the ledger does not hold as certified"
+
+
+def _check_weightings(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that whatever is stated for a group is for a guaranteed weighting of the feature map."""
+    named = [(one.name, one.words) for one in artifact.feature_map.list_guaranteed_weights()]
+    names = {name for name, _ in named}
+    if [(one.name, one.words) for one in artifact.calibration.groups] != named:
+        yield "groups do not match the weightings of the feature map"
+    for histogram in artifact.reference:
+        if not set(histogram.counts) <= names:
+            yield f"reference counts of {histogram.name} are for a weighting that the feature map lacks"
+    if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
+        yield "confidence is claimed for a weighting that the feature map does not have"
+    coverage: list[CoverageCertificate] = [*artifact.certificates]
+    if artifact.policy is not None:
+        coverage += artifact.policy.coverage
+    for one in coverage:
+        if [(share.name, share.words) for share in one.shares] != named:
+            yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
+        if (None if one.claims is None else one.claims.at_most) != artifact.at_most:
+            yield f"the certificate at {one.alpha} is not about the set rule {artifact.set_rule}"
+
+
+def _check_draw_rule(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that the draw rule stops after n draws, and that its records can be cut short."""
+    rule = artifact.draw_rule
+    if rule is None:
+        return
+    if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
+        yield f"draws: {artifact.draws} is not a rule of at most {artifact.n} draws in canonical form"
+    try:
+        if artifact.combination is None or has_separate_scores(artifact.provenance):
+            find_rescore(artifact.provenance, combines=artifact.combination is not None)
+        else:
+            find_compared_outputs(rule, artifact.combination.names, artifact.provenance)
+    except InputError as error:
+        yield str(error)
+
+
+def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
+    """Check which rates, groups and levels the certificates of bot mode are about."""
+    rates = [one.max_wrong_rate for one in policy.certificates]
+    if rates != sorted({*rates}.difference(policy.refused), key=float):
+        yield "expected certificates of different rates, ascending, none of them refused"
+    if [one.alpha for one in policy.coverage] != ([] if policy.ignores_sets else list(artifact.alphas)):
+        yield "a policy on sets must certify the sets of every level, and one that ignores sets none"
+    if policy.certificate.policy.min_agreement > artifact.n:
+        yield f"min_agreement exceeds the number of candidates, {artifact.n}"
+    named = [(one.name, one.words) for one in artifact.feature_map.list_guaranteed_weights()]
+    for certificate in policy.certificates:
+        stated = [(one.name, one.words) for one in certificate.groups]
+        if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
+            yield "the policy does not match the weightings of the feature map or the unit of the artifact"
+        if not certificate.groups[0].certified:
+            yield "the policy is not certified over all prompts"
+
+
+def _check_people(artifact: ArtifactContent) -> Iterator[str]:
+    """Check that people's certificates are about distinct subjects that the artifact holds."""
+    certificates = [] if artifact.policy is None else artifact.policy.certificates
+    answers = [(one.alpha, one.policy) for one in certificates]
+    subjects = [(one.alpha, one.policy) for one in artifact.people_certificates]
+    if any(subjects.count(one) > 1 for one in subjects):
+        yield "two certificates by people are about the same sets or answers"
+    for one in artifact.people_certificates:
+        if one.policy is not None and (one.alpha, one.policy) not in answers:
+            yield "a certificate by people is about a policy that the artifact does not hold"
+        if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
+            yield "a certificate by people is about sets of another kind"
+    evident = [(evidence.alpha, evidence.policy) for evidence in artifact.people_evidence]
+    prompts = {(one.alpha, one.policy): one.prompts for one in artifact.people_certificates}
+    for evidence, subject in zip(artifact.people_evidence, evident, strict=True):
+        if evident.count(subject) > 1 or prompts.get(subject) != len(evidence.outcomes):
+            yield "evidence of people is about another certificate"
