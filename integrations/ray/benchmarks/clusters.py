@@ -1,8 +1,8 @@
 """What a collection on Ray costs its driver, and how it scales: `clusters.py driver`, `clusters.py nodes`.
 
 `driver` measures the processor time (user and system) of the driver's process per prompt, on this machine,
-with a model that answers at once: by `collect_on_ray` and by a pipeline of Ray Data. To start takes a
-constant time, so what each further prompt costs is stated beside it. `nodes` compares three simulated nodes
+with a model that answers at once. To start takes a constant time, so what each further prompt costs is
+stated beside it. `nodes` compares three simulated nodes
 with one, on calls that wait, so that the processors of this machine are not the limit.
 """
 
@@ -13,22 +13,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from langchain_cfc_collect import CallPolicy, CollectionOptions, Columns, Components
-from langchain_cfc_ray import collect_on_ray
-from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
+from langchain_cfc_collect import CallPolicy, Columns, Components
+from langchain_cfc_ray import Parts, collect_prompts, make_prompts
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from ray.cluster_utils import Cluster
 
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example
 
 N = 5
 COLUMNS = Columns(input="question", reference="answer", id="name")
@@ -67,22 +65,6 @@ class Work:
     each: Mapping[str, Any] | None = None
     batch: int = 64
 
-    @property
-    def factory(self) -> Callable[[], Components]:
-        """What makes the components."""
-        return partial(make_components, self.seconds)
-
-
-def run_actors(work: Work, folder: Path) -> int:
-    """Collect by the actors of `collect_on_ray`, with a store in SQLite; return how many were labelled."""
-    names = range(work.size)
-    examples = (Example(id=f"p{k}", input=f"question {k}", reference=f"answer {k}") for k in names)
-    policy = CallPolicy(work.calls * work.actors)
-    options = CollectionOptions(call_policy=policy, on_notice=_ignore, on_progress=_ignore)
-    store = folder / "store.db"
-    ended = collect_on_ray(examples, work.factory, store, options, actors=work.actors, each=work.each)
-    return ended.status.labelled
-
 
 def run_data(work: Work, folder: Path) -> int:
     """Collect by a pipeline of Ray Data; return how many were labelled."""
@@ -97,22 +79,15 @@ def run_data(work: Work, folder: Path) -> int:
         "batch_size": work.batch,
         "each": work.each,
     }
-    parts.write(collect_prompts(prompts, work.factory, **options))
+    parts.write(collect_prompts(prompts, partial(make_components, work.seconds), **options))
     return parts.merge(folder / "records.parquet").labelled
 
 
-def _ignore(told: object) -> None:
-    del told
-
-
-RUNS: dict[str, Callable[[Work, Path], int]] = {"collect_on_ray": run_actors, "Ray Data": run_data}
-
-
-def time_run(run: Callable[[Work, Path], int], work: Work) -> tuple[float, float]:
+def time_run(work: Work) -> tuple[float, float]:
     """Return the processor time of this process and the wall time of a run, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         started, processor = time.perf_counter(), time.process_time()
-        labelled = run(work, Path(folder))
+        labelled = run_data(work, Path(folder))
         times = time.process_time() - processor, time.perf_counter() - started
     if labelled != work.size:
         message = f"{labelled} of {work.size} prompts were labelled"
@@ -120,33 +95,32 @@ def time_run(run: Callable[[Work, Path], int], work: Work) -> tuple[float, float
     return times
 
 
-def measure_driver(sizes: Sequence[int], names: Sequence[str]) -> None:
+def measure_driver(sizes: Sequence[int]) -> None:
     """Print the driver's processor time per prompt."""
     ray.init(
         "local", num_cpus=4, object_store_memory=2 * _MEMORY, include_dashboard=False, log_to_driver=False
     )
     _silence()
     try:
-        for name in names:
-            time_run(RUNS[name], Work(64))  # imports
-            found = {size: time_run(RUNS[name], Work(size)) for size in sizes}
-            for size, (processor, wall) in found.items():
-                print(
-                    f"{name}: {size} prompts x {N}: driver {1000 * processor / size:.2f} ms a prompt, "
-                    f"{size / wall:.0f} prompts a second"
-                )
-            small, large = min(sizes), max(sizes)
-            marginal = (found[large][0] - found[small][0]) / (large - small)
-            print(f"{name}: of which {1000 * marginal:.2f} ms for each further prompt")
+        time_run(Work(64))  # imports
+        found = {size: time_run(Work(size)) for size in sizes}
+        for size, (processor, wall) in found.items():
+            print(
+                f"{size} prompts x {N}: driver {1000 * processor / size:.2f} ms a prompt, "
+                f"{size / wall:.0f} prompts a second"
+            )
+        small, large = min(sizes), max(sizes)
+        marginal = (found[large][0] - found[small][0]) / (large - small)
+        print(f"of which {1000 * marginal:.2f} ms for each further prompt")
     finally:
         ray.shutdown()
 
 
-def measure_nodes(size: int, seconds: float, names: Sequence[str]) -> None:
+def measure_nodes(size: int, seconds: float) -> None:
     """Print how many times as fast three simulated nodes are as one."""
     # A worker that finds a free processor otherwise lets everything else go first.
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - Ray spells it so
-    rates: dict[str, dict[int, float]] = {name: {} for name in names}
+    rates: dict[int, float] = {}
     for nodes in (1, 3):
         cluster = Cluster()
         for _ in range(nodes):
@@ -154,20 +128,17 @@ def measure_nodes(size: int, seconds: float, names: Sequence[str]) -> None:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         _silence()
         try:
-            for name in names:
-                each = {"resources": {"worker": 1}}
-                time_run(RUNS[name], Work(8 * nodes, 0.0, nodes, 4, each, 8))
-                _, wall = time_run(RUNS[name], Work(size, seconds, nodes, 4, each, 8))
-                rates[name][nodes] = size / wall
+            each = {"resources": {"worker": 1}}
+            time_run(Work(8 * nodes, 0.0, nodes, 4, each, 8))
+            _, wall = time_run(Work(size, seconds, nodes, 4, each, 8))
+            rates[nodes] = size / wall
         finally:
             ray.shutdown()
             cluster.shutdown()
-    for name, found in rates.items():
-        one, three = found[1], found[3]
-        print(
-            f"{name}: {size} prompts x {N} calls of {seconds:g} s, 4 at a time on each node: one "
-            f"node {one:.2f}, three nodes {three:.2f} prompts a second, {three / one:.2f} times"
-        )
+    print(
+        f"{size} prompts x {N} calls of {seconds:g} s, 4 at a time on each node: one node {rates[1]:.2f}, "
+        f"three nodes {rates[3]:.2f} prompts a second, {rates[3] / rates[1]:.2f} times"
+    )
 
 
 def _silence() -> None:
@@ -180,12 +151,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What Ray costs a driver, and how it scales.")
     parser.add_argument("part", choices=("driver", "nodes"))
     parser.add_argument("--sizes", type=int, nargs="+", default=(2000, 20000))
-    parser.add_argument("--only", choices=tuple(RUNS), nargs="+", default=tuple(RUNS))
     options = parser.parse_args(arguments)
     if options.part == "driver":
-        measure_driver(options.sizes, options.only)
+        measure_driver(options.sizes)
     else:
-        measure_nodes(96, 0.5, options.only)
+        measure_nodes(96, 0.5)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import ray
 from langchain_cfc_collect import CallPolicy, CollectionOptions, Columns, Components, Store, collect
-from langchain_cfc_ray.data import (
+from langchain_cfc_ray import (
     Parts,
     collect_prompts,
     encode_draw,
@@ -24,6 +25,7 @@ from langchain_cfc_ray.data import (
     repeat_prompts,
 )
 from langchain_cfc_ray.parts import _PartsSink
+from langchain_cfc_ray.worker import WorkerSettings
 from langchain_core.messages import AIMessage, messages_from_dict
 from pyarrow.fs import LocalFileSystem  # type: ignore[import-untyped]
 
@@ -161,7 +163,7 @@ def test_failed_prompt_is_reported_and_can_be_retried(tmp_path: Path, parts: Par
 def test_collect_prompts_refuses_other_components(tmp_path: Path, parts: Parts) -> None:
     prompts = questions(tmp_path, 4)
     parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag")))
-    with pytest.raises(InputError, match=r"made different parts .n: 3 and 4"):
+    with pytest.raises(InputError, match=r"different components .n: 3 and 4"):
         parts.write(collect_prompts(prompts, partial(make_refusing_parts, tmp_path / "flag", N + 1)))
     assert parts.merge(tmp_path / "records.parquet").labelled == 4
 
@@ -174,6 +176,47 @@ def test_collect_prompts_refuses_rows_that_are_no_prompts(tmp_path: Path, parts:
         CollectionError, match=r"RecordError: the row \{'question': 3.* found 3; expected text"
     ):
         parts.write(collect_prompts(rows, partial(make_noting_parts, tmp_path / "log")))
+
+
+# Components
+
+
+def fail_to_make_parts() -> Components:
+    text = "no key"
+    raise KeyError(text)
+
+
+@pytest.mark.parametrize(
+    ("factory", "said"),
+    [
+        ("nowhere:parts", "the factory nowhere:parts failed on a worker with ModuleNotFoundError"),
+        (fail_to_make_parts, "failed on a worker with KeyError: 'no key'"),
+        (dict, "returned a dict; expected"),
+    ],
+)
+def test_worker_reports_failing_factories(factory: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        WorkerSettings(factory, CallPolicy(4), None).create_executor()
+
+
+def test_worker_takes_a_factory_by_import_path() -> None:
+    settings = WorkerSettings("tests.test_data:make_four", CallPolicy(4), None)
+    assert settings.create_executor().configuration["n"] == 4
+
+
+def make_four() -> Components:
+    return make_refusing_parts(Path("nowhere"), 4)
+
+
+def test_collect_prompts_refuses_a_factory_that_cannot_be_pickled() -> None:
+    lock = threading.Lock()
+
+    def factory() -> Components:
+        with lock:
+            return make_four()
+
+    with pytest.raises(InputError, match="cannot be sent to other machines"):
+        WorkerSettings(factory, CallPolicy(4), None).check_picklable()
 
 
 # Candidates that a processor draws

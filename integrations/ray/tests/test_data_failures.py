@@ -18,7 +18,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import ray
 from langchain_cfc_collect import CallPolicy, Columns
-from langchain_cfc_ray.data import Parts, collect_prompts, make_prompts
+from langchain_cfc_ray import Parts, collect_prompts, make_prompts
 from ray.cluster_utils import Cluster
 
 from integrations.ray.tests.working import (

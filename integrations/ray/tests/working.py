@@ -1,40 +1,34 @@
-"""Parts of the collections in these tests, records of their calls, and a driver that can be killed."""
+"""Parts of the collections in these tests, and records of their calls."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ray
-from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions
 from langchain_cfc_collect.executor import Components
-from langchain_cfc_collect.store import Store
-from langchain_cfc_ray import collect_on_ray
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_openai import ChatOpenAI
 from ray.cluster_utils import Cluster
 
 from langchain_cfc.labelers import NormalisedMatch
-from langchain_cfc.records import Example, PromptRecord
+from langchain_cfc.records import Example
 from langchain_cfc.verifiers import SequenceProbability
 from tests.serving.openai_bodies import Answer
 from tests.serving.openai_server import Fault, Script
 
 N = 3
-# Seconds that a call takes, and what it takes.
-CALL, TOKENS = 0.03, 10
+# Seconds that a call takes.
+CALL = 0.03
 
 
 def examples(size: int) -> list[Example]:
@@ -99,12 +93,10 @@ class NotingModel(BaseChatModel):
     Attributes:
         log: Where.
         seconds: How long a call takes.
-        end_of: A prompt that takes the process with it.
     """
 
     log: Path
     seconds: float = CALL
-    end_of: str | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -117,14 +109,11 @@ class NotingModel(BaseChatModel):
         del args, kwargs
         prompt = messages[-1].text
         self._note(prompt, ended=False)
-        if prompt == self.end_of:
-            os._exit(1)
         await asyncio.sleep(self.seconds)
         self._note(prompt, ended=True)
-        usage = UsageMetadata(input_tokens=TOKENS - 1, output_tokens=1, total_tokens=TOKENS)
         said = {"model_name": "noting"}
         answer = prompt.replace("question", "answer")
-        message = AIMessage(answer, usage_metadata=usage, response_metadata=said)
+        message = AIMessage(answer, response_metadata=said)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _note(self, prompt: str, *, ended: bool) -> None:
@@ -134,14 +123,14 @@ class NotingModel(BaseChatModel):
             file.write(f"{line}\n")
 
 
-def make_noting_parts(log: Path, seconds: float = CALL, end_of: str | None = None) -> Components:
+def make_noting_parts(log: Path, seconds: float = CALL) -> Components:
     """Parts whose model notes its calls."""
 
     def verifier(prompt: Any, candidates: Sequence[Any]) -> list[float]:
         del prompt
         return [(slot + 1) / 8 for slot in range(len(candidates))]
 
-    return Components(NotingModel(log=log, seconds=seconds, end_of=end_of), verifier, NormalisedMatch(), N)
+    return Components(NotingModel(log=log, seconds=seconds), verifier, NormalisedMatch(), N)
 
 
 def read_calls(log: Path) -> list[Call]:
@@ -161,28 +150,3 @@ def count_in_flight(calls: Sequence[Call]) -> dict[int, int]:
     for call in calls:
         found[call.process] += -1 if call.ended else 1
     return dict(found)
-
-
-# What came of it
-
-
-def check_records_once(where: str, size: int) -> list[PromptRecord]:
-    """The records, each prompt among them once, in order, with n candidates."""
-    with Store(where) as store:
-        records = list(store.read_records())
-        assert store.read_failures() == []
-        assert sum(store.count_stages().values()) == size
-    assert [record.id for record in records] == [f"p{number}" for number in range(size)]
-    assert {len(record.candidates) for record in records} == {N}
-    return records
-
-
-def main(address: str, where: str, url: str, size: int) -> None:
-    """A driver of its own: collect what a server answers."""
-    ray.init(address=address, log_to_driver=False)
-    options = CollectionOptions(call_policy=CallPolicy(concurrency=4), on_notice=quiet)
-    collect_on_ray(examples(size), partial(over_http, url), where, options, actors=2)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))

@@ -1,8 +1,24 @@
-"""Run collections of langchain-cfc on a Ray cluster."""
+"""Collect calibration records of langchain-cfc on a Ray cluster, as pipelines of Ray Data."""
 
 from __future__ import annotations
 
-from langchain_cfc_ray.collecting import acollect_on_ray, collect_on_ray
-from langchain_cfc_ray.executor import RayExecutor
+from langchain_cfc_ray.data import (
+    collect_prompts,
+    encode_draw,
+    label_draws,
+    make_prompts,
+    read_messages,
+    repeat_prompts,
+)
+from langchain_cfc_ray.parts import Merged, Parts
 
-__all__ = ["RayExecutor", "acollect_on_ray", "collect_on_ray"]
+__all__ = [
+    "Merged",
+    "Parts",
+    "collect_prompts",
+    "encode_draw",
+    "label_draws",
+    "make_prompts",
+    "read_messages",
+    "repeat_prompts",
+]

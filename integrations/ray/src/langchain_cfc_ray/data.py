@@ -3,7 +3,7 @@
 Either your own chain draws the candidates (`collect_prompts`), or each prompt is repeated n times, a
 processor of `ray.data.llm` draws one candidate per row, and the candidates are grouped again
 (`repeat_prompts`, `encode_draw`, `label_draws`). Both ways produce the same rows, scored and labelled by the
-executor of all other collections, in a folder of finished rows (`Parts`). Needs the extra `[data]`.
+executor of all other collections, in a folder of finished rows (`Parts`).
 
 Between these functions, a dataset has one row per prompt or per candidate, with columns of text: `id`,
 `cluster`, and `input`, `reference` and `metadata` as JSON.
@@ -33,23 +33,10 @@ from ray.data import ActorPoolStrategy
 from langchain_cfc.errors import CFCError, DrawError, InputError, RecordError
 from langchain_cfc.extend import DrawnCandidate, describe_error, encode_record, make_candidate
 from langchain_cfc.records import Candidate, Example, PromptRecord, make_parquet_schema
-from langchain_cfc_ray.executor import check_picklable
-from langchain_cfc_ray.parts import Merged, Parts
-from langchain_cfc_ray.worker import Factory, StreamJournal, Worker, WorkerSettings
+from langchain_cfc_ray.worker import Factory, NoJournal, WorkerSettings
 
 if TYPE_CHECKING:
     from ray.data import Dataset
-
-__all__ = [
-    "Merged",
-    "Parts",
-    "collect_prompts",
-    "encode_draw",
-    "label_draws",
-    "make_prompts",
-    "read_messages",
-    "repeat_prompts",
-]
 
 _TEXT = pa.string()
 _PROMPT_SCHEMA = pa.schema(dict.fromkeys(("id", "input", "reference", "metadata", "cluster"), _TEXT))
@@ -256,7 +243,7 @@ def _map_on_actors(
     batch_size: int,
     each: Mapping[str, Any] | None,
 ) -> Dataset:
-    check_picklable(settings)
+    settings.check_picklable()
     # A block is the unit of work of an actor, and the unit that is written to disk.
     return rows.repartition(target_num_rows_per_block=batch_size).map_batches(
         kind,
@@ -280,10 +267,10 @@ class _Collector:
     """Draws, scores and labels batches of prompts; its components are created once."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self._executor = Worker(settings, settings.call_policy.concurrency, None).executor
+        self._executor = settings.create_executor()
         known = self._executor.configuration
         if known.get("unit") == "claims":
-            msg = 'unit="claims" is not for pipelines of Ray Data: collect claims with collect_on_ray'
+            msg = 'unit="claims" is not for pipelines of Ray Data: collect claims with langchain-cfc collect'
             raise InputError(msg)
         self._configuration = json.dumps(known, sort_keys=True, ensure_ascii=False)
 
@@ -304,15 +291,15 @@ class _Collector:
 
     async def _draw(self, example: Example, row: Mapping[str, Any]) -> Outcome:
         del row
-        return _unwrap(await self._executor.draw(example, StreamJournal({}, None)))
+        return _unwrap(await self._executor.draw(example, NoJournal()))
 
     async def _score_and_label(self, example: Example, drawn: Outcome) -> PromptRecord:
         """Score and label the candidates of a prompt, and return the record."""
         draws: Sequence[DrawnCandidate] = drawn.result
         scores = drawn.scores
         if scores is None:
-            scores = _unwrap(await self._executor.score(example, draws, StreamJournal({}, None))).result
-        labels = _unwrap(await self._executor.label(example, draws, StreamJournal({}, None))).result
+            scores = _unwrap(await self._executor.score(example, draws, NoJournal())).result
+        labels = _unwrap(await self._executor.label(example, draws, NoJournal())).result
         nothing = [None] * len(draws)
         candidates = zip(
             draws,

@@ -9,6 +9,7 @@ are repeated, and never retry a failed row.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
@@ -30,7 +31,6 @@ from ray.exceptions import RayError
 from langchain_cfc.errors import CFCError, CollectionError, InputError, RecordError
 from langchain_cfc.extend import make_provenance
 from langchain_cfc.records import make_parquet_schema
-from langchain_cfc_ray.executor import explain_difference
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -129,7 +129,7 @@ class Parts:
         configurations = self._read_configurations()
         first = json.loads(next(configurations))
         for other in configurations:
-            raise InputError(explain_difference(first, json.loads(other)))
+            raise InputError(_explain_difference(first, json.loads(other)))
         schema = make_parquet_schema(make_provenance(first, sorted(models)))
         target = Path(path)
         partial = target.with_name(f".{target.name}.{uuid4().hex}")
@@ -240,7 +240,7 @@ class _PartsSink(Datasink[None]):  # type: ignore[misc]  # Ray is not typed
             return
         for other in pc.unique(table["configuration"]).to_pylist():
             if other != self._configuration:
-                raise InputError(explain_difference(json.loads(self._configuration), json.loads(other)))
+                raise InputError(_explain_difference(json.loads(self._configuration), json.loads(other)))
 
 
 def _type_null_columns(table: Any) -> Any:
@@ -264,3 +264,13 @@ def _find_reason(text: str) -> str:
     """Return the first error message in a Ray error's text, which begins with a traceback."""
     found = re.search(r"^\s*([\w.]+(?:Error|Exception): .+)$", text, re.MULTILINE)
     return found[1] if found else text[-500:]
+
+
+def _explain_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return a message that explains how the configurations of two actors differ."""
+    different = [name for name in {**one, **other} if one.get(name, math.nan) != other.get(name)]
+    listed = "; ".join(f"{name}: {one.get(name)!r:.80} and {other.get(name)!r:.80}" for name in different)
+    return (
+        f"two actors created different components ({listed}), so their records would not be exchangeable: "
+        "use the same code and settings on all nodes"
+    )
