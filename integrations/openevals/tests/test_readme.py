@@ -20,7 +20,6 @@ from tests.lengths import LONG
 from tests.serving.openai_server import Script
 
 PAGE = Path(__file__).parents[1] / "README.md"
-ASKED = "What is the capital of Peru?"
 SCORING = "How sure is it that this answers the question correctly? Question: {inputs} Answer: {outputs}"
 
 
@@ -61,8 +60,7 @@ def test_readme_prints_its_outputs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     if not LONG:
-        # The page reads an eighth of the recording, where the question that it asks is one.
-        facts = [one for number, one in enumerate(facts) if number % 8 == 0 or one.input == ASKED]
+        facts = facts[:40]  # all that the page asks about
         write_records("recording.jsonl", facts, provenance)
         monkeypatch.setattr(demo, "load_recording", partial(read_records, "recording.jsonl"))
     blocks = re.findall(r"```(python|shell|toml)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -76,10 +74,7 @@ def test_readme_prints_its_outputs(
                 _run_commands(text)
             else:
                 exec(compile(text, str(PAGE), "exec"), namespace)  # noqa: S102 - the page's own words
-    kappa, peru, served = capsys.readouterr().out.splitlines()[-3:]
-    assert len(blocks) == 6
-    agreement = "0.95" if LONG else "0.89"
-    assert kappa.startswith(f"kappa with the recorded labels {agreement}, ")
-    promise = f"For a new prompt exchangeable with the {len(facts)} calibration prompts"
-    assert peru.startswith(f"('Lima',) {promise}")
+    labels, *_, served = capsys.readouterr().out.splitlines()
+    assert len(blocks) == 5
+    assert labels == "[True, False]"
     assert served.endswith(" matched")

@@ -1,14 +1,14 @@
-"""Use evaluators of openevals as verifiers and labelers of langchain-cfc.
+"""Use judges of openevals as verifiers and labelers of langchain-cfc.
 
-`make_judge_verifier` and `make_judge_labeler` make them from a prompt and a chat model, `make_verifier` and
-`make_labeler` from evaluators that call no chat model. All four can be used as factories in `collect.toml`.
+`make_judge_verifier` and `make_judge_labeler` make them from a prompt and a chat model, in Python and as
+factories in `collect.toml`. `from_evaluator` and `JudgeLabels` of langchain-cfc take any other evaluator.
 """
 
 from __future__ import annotations
 
 from langchain_cfc_openevals.judge import JudgeSettings
-from langchain_cfc_openevals.labeler import EvaluatorLabeler, make_judge_labeler, make_labeler
-from langchain_cfc_openevals.verifier import EvaluatorVerifier, make_judge_verifier, make_verifier
+from langchain_cfc_openevals.labeler import EvaluatorLabeler, make_judge_labeler
+from langchain_cfc_openevals.verifier import EvaluatorVerifier, make_judge_verifier
 
 __all__ = [
     "EvaluatorLabeler",
@@ -16,6 +16,4 @@ __all__ = [
     "JudgeSettings",
     "make_judge_labeler",
     "make_judge_verifier",
-    "make_labeler",
-    "make_verifier",
 ]

@@ -1,29 +1,18 @@
-"""`Evaluator`: an evaluator's functions, keywords and fingerprint. `PromptEvaluator`: call it."""
+"""`Evaluator`: a judge's functions, keywords and fingerprint. `PromptEvaluator`: call it."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForChainRun
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.config import run_in_executor
 
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.extend import Call, Steps, to_evaluator_inputs
 
-Function: TypeAlias = Callable[..., Any]
-AsyncFunction: TypeAlias = Callable[..., Awaitable[Any]]
-Pairs: TypeAlias = Callable[[str, Any], Sequence[tuple[Any, Any]]]
-
 INPUTS, OUTPUTS, REFERENCE = "inputs", "outputs", "reference_outputs"
-
-
-def compare_whole(text: str, reference: Any) -> list[tuple[Any, Any]]:
-    """Return a single pair to compare: the text and the whole reference."""
-    return [(text, reference)]
 
 
 def to_range(ends: Sequence[float] | None) -> tuple[float, float] | None:
@@ -42,32 +31,29 @@ def to_range(ends: Sequence[float] | None) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """An evaluator with its fingerprint, its scale and its keywords.
+    """A judge with its fingerprint, its scale and its keywords.
 
     Attributes:
-        function: The function, called with keywords; None if there is only an async one.
-        afunction: The async function; None if there is none, so that `function` is called in a thread.
+        function: The function, called with keywords.
+        afunction: The same as an async function.
         fingerprint: Its fingerprint, see `langchain_cfc.sampling.fingerprints`.
         arguments: A function or Runnable from the prompt to further keywords; None if there are none.
         candidate: The keyword for the candidate's text.
-        pairs: Turns text and reference into pairs to compare. The best result of several pairs counts; if
-            there is no pair, the candidate is wrong.
-        check: Raises a `VerifierError` for a result that violates the evaluator's own rules.
+        needs_reference: Whether a missing reference is an error.
+        check: Raises a `VerifierError` for a result outside the requested scale.
         ends: The smallest and the largest possible score.
         graded: Whether scores may lie between the ends.
-        takes_inputs: Whether it accepts the prompt.
     """
 
-    function: Function | None
-    afunction: AsyncFunction | None
+    function: Callable[..., Any]
+    afunction: Callable[..., Awaitable[Any]]
     fingerprint: Mapping[str, Any]
     arguments: Any = None
     candidate: str = OUTPUTS
-    pairs: Pairs = compare_whole
+    needs_reference: bool = False
     check: Callable[[Any], None] | None = None
     ends: tuple[float, float] = (0.0, 1.0)
     graded: bool = True
-    takes_inputs: bool = True
 
     def make_keywords(
         self, prompt: Any, config: RunnableConfig, failure: type[CFCError]
@@ -125,45 +111,23 @@ class PromptEvaluator(Runnable[Mapping[str, Any], Any]):
         return await self._acall_with_config(self._aevaluate, input, config, **kwargs)
 
     def _evaluate(self, given: Mapping[str, Any]) -> Any:
-        function = self._evaluator.function
-        if function is None:
-            msg = "the evaluator is async: use ainvoke, or pass a sync one"
-            raise VerifierError(msg)
-        return self._find_best([function(**keywords) for keywords in self._keywords(given, function)])
+        return self._check(self._evaluator.function(**self._make_keywords(given)))
 
     async def _aevaluate(
         self, given: Mapping[str, Any], run_manager: AsyncCallbackManagerForChainRun, config: RunnableConfig
     ) -> Any:
-        del run_manager
-        afunction = self._evaluator.afunction
-        if afunction is None:
-            return await run_in_executor(config, self._evaluate, given)
-        return self._find_best([await afunction(**keywords) for keywords in self._keywords(given, afunction)])
+        del run_manager, config
+        return self._check(await self._evaluator.afunction(**self._make_keywords(given)))
 
-    def _keywords(self, given: Mapping[str, Any], function: Callable[..., Any]) -> list[dict[str, Any]]:
+    def _make_keywords(self, given: Mapping[str, Any]) -> dict[str, Any]:
         reference = {REFERENCE: given["reference"]} if "reference" in given else {}
         offered = {INPUTS: to_evaluator_inputs(given["prompt"]), **reference, **self._further}
-        pairs = self._evaluator.pairs(given["candidate"], offered.get(REFERENCE))
-        keywords = [
-            # Without a reference the keyword is left out, so that an evaluator that requires one fails.
-            {**offered, **({REFERENCE: one} if REFERENCE in offered else {}), self._evaluator.candidate: text}
-            for text, one in pairs
-        ]
-        unknown = _find_unaccepted(function) | (frozenset() if self._evaluator.takes_inputs else {INPUTS})
-        return [{name: one[name] for name in one if name not in unknown} for one in keywords]
+        if self._evaluator.needs_reference and offered.get(REFERENCE) is None:
+            msg = "the judge's prompt shows a reference, but there is none"
+            raise VerifierError(msg)
+        return {**offered, self._evaluator.candidate: given["candidate"]}
 
-    def _find_best(self, results: Sequence[Any]) -> Any:
+    def _check(self, result: Any) -> Any:
         if self._evaluator.check is not None:
-            for result in results:
-                self._evaluator.check(result)
-        if len(results) == 1:
-            return results[0]
-        return max((result["score"] for result in results), default=False)
-
-
-def _find_unaccepted(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the offered keywords that a function does not accept."""
-    parameters = inspect.signature(function).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        return frozenset()
-    return frozenset({INPUTS, REFERENCE} - set(parameters))
+            self._evaluator.check(result)
+        return result

@@ -31,7 +31,7 @@ from langchain_cfc.extend import (
     without_streaming_and_cache,
 )
 from langchain_cfc_openevals.arguments import Arguments, describe_arguments, list_parts, to_callable
-from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator, compare_whole
+from langchain_cfc_openevals.evaluator import INPUTS, OUTPUTS, REFERENCE, Evaluator
 
 
 class JudgeSettings(TypedDict, total=False):
@@ -101,7 +101,7 @@ def make_judge(
         ),
         to_callable(arguments, candidate),
         candidate,
-        pairs=_compare_reference if REFERENCE in _find_keywords(resolved) else compare_whole,
+        needs_reference=REFERENCE in _find_keywords(resolved),
         check=None if structured else partial(_check_score, settings),
         ends=(0.0, 1.0) if scale is None else (min(scale), max(scale)),
         graded=bool(settings.get("continuous")) or len(scale or ()) > 2,  # noqa: PLR2004 - the two ends
@@ -214,13 +214,6 @@ def _check_score(settings: JudgeSettings, result: Any) -> None:
     if not fits:
         msg = f"the judge's score is {score!r:.80}; it was asked for {wanted}"
         raise VerifierError(msg)
-
-
-def _compare_reference(text: str, reference: Any) -> list[tuple[Any, Any]]:
-    if reference is None:
-        msg = "the judge's prompt shows a reference, but there is none"
-        raise VerifierError(msg)
-    return [(text, reference)]
 
 
 def _state_settings(

@@ -1,10 +1,8 @@
-"""Evaluators as labelers: used offline, with the record's reference and a rule from score to label."""
+"""Judges as labelers: used offline, with the record's reference and a rule from score to label."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
@@ -14,17 +12,16 @@ from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.extend import Steps
 from langchain_cfc.labelers import BaseLabeler, JudgeLabels, LabelerInput
 from langchain_cfc_openevals.arguments import Arguments
-from langchain_cfc_openevals.builtin import resolve_evaluator
 from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, PromptEvaluator, to_range
 from langchain_cfc_openevals.judge import JudgeSettings, make_judge
 from langchain_cfc_openevals.verifier import Prompt
 
 
 class EvaluatorLabeler(BaseLabeler):
-    """A labeler that calls an evaluator for each distinct text and applies a rule to its score.
+    """A labeler that asks a judge about each distinct text and applies a rule to its score.
 
     Undecidable results raise a `LabelerError`: a result without a score, a score outside the scale, or a
-    score between False and True without a limit. Made by `make_labeler` and `make_judge_labeler`.
+    score between False and True without a limit. Made by `make_judge_labeler`.
     """
 
     def __init__(
@@ -89,36 +86,3 @@ def make_judge_labeler(
     """
     evaluator = make_judge(model, prompt, settings, offline=True, arguments=arguments, candidate=candidate)
     return EvaluatorLabeler(evaluator, key, at_least, at_most, to_range(range))
-
-
-def make_labeler(
-    evaluator: str | Callable[..., Any],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    arguments: Arguments | None = None,
-    key: str | None = None,
-    range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
-    id: str | None = None,  # noqa: A002 - what the package calls it everywhere
-) -> EvaluatorLabeler:
-    """Return a labeler made from an evaluator that calls no chat model.
-
-    Args:
-        evaluator: `exact_match`, `levenshtein_distance` and `embedding_similarity` compare texts; if the
-            reference lists several, the nearest counts. `json_match` compares objects; a candidate that is
-            not an object is wrong. `mypy` checks code. Or a function of yours with the keyword `outputs`,
-            plain or async.
-        settings: Arguments of openevals's factory, such as `{"model": "openai:text-embedding-3-small"}`.
-        at_least: Smallest score that means correct; required if scores are numbers.
-        at_most: Largest score that means correct, for an evaluator that measures a fault.
-        arguments: As in `make_judge_verifier`.
-        key: Which of several results to read.
-        range: Smallest and largest score, if they differ from those that openevals states.
-        id: Id of your function in the fingerprint, if it states none itself.
-
-    Raises:
-        InputError: If there is no such evaluator, or it cannot be made or read with these arguments.
-    """
-    resolved = resolve_evaluator(evaluator, settings, offline=True, arguments=arguments, given_id=id)
-    return EvaluatorLabeler(resolved, key, at_least, at_most, to_range(range))

@@ -1,8 +1,7 @@
-"""Evaluators as verifiers: used when serving, without a reference."""
+"""Judges as verifiers: used when serving, without a reference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,7 +14,6 @@ from langchain_cfc.errors import VerifierError
 from langchain_cfc.extend import Steps
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput, from_evaluator
 from langchain_cfc_openevals.arguments import Arguments
-from langchain_cfc_openevals.builtin import resolve_evaluator
 from langchain_cfc_openevals.evaluator import OUTPUTS, Evaluator, PromptEvaluator, to_range
 from langchain_cfc_openevals.judge import JudgeSettings, make_judge
 
@@ -23,9 +21,9 @@ Prompt: TypeAlias = str | BasePromptTemplate[Any]
 
 
 class EvaluatorVerifier(BaseVerifier):
-    """A verifier that calls an evaluator for each distinct text of a prompt's candidates, concurrently.
+    """A verifier that asks a judge about each distinct text of a prompt's candidates, concurrently.
 
-    The score lies in [0, 1], and smaller is better. Made by `make_verifier` and `make_judge_verifier`.
+    The score lies in [0, 1], and smaller is better. Made by `make_judge_verifier`.
     """
 
     def __init__(
@@ -83,32 +81,3 @@ def make_judge_verifier(
     """
     evaluator = make_judge(model, prompt, settings, offline=False, arguments=arguments, candidate=candidate)
     return EvaluatorVerifier(evaluator, key, higher_is_better, to_range(range))
-
-
-def make_verifier(
-    evaluator: str | Callable[..., Any],
-    settings: Mapping[str, Any] | None = None,
-    *,
-    arguments: Arguments | None = None,
-    key: str | None = None,
-    higher_is_better: bool = True,
-    range: tuple[float, float] | None = None,  # noqa: A002 - what evaluators call it
-    id: str | None = None,  # noqa: A002 - what the package calls it everywhere
-) -> EvaluatorVerifier:
-    """Return a verifier made from an evaluator that calls no chat model.
-
-    Args:
-        evaluator: `mypy`, or a function of yours with the keyword `outputs`, plain or async. An evaluator
-            that compares with a reference needs `arguments` that return `reference_outputs`.
-        settings: Arguments of openevals's factory, such as `code_extraction_strategy`.
-        arguments: As in `make_judge_verifier`.
-        key: Which of several results to read.
-        higher_is_better: False for an evaluator that measures a fault.
-        range: Smallest and largest value, if they differ from those that openevals states.
-        id: Id of your function in the fingerprint, if it states none itself.
-
-    Raises:
-        InputError: If there is no such evaluator, it cannot be made, or it needs a reference.
-    """
-    resolved = resolve_evaluator(evaluator, settings, offline=False, arguments=arguments, given_id=id)
-    return EvaluatorVerifier(resolved, key, higher_is_better, to_range(range))
