@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -69,7 +69,7 @@ def inspect(
         solved = verify and (artifact.threshold_rule == "conditional" or not bounds)
         levels = _verify_thresholds(artifact, prompts) if solved else []
     if as_json:
-        found = {}
+        found: dict[str, Any] = {}
         if verify:
             found["verification"] = [level.model_dump(mode="json") for level in levels]
             found["certificates_verified"] = [one.model_dump(mode="json") for one in bounds]
