@@ -13,7 +13,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 # A script finds only modules of its own folder.
@@ -33,7 +33,7 @@ from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.features import parse_statistic
 from langchain_cfc.guarantee import WrongRateCertificate
-from langchain_cfc.records import read_records, tabulate, with_scores
+from langchain_cfc.records import read_records, tabulate
 
 Shift = Callable[[LabelledBatch, np.random.Generator], LabelledBatch]
 
@@ -104,7 +104,8 @@ def make_shifts() -> dict[str, Shift]:
 
     def make_stricter(power: float) -> Shift:
         def shift(served: LabelledBatch, _: np.random.Generator) -> LabelledBatch:
-            return with_scores(served, served.draws.scores**power)
+            draws = replace(served.draws, scores=served.draws.scores**power)
+            return replace(served, draws=draws)
 
         return shift
 
@@ -210,7 +211,6 @@ def make_observations(
                 codes=tuple(codes[row].tolist()[:drawn]),
                 lengths=tuple(lengths[row].tolist()[:drawn]),
                 metadata={},
-                outputs={},
             ),
             part.correct[row].tolist()[:drawn],
         )

@@ -61,7 +61,7 @@ def measure_sweep(splits: int, sample: int) -> dict[str, float]:
     drawn = SyntheticWorld().draw(PROMPTS, CANDIDATES, np.random.default_rng(0))
     groups = "bins(meta(difficulty), 10)"
     protocol = ComparisonSettings(
-        get_methods(METHODS), ALPHAS, FEATURES, "all", groups, None, splits, "sweep", test=0.5, fit=0.01
+        get_methods(METHODS), ALPHAS, FEATURES, "all", groups, splits, "sweep", test=0.5, fit=0.01
     )
     comparison = Comparison.from_labelled(drawn, protocol)
     comparison.measure_split(splits)  # fills the caches of the pool, which all splits share

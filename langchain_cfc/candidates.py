@@ -189,8 +189,6 @@ class LabelledBatch:
         clusters: N cluster names (conversation, set of paraphrases); None for a prompt without a cluster.
         recorded: Number of recorded candidates per prompt; `draws` holds the first n of them.
         extracted: Whether the answers come from an extractor (True) or are the texts (False); None if mixed.
-        raw: (N, n) raw outputs of each verifier that may be combined, by name; NaN for a candidate that is no
-            answer, or without a verdict.
         weights: (N,) in (0, 1], if prompts were sampled for labelling with unequal probabilities: the
             smallest such probability over all prompts divided by the prompt's own; None if all are equal.
         prompt_kinds: The kinds of the prompts, `text`, `messages` and `object`; None if unknown.
@@ -205,7 +203,6 @@ class LabelledBatch:
     clusters: tuple[str | None, ...]
     recorded: int | None = None
     extracted: bool | None = False
-    raw: Mapping[str, FloatArray] = field(default_factory=dict)
     weights: FloatArray | None = None
     prompt_kinds: frozenset[PromptKind] | None = None
     inputs: IntArray | None = None
@@ -215,9 +212,9 @@ class LabelledBatch:
         """Reject labels whose shapes do not match the candidates."""
         if self.weights is not None:
             _check_weights(self.weights, self.clusters)
-        shapes = {self.draws.scores.shape, self.correct.shape, *(one.shape for one in self.raw.values())}
-        if not (len(shapes) == 1 and len(self.ids) == len(self.clusters) == len(self.draws)):
-            msg = "labels, ids, clusters and raw outputs must have as many entries as the candidates"
+        is_same_shape = self.draws.scores.shape == self.correct.shape
+        if not (is_same_shape and len(self.ids) == len(self.clusters) == len(self.draws)):
+            msg = "labels, ids and clusters must have as many entries as the candidates"
             raise InputError(msg)
 
     @classmethod
@@ -230,7 +227,6 @@ class LabelledBatch:
         *,
         clusters: Sequence[str | None] | None = None,
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
-        raw: Mapping[str, FloatArray | Sequence[Sequence[float]]] | None = None,
         extracted: bool | None = False,
         weights: FloatArray | Sequence[float] | None = None,
         prompt_kinds: frozenset[PromptKind] | None = None,
@@ -244,7 +240,6 @@ class LabelledBatch:
             answers: N lists of n answers (extracted answers if available, else the texts).
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings or a `JsonMetadata`; empty by default.
-            raw: (N, n) raw outputs of verifiers, by name: finite, or NaN where the score is 1.
             extracted: Whether the answers come from an extractor; None if only some do.
             weights: N numbers in (0, 1]; see the attribute. None for equal probabilities.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
@@ -266,19 +261,9 @@ class LabelledBatch:
                 msg = f"ids and clusters must be non-empty texts; got {name!r}"
                 raise InputError(msg)
         _check_distinct(ids)
-        outputs = {
-            name: to_float_array(values, f"raw outputs of {name!r}").copy()
-            for name, values in (raw or {}).items()
-        }
-        for name, values in outputs.items():
-            # Other shapes are refused below.
-            known = values[draws.scores < 1.0] if values.shape == draws.scores.shape else values
-            if not np.isfinite(known).all() or np.isinf(values).any():
-                msg = f"raw outputs of {name!r} must be finite numbers"
-                raise InputError(msg)
         all_clusters: tuple[str | None, ...] = (None,) * len(draws) if clusters is None else tuple(clusters)
         shares = None if weights is None else to_float_array(weights, "weights")
-        return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, outputs, shares, prompt_kinds)
+        return cls(draws, labels, tuple(ids), all_clusters, draws.n, extracted, shares, prompt_kinds)
 
     @classmethod
     def from_claims(
@@ -289,7 +274,6 @@ class LabelledBatch:
         *,
         clusters: Sequence[str | None] | None = None,
         metadata: Sequence[Mapping[str, Scalar]] | None = None,
-        raw: Mapping[str, Sequence[Sequence[float]]] | None = None,
         prompt_kinds: frozenset[PromptKind] | None = None,
     ) -> LabelledBatch:
         """Check and pack the claims of N answers, one answer per prompt.
@@ -300,7 +284,6 @@ class LabelledBatch:
             supported: For each claim whether it is supported.
             clusters: N cluster names, None for a prompt without a cluster; none by default.
             metadata: N mappings or a `JsonMetadata`; empty by default.
-            raw: For each claim the raw outputs of verifiers, by name: finite, or NaN where the score is 1.
             prompt_kinds: The kinds of the prompts, see `find_prompt_kinds`; None if unknown.
 
         Returns:
@@ -309,11 +292,9 @@ class LabelledBatch:
         Raises:
             InputError: If lengths differ, an answer has no claim, or a value is out of range.
         """
-        outputs = raw or {}
         counts = np.array([len(row) for row in scores], dtype=np.int64)
-        tables = [supported, *outputs.values()]
-        if any([len(row) for row in table] != counts.tolist() for table in tables) or not counts.all():
-            msg = "every answer needs at least one claim, and a score, a label and all raw outputs of each"
+        if [len(row) for row in supported] != counts.tolist() or not counts.all():
+            msg = "every answer needs at least one claim, and a score and a label of each"
             raise InputError(msg)
         n = int(counts.max(initial=1))
         batch = cls.from_arrays(
@@ -323,15 +304,10 @@ class LabelledBatch:
             [[""] * n] * len(counts),
             clusters=clusters,
             metadata=metadata,
-            raw={name: [[*row, *[0.0] * (n - len(row))] for row in table] for name, table in outputs.items()},
             prompt_kinds=prompt_kinds,
         )
         draws = replace(batch.draws, answer_codes=None, lengths=None, drawn=counts)
         return replace(batch, draws=draws, recorded=None, unit="claims")
-
-    def stack_outputs(self, names: Sequence[str]) -> FloatArray:
-        """Return the (N, n, k) raw outputs of the k verifiers in `names`."""
-        return np.stack([self.raw[name] for name in names], axis=-1)
 
     def with_correct_candidate(self) -> LabelledBatch:
         """Return only the prompts that have a correct candidate."""
@@ -343,8 +319,8 @@ class LabelledBatch:
         several = list(parts)
         # Numbers of claims differ between answers, so only candidates need the same n.
         sizes = {(part.unit, None if part.unit == "claims" else part.draws.n) for part in several}
-        if len(sizes) != 1 or len({(part.recorded, tuple(part.raw)) for part in several}) != 1:
-            msg = "a dataset needs at least one part, and all parts need the same n and the same raw outputs"
+        if len(sizes) != 1 or len({part.recorded for part in several}) != 1:
+            msg = "a dataset needs at least one part, and all parts need the same n"
             raise InputError(msg)
         first = several[0]
         extracted = {part.extracted for part in several}
@@ -358,7 +334,6 @@ class LabelledBatch:
             tuple(chain.from_iterable(part.clusters for part in several)),
             first.recorded,
             first.extracted if len(extracted) == 1 else None,
-            {name: _concatenate_padded([part.raw[name] for part in several], 0.0) for name in first.raw},
             np.concatenate([np.ones(len(one)) if one.weights is None else one.weights for one in several])
             if is_weighted
             else None,
@@ -386,7 +361,6 @@ class LabelledBatch:
             correct=self.correct[rows],
             ids=_select(self.ids, rows),
             clusters=_select(self.clusters, rows),
-            raw={name: outputs[rows] for name, outputs in self.raw.items()},
             weights=None if self.weights is None else self.weights[rows],
             inputs=None if self.inputs is None else self.inputs[rows],
         )
@@ -394,9 +368,8 @@ class LabelledBatch:
     def keep_first_candidates(self, n: int) -> LabelledBatch:
         """Return only the first n candidates of each prompt; `recorded` is unchanged."""
         check_candidate_count(n, self.draws.n)
-        raw = {name: outputs[:, :n].copy() for name, outputs in self.raw.items()}
         fewer = self.draws.keep_first_candidates(n)
-        return replace(self, draws=fewer, correct=self.correct[:, :n].copy(), raw=raw)
+        return replace(self, draws=fewer, correct=self.correct[:, :n].copy())
 
     def keep_drawn(self, drawn: IntArray) -> LabelledBatch:
         """Keep the first `drawn[i]` candidates of prompt i, and overwrite the others with padding.
@@ -415,8 +388,7 @@ class LabelledBatch:
             answer_codes=None if codes is None else np.where(held, codes, np.arange(n)),
             lengths=None if lengths is None else np.where(held, lengths, 0),
         )
-        raw = {name: np.where(held, outputs, 0.0) for name, outputs in self.raw.items()}
-        return replace(self, draws=draws, correct=self.correct & held, raw=raw)
+        return replace(self, draws=draws, correct=self.correct & held)
 
 
 def warn_if_sorted(labelled: LabelledBatch) -> None:

@@ -16,11 +16,11 @@ stop at the same slot. Candidates of one wave are drawn at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,17 @@ from langchain_cfc.features import count_answers
 Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
 # Recomputes the scores of a batch without padding, for verifiers that compare a prompt's candidates.
 Rescore: TypeAlias = Callable[[CandidateBatch], CandidateBatch]
+
+# Verifiers of this library that score each candidate separately. Not `PTrue`: with `ideas` it sees others.
+_SEPARATE_VERIFIERS = {
+    "embedding-similarity",
+    "evaluator",
+    "model-judge",
+    "reward-model",
+    "sequence-probability",
+    "token-probability",
+}
+SELF_CONSISTENCY = "self-consistency"
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _GRAMMAR = re.compile(rf"([a-z]+)\(({_NUMBER})(?:,(at_most|rounds)=(\d+(?:\+\d+)*))?\)")
@@ -247,3 +258,14 @@ def replay(rule: DrawRule, labelled: LabelledBatch, rescore: Rescore | None = No
     for rows, part in shortened.draws.split_by_count():
         scores[rows, : part.n] = rescore(part).scores
     return replace(shortened, draws=replace(shortened.draws, scores=scores, precomputed={}))
+
+
+def get_verifier_name(fingerprint: Mapping[str, Any] | None) -> object:
+    """Return the method that a verifier states, or its id; None without a fingerprint."""
+    return None if fingerprint is None else fingerprint.get("method", fingerprint.get("id"))
+
+
+def is_separate_verifier(fingerprint: Mapping[str, Any] | None) -> bool | None:
+    """Return whether a verifier of this library scores each candidate separately; None for any other."""
+    name = get_verifier_name(fingerprint)
+    return True if name in _SEPARATE_VERIFIERS else False if name == SELF_CONSISTENCY else None

@@ -365,8 +365,7 @@ def evaluate(
     Args:
         artifact: The artifact.
         records: Labelled records with at least the artifact's number of candidates, or the table that
-            `tabulate` makes of them; the first n slots are used. If the artifact combines verifiers, scores
-            are computed from the candidates' `scores`.
+            `tabulate` makes of them; the first n slots are used.
         alpha: Error level; optional if the artifact has only one.
         provenance: Header of the records; by default the one that they carry.
 

@@ -1,6 +1,4 @@
-"""Combine verifiers into one score, and measure how well scores separate correct from wrong candidates.
-
-`compute_auroc` computes the area under the ROC curve (AUROC) with an interval.
+"""`compute_auroc`: how well scores separate correct from wrong candidates, with an interval.
 
 Candidates of one prompt are not independent: an easy prompt has many correct ones, and all of its scores may
 be low. The variance is therefore that of Obuchowski (1997, "Nonparametric analysis of clustered ROC curve
@@ -21,139 +19,13 @@ interval is computed on the logit scale, which keeps it within [0, 1], and widen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
-
-# The last digit of the exponential function differs between machines. Scores are rounded to fewer digits, so
-# that equal raw outputs give equal scores everywhere. This matters because a threshold may equal a score.
-_DECIMALS = 12
-# exp overflows for larger values; the rounded score is 0 or 1 long before.
-_MAX_LOG_ODDS = 700.0
-
-
-_FromList = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-_Texts: TypeAlias = Annotated[tuple[str, ...], _FromList]
-_Numbers: TypeAlias = Annotated[tuple[float, ...], _FromList]
-
-
-class Combination(BaseModel):
-    """A fitted combination of k verifiers, which turns their raw outputs into one score.
-
-    With the log-odds of being correct, z = intercept + sum_k coefficient_k (raw_k - centre_k) / scale_k, the
-    score is 1 - 1 / (1 + exp(-z)), rounded to 12 decimals. Raw outputs may have any unit and either
-    orientation, which the sign of the coefficient accounts for.
-
-    Attributes:
-        names: Names of the k >= 1 verifiers, as in the `scores` of the records.
-        centres: Mean raw output of each verifier, over the prompts that the combination was fitted on.
-        scales: Standard deviation of each, above 0; 1 for a verifier with constant output.
-        coefficients: Change of the log-odds per standard deviation; 0 for a verifier with constant output.
-        intercept: The log-odds if every raw output equals its centre.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    names: _Texts
-    centres: _Numbers
-    scales: _Numbers
-    coefficients: _Numbers
-    intercept: float
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Combination:
-        check_names(self.names)
-        if not len(self.names) == len(self.centres) == len(self.scales) == len(self.coefficients):
-            msg = f"expected a centre, a scale and a coefficient for each of {len(self.names)} names"
-            raise ValueError(msg)
-        if min(self.scales) <= 0.0:
-            msg = f"expected scales above 0, got {min(self.scales)}"
-            raise ValueError(msg)
-        return self
-
-    def score(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-        """Compute the scores of candidates from their raw outputs.
-
-        A candidate's score depends only on its own raw outputs, bit for bit, and not on the batch size.
-
-        Args:
-            raw: (m, k) raw outputs, a row per candidate and a column per verifier, in the order of `names`:
-                for one prompt `np.column_stack([outputs[name] for name in combination.names])`.
-
-        Returns:
-            (m,) scores in [0, 1], smaller is better.
-
-        Raises:
-            InputError: If a candidate lacks one of k finite numbers, or they are too large for a score.
-
-        Examples:
-            >>> judge = Combination(
-            ...     names=["judge"], centres=[5.0], scales=[2.0], coefficients=[1.0], intercept=0.0
-            ... )
-            >>> judge.score([[5.0], [9.0], [1.0]]).round(3).tolist()
-            [0.5, 0.119, 0.881]
-        """
-        columns = self._to_columns(raw)
-        log_odds = np.full(columns.shape[1], self.intercept)
-        settings = zip(columns, self.coefficients, self.centres, self.scales, strict=True)
-        with np.errstate(over="ignore", invalid="ignore"):
-            # Column by column, because the rounding of a matrix product depends on its size.
-            for column, coefficient, centre, scale in settings:
-                log_odds += coefficient * ((column - centre) / scale)
-        if not np.isfinite(log_odds).all():
-            row = int(np.flatnonzero(~np.isfinite(log_odds))[0])
-            msg = f"the raw outputs of candidate {row} are too large to be combined: {columns[:, row]}"
-            raise InputError(msg)
-        odds = np.exp(np.clip(log_odds, -_MAX_LOG_ODDS, _MAX_LOG_ODDS))
-        return np.asarray(np.round(1.0 / (1.0 + odds), _DECIMALS), dtype=np.float64)
-
-    def score_all(self, raw: FloatArray) -> FloatArray:
-        """Compute (N, n) scores from (N, n, k) raw outputs of the candidates of N prompts; see `score`.
-
-        A candidate without a raw output (NaN) is no answer, or has no verdict, and scores 1.
-        """
-        is_scored = ~np.isnan(raw).any(axis=-1)
-        scores = np.ones(raw.shape[:-1])
-        scores[is_scored] = self.score(raw[is_scored])
-        return scores
-
-    def _to_columns(self, raw: FloatArray | Sequence[Sequence[float]]) -> FloatArray:
-        """Check raw outputs and transpose them to (k, m)."""
-        expected = f"expected {len(self.names)} numbers for each candidate ({', '.join(self.names)})"
-        try:
-            given = np.asarray(raw)
-            # NumPy would convert strings to numbers.
-            numbers = np.asarray(given if given.dtype.kind in "bfiuO" else None, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError) as error:
-            msg = f"{expected}, got {type(raw).__name__}: {error}"
-            raise InputError(msg) from error
-        if numbers.ndim != 2 or numbers.shape[1] != len(self.names):  # noqa: PLR2004 - rows and columns
-            msg = f"{expected}, got an array of shape {given.shape} and type {given.dtype}"
-            raise InputError(msg)
-        bad = ~np.isfinite(numbers)
-        if bad.any():
-            row, column = (int(i) for i in np.argwhere(bad)[0])
-            msg = (
-                f"raw output of {self.names[column]!r} for candidate {row} is {numbers[row, column]}; "
-                "expected a finite number"
-            )
-            raise InputError(msg)
-        return np.ascontiguousarray(numbers.T)
-
-
-def check_names(names: Sequence[str]) -> None:
-    """Reject verifier names that are missing, empty or repeated, with an InputError."""
-    listed = not isinstance(names, str) and all(bool(name) for name in names)
-    if not listed or not names or len(set(names)) < len(names):
-        msg = f"expected a list of distinct verifier names, such as ['judge', 'p_true'], got {names!r}"
-        raise InputError(msg)
 
 
 @dataclass(frozen=True)

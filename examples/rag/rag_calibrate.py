@@ -29,7 +29,7 @@ FEATURES = "group(topic)"
 SET_RULE = "unique(all)"
 VERIFIERS = ("groundedness", "sequence")
 TEST_FRACTION = 0.25
-# Large enough for every topic to be met where the feature map and the combination are fitted.
+# Large enough for every topic to be met where the feature map is fitted.
 FIT_FRACTION = 0.35
 
 Shares: TypeAlias = GroupComparison | MethodComparison
@@ -45,7 +45,6 @@ def calibrate_chain(records: Iterable[PromptRecord]) -> CalibrationArtifact:
             alpha=ALPHA,
             features=FEATURES,
             set_rule=SET_RULE,
-            combine=VERIFIERS,
             test_fraction=TEST_FRACTION,
             fit_fraction=FIT_FRACTION,
         )
@@ -60,7 +59,6 @@ def compare_thresholds(records: Iterable[PromptRecord], splits: int = 100) -> Co
         features=FEATURES,
         groups=FEATURES,
         set_rule=SET_RULE,
-        combine=VERIFIERS,
         splits=splits,
         test_fraction=TEST_FRACTION,
         fit_fraction=FIT_FRACTION,
@@ -72,12 +70,10 @@ def measure_auroc(records: Iterable[PromptRecord], artifact: CalibrationArtifact
     split = artifact.calibration.split
     rows = [one.candidates for one in records if split.find_part(one.id, one.cluster) == "test"]
     correct = np.array([[one.correct for one in row] for row in rows])
-    outputs = np.array([[[(one.scores or {})[name] for name in VERIFIERS] for one in row] for row in rows])
-    scores = {name: outputs[:, :, place] for place, name in enumerate(VERIFIERS)}
-    combination = artifact.combination
-    if combination is not None:
-        flat = outputs.reshape(-1, len(VERIFIERS))
-        scores["both combined"] = combination.score(flat).reshape(correct.shape)
+    scores = {
+        name: np.array([[(one.scores or {})[name] for one in row] for row in rows]) for name in VERIFIERS
+    }
+    scores["their mean"] = np.array([[one.score for one in row] for row in rows])
     found = {name: compute_auroc(values, correct) for name, values in scores.items()}
     return {name: one.auroc for name, one in found.items() if one is not None}
 

@@ -34,7 +34,6 @@ from langchain_cfc.artifact.prefixes import (
     check_first_candidates,
     check_first_wave,
     has_separate_scores,
-    replay_outputs,
     replay_prefixes,
 )
 
@@ -67,7 +66,6 @@ __all__ = [
     "make_threshold_rule",
     "name_evaluation",
     "open_attempts",
-    "replay_outputs",
     "replay_prefixes",
     "select_held_out",
     "tabulate_draws",

@@ -35,7 +35,6 @@ from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
 from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
-from langchain_cfc.scoring import Combination
 from langchain_cfc.set_rules import Claims, SetRule, parse_set_rule
 from langchain_cfc.thresholds import compute_tau, format_alpha
 
@@ -99,7 +98,6 @@ class ArtifactContent(ArtifactData):
     arrays: dict[str, PackedArray]
     provenance: Provenance | None
     calibration: CalibrationFacts
-    combination: Combination | None = None
     ridge: Ridge | None = None
     stability: PaperStability | None = None
     confidence: Confidence | None = None

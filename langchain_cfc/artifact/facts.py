@@ -75,8 +75,8 @@ class CalibrationFacts(ArtifactData):
         recorded_candidates: Number of candidates recorded per prompt, of which the first n were used.
         extracted_answers: Whether an extractor made the answers; None if only some have one extracted.
         map_came_fitted: Whether the feature map was passed in fitted, on prompts that are not known here.
-        fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, a combination
-            of verifiers, adaptive levels and the units of a ridge; none of them calibrated.
+        fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, adaptive
+            levels and the units of a ridge; none of them calibrated.
         held_out_size: Number of prompts held out for evaluation.
         within_clusters: Whether `one` prompt of each cluster was used, or `all`.
         exchangeable: Whether no two calibration prompts share a cluster.

@@ -89,7 +89,6 @@ def build_guarantee(
             binding=binding,
             map_came_fitted=facts.map_came_fitted,
             fewer_than_recorded=artifact.draws is None and artifact.n < facts.recorded_candidates,
-            combined=() if artifact.combination is None else artifact.combination.names,
             independent=bool(confident) or certificate is not None,
             shift=artifact.shift,
             weighted=weighted,

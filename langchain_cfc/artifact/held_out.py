@@ -8,13 +8,11 @@ from typing import Literal
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.artifact.prefixes import (
     check_first_candidates,
-    has_separate_scores,
-    replay_outputs,
     replay_prefixes,
 )
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, OverlapError
-from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw, with_scores
+from langchain_cfc.records import LabelledRecord, tabulate
 
 # Descriptions of the prompts that were selected.
 NEW_RECORDS = "all records: none of them was recognised as a calibration record"
@@ -36,24 +34,19 @@ def tabulate_draws(
     Raises:
         InputError: If a record cannot be used.
     """
-    rule, combination = artifact.draw_rule, artifact.combination
-    if rule is not None and combination is not None and not has_separate_scores(artifact.provenance):
-        table, _ = tabulate_raw(records, combination.names, weighted=True, shortened=True)
-        table = replay_outputs(rule, table, combination.names, artifact.provenance)
-        return with_scores(table, combination.score_all(table.stack_outputs(combination.names)))
+    rule = artifact.draw_rule
     claims = artifact.unit == "claims"
     table = tabulate(
         records,
         n=artifact.n if rule is None and not claims else None,
-        combination=combination,
         weighted=True,
         shortened=rule is not None,
         claims=claims,
     )
     if rule is None:
-        check_first_candidates(table, artifact.provenance, () if combination is None else combination.names)
+        check_first_candidates(table, artifact.provenance)
         return table
-    return replay_prefixes(rule, table, artifact.provenance, combines=combination is not None)
+    return replay_prefixes(rule, table, artifact.provenance)
 
 
 def tabulate_held_out(

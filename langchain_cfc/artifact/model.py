@@ -23,7 +23,7 @@ from langchain_cfc.artifact.facts import (
     make_threshold_rule,
 )
 from langchain_cfc.artifact.guarantee import build_guarantee
-from langchain_cfc.artifact.prefixes import find_rescore
+from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
@@ -58,8 +58,6 @@ class CalibrationArtifact(ArtifactContent):
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Facts about the prompts that it was made from.
-        combination: The model that combines several verifiers' raw outputs into one score; None if a single
-            verifier gives the score.
         ridge: The penalty of a ridge; None without one.
         stability: The paper's slack, by which levels were made stricter; None without one.
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
@@ -138,10 +136,12 @@ class CalibrationArtifact(ArtifactContent):
                 return
             msg = f"the artifact was calibrated with n = {self.n} candidates per prompt, got {draws.n}"
             raise InputError(msg)
-        # Candidates are rescored only if the rule looks at scores.
-        rule, combines = self.draw_rule, self.combination is not None
-        rescore = find_rescore(self.provenance, combines=combines) if rule.needs_scores else None
-        wanted = self.draw_rule.count_draws(draws, rescore)
+        rule, rescore = self.draw_rule, None
+        if rule.needs_scores:  # candidates are rescored only if the rule looks at scores
+            if are_drawn_by(rule, self.provenance) and not has_separate_scores(self.provenance):
+                return  # the scores that stopped it are unknown
+            rescore = find_rescore(self.provenance)
+        wanted = rule.count_draws(draws, rescore)
         wrong = np.flatnonzero(wanted != draws.counts)
         if len(wrong):
             row = int(wrong[0])

@@ -8,28 +8,22 @@ from the candidates kept. If the records do not say which kind of verifier made 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, score_by_agreement
-from langchain_cfc.draw_rules import DrawRule, Rescore, replay
+from langchain_cfc.draw_rules import (
+    SELF_CONSISTENCY,
+    DrawRule,
+    Rescore,
+    get_verifier_name,
+    is_separate_verifier,
+    replay,
+)
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
 
-# Verifiers of this library that score each candidate separately. Not `PTrue`: with `ideas` it sees others.
-_SEPARATE_VERIFIERS = {
-    "embedding-similarity",
-    "evaluator",
-    "model-judge",
-    "reward-model",
-    "sequence-probability",
-    "token-probability",
-}
-_SELF_CONSISTENCY = "self-consistency"
 _TOO_MANY_RECORDED = (
     "draws: self-consistency gives other scores if fewer candidates are drawn than recorded: record exactly "
     "that many"
@@ -40,11 +34,15 @@ def has_separate_scores(provenance: Provenance | None) -> bool | None:
     """Return whether the verifier scores each candidate separately; None if unknown."""
     if provenance is None or provenance.separate_scores is not None:
         return None if provenance is None else provenance.separate_scores
-    name = _get_verifier_name(provenance.verifier)
-    return True if name in _SEPARATE_VERIFIERS else False if name == _SELF_CONSISTENCY else None
+    return is_separate_verifier(provenance.verifier)
 
 
-def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | None:
+def are_drawn_by(rule: DrawRule, provenance: Provenance | None) -> bool:
+    """Return whether records were drawn by this rule, so that they hold no other candidates."""
+    return provenance is not None and provenance.draws == rule.text
+
+
+def find_rescore(provenance: Provenance | None) -> Rescore | None:
     """Return a function that rescores the candidates kept, without padding; None if scores stay valid.
 
     Raises:
@@ -61,7 +59,7 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
             'in the first line of the records: "separate_scores": true'
         )
         raise InputError(msg)
-    if combines or _get_verifier_name(verifier) != _SELF_CONSISTENCY or verifier.get("agreement") != "equal":
+    if get_verifier_name(verifier) != SELF_CONSISTENCY or verifier.get("agreement") != "equal":
         msg = (
             "draws: the verifier compares the candidates of a prompt, so its scores of fewer candidates "
             "cannot be computed from the records. That works only for one SelfConsistency by equal answers"
@@ -70,24 +68,19 @@ def find_rescore(provenance: Provenance | None, *, combines: bool) -> Rescore | 
     return _rescore_by_agreement
 
 
-def check_first_candidates(
-    labelled: LabelledBatch, provenance: Provenance | None, combined: Sequence[str] = ()
-) -> None:
+def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | None) -> None:
     """Refuse to use fewer candidates than recorded if their scores depend on all that were recorded.
 
     Args:
         labelled: N labelled prompts with the candidates used.
         provenance: Provenance of these records, or of the artifact's records.
-        combined: Names of the verifiers that are combined; empty if a single one gave the score.
 
     Raises:
         InputError: If fewer candidates than recorded are used, and a verifier compared them all.
     """
     if labelled.unit == "claims" or labelled.recorded in (None, labelled.draws.n):
         return
-    stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
-    compares = any(stated.get(f"{name}.id") == _SELF_CONSISTENCY for name in combined)
-    if compares or has_separate_scores(provenance) is False:
+    if has_separate_scores(provenance) is False:
         msg = (
             f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
             f"{labelled.draws.n} candidates get other scores in serving than among the {labelled.recorded} "
@@ -96,16 +89,13 @@ def check_first_candidates(
         raise InputError(msg)
 
 
-def replay_prefixes(
-    rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None, *, combines: bool
-) -> LabelledBatch:
+def replay_prefixes(rule: DrawRule, labelled: LabelledBatch, provenance: Provenance | None) -> LabelledBatch:
     """Shorten recorded prompts to the candidates that a rule would have drawn, scored as in serving.
 
     Args:
         rule: The draw rule.
         labelled: N labelled prompts with all recorded candidates.
         provenance: Provenance of these records, or of the artifact's records.
-        combines: Whether the outputs of several verifiers are combined.
 
     Returns:
         The prompts with the candidates drawn.
@@ -118,17 +108,17 @@ def replay_prefixes(
     is_fixed = rule.stored_text is None
     if is_fixed and rule.at_most == labelled.draws.n:
         return labelled
-    if provenance is not None and provenance.draws == rule.text:
+    if are_drawn_by(rule, provenance):
         # The recorded scores are those of the candidates drawn. If the verifier compares candidates, the
         # scores that stopped the rule were not recorded, so the prompts are trusted as they are.
         is_known = not rule.needs_scores or has_separate_scores(provenance)
         return replay(rule, labelled) if is_known else labelled
-    rescore = find_rescore(provenance, combines=combines)
+    rescore = find_rescore(provenance)
     if rescore is not None and is_fixed:
         raise InputError(_TOO_MANY_RECORDED)
     check_first_wave(rule, provenance)
     if rescore is not None and labelled.draws.drawn is None:
-        _check_recorded_scores(labelled, labelled.draws.scores)
+        _check_recorded_scores(labelled)
     return replay(rule, labelled, rescore)
 
 
@@ -143,80 +133,14 @@ def check_first_wave(rule: DrawRule, provenance: Provenance | None) -> None:
         raise InputError(msg)
 
 
-def replay_outputs(
-    rule: DrawRule, labelled: LabelledBatch, names: Sequence[str], provenance: Provenance | None
-) -> LabelledBatch:
-    """Shorten recorded prompts whose score combines several verifiers, not all of which score separately.
-
-    Args:
-        rule: The draw rule.
-        labelled: N labelled prompts with all recorded candidates and the raw outputs of the verifiers.
-        names: The verifiers that are combined.
-        provenance: Provenance of these records, or of the artifact's records.
-
-    Returns:
-        The prompts with the candidates drawn and the raw outputs that serving will see: those of
-        self-consistency are recomputed from the candidates kept, all others are as recorded.
-
-    Raises:
-        InputError: As in `find_compared_outputs` and `replay_prefixes`, or if the rule looks at scores.
-    """
-    compared = find_compared_outputs(rule, names, provenance)
-    if compared and rule.stored_text is None and rule.at_most < labelled.draws.n:
-        raise InputError(_TOO_MANY_RECORDED)
-    shortened = replay(rule, labelled)
-    raw = dict(shortened.raw)
-    for name in compared:
-        if labelled.draws.drawn is None:
-            _check_recorded_scores(labelled, labelled.raw[name])
-        raw[name] = np.zeros(shortened.draws.scores.shape)
-        for rows, part in shortened.draws.split_by_count():
-            raw[name][rows, : part.n] = _rescore_by_agreement(part).scores
-    return replace(shortened, raw=raw)
-
-
-def find_compared_outputs(
-    rule: DrawRule, names: Sequence[str], provenance: Provenance | None
-) -> tuple[str, ...]:
-    """Find the combined verifiers whose outputs must be recomputed when fewer candidates are drawn.
-
-    Raises:
-        InputError: If outputs cannot be recomputed from the records, nothing says how they were made, or the
-            rule looks at scores, which are known only once the combination is fitted.
-    """
-    if rule.needs_scores:
-        msg = (
-            f"draws = {rule.text}: it looks at scores, which combine verifiers, some of which compare "
-            "candidates; the combination is fitted on the candidates drawn. Use lead or agree, which look at "
-            "answers"
-        )
-        raise InputError(msg)
-    stated = {} if provenance is None or provenance.verifier is None else provenance.verifier
-    compared = []
-    for name in names:
-        own = {key.removeprefix(f"{name}."): one for key, one in stated.items() if key.startswith(f"{name}.")}
-        if _get_verifier_name(own) in _SEPARATE_VERIFIERS:
-            continue
-        if _get_verifier_name(own) != _SELF_CONSISTENCY or own.get("agreement") != "equal":
-            msg = (
-                f"draws: the outputs of the verifier {name!r} for fewer candidates cannot be computed from "
-                "the records: it compares candidates, or does not say whether it does. Remove it from the "
-                "combination, or say in the first line of the records that all verifiers score separately: "
-                '"separate_scores": true'
-            )
-            raise InputError(msg)
-        compared.append(name)
-    return tuple(compared)
-
-
-def _check_recorded_scores(labelled: LabelledBatch, scores: FloatArray) -> None:
+def _check_recorded_scores(labelled: LabelledBatch) -> None:
     """Refuse recorded scores that differ from self-consistency computed on the recorded answers.
 
     They differ if the verifier grouped answers more finely or more coarsely than the records do. Scores of n
     candidates are multiples of 1 / n, so one that is off by less than a tenth of that was only rounded, to
     fewer digits or in the last bit, as 1 - c / n and (n - c) / n are.
     """
-    errors = np.abs(_rescore_by_agreement(labelled.draws).scores - scores)
+    errors = np.abs(_rescore_by_agreement(labelled.draws).scores - labelled.draws.scores)
     differing = np.any(errors > 0.1 / labelled.draws.n, axis=1)
     if labelled.recorded != labelled.draws.n or differing.any():
         where = f", first in record {labelled.ids[int(differing.argmax())]!r}" if differing.any() else ""
@@ -225,10 +149,6 @@ def _check_recorded_scores(labelled: LabelledBatch, scores: FloatArray) -> None:
             "So scores of fewer candidates cannot be computed: record as `answer` what the verifier compares"
         )
         raise InputError(msg)
-
-
-def _get_verifier_name(verifier: Mapping[str, Any] | None) -> object:
-    return None if verifier is None else verifier.get("method", verifier.get("id"))
 
 
 def _rescore_by_agreement(draws: CandidateBatch) -> CandidateBatch:

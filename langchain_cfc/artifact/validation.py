@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import CertifiedPolicy, Confidence
-from langchain_cfc.artifact.prefixes import find_compared_outputs, find_rescore, has_separate_scores
+from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import Certificate, CoverageCertificate, TestedCertificate
 
@@ -91,10 +91,8 @@ def _check_draw_rule(artifact: ArtifactContent) -> Iterator[str]:
     if (rule.text, rule.at_most) != (artifact.draws, artifact.n) or rule.stored_text is None:
         yield f"draws: {artifact.draws} is not a rule of at most {artifact.n} draws in canonical form"
     try:
-        if artifact.combination is None or has_separate_scores(artifact.provenance):
-            find_rescore(artifact.provenance, combines=artifact.combination is not None)
-        else:
-            find_compared_outputs(rule, artifact.combination.names, artifact.provenance)
+        if not are_drawn_by(rule, artifact.provenance):
+            find_rescore(artifact.provenance)
     except InputError as error:
         yield str(error)
 

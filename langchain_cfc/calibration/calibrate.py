@@ -54,7 +54,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     set_rule: str = "all",
     never_empty: bool = True,
     threshold_rule: ThresholdRuleName = "conditional",
-    combine: Sequence[str] | None = None,
     n: int | None = None,
     draws: str | None = None,
     cap: float = 2.0,
@@ -79,16 +78,16 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
 ) -> CalibrationArtifact:
     """Build a calibration artifact from labelled records.
 
-    The records are split by hash: one part fits the feature map and the combination of verifiers, one is held
-    out for evaluation and one for certificates if requested, and the rest calibrates the threshold. Success
-    scores are computed under the set rule that will be served, which is what the guarantee needs (paper,
-    Theorem 4.1, with the cap in place of S = 1).
+    The records are split by hash: one part fits the feature map, one is held out for evaluation and one for
+    certificates if requested, and the rest calibrates the threshold. Success scores are computed under the
+    set rule that will be served, which is what the guarantee needs (paper, Theorem 4.1, with the cap in place
+    of S = 1).
 
     All other arguments are the fields of `CalibrationConfig`, which documents them.
 
     Args:
-        records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them
-            (`tabulate_raw` if verifiers are combined). A table has `weights` if its prompts were chosen to be
+        records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them.
+            A table has `weights` if its prompts were chosen to be
             labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
             ridge, a shift, stability or randomised thresholds); everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
@@ -104,14 +103,12 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments conflict.
         FeatureError: If the feature text is wrong, metadata is missing, or a map that came fitted does not
             know a category.
-        CalibrationError: If a split is empty, the candidates to fit a combination to are all correct or all
-            wrong, or `given_drawn` finds no prompt with a correct candidate.
+        CalibrationError: If a split is empty, or `given_drawn` finds no prompt with a correct candidate.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence is not certified with them; its `attempts` belong to the next attempt.
         OverlapError: If figures from the labels of all prompts that would certify were looked at before
             these settings were tried.
-        MissingExtraError: If SciPy is not installed, but verifiers are combined, levels are adaptive or
-            something is certified.
+        MissingExtraError: If SciPy is not installed, but levels are adaptive or something is certified.
 
     Warns:
         AttainabilityWarning: If the target is out of reach for a guaranteed group.
@@ -212,7 +209,6 @@ def _calibrate(
             needs_answers=needs_answers,
             drawn_among=len(everyone) if config.given_drawn else None,
         ),
-        combination=prompts.combination,
         ridge=config.ridge_penalty,
         stability=config.stability,
         confidence=confidence,
@@ -246,7 +242,7 @@ def _calibrate(
                 keep_levels=config.alpha is not None,
             )
     # Only now, since the labels that show the orientation may have had to certify.
-    check_orientation(prompts.select_one_per_cluster(labelled), prompts.combination)
+    check_orientation(prompts.select_one_per_cluster(labelled))
     reference = make_reference_histograms(artifact, prompts, fair)
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
 
@@ -268,11 +264,11 @@ def _plan_attempt(
     parts = [labelled] if config.confident and not config.tests_levels else []
     depends_on_suggestion = True
     if config.certifies_mean_score:
-        # Labels of the fit split certify as well, unless they made the scores, fixed the groups, or may have
+        # Labels of the fit split certify as well, unless they fixed the groups, or may have
         # chosen the draw rule, as in `suggest`. Records that were drawn by the rule had it before any label.
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
         is_rule_given = rule is None or (provenance is not None and provenance.draws is not None)
-        fits = config.combine is not None or config.wrong_rate_groups or not is_rule_given
+        fits = config.wrong_rate_groups or not is_rule_given
         fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts(config.within_clusters))
         used = fair if fits else prompts.get_fit_and_calibration_prompts()
         parts.append(prompts.select_one_per_cluster(used))

@@ -13,7 +13,7 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
-from langchain_cfc.scoring import Combination, compute_auroc
+from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
 
 
@@ -101,7 +101,7 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
         raise InputError(msg)
 
 
-def check_orientation(prompts: LabelledBatch, combination: Combination | None) -> None:
+def check_orientation(prompts: LabelledBatch) -> None:
     """Warn if scores seem reversed, which makes thresholds useless but never unsafe."""
     if prompts.draws.drawn is not None:
         # Every prompt has this many candidates, so the choice does not depend on their scores.
@@ -109,16 +109,10 @@ def check_orientation(prompts: LabelledBatch, combination: Combination | None) -
     result = compute_auroc(prompts.draws.scores, prompts.correct, ORIENTATION_CONFIDENCE)
     if result is None or result.high >= 0.5:  # noqa: PLR2004 - the AUROC of scores that tell nothing
         return
-    cure = (
-        "smaller scores must be better; if the verifier returns a confidence p, use 1 - p"
-        if combination is None
-        else "the prompts that the combination was fitted on show the opposite: raise fit_fraction, or find "
-        "out how they differ"
-    )
     msg = (
         f"correct candidates score worse than wrong ones: AUROC {result.auroc:.3f}, "
         f"{100 * result.confidence:g} % interval {result.low:.3f} to {result.high:.3f}, where 0.5 is "
-        f"uninformative; {cure}"
+        f"uninformative; smaller scores must be better; if the verifier returns a confidence p, use 1 - p"
     )
     warnings.warn(msg, OrientationWarning, stacklevel=4)  # the call of `calibrate`
 

@@ -73,8 +73,6 @@ class CalibrationConfig:
             Without it such a set is empty: an abstention that counts as a miss.
         threshold_rule: `conditional` (the guarantee holds under every weighting that the features span),
             `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
-        combine: Names of verifiers in the candidates' `scores`. A logistic regression of `correct` on their
-            raw outputs gives a single score, used in place of `score`; see `Combination`.
         n: Number of candidates to use, the first n slots; by default all that are recorded. Use fewer only if
             the verifier scores each candidate separately: scores that compare all candidates would differ.
         draws: A draw rule such as `lead(3, at_most=10)`, in place of `n`; see `parse_draw_rule`. Recorded
@@ -109,7 +107,7 @@ class CalibrationConfig:
             half of delta.
         delta: Failure probability of statements made with confidence, 0 < delta < 1; by default 0.05.
         seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map, the combination, adaptive
+        fit_fraction: Share of the prompts not held out that fits the feature map, adaptive
             levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
@@ -129,7 +127,6 @@ class CalibrationConfig:
     set_rule: str = "all"
     never_empty: bool = True
     threshold_rule: ThresholdRuleName = "conditional"
-    combine: Sequence[str] | None = None
     n: int | None = None
     draws: str | None = None
     cap: float = 2.0
@@ -171,7 +168,6 @@ class CalibrationConfig:
             set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
             never_empty=artifact.never_empty or artifact.unit == "claims",
             threshold_rule=artifact.threshold_rule,
-            combine=None if artifact.combination is None else artifact.combination.names,
             n=artifact.n if artifact.n < facts.recorded_candidates and artifact.draws is None else None,
             draws=artifact.draws,
             cap=artifact.cap,
@@ -407,11 +403,7 @@ class CalibrationConfig:
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split; by default it has fit and certification parts only if something needs them."""
         # The units of a ridge and adaptive levels are fitted too.
-        learns = (
-            self.combine is not None
-            or self.ridge_penalty is not None
-            or (self.adaptive_alpha and not self.has_given_levels)
-        )
+        learns = self.ridge_penalty is not None or (self.adaptive_alpha and not self.has_given_levels)
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
@@ -440,7 +432,6 @@ class CalibrationConfig:
             "features": given.to_data() if isinstance(given, FeatureMap) else FeatureMap.parse(given).text,
             "stability": None if stability is None else [stability.delta, str(stability.constant)],
             "draws": None if self.draw_rule is None else self.draw_rule.stored_text,
-            "combine": None if self.combine is None else list(self.combine),
         }
         return compute_sha256(canonical_json({**self.to_arguments(), **same}))
 
@@ -504,8 +495,6 @@ def _format_option(name: str, value: Any) -> list[str]:
         return [flag]
     if name in _DECIMAL_OPTIONS:
         return [word for one in list_levels(value) for word in (flag, format_alpha(one))]
-    if name == "combine":
-        return [word for one in value for word in (flag, one)]
     if isinstance(value, FeatureMap):
         value = value.text
     elif isinstance(value, PaperStability):

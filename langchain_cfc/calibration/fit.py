@@ -1,19 +1,12 @@
 """The prompts of a calibration, and everything that is fitted on them.
 
 `CalibrationPrompts` splits the labelled prompts, `CalibrationData` holds the calibration split as arrays, and
-`fit_levels` fits the threshold rules. `fit_combination` fits a combination of verifiers: logistic regression
-of `correct` on their raw outputs, see `fit_logistic`.
-
-In this regression a cluster has the same weight, 1, as a prompt without a cluster. The guarantee is about one
-prompt per cluster, so a conversation of a hundred turns must not outweigh all other prompts. The penalty is a
-hundredth of a prompt. It hardly shrinks coefficients fitted to thousands of prompts, keeps them finite if the
-outputs separate right from wrong, and makes them unique if two verifiers give the same outputs.
+`fit_levels` fits the threshold rules.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,27 +23,21 @@ from langchain_cfc.artifact import (
     PackedArray,
     SelfCheck,
     check_first_candidates,
-    has_separate_scores,
-    replay_outputs,
     replay_prefixes,
 )
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
-from langchain_cfc.calibration.logistic import fit_logistic
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
-from langchain_cfc.records import LabelledRecord, Provenance, tabulate, tabulate_raw, with_scores
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
-from langchain_cfc.scoring import Combination
 from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
 
 # Number of calibration prompts that test a fitted rule.
 SELF_CHECK_SIZE = 1_000
 # Factor by which the window of a rule grows if one of them fails.
 WINDOW_GROWTH = 4
-# Penalty of the logistic regression.
-SLOPE_PENALTY = 0.01
 RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
 
 
@@ -250,76 +237,19 @@ def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) ->
     return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
 
 
-def fit_combination(names: Sequence[str], raw: FloatArray, fit_split: LabelledBatch) -> Combination:
-    """Fit a combination of k verifiers to (N, n, k) raw outputs; these N prompts must not calibrate."""
-    is_drawn = fit_split.draws.is_drawn & ~np.isnan(raw).any(axis=-1)
-    correct = fit_split.correct[is_drawn]
-    if not correct.size or correct.all() or not correct.any():
-        lacks = "no prompt" if not correct.size else f"no {'wrong' if correct.any() else 'correct'} candidate"
-        msg = (
-            f"a combination of verifiers is fitted on prompts that calibration never sees, but the fit split "
-            f"holds {lacks}: raise fit_fraction, or add more records (a cluster is never split, so many "
-            "clusters are needed)"
-        )
-        raise CalibrationError(msg)
-    sizes = Counter(fit_split.clusters)
-    shares = np.array([1.0 if name is None else 1.0 / sizes[name] for name in fit_split.clusters])
-    counts = is_drawn.sum(axis=1)
-    weights = np.repeat(shares / np.maximum(counts, 1), counts)
-    outputs = raw[is_drawn]
-    centres, scales = _compute_standardisation(names, outputs, weights)
-    x = np.column_stack([np.ones(len(outputs)), (outputs - centres) / scales])
-    intercept, *coefficients = fit_logistic(x, correct, weights, SLOPE_PENALTY).tolist()
-    return Combination(
-        names=tuple(names),
-        centres=tuple(centres.tolist()),
-        scales=tuple(scales.tolist()),
-        coefficients=tuple(coefficients),
-        intercept=intercept,
-    )
-
-
-def _compute_standardisation(
-    names: Sequence[str], outputs: FloatArray, weights: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Return the (k,) weighted means and standard deviations of raw outputs."""
-    low, high = outputs.min(axis=0), outputs.max(axis=0)
-    # A constant column is only centred, and its coefficient becomes zero. Its computed mean may be off by
-    # round-off, which division by an equally small deviation would magnify.
-    constant = low == high
-    with np.errstate(over="ignore", invalid="ignore"):
-        span = np.where(constant, 1.0, high - low)
-        shares = (outputs - low) / span
-        means = np.average(shares, axis=0, weights=weights)
-        deviations = np.sqrt(np.average((shares - means) ** 2, axis=0, weights=weights))
-        centres = np.where(constant, low, low + span * means)
-        scales = np.where(constant, 1.0, span * deviations)
-    unusable = ~(np.isfinite(centres) & np.isfinite(scales) & (scales > 0.0))
-    if unusable.any():
-        column = int(np.flatnonzero(unusable)[0])
-        msg = (
-            f"the raw outputs of {names[column]!r} range from {low[column]} to {high[column]}, "
-            "which is too wide or too narrow to be standardised"
-        )
-        raise InputError(msg)
-    return centres, scales
-
-
 @dataclass(frozen=True)
 class CalibrationPrompts:
     """The labelled prompts of a calibration and their split.
 
     Attributes:
         plan: The plan that assigns prompts to parts.
-        labelled: All prompts, scored.
-        combination: The combination that made the scores; None if a single verifier gave them.
+        labelled: All prompts.
         uses_weights: Whether the calibration part keeps the weights of its prompts; if not, and in all other
             parts, a fair sample is taken.
     """
 
     plan: SplitPlan
     labelled: LabelledBatch
-    combination: Combination | None
     uses_weights: bool
 
     @classmethod
@@ -329,41 +259,22 @@ class CalibrationPrompts:
         config: CalibrationConfig,
         plan: SplitPlan,
         provenance: Provenance | None,
-        *,
-        fits_combination: bool = True,
     ) -> CalibrationPrompts:
-        """Read records; with `combine`, score them by a combination fitted on the fit split.
-
-        Without `fits_combination`, the recorded scores and outputs are kept. If all verifiers score
-        separately, the draw rule is applied after the combination, and may use its scores.
-        """
-        names, rule = config.combine, config.draw_rule
-        options: dict[str, Any] = {
-            "n": config.n,
-            "provenance": provenance,
-            "weighted": True,
-            "shortened": rule is not None,
-            "claims": True,
-        }
-        if names is None:
-            labelled, raw = tabulate(records, **options), None
-        else:
-            labelled, raw = tabulate_raw(records, names, **options)
+        """Read records, and apply the draw rule to them."""
+        rule = config.draw_rule
+        labelled = tabulate(
+            records,
+            n=config.n,
+            provenance=provenance,
+            weighted=True,
+            shortened=rule is not None,
+            claims=True,
+        )
         if rule is None:
-            check_first_candidates(labelled, provenance, names or ())
-        elif names is not None and not has_separate_scores(provenance):
-            labelled = replay_outputs(rule, labelled, names, provenance)
-            raw = labelled.stack_outputs(names)
-            rule = None  # applied
-        combination = None
-        if names is not None and raw is not None and fits_combination:
-            fit = cls(plan, labelled, None, uses_weights=False).rows["fit"]
-            combination = fit_combination(names, raw[fit], labelled.take(fit))
-            # The raw outputs are not needed any more, and would be copied with every part of the table.
-            labelled = replace(with_scores(labelled, combination.score_all(raw)), raw={})
-        if rule is not None:
-            labelled = replay_prefixes(rule, labelled, provenance, combines=names is not None)
-        return cls(plan, labelled, combination, config.uses_weights)
+            check_first_candidates(labelled, provenance)
+        else:
+            labelled = replay_prefixes(rule, labelled, provenance)
+        return cls(plan, labelled, config.uses_weights)
 
     @cached_property
     def rows(self) -> dict[Part, IntArray]:

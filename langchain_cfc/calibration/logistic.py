@@ -75,7 +75,7 @@ def fit_logistic(
         theta = theta - np.linalg.solve(hessian(theta), slope)
     msg = (
         f"logistic regression could not be fitted: the gradient is still {largest:.1e} ({solution.message}); "
-        "look for outliers among the scores or the verifiers' raw outputs"
+        "look for outliers among the scores"
     )
     raise CalibrationError(msg)
 

@@ -29,7 +29,6 @@ def rehearse_calibration(
     prompts: Sequence[Example],
     provenance: Provenance,
     *,
-    outputs: Sequence[str] = (),
     metadata_known: bool = True,
 ) -> None:
     """Refuse a calibration that would fail for any candidates and labels of these prompts.
@@ -38,12 +37,11 @@ def rehearse_calibration(
         config: The options, with a part held out for `evaluate`.
         prompts: N prompts, before anything is drawn for them.
         provenance: The provenance that their records will have.
-        outputs: Names of the verifiers whose raw outputs will be recorded, if there are several.
         metadata_known: Whether their metadata is complete; False if a function will add to it.
 
     Raises:
-        InputError: If options conflict with each other or with the prompts: unknown verifiers to combine, an
-            unsuitable draw rule, an empty part of the split, a target or rate out of reach.
+        InputError: If options conflict with each other or with the prompts: an unsuitable draw rule, an empty
+            part of the split, a target or rate out of reach.
         FeatureError: If the feature text is wrong, or the metadata of a prompt does not suit it.
         MissingExtraError: If SciPy is not installed.
     """
@@ -52,11 +50,9 @@ def rehearse_calibration(
     read_creation_time()
     features = config.features
     given = features if isinstance(features, FeatureMap) else FeatureMap.parse(features)
-    made_up = _make_placeholder_candidates(prompts, provenance, outputs)
+    made_up = _make_placeholder_candidates(prompts, provenance)
     try:
-        rehearsed = CalibrationPrompts.from_records(
-            made_up, config, config.plan_split(given), provenance, fits_combination=False
-        )
+        rehearsed = CalibrationPrompts.from_records(made_up, config, config.plan_split(given), provenance)
         _check_parts(config, rehearsed, given)
         calibration = rehearsed.get_calibration_prompts(config.within_clusters)
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
@@ -64,33 +60,26 @@ def rehearse_calibration(
     _check_features(config, rehearsed, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
     if config.certifies_mean_score:
-        fits = config.combine is not None or config.wrong_rate_groups
-        certifying = calibration if fits else rehearsed.get_fit_and_calibration_prompts()
+        certifying = calibration if config.wrong_rate_groups else rehearsed.get_fit_and_calibration_prompts()
         _check_wrong_rate(config, len(rehearsed.select_one_per_cluster(certifying)))
 
 
-def _make_placeholder_candidates(
-    prompts: Sequence[Example], provenance: Provenance, outputs: Sequence[str]
-) -> LabelledBatch:
+def _make_placeholder_candidates(prompts: Sequence[Example], provenance: Provenance) -> LabelledBatch:
     """Return the prompts with made-up candidates that all give one answer, or with one claim; all correct."""
     ids, clusters = [one.id for one in prompts], [one.cluster for one in prompts]
     metadata = [one.metadata for one in prompts]
     n = 1 if provenance.unit == "claims" else provenance.n
     scores, labels = [[0.0] * n for _ in ids], [[True] * n for _ in ids]
-    raw = dict.fromkeys(outputs, scores)
     if provenance.unit == "claims":
-        return LabelledBatch.from_claims(ids, scores, labels, clusters=clusters, metadata=metadata, raw=raw)
+        return LabelledBatch.from_claims(ids, scores, labels, clusters=clusters, metadata=metadata)
     answers = [[""] * n for _ in ids]
-    return LabelledBatch.from_arrays(
-        ids, scores, labels, answers, clusters=clusters, metadata=metadata, raw=raw
-    )
+    return LabelledBatch.from_arrays(ids, scores, labels, answers, clusters=clusters, metadata=metadata)
 
 
 def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap) -> None:
     """Refuse a split in which a required part is empty."""
     fit_split = prompts.get_part("fit")
     needs = {
-        "a combination of verifiers is fitted on": config.combine is not None,
         "a ridge takes its units from": bool(config.ridge),
         "adaptive levels are fitted on": config.adaptive_alpha and not config.has_given_levels,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,

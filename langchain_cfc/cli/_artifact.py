@@ -22,7 +22,6 @@ from langchain_cfc.guarantee import (
     state_confidence,
     state_guarantee,
 )
-from langchain_cfc.scoring import Combination
 
 _PART_NAMES: Mapping[Unit, Mapping[str, str]] = {
     "answers": {"generator": "generator", "verifier": "verifier", "answer": "extractor"},
@@ -62,15 +61,8 @@ def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     yield f"features      {artifact.feature_map.text}"
     if artifact.feature_map.adaptive_alpha is not None:
         yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
-    combination = artifact.combination
-    if combination is not None:
-        yield f"combination   {_list_coefficients(combination)}"
-        yield "              (log-odds of being correct for one standard deviation of each)"
-    fitted = "the features"
-    if combination is not None:
-        fitted = "the combination" if facts.map_came_fitted else "features and combination"
     yield (
-        f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted {fitted}, "
+        f"prompts       {facts.size}{facts.weighing} calibrated, {facts.fit_size} fitted the features, "
         f"{facts.held_out_size} held out"
         + (f", {facts.certification_size} for certificates" if facts.certification_size else "")
     )
@@ -86,11 +78,6 @@ def _list_stated_levels(artifact: CalibrationArtifact, adaptive: AdaptiveAlpha) 
     above = f"{coverages[-1]} above" if steps else coverages[0]
     yield f"states        by mean score: {', '.join([*steps, above])}"
     yield f"              (fitted on {artifact.calibration.fit_size} prompts, margin {adaptive.margin:g})"
-
-
-def _list_coefficients(combination: Combination) -> str:
-    named = zip(combination.names, combination.coefficients, strict=True)
-    return ", ".join(f"{name} {coefficient:+.3g}" for name, coefficient in named)
 
 
 def name_part(artifact: CalibrationArtifact, part: str) -> str:
@@ -264,8 +251,6 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             f"{artifact.threshold_rule}"
         ),
     )
-    if artifact.combination is not None:
-        yield "Score", f"combines {_list_coefficients(artifact.combination)}"
     yield (
         "Artifact",
         f"{artifact.digest[:19]}..., {artifact.created_at[:10]}, version {artifact.library_version}",

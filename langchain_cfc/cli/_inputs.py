@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from langchain_cfc._internal.suggestions import suggest_share
-from langchain_cfc.artifact import CalibrationArtifact, looks_like_artifact
+from langchain_cfc.artifact import looks_like_artifact
 from langchain_cfc.cli._format import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
@@ -81,11 +81,6 @@ def check_output(path: Path) -> None:
     if path.is_file() and not looks_like_artifact(path):
         msg = f"{path} exists and is not an artifact; it will not be overwritten: give --out another path"
         raise InputError(msg)
-
-
-def get_verifier_names(artifact: CalibrationArtifact) -> Sequence[str]:
-    """Return the verifiers whose raw outputs the artifact combines; empty if it combines none."""
-    return () if artifact.combination is None else artifact.combination.names
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc._internal.text import format_limit
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli._inputs import ArtifactAlpha, ArtifactPath, RequiredSignature, get_verifier_names
+from langchain_cfc.cli._inputs import ArtifactAlpha, ArtifactPath, RequiredSignature
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
@@ -92,7 +92,7 @@ def ask(
             "answer_id": answer_id,
         }
         if replay is not None:
-            parts |= _make_replay_arguments(replay, artifact, prompt)
+            parts |= _make_replay_arguments(replay, prompt)
         elif config is not None:
             prompt, collected = _read_collection_arguments(config, prompt)
             parts |= collected
@@ -143,14 +143,14 @@ def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     return f"threshold {result.threshold:.4g}, {lowest}"
 
 
-def _make_replay_arguments(path: Path, artifact: CalibrationArtifact, prompt: str) -> dict[str, Any]:
+def _make_replay_arguments(path: Path, prompt: str) -> dict[str, Any]:
     from langchain_cfc.demo import load_recording
 
     if str(path) != "demo" and not path.exists():
         msg = f"--replay {path}: no such file; 'demo' replays the demo's recording{suggest_file(path)}"
         raise InputError(msg)
     source = load_recording() if str(path) == "demo" else read_records(path)
-    parts = make_replay_parts(source, get_verifier_names(artifact))
+    parts = make_replay_parts(source)
     # Fail here if the prompt was not recorded, rather than later because candidates could not be drawn.
     parts["generator"].find_record(prompt)
     return parts

@@ -79,10 +79,6 @@ def calibrate(
             "groups, with --confident; marginal: over all prompts only; learned: no promise.",
         ),
     ] = "conditional",
-    combine: Annotated[
-        list[str] | None,
-        _scores_option(help="Verifier whose raw output is combined into one score; repeat for each."),
-    ] = None,
     n: FirstCandidates = None,
     draws: Annotated[
         str | None,
@@ -167,7 +163,7 @@ def calibrate(
     seed: Annotated[str, split_option(help="Seed of the split.")] = "0",
     fit_fraction: Annotated[
         float | None,
-        split_option(help="Share of prompts to fit feature map and combination on. Default: 0.2 if needed."),
+        split_option(help="Share of prompts to fit the feature map on. Default: 0.2 if needed."),
     ] = None,
     test_fraction: TestFraction = 0.0,
     certification_fraction: Annotated[
@@ -205,7 +201,6 @@ def calibrate(
                 set_rule=set_rule,
                 never_empty=never_empty,
                 threshold_rule=threshold_rule,
-                combine=combine or None,
                 n=n,
                 draws=draws,
                 cap=cap,

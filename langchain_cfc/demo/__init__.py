@@ -98,8 +98,7 @@ def demo_chain(
         InputError: If the artifact holds several promises and none is named, or not the one that is named.
     """
     loaded = artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
-    outputs = () if loaded.combination is None else loaded.combination.names
-    parts = make_replay_parts(load_recording(), outputs)
+    parts = make_replay_parts(load_recording())
     return CFCRunnable(artifact=loaded, alpha=alpha, max_wrong_rate=max_wrong_rate, **parts)
 
 

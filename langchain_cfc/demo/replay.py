@@ -6,9 +6,8 @@ import itertools
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -221,29 +220,21 @@ class RecordedClaims:
 class RecordedClaimScores:
     """Verifier of replayed claims that returns their recorded scores; see `RecordedScores`."""
 
-    def __init__(
-        self,
-        records: Iterable[ClaimsRecord],
-        provenance: Provenance | None = None,
-        *,
-        output: str | None = None,
-    ) -> None:
+    def __init__(self, records: Iterable[ClaimsRecord], provenance: Provenance | None = None) -> None:
         self.fingerprint = _get_fingerprint(provenance, "verifier")
         self._claims = {compute_prompt_key(record.input): record.claims for record in records}
-        self._output = output
 
     def __call__(self, prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         """Return one recorded score per claim.
 
         Raises:
-            VerifierError: If these are not the claims recorded for the prompt, or the output is missing.
+            VerifierError: If these are not the claims recorded for the prompt.
         """
-        claims, name = self._claims.get(compute_prompt_key(prompt), ()), self._output
-        scores = [one.score if name is None else (one.scores or {}).get(name) for one in claims]
-        if [one.text for one in claims] != [one.text for one in candidates] or None in scores:
+        claims = self._claims.get(compute_prompt_key(prompt), ())
+        if [one.text for one in claims] != [one.text for one in candidates]:
             msg = "these claims do not come from the recording, so their scores are unknown"
             raise VerifierError(msg)
-        return [float(one) for one in scores if one is not None]
+        return [one.score for one in claims]
 
 
 class RecordedMetadata:
@@ -257,13 +248,11 @@ class RecordedMetadata:
         return self._metadata.get(compute_prompt_key(prompt), {})
 
 
-def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str, Any]:
+def make_replay_parts(source: Records) -> dict[str, Any]:
     """Return the arguments of `CFCRunnable`, besides the artifact, that replay a recording.
 
     Args:
         source: Labelled records whose candidates are texts, and their header; the labels are ignored.
-        outputs: Names of the verifiers that the artifact combines, whose raw outputs were recorded; empty if
-            it combines none.
 
     Returns:
         Generator, verifier, answer extractor and metadata function, by argument name; for claims the splitter
@@ -275,11 +264,9 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
     """
     provenance = source.provenance
     records: Sequence[LabelledRecord]
-    read_scores: Callable[..., Any]
     parts: dict[str, Any]
     if provenance is not None and provenance.unit == "claims":
         records = claims = list(source.read_claims())
-        read_scores = partial(RecordedClaimScores, claims)
         splitter = RecordedClaims(claims, provenance)
         # The model replays candidates: here a single one per prompt, its answer.
         replayed = [
@@ -291,18 +278,14 @@ def make_replay_parts(source: Records, outputs: Sequence[str] = ()) -> dict[str,
             for record in claims
         ]
         generator = ReplayChatModel.from_records(replayed, provenance)
-        parts = {"generator": generator, "output": "claims", "splitter": splitter}
+        scores = RecordedClaimScores(claims, provenance)
+        parts = {"generator": generator, "verifier": scores, "output": "claims", "splitter": splitter}
     else:
         records = candidates = list(source)
-        read_scores = RecordedScores
         generator = ReplayChatModel.from_records(candidates, provenance)
         answer = RecordedAnswers(candidates, provenance)
-        parts = {"generator": generator, "answer": answer, "sampling": "single_request"}
-    if outputs:
-        parts["verifier"] = {name: read_scores(output=name) for name in outputs}
-        parts["verifier_id"] = _get_fingerprint(provenance, "verifier").get("id")
-    else:
-        parts["verifier"] = read_scores(provenance)
+        verifier = RecordedScores(provenance)
+        parts = {"generator": generator, "verifier": verifier, "answer": answer, "sampling": "single_request"}
     is_kept = REASONING_TEXT in _get_fingerprint(provenance, "generator")
     parts["reasoning"] = "keep" if is_kept else "strip"
     return {**parts, "metadata": RecordedMetadata(records), "max_concurrency": 1}

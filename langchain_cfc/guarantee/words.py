@@ -232,7 +232,6 @@ def list_assumptions(
     binding: Binding,
     map_came_fitted: bool = False,
     fewer_than_recorded: bool = False,
-    combined: tuple[str, ...] = (),
     independent: bool = False,
     shift: str | None = None,
     weighted: bool = False,
@@ -266,16 +265,11 @@ def list_assumptions(
         else FITTED_ELSEWHERE
     )
     alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
-    together = (
-        f"The score combines {', '.join(combined)}. The combination was fitted on a split that calibration "
-        "never saw, and all of these verifiers are the ones calibrated."
-    )
     drawn = "Each call draws its own random number, so repeating a prompt may give another set."
     return (
         exchangeable,
         *([INDEPENDENT_PROMPTS] if independent else []),
         fitted,
-        *([together] if combined else []),
         *([alone] if fewer_than_recorded else []),
         *([drawn] if randomised else []),
         *([f"The rule that stops drawing was fixed before the records were seen: {draws}."] if draws else []),

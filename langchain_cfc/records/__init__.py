@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from langchain_cfc.records.arrays import tabulate, tabulate_raw, with_scores
+from langchain_cfc.records.arrays import tabulate
 from langchain_cfc.records.files import Records, read_records, write_records
 from langchain_cfc.records.parquet import make_parquet_schema
 from langchain_cfc.records.schema import (
@@ -31,7 +31,5 @@ __all__ = [
     "require_candidates",
     "require_claims",
     "tabulate",
-    "tabulate_raw",
-    "with_scores",
     "write_records",
 ]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import (
     LabelledBatch,
     check_candidate_count,
@@ -21,12 +19,10 @@ from langchain_cfc.records.batches import (
     Batch,
     check_in_batches,
     check_records,
-    make_missing_output_error,
 )
 from langchain_cfc.records.files import Records
 from langchain_cfc.records.schema import LabelledRecord, Provenance
 from langchain_cfc.records.splits import cluster_repeated_inputs
-from langchain_cfc.scoring import Combination, check_names
 
 
 def tabulate(
@@ -34,7 +30,6 @@ def tabulate(
     *,
     n: int | None = None,
     provenance: Provenance | None = None,
-    combination: Combination | None = None,
     weighted: bool = False,
     shortened: bool = False,
     claims: bool = False,
@@ -46,8 +41,6 @@ def tabulate(
             memory. A table (`LabelledBatch`) is checked and reduced to n slots.
         n: Use only the first n slots of every record, 1 <= n <= the recorded number; by default all.
         provenance: What the records must agree with, if they have no header of their own.
-        combination: A combination, such as an artifact's, that makes the scores from the candidates'
-            `scores`; without it their `score` is used.
         weighted: Whether the caller supports weights, so that a table may have them.
         shortened: Whether the caller supports draw rules, so that prompts may have fewer candidates than n.
         claims: Whether the caller supports claims, so that records may hold them in place of candidates.
@@ -57,86 +50,18 @@ def tabulate(
         same normal form. Prompts that say the same form one cluster, unless they name their own.
 
     Raises:
-        RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids), or a
-            candidate lacks a raw output that the combination needs.
-        InputError: If n is less than 1 or more than was recorded, a table contradicts the provenance or lacks
-            a raw output, or the caller does not support the weights, claims or draw rule of the records.
+        RecordError: If the records are not one dataset (none, unequal numbers of candidates, equal ids).
+        InputError: If n is less than 1 or more than was recorded, a table contradicts the provenance, or the
+            caller does not support the weights, claims or draw rule of the records.
     """
-    names = () if combination is None else combination.names
-    labelled = _tabulate(records, names, n, provenance, weighted=weighted, shortened=shortened, claims=claims)
-    if combination is None:
-        return labelled
-    return with_scores(labelled, combination.score_all(labelled.stack_outputs(names)))
-
-
-def tabulate_raw(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    names: Sequence[str],
-    *,
-    n: int | None = None,
-    provenance: Provenance | None = None,
-    weighted: bool = False,
-    shortened: bool = False,
-    claims: bool = False,
-) -> tuple[LabelledBatch, FloatArray]:
-    """Turn N records into arrays with the raw outputs of several verifiers, to fit a combination to them.
-
-    Args:
-        records: As in `tabulate`.
-        names: Names of k verifiers in the candidates' `scores`.
-        n: As in `tabulate`.
-        provenance: As in `tabulate`.
-        weighted: As in `tabulate`.
-        shortened: As in `tabulate`.
-        claims: As in `tabulate`.
-
-    Returns:
-        The draws, whose scores are the candidates' `score`, and the (N, n, k) raw outputs, which the table
-        also holds by name.
-
-    Raises:
-        RecordError: As in `tabulate`, or if a candidate lacks one of the raw outputs.
-        InputError: As in `tabulate`, or if two names are equal.
-    """
-    check_names(names)
-    labelled = _tabulate(records, names, n, provenance, weighted=weighted, shortened=shortened, claims=claims)
-    return labelled, labelled.stack_outputs(names)
-
-
-def with_scores(labelled: LabelledBatch, scores: FloatArray) -> LabelledBatch:
-    """Return the same prompts with other scores.
-
-    Args:
-        labelled: N labelled prompts with n candidates each.
-        scores: (N, n) their new scores in [0, 1], smaller is better.
-
-    Returns:
-        The prompts with these scores.
-    """
-    if labelled.draws.drawn is not None:
-        scores = np.where(labelled.draws.is_drawn, scores, 1.0)  # padding keeps its score
-    # Precomputed statistics belong to the old scores.
-    return replace(labelled, draws=replace(labelled.draws, scores=scores, precomputed={}))
-
-
-def _tabulate(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    names: Sequence[str],
-    n: int | None,
-    provenance: Provenance | None,
-    *,
-    weighted: bool,
-    shortened: bool,
-    claims: bool,
-) -> LabelledBatch:
     if isinstance(records, LabelledBatch):
         if not weighted:
             check_unweighted(records)
         if not claims:
             check_unit(records)
-        labelled = _select_from_table(records, names, n, provenance)
+        labelled = _select_from_table(records, n, provenance)
     else:
-        parts = _tabulate_batches(_read_batches(records, provenance), names, n)
+        parts = _tabulate_batches(_read_batches(records, provenance), n)
         labelled = LabelledBatch.concatenate(parts if claims else map(check_unit, parts))
     if labelled.unit == "answers" and labelled.draws.drawn is not None and not shortened:
         msg = (
@@ -158,7 +83,7 @@ def _read_batches(records: Iterable[LabelledRecord], provenance: Provenance | No
 
 
 def _select_from_table(
-    labelled: LabelledBatch, names: Sequence[str], n: int | None, provenance: Provenance | None
+    labelled: LabelledBatch, n: int | None, provenance: Provenance | None
 ) -> LabelledBatch:
     recorded = labelled.recorded or labelled.draws.n
     if provenance is not None and (provenance.unit or "answers") != labelled.unit:
@@ -166,11 +91,6 @@ def _select_from_table(
         raise InputError(msg)
     if labelled.unit == "answers" and provenance is not None and recorded != provenance.n:
         msg = f"the table has {recorded} recorded candidates; expected {provenance.n}, by the provenance"
-        raise InputError(msg)
-    missing = next((name for name in names if name not in labelled.raw), None)
-    if missing is not None:
-        known = ", ".join(map(repr, labelled.raw)) or "none"
-        msg = f"the table has no raw outputs of {missing!r}; it has {known}"
         raise InputError(msg)
     if labelled.unit == "claims":
         return labelled
@@ -182,16 +102,8 @@ def _select_from_table(
     return labelled.keep_first_candidates(n)
 
 
-def _tabulate_batches(
-    batches: Iterable[Batch], names: Sequence[str], n: int | None
-) -> Iterator[LabelledBatch]:
-    line = 1
+def _tabulate_batches(batches: Iterable[Batch], n: int | None) -> Iterator[LabelledBatch]:
     for batch in batches:
         if n is not None and batch.recorded != CLAIMS_SENTINEL:
             check_candidate_count(n, batch.recorded)
-        used = n or batch.recorded
-        table = batch.make_table(used, names)
-        if table is None:
-            raise make_missing_output_error(batch.list_records(), names, used, line)
-        line += len(batch.ids)
-        yield table
+        yield batch.make_table(n or batch.recorded)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, count, islice
+from itertools import chain, count, islice
 from operator import itemgetter
 
 import numpy as np
@@ -25,8 +24,6 @@ from langchain_cfc.candidates import (
 from langchain_cfc.errors import RecordError
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import (
-    Candidate,
-    Claim,
     ClaimsRecord,
     LabelledRecord,
     PromptRecord,
@@ -170,16 +167,12 @@ class Batch:
     """Valid records of one dataset as arrays, either of candidates or of claims.
 
     Attributes:
-        labelled: All candidates or claims, without raw outputs.
-        find_outputs: Returns the (N, n) raw outputs of a verifier; NaN where a candidate or claim has none.
-        list_records: Returns the records themselves, for errors.
+        labelled: All candidates or claims.
         is_extracted: (N, n) whether an extractor made the answer of a candidate; None for claims.
         counts: (N,) numbers of candidates that a draw rule left; None without a draw rule.
     """
 
     labelled: LabelledBatch
-    find_outputs: Callable[[str], FloatArray]
-    list_records: Callable[[], list[LabelledRecord]]
     is_extracted: BoolArray | None = None
     counts: IntArray | None = None
 
@@ -193,12 +186,9 @@ class Batch:
         """Number of candidates per record, the largest one if they differ; `CLAIMS_SENTINEL` for claims."""
         return self.labelled.recorded or CLAIMS_SENTINEL
 
-    def make_table(self, n: int, names: Sequence[str]) -> LabelledBatch | None:
-        """Return the first n slots, or all claims, with the named raw outputs; None if one is missing.
-
-        Raw outputs of what is no answer, or has no verdict, are NaN where they are missing.
-        """
-        table = replace(self.labelled, raw={name: self.find_outputs(name) for name in names})
+    def make_table(self, n: int) -> LabelledBatch:
+        """Return the first n slots, or all claims."""
+        table = self.labelled
         if self.is_extracted is not None:
             is_extracted = self.is_extracted[:, :n]
             extracted = True if is_extracted.all() else None if is_extracted.any() else False
@@ -207,23 +197,7 @@ class Batch:
                 if self.counts is None:  # a draw rule leaves padding, which is not exchangeable
                     warn_if_sorted(table)
                 table = table.keep_first_candidates(n)
-        missing = np.any([np.isnan(outputs) for outputs in table.raw.values()], axis=0)
-        if missing.any() and not _are_unscored(self.list_records(), missing):
-            return None
         return table if self.counts is None else table.keep_drawn(np.minimum(self.counts, n))
-
-
-def _list_items(record: LabelledRecord) -> Sequence[Candidate | Claim]:
-    return record.candidates if isinstance(record, PromptRecord) else record.claims
-
-
-def _are_unscored(records: Iterable[LabelledRecord], chosen: BoolArray) -> bool:
-    """Return whether the chosen candidates or claims are no answers or have no verdict."""
-    return all(
-        item.no_verdict or (isinstance(item, Candidate) and item.no_answer is not None)
-        for record, row in zip(records, chosen, strict=True)
-        for item in compress(_list_items(record), row)
-    )
 
 
 def make_batch(records: list[LabelledRecord], max_candidates: int | None = None) -> Batch:
@@ -262,8 +236,6 @@ def _make_batch_of_candidates(records: list[PromptRecord], max_candidates: int |
     )
     return Batch(
         labelled,
-        lambda name: np.array(_list_outputs(candidates, name), np.float64).reshape(-1, n),
-        lambda: list(records),
         np.array([one.answer is not None for one in candidates], np.bool_).reshape(-1, n),
         None if max_candidates is None else counts,
     )
@@ -280,13 +252,7 @@ def _make_batch_of_claims(records: list[ClaimsRecord]) -> Batch:
         supported=[claim.supported for claim in claims],
         prompt_kinds=find_prompt_kinds([record.input for record in records]),
         inputs=digest_inputs(record.input for record in records),
-        find_outputs=lambda name: _list_outputs(claims, name),
-        list_records=lambda: list(records),
     )
-
-
-def _list_outputs(items: Sequence[Candidate] | Sequence[Claim], name: str) -> list[float]:
-    return [math.nan if one.scores is None else one.scores.get(name, math.nan) for one in items]
 
 
 def stack_claims(
@@ -299,8 +265,6 @@ def stack_claims(
     supported: Sequence[bool] | BoolArray,
     prompt_kinds: frozenset[PromptKind],
     inputs: IntArray,
-    find_outputs: Callable[[str], Sequence[float] | FloatArray],
-    list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
     """Stack the claims of N answers, listed answer by answer, in rows padded to the longest answer."""
     held = np.arange(counts.max()) < counts[:, np.newaxis]
@@ -321,31 +285,4 @@ def stack_claims(
         inputs=inputs,
         unit="claims",
     )
-    return Batch(labelled, lambda name: stack(find_outputs(name), 0.0), list_records)
-
-
-def make_missing_output_error(
-    records: Sequence[LabelledRecord], names: Sequence[str], n: int, first_line: int
-) -> RecordError:
-    """Make the error for the first candidate or claim that lacks one of the named raw outputs."""
-    line, record, slot, known, missing = next(
-        (line, record, slot, outputs, name)
-        for line, record in enumerate(records, start=first_line)
-        for slot, (outputs, is_unscored) in enumerate(_list_all_outputs(record, n))
-        for name in names
-        if name not in outputs and not is_unscored
-    )
-    what = "candidate" if isinstance(record, PromptRecord) else "claim"
-    problem = (
-        f"{what} {slot} of record {short_repr(record.id)} has no raw output of {missing!r}; it has "
-        f"{', '.join(map(repr, known)) or 'none'}. Provide the outputs of {', '.join(names)} for every "
-        f"{what}, or remove the record"
-    )
-    return RecordError(IN_MEMORY, line, f"{what}s[{slot}].scores", problem)
-
-
-def _list_all_outputs(record: LabelledRecord, n: int) -> list[tuple[Mapping[str, float], bool]]:
-    """List the raw outputs of the first n candidates, or of all claims, and whether they may be missing."""
-    if isinstance(record, PromptRecord):
-        return [(one.scores or {}, bool(one.no_answer or one.no_verdict)) for one in record.candidates[:n]]
-    return [(one.scores or {}, bool(one.no_verdict)) for one in record.claims]
+    return Batch(labelled)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc._internal.imports import require
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc._internal.serialization import canonical_json
@@ -34,11 +34,11 @@ def find_list_column(names: Sequence[str]) -> str:
     return "claims" if "claims" in names and "candidates" not in names else "candidates"
 
 
-def decode_rows(rows: Any, source: str, first: int) -> Batch | None:
+def decode_rows(rows: Any) -> Batch | None:
     """Check and decode rows column by column; None if only the strict reader can decide about them."""
     decode = _decode_claims if find_list_column(rows.schema.names) == "claims" else _decode_candidates
     try:
-        return decode(rows, *_check_prompts(rows), lambda: list(parse_rows(rows, source, first)))
+        return decode(rows, *_check_prompts(rows))
     except (UncertainError, ValueError):
         return None
 
@@ -47,7 +47,6 @@ def _decode_candidates(
     rows: Any,
     metadata: JsonMetadata,
     inputs: IntArray,
-    list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
     sizes, candidates = _check_items(rows, "candidates", "correct")
     n = int(sizes[0])
@@ -55,7 +54,7 @@ def _decode_candidates(
     with_text, with_message = (_to_bools(candidates[name].is_valid()) for name in ("text", "message"))
     require_certain(bool((with_text != with_message).all()))
     require_certain(set(map(type, parse_values(_list_texts(candidates["message"])))) <= {dict})
-    find_outputs = _decode_outputs(candidates["scores"])
+    _check_outputs(candidates["scores"])
     keys = _compute_answer_keys(candidates)
     draws = CandidateBatch(
         candidates["score"].to_numpy().reshape(-1, n), *encode_answers(keys.to_pylist(), n), metadata
@@ -70,14 +69,13 @@ def _decode_candidates(
         inputs=inputs,
     )
     is_extracted = _to_bools(candidates["answer"].is_valid()).reshape(-1, n)
-    return Batch(labelled, lambda name: find_outputs(name).reshape(-1, n), list_records, is_extracted)
+    return Batch(labelled, is_extracted)
 
 
 def _decode_claims(
     rows: Any,
     metadata: JsonMetadata,
     inputs: IntArray,
-    list_records: Callable[[], list[LabelledRecord]],
 ) -> Batch:
     counts, claims = _check_items(rows, "claims", "supported")
     require_certain(claims["text"].null_count == 0)
@@ -91,6 +89,7 @@ def _decode_claims(
     lengths = _require_compute().utf8_length(rows["answer"])
     has_answer = _to_bools(lengths.is_valid())
     require_certain(bool((lasts <= lengths.fill_null(0).to_numpy())[has_answer].all()))
+    _check_outputs(claims["scores"])
     return stack_claims(
         counts,
         ids=rows["id"].to_pylist(),
@@ -100,8 +99,6 @@ def _decode_claims(
         supported=_to_bools(claims["supported"]),
         prompt_kinds=_find_prompt_kinds(rows),
         inputs=inputs,
-        find_outputs=_decode_outputs(claims["scores"]),
-        list_records=list_records,
     )
 
 
@@ -190,14 +187,8 @@ def _check_items(rows: Any, column: str, label: str) -> tuple[IntArray, dict[str
     return counts, columns
 
 
-def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
-    """Return a function from a verifier's name to the raw outputs of all items, NaN where one has none.
-
-    `pyarrow.compute.map_lookup` would take twice as long.
-
-    Raises:
-        UncertainError: If outputs are null, not finite, or repeated under one name.
-    """
+def _check_outputs(maps: Any) -> None:
+    """Raise UncertainError if raw outputs are null, not finite, or repeated under one name."""
     offsets = maps.offsets.to_numpy()
     sizes = np.diff(offsets)
     require_certain(not sizes[~_to_bools(maps.is_valid())].any())
@@ -205,22 +196,11 @@ def _decode_outputs(maps: Any) -> Callable[[str], FloatArray]:
     names = maps.keys[every].dictionary_encode()
     values = maps.items[every]
     require_certain(values.null_count == 0)
-    numbers = values.to_numpy()
-    require_certain(bool(np.isfinite(numbers).all()))
+    require_certain(bool(np.isfinite(values.to_numpy()).all()))
     items = np.repeat(np.arange(len(maps)), sizes)
     codes = names.indices.to_numpy().astype(np.int64)
-    known = names.dictionary.to_pylist()
-    pairs = items * max(1, len(known)) + codes
+    pairs = items * max(1, len(names.dictionary)) + codes
     require_certain(len(np.unique(pairs)) == len(pairs))
-
-    def find_outputs(name: str) -> FloatArray:
-        outputs = np.full(len(maps), np.nan)
-        if name in known:
-            own = codes == known.index(name)
-            outputs[items[own]] = numbers[own]
-        return outputs
-
-    return find_outputs
 
 
 def _compute_answer_keys(candidates: dict[str, Any]) -> Any:

@@ -16,7 +16,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -178,8 +177,6 @@ def _decode_candidates(lines: Sequence[bytes]) -> Batch:
     )
     return Batch(
         labelled,
-        lambda name: _to_array(_list_outputs(columns["scores"], name), np.float64, n),
-        partial(_parse_lines, lines),
         _to_array((type(answer) is str for answer in columns["answer"]), np.bool_, n),
     )
 
@@ -210,7 +207,6 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
         require_certain(kinds["scores"] == {dict})
         texts += _count_output_names(columns["scores"])
     require_certain(_count_quotation_marks(lines) == 2 * texts)
-    outputs = columns.get("scores", [None] * len(columns["text"]))
     return stack_claims(
         np.array(counts, dtype=np.int64),
         ids=[record["id"] for record in records],
@@ -220,18 +216,7 @@ def _decode_claims(lines: Sequence[bytes]) -> Batch:
         supported=columns["supported"],
         prompt_kinds=find_prompt_kinds(record["input"] for record in records),
         inputs=digest_inputs(record["input"] for record in records),
-        find_outputs=partial(_list_outputs, outputs),
-        list_records=partial(_parse_lines, lines),
     )
-
-
-def _list_outputs(outputs: Sequence[Any], name: str) -> list[float]:
-    """List the raw outputs of a verifier; NaN, which no line can hold, marks a missing one."""
-    return [known.get(name, math.nan) if type(known) is dict else math.nan for known in outputs]
-
-
-def _parse_lines(lines: Sequence[bytes]) -> list[LabelledRecord]:
-    return [parse_record(content, "", 0) for content in lines]
 
 
 def _check_spans(columns: Mapping[str, Sequence[Any]], kinds: Mapping[str, set[type]]) -> IntArray:

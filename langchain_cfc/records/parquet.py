@@ -216,7 +216,7 @@ class ParquetFile:
     def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecker) -> Iterator[Batch]:
         """Yield batches of rows, decoded if they are certainly valid, otherwise parsed strictly."""
         source = str(self.path)
-        batch = decode_rows(rows, source, row)
+        batch = decode_rows(rows)
         numbers = range(row, row + len(rows))
         if batch is not None and checks.try_add(batch.ids, batch.recorded, source, numbers):
             yield batch

@@ -78,8 +78,7 @@ class Candidate(_Model):
         score: Verifier score in [0, 1], smaller is better.
         correct: Whether the answer is correct (the paper's A(X, y)).
         answer: The answer that an extractor found, if any.
-        scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
-            combines these.
+        scores: Finite raw outputs of several verifiers by name; `score` is their mean.
         no_answer: Why it is no answer; then its text is empty, its score 1 and its label wrong.
         no_verdict: True if the verifier had no verdict on it; then its score is 1.
         no_label: True if no label could be read; then it counts as wrong.
@@ -168,8 +167,7 @@ class Claim(_Model):
         end: End of that part, exclusive; given together with `start`.
         score: Verifier score in [0, 1], smaller is better.
         supported: Whether the claim is right.
-        scores: Finite raw outputs of several verifiers by name; `score` is the one in use, unless `calibrate`
-            combines these.
+        scores: Finite raw outputs of several verifiers by name; `score` is their mean.
         no_verdict: True if the verifier had no verdict on it; then its score is 1.
         no_label: True if no label could be read; then it counts as wrong.
     """

@@ -51,12 +51,13 @@ from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, l
 from langchain_cfc.runnable.policies import AnsweringRunnable
 from langchain_cfc.runnable.redraws import detach_register, find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
-from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline, make_scorer
+from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
+from langchain_cfc.verifiers.base import CandidateScorer
 
 if TYPE_CHECKING:
     from langchain_core.runnables.graph import Graph
@@ -84,7 +85,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         generator: The chat model or chain that was calibrated, or a model's name such as
             `openai:gpt-4o-mini`.
         verifier: A Runnable on `{"prompt", "candidates"}` or a function `(prompt, candidates) -> scores`;
-            see `langchain_cfc.verifiers`. If the artifact combines several verifiers, a mapping by name.
+            see `langchain_cfc.verifiers`. If several were calibrated, the same `VerifierEnsemble`; a
+            mapping by name has equal weights.
         artifact: The calibration artifact.
         output: `answers` for sets of whole answers, or `claims` if the artifact was calibrated with
             `unit="claims"`: then the first of the artifact's n answers is split into claims, the claims that
@@ -258,7 +260,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             raise InputError(msg)
         if artifact.policy is not None or (self.alpha, self.max_wrong_rate) != (None, None):
             self._select_promise(None, None)
-        scorer = make_scorer(self.verifier, artifact)
+        scorer = CandidateScorer(self.verifier)
         splitter = self._choose_splitter()
         parts = {
             "generator": (self.generator, self.generator_id),

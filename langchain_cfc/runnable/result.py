@@ -54,7 +54,7 @@ class ScoredCandidate(BaseModel):
     Attributes:
         slot: Request slot, 0 ... n - 1.
         score: Verifier score in [0, 1], smaller is better.
-        scores: Raw outputs by verifier, if the artifact combines several; None otherwise.
+        scores: Raw outputs by verifier, if there are several; None otherwise.
         level: Smallest threshold at which it enters the set; None if it never does.
         accepted: Whether the threshold, or a bot's certified policy, accepts it; it may still be withheld.
         text: Its text; None unless it gives one of the result's `answers`, or `show_rejected` is set.

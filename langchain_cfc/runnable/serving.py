@@ -19,7 +19,6 @@ from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, Reason, decide
-from langchain_cfc.errors import FingerprintError, InputError, VerifierError
 from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.no_answers import Unscored
@@ -29,39 +28,8 @@ from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.usage import add_handler
-from langchain_cfc.scoring import Combination
-from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
-
-
-def make_scorer(verifier: Any, artifact: CalibrationArtifact) -> CandidateScorer:
-    """Return the candidate scorer for an artifact, from a verifier or a `VerifierEnsemble`.
-
-    Raises:
-        FingerprintError: If the names of the verifiers are not those that the artifact combines.
-    """
-    combination = artifact.combination
-    if combination is None:
-        return CandidateScorer(verifier)
-    ensemble = verifier if isinstance(verifier, VerifierEnsemble) else None
-    if ensemble is None or set(ensemble.names) != set(combination.names):
-        given = f"several verifiers ({', '.join(ensemble.names)})" if ensemble is not None else "one verifier"
-        wanted = ", ".join(combination.names)
-        msg = f"the artifact combines {wanted}: pass these as a mapping by name, but verifier= holds {given}"
-        raise FingerprintError(msg)
-    return CandidateScorer(ensemble, partial(_combine, combination))
-
-
-def _combine(combination: Combination, outputs: Mapping[str, Sequence[float]]) -> list[float]:
-    """Combine the outputs of several verifiers into scores, as in calibration."""
-    raw = np.column_stack([outputs[name] for name in combination.names])
-    try:
-        scores: list[float] = combination.score(raw).tolist()
-    except InputError as error:
-        msg = f"the verifiers' outputs cannot be combined: {error}"
-        raise VerifierError(msg) from error
-    return scores
 
 
 @dataclass(frozen=True)

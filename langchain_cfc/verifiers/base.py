@@ -21,7 +21,7 @@ from typing_extensions import NotRequired
 
 from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import CandidateBatch
-from langchain_cfc.draw_rules import DrawRule
+from langchain_cfc.draw_rules import DrawRule, is_separate_verifier
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import (
     Call,
@@ -309,11 +309,14 @@ class VerifierEnsemble:
     def __init__(self, verifiers: Mapping[str, Verifier], weights: Mapping[str, float] | None = None) -> None:
         self._calls = {name: _VerifierCall(verifier) for name, verifier in verifiers.items()}
         self._weights = _normalise_weights(verifiers, weights)
-        # Equal ratios give equal names, bit for bit.
-        names = [f"{weight!r}*{name}" for name, weight in self._weights.items()]
+        # Equal ratios give equal names, bit for bit, in any order.
         is_equal = len(set(self._weights.values())) == 1
-        method = "+".join(verifiers if is_equal else names)
+        parts = sorted(self._weights.items())
+        method = "+".join(name if is_equal else f"{weight!r}*{name}" for name, weight in parts)
         self.fingerprint = combine_fingerprints(method, {}, verifiers)
+        found = {_find_separate_scores(one) for one in verifiers.values()}
+        # Whether the scores do not change if a draw rule stops earlier; None if unknown.
+        self.separate_scores = False if False in found else None if None in found else True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -350,6 +353,11 @@ class VerifierEnsemble:
         total = math.fsum(self._weights.values())
         weighted = ([weight * value for value in outputs[name]] for name, weight in self._weights.items())
         return [min(1.0, math.fsum(row) / total) for row in zip(*weighted, strict=True)]
+
+
+def _find_separate_scores(verifier: Verifier) -> bool | None:
+    stated: bool | None = getattr(verifier, "separate_scores", None)
+    return is_separate_verifier(compute_fingerprint(verifier)) if stated is None else stated
 
 
 def _normalise_weights(verifiers: Mapping[str, Any], weights: Mapping[str, float] | None) -> dict[str, float]:
@@ -391,20 +399,13 @@ class CandidateScorer:
 
     Args:
         verifier: A verifier, or an ensemble of several.
-        combine: Function from the outputs of an ensemble, n numbers by name, to n scores in [0, 1]; without
-            it, its weighted means are the scores.
 
     Raises:
         VerifierError: If the verifier is neither a Runnable nor a function.
     """
 
-    def __init__(
-        self,
-        verifier: Verifier | VerifierEnsemble,
-        combine: Callable[[Mapping[str, Sequence[float]]], list[float]] | None = None,
-    ) -> None:
+    def __init__(self, verifier: Verifier | VerifierEnsemble) -> None:
         self._verifier = verifier if isinstance(verifier, VerifierEnsemble) else _VerifierCall(verifier)
-        self._combine = combine
         self.shares_scores = isinstance(verifier, BaseVerifier) and verifier.shares_scores
 
     def score(self, given: VerifierInput, config: RunnableConfig) -> Steps[VerifierScores]:
@@ -422,8 +423,7 @@ class CandidateScorer:
         known: dict[str, list[Any]] = {
             name: [values[slot] for slot in complete] for name, values in outputs.items()
         }
-        scores = (self._combine or self._verifier.compute_means)(known)
-        verdicts = dict(zip(complete, scores, strict=True))
+        verdicts = dict(zip(complete, self._verifier.compute_means(known), strict=True))
         return VerifierScores(
             [verdicts.get(slot) for slot in range(n)],
             [cast("dict[str, float]", row) if slot in verdicts else None for slot, row in enumerate(rows)],

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
+from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal import __version__
 from langchain_cfc.artifact import PackedArray, PeopleEvidence, tabulate_draws
 from langchain_cfc.certificates import certify
@@ -27,7 +27,6 @@ from langchain_cfc.guarantee import PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
 from tests.artifact.files import make_records
-from tests.factories import change_candidates
 
 FOLDER = Path(__file__).parent / "golden"
 EXPECTED = "expected.json"
@@ -47,15 +46,6 @@ def make_claims(seed: int, size: int) -> list[ClaimsRecord]:
         )
         for row in range(size)
     ]
-
-
-def make_scored_records(seed: int, size: int) -> list[PromptRecord]:
-    """Records whose candidates have raw outputs of two verifiers."""
-
-    def score(one: Candidate) -> dict[str, Any]:
-        return {"scores": {"a": one.score, "b": float(one.correct) * 0.5 + one.score / 3}}
-
-    return [change_candidates(record, score) for record in make_records(seed, size)]
 
 
 def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
@@ -113,9 +103,6 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     ),
     "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
     "confident": lambda: calibrate(SOME, alpha="0.3", features="1", confident=True),
-    "combination": lambda: calibrate(
-        make_scored_records(0, 90), alpha="0.3", features="1", combine=["a", "b"]
-    ),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
     "draws": lambda: certify(
         calibrate(SMALL, alpha="0.5", features="1", draws="lead(2, at_most=4)", provenance=PARTS), NEW
@@ -131,15 +118,11 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "bot-on-scores": lambda: calibrate(SOME, max_wrong_rate=["0.5", "0.6"], features="1"),
     "people": lambda: certify_by_people(calibrate(SMALL, alpha="0.3", features="1")),
 }
-_READERS: Mapping[str, Callable[[], list[Any]]] = {
-    "claims": lambda: make_claims(7, 8),
-    "combination": lambda: make_scored_records(7, 8),
-}
 
 
 def list_prompts(name: str) -> list[LabelledRecord]:
     """Prompts to decide on with the artifact of this name."""
-    return _READERS.get(name, lambda: list(make_records(7, 8)))()
+    return list(make_claims(7, 8) if name == "claims" else make_records(7, 8))
 
 
 def decide_on_prompts(name: str, artifact: CalibrationArtifact) -> dict[str, Any]:

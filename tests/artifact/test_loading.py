@@ -313,56 +313,6 @@ def test_load_refuses_calibration_arrays_that_do_not_match(content: dict[str, An
             load_content(content)
 
 
-COMBINATION: dict[str, Any] = {
-    "names": ["judge"],
-    "centres": [0.5],
-    "scales": [0.25],
-    "coefficients": [1.5],
-    "intercept": 0.1,
-}
-
-
-def test_combination_is_in_the_content_only_if_there_is_one(content: dict[str, Any]) -> None:
-    # An artifact without one keeps the content, and so the digest, of those made before there were any.
-    assert "combination" not in content
-    without = load_content(content)
-    content["combination"] = COMBINATION
-    combined = load_content(content)
-    assert combined.combination is not None
-    assert combined.combination.model_dump(mode="json") == COMBINATION
-    assert combined.digest != without.digest == combined.model_copy(update={"combination": None}).digest
-    content["combination"] = None  # which `save` does not write
-    with pytest.raises(ArtifactFormatError, match="not in the canonical form"):
-        load_content(content)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"scales": [0.0]}, "combination: .*scales above 0"),
-        ({"scales": [1]}, "not in the canonical form"),
-        ({"names": []}, "combination: .*distinct verifier names"),
-        ({"names": "j"}, r"combination\.names"),
-        ({"coefficients": [1.0, 2.0]}, "combination: .*for each of 1 names"),
-        ({"coefficients": ["1.5"]}, r"combination\.coefficients\.0"),
-        ({"surprise": 1}, r"combination\.surprise"),
-    ],
-)
-def test_load_refuses_an_invalid_combination(
-    changes: dict[str, Any], message: str, content: dict[str, Any]
-) -> None:
-    content["combination"] = {**COMBINATION, **changes}
-    with pytest.raises(ArtifactFormatError, match=message):
-        load_content(content)
-
-
-@pytest.mark.parametrize("name", COMBINATION)
-def test_load_refuses_a_combination_with_a_missing_field(name: str, content: dict[str, Any]) -> None:
-    content["combination"] = {key: value for key, value in COMBINATION.items() if key != name}
-    with pytest.raises(ArtifactFormatError, match=rf"combination\.{name}"):
-        load_content(content)
-
-
 def test_load_refuses_an_array_that_no_level_uses(content: dict[str, Any]) -> None:
     content["arrays"]["smuggled"] = PackedArray.pack(np.zeros(1)).model_dump()
     with pytest.raises(ArtifactFormatError, match="'smuggled' belongs to no level"):

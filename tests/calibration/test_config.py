@@ -24,7 +24,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
 from tests.calibration.prompts import make_prompts
-from tests.factories import change_candidates, reload_artifact
+from tests.factories import reload_artifact
 
 STABLE = PaperStability.from_constant()
 
@@ -98,7 +98,6 @@ def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list
             None,
         ),
         ({"alpha": ["0.3", "0.4"], "given_drawn": True, "threshold_rule": "marginal"}, None),
-        ({"combine": ["score", "noise"], "fit_fraction": 0.3}, None),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
         ({"stability": STABLE, "cap": 3.0, "window": None}, None),
         ({"shift": "meta(ratio)", "window": 100}, None),
@@ -113,11 +112,6 @@ def test_config_from_artifact_reproduces_the_artifact(
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
     clusters = [str(row // 2) for row in range(200)] if "within_clusters" in options else None
     records = set_ratios(make_prompts(0, 200, clusters=clusters), lambda row: 1 + row % 2)
-    rng = np.random.default_rng(0)
-    records = [
-        change_candidates(one, lambda c: {"scores": {"score": c.score, "noise": float(rng.random())}})
-        for one in records
-    ]
     provenance = Provenance(n=4, separate_scores=True)
     made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
     config = CalibrationConfig.from_artifact(made)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
 import zlib
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,10 +21,11 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.draw_rules import parse_draw_rule, replay
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import Provenance, read_records, tabulate, write_records
+from langchain_cfc.records import Provenance, Records, read_records, tabulate, write_records
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.verifiers import SelfConsistency, VerifierEnsemble
-from tests.factories import change_candidates, drawn_candidates, reload_artifact
+from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.verifiers import SelfConsistency, SequenceProbability, VerifierEnsemble, pointwise
+from tests.factories import drawn_candidates, reload_artifact
 from tests.fakes import slot_of
 from tests.guarantees.promises import make_prompts
 from tests.lengths import mostly_long, repetitions
@@ -266,18 +267,19 @@ def test_config_from_artifact_reproduces_the_draw_rule() -> None:
     assert any("fixed before the records were seen: agree(0.8" in one for one in assumed)
 
 
-def test_draw_rule_accepts_a_combination_of_separate_verifiers() -> None:
-    raw = {name: tabulate(make_records()).draws.scores for name in ("one", "two")}
-    table = replace(tabulate(make_records()), raw=raw)
-    stated = Provenance(n=8, verifier={"id": "one+two"}, separate_scores=True)
-    options = {"combine": ["one", "two"], "alpha": "0.6"}
-    artifact = reload_artifact(calibrate_with("below(0.4, at_most=8)", table, stated, **options))
-    counts = tabulate_draws(artifact, table).draws.counts
-    assert len(Counter(counts.tolist())) > 2
-    assert artifact.combination is not None
-    assert decide(artifact, tabulate_draws(artifact, table).draws).accepted.any()
-    with pytest.raises(InputError, match="the outputs of the verifier 'one'"):
-        calibrate_with(RULES[0], table, VOTES, combine=["one", "two"])
+@pytest.mark.parametrize(
+    ("parts", "separate"),
+    [
+        ({"probable": SequenceProbability(), "alike": pointwise(lambda _prompt, _text: 0.5)}, True),
+        ({"probable": SequenceProbability(), "votes": SelfConsistency()}, False),
+        ({"probable": SequenceProbability(), "mine": lambda _prompt, draws: [0.5] * len(draws)}, None),
+        ({"votes": SelfConsistency(), "mine": lambda _prompt, draws: [0.5] * len(draws)}, False),
+    ],
+)
+def test_ensemble_scores_separately_if_all_its_verifiers_do(
+    parts: dict[str, Any], separate: bool | None
+) -> None:
+    assert VerifierEnsemble(parts).separate_scores is separate
 
 
 class Judge:
@@ -300,7 +302,7 @@ def add_outputs(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord
         judged = Judge()(record.id, drawn)
         outputs = [{"votes": vote, "judge": score} for vote, score in zip(votes, judged, strict=True)]
         scored = tuple(
-            one.model_copy(update={"scores": each, "score": each["votes"]})
+            one.model_copy(update={"scores": each, "score": math.fsum(each.values()) / 2})
             for one, each in zip(candidates, outputs, strict=True)
         )
         made.append(record.model_copy(update={"candidates": scored, "input": record.id}))
@@ -308,58 +310,30 @@ def add_outputs(records: list[PromptRecord], seen: int = 8) -> list[PromptRecord
 
 
 ENSEMBLE: dict[str, Any] = {"votes": SelfConsistency(), "judge": Judge()}
-BOTH = Provenance(n=8, generator={"id": "recorded"}, verifier=dict(VerifierEnsemble(ENSEMBLE).fingerprint))
+BOTH = Provenance(
+    n=8,
+    generator={"id": "recorded"},
+    verifier=compute_fingerprint(VerifierEnsemble(ENSEMBLE)),
+    separate_scores=VerifierEnsemble(ENSEMBLE).separate_scores,
+)
 
 
-def calibrate_ensemble(draws: str, **options: Any) -> CalibrationArtifact:
-    made: CalibrationArtifact = calibrate_with(
-        draws, add_outputs(make_records(size=200)), BOTH, combine=["votes", "judge"], **options
-    )
-    return reload_artifact(made)
-
-
-@pytest.mark.parametrize("separate", [True, False])
-def test_combination_is_fitted_to_records_stopped_by_the_draw_rule(separate: bool, tmp_path: Path) -> None:
-    rule = parse_draw_rule(RULES[0])
-    whole = add_outputs(make_records(size=200))
-    drawn = rule.count_draws(tabulate(whole).draws).tolist()
-    few = [add_outputs([one], seen)[0] for one, seen in zip(whole, drawn, strict=True)]
-    provenance = BOTH
-    if separate:  # as if neither verifier compared candidates
-        provenance = Provenance(n=8, verifier={"id": "both"}, separate_scores=True)
-    write_records(tmp_path / "r.jsonl", few, provenance.model_copy(update={"draws": rule.text}))
-    stopped = read_records(tmp_path / "r.jsonl")
-    options: dict[str, Any] = {"combine": ["votes", "judge"], "features": "hat(mean_score, 3)"}
-    artifact = calibrate_with(rule.text, stopped, stopped.provenance, **options)
-    table = tabulate_draws(artifact, stopped)
-    assert table.draws.counts.tolist() == drawn
-    assert (table.draws.scores[~table.draws.is_drawn] == 1.0).all()
-    assert decide(artifact, table.draws).accepted[table.draws.is_drawn].any()
-    if not separate:  # the rule looks at answers, so candidates that it did not draw change nothing
-        full = calibrate_with(rule.text, whole, provenance, **options)
-        assert full.combination == artifact.combination
-        np.testing.assert_array_equal(tabulate_draws(full, whole).draws.scores, table.draws.scores)
-    # Control: they were stopped by this rule and by no other.
-    with pytest.raises(InputError, match="another rule"):
-        calibrate_with("lead(3, at_most=8)", stopped, stopped.provenance, **options)
-
-
-def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
-    stopped = replay(parse_draw_rule(RULES[0]), tabulate(make_records()))
-    with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
-        calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
-    # The first two were drawn for every prompt.
-    assert calibrate(stopped, alpha="0.6", features="1", n=2, provenance=SEPARATE).n == 2
+def stop_by_rule(records: list[PromptRecord], draws: str, path: Path) -> Records:
+    """The records as a collection by the rule leaves them, scored by the ensemble."""
+    counts = parse_draw_rule(draws).count_draws(tabulate(records).draws).tolist()
+    few = [add_outputs([one], count)[0] for one, count in zip(records, counts, strict=True)]
+    write_records(path, few, BOTH.model_copy(update={"draws": draws}))
+    return read_records(path)
 
 
 @mostly_long("draws", [RULES[0], RULES[2]], quick=1)
-def test_combination_with_agreement_is_scored_on_the_prefix_as_in_serving(draws: str) -> None:
-    artifact = calibrate_ensemble(draws, features="hat(mean_score, 3)")
-    new = add_outputs(make_records(1, repetitions(200, share=0.3)))
+def test_ensemble_serves_the_scores_of_records_stopped_by_the_draw_rule(draws: str, tmp_path: Path) -> None:
+    few = stop_by_rule(make_records(size=200), draws, tmp_path / "few.jsonl")
+    new = stop_by_rule(make_records(1, repetitions(200, share=0.3)), draws, tmp_path / "new.jsonl")
+    artifact = reload_artifact(calibrate_with(draws, few, few.provenance, features="hat(mean_score, 3)"))
     table = tabulate_draws(artifact, new)
     decisions = decide(artifact, table.draws)
-    combination = artifact.combination
-    assert combination is not None
+    # A record holds only what the rule left, and nothing further is drawn.
     texts = {record.input: [one.answer_key for one in record.candidates] for record in new}
 
     def draw(prompt: str, config: RunnableConfig) -> str:
@@ -372,55 +346,26 @@ def test_combination_with_agreement_is_scored_on_the_prefix_as_in_serving(draws:
         artifact=artifact,
         max_concurrency=1,
     )
-    differing = 0
     for row, (record, count) in enumerate(zip(new, table.draws.counts.tolist(), strict=True)):
         result = chain.invoke(str(record.input))
         assert [one.score for one in result.candidates] == table.draws.scores[row, :count].tolist()
+        assert [one.scores for one in result.candidates] == [one.scores for one in record.candidates]
         assert [one.accepted for one in result.candidates] == decisions.accepted[row, :count].tolist()
         assert result.threshold == decisions.thresholds[row]
-        # The control: outputs among all recorded candidates would be others.
-        reused = combination.score(
-            [[(one.scores or {})[name] for name in combination.names] for one in record.candidates]
-        )
-        differing += reused[:count].tolist() != table.draws.scores[row, :count].tolist()
-    assert differing > len(new) / 4
 
 
-@pytest.mark.parametrize(
-    ("draws", "provenance", "problem"),
-    [
-        ("below(0.3, rounds=2+2+4)", BOTH, "it looks at scores"),
-        ("fixed(6)", BOTH, "record exactly that many"),
-        (RULES[0], Provenance(n=8, verifier={"votes.id": "mine"}), "the outputs of the verifier 'votes'"),
-        (RULES[0], None, "the outputs of the verifier 'votes'"),
-    ],
-)
-def test_draw_rule_refuses_a_combination_that_prefixes_cannot_have(
-    draws: str, provenance: Provenance | None, problem: str
-) -> None:
-    with pytest.raises(InputError, match=problem):
-        calibrate(
-            add_outputs(make_records()),
-            alpha="0.3",
-            features="1",
-            draws=draws,
-            combine=["votes", "judge"],
-            provenance=provenance,
-            allow_unattainable=True,
-        )
+@pytest.mark.parametrize("draws", [RULES[0], "below(0.3, rounds=2+2+4)", "fixed(6)"])
+def test_draw_rule_refuses_all_candidates_of_an_ensemble_that_compares_them(draws: str) -> None:
+    with pytest.raises(InputError, match="compares the candidates of a prompt"):
+        calibrate_with(draws, add_outputs(make_records()), BOTH)
 
 
-def test_calibrate_n_refuses_a_comparing_verifier_in_a_combination() -> None:
-    both = [
-        change_candidates(record, lambda one: {"scores": {"a": one.score, "b": 1.0 - one.score**2}})
-        for record in score_by_votes(make_records())
-    ]
-    verifier = {"a.id": "self-consistency", "a.agreement": "equal", "b.id": "model-judge"}
-    options: dict[str, Any] = {"alpha": "0.3", "features": "1", "combine": ["a", "b"]}
-    header = Provenance(n=8, verifier=verifier)
-    assert calibrate(both, provenance=header, allow_unattainable=True, **options).n == 8
-    with pytest.raises(InputError, match="the verifier compares the candidates"):
-        calibrate(both, n=3, provenance=header, allow_unattainable=True, **options)
+def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
+    stopped = replay(parse_draw_rule(RULES[0]), tabulate(make_records()))
+    with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
+        calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
+    # The first two were drawn for every prompt.
+    assert calibrate(stopped, alpha="0.6", features="1", n=2, provenance=SEPARATE).n == 2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from typing import Any
 
@@ -87,23 +86,3 @@ def test_orientation_warning_counts_a_cluster_once() -> None:
         assert catch_orientation_warnings([*alone, *talk], within_clusters=within) == []
     strangers = [one.model_copy(update={"cluster": None}) for one in talk]
     assert len(catch_orientation_warnings([*alone, *strangers])) == 1
-
-
-def test_orientation_warning_names_a_combination_reversed_between_splits() -> None:
-    records = list_facts()
-    split = calibrate(
-        records, alpha="0.2", features="1", combine=["sequence_logprob"], allow_unattainable=True
-    ).calibration.split
-    assert catch_orientation_warnings(records, combine=["sequence_logprob"]) == []
-
-    # A combination takes either direction, so only a difference between the splits can turn it round.
-    def reverse(one: Candidate) -> dict[str, Any]:
-        return {"scores": {"sequence_logprob": -(one.scores or {})["sequence_logprob"]}}
-
-    torn = [
-        change_candidates(record, reverse) if split.find_part(record.id, record.cluster) == "fit" else record
-        for record in records
-    ]
-    [warned] = catch_orientation_warnings(torn, combine=["sequence_logprob"])
-    assert re.search("prompts that the combination was fitted on show the opposite", str(warned.message))
-    assert "1 - p" not in str(warned.message)

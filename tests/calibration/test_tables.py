@@ -11,11 +11,10 @@ from langchain_cfc import CalibrationArtifact, calibrate, evaluate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import AttainabilityWarning, InputError
-from langchain_cfc.records import Provenance, Records, tabulate, tabulate_raw
+from langchain_cfc.records import Provenance, Records, tabulate
 from tests.lengths import mostly_long
 
 ALPHA = 0.4
-NAMES = ["sequence_logprob"]
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
@@ -33,7 +32,6 @@ def records() -> Records:
     [
         {},
         {"features": "hat(mean_score, 3) + group(topic) + entropy", "n": 5, "set_rule": "unique(all)"},
-        {"combine": NAMES, "test_fraction": 0.2},
     ],
     quick=1,
 )
@@ -42,7 +40,7 @@ def test_table_gives_the_artifact_and_report_of_its_records(
 ) -> None:
     options = {"alpha": ALPHA, "test_fraction": 0.3, "allow_unattainable": True} | options
     expected = calibrate(records, **options)
-    table, _ = tabulate_raw(records, NAMES)
+    table = tabulate(records)
     artifact = calibrate(table, provenance=records.provenance, **options)
     assert dump_without_date(artifact) == dump_without_date(expected)
     report = evaluate(artifact, table, provenance=records.provenance)

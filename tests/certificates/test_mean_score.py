@@ -20,7 +20,7 @@ from langchain_cfc.certificates.policies import find_short_number
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import AnswerPolicy
-from langchain_cfc.records import tabulate, with_scores
+from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import plan_first_test, reload_artifact
 from tests.lengths import mostly_long, repetitions
@@ -306,7 +306,8 @@ def test_mean_score_refusal_names_scores_that_do_not_tell_prompts_apart(
 ) -> None:
     """As with the agreement of few draws: most prompts share the smallest score."""
     means = table.draws.scores.mean(axis=1, keepdims=True)
-    coarse = with_scores(table, table.draws.scores * (means > np.quantile(means, tied)))
+    scores = table.draws.scores * (means > np.quantile(means, tied))
+    coarse = replace(table, draws=replace(table.draws, scores=scores))
     wrong = plan_first_test(replace(coarse, correct=np.zeros_like(table.correct)))
     with pytest.raises(UnattainableTargetError) as caught:
         certify_mean_score(bot, wrong, max_wrong_rates=["0.1"], delta=DELTA)

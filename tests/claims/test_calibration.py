@@ -15,7 +15,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import FeatureError, InputError, UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate, write_records
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
-from tests.claims.worlds import count_unsupported, make_answers, make_answers_with_outputs
+from tests.claims.worlds import count_unsupported, make_answers
 from tests.cli.running import run
 from tests.factories import make_records
 
@@ -168,20 +168,6 @@ def test_config_check_refuses_options_that_do_not_suit_claims(options: dict[str,
 def test_calibrate_claims_refuses_features_of_answers() -> None:
     with pytest.raises(FeatureError, match="need the candidates' answers"):
         calibrate(make_answers(np.random.default_rng(8), 50), unit="claims", alpha=0.2, features="entropy")
-
-
-def test_combination_of_claims_reads_no_padding() -> None:
-    records = make_answers_with_outputs(np.random.default_rng(9), 400, factor=10)
-    combined = calibrate(records, unit="claims", alpha=0.2, features="1", combine=["a", "b"])
-    assert combined.combination is not None
-    a, b = combined.combination.coefficients
-    assert a < -0.5 < abs(b) + 0.5 < 0.9
-    # One answer with a thousand claims widens the padding of all others, and changes nothing but its own.
-    assert evaluate(combined, rename_records(records)).methods["conditional"].claims is not None
-
-
-def rename_records(records: list[Any]) -> list[Any]:
-    return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records[:100]]
 
 
 def test_calibrate_and_evaluate_commands_accept_claims(tmp_path: Path) -> None:

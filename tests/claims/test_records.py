@@ -19,7 +19,6 @@ from langchain_cfc.records import (
     read_records,
     require_candidates,
     tabulate,
-    tabulate_raw,
     write_records,
 )
 from langchain_cfc.records.jsonl import decode_lines, parse_record
@@ -117,8 +116,7 @@ def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> Non
     if decoded is None or not isinstance(parse_record(lines[0], "", 1), ClaimsRecord):
         return
     strict = tabulate([parse_record(line, "", 1) for line in lines], claims=True)
-    table = decoded.make_table(decoded.recorded, ())
-    assert table is not None
+    table = decoded.make_table(decoded.recorded)
     assert table.draws.scores.tobytes() == strict.draws.scores.tobytes()
     assert table.correct.tobytes() == strict.correct.tobytes()
     assert (table.ids, table.clusters, table.unit) == (strict.ids, strict.clusters, "claims")
@@ -171,15 +169,6 @@ def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> Non
     )
     with pytest.raises(RecordError, match='says "unit": "claims"'):
         tabulate(read_records(path), claims=True)
-
-
-def test_tabulate_raw_reads_outputs_of_claims(tmp_path: Path) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_bytes(encode_line(DIFFICULT_LINES[16]))
-    _, raw = tabulate_raw(read_records(path), ["a"], claims=True)
-    assert raw.tolist() == [[[1.5], [-2.0]]]
-    with pytest.raises(RecordError, match="claim 0 of record 'a' has no raw output of 'b'"):
-        tabulate_raw(read_records(path), ["b"], claims=True)
 
 
 def test_functions_for_candidates_refuse_claims() -> None:

@@ -52,18 +52,6 @@ def make_answers(
     return records
 
 
-def make_answers_with_outputs(rng: np.random.Generator, size: int, *, factor: int = 1) -> list[ClaimsRecord]:
-    """Make answers with raw outputs of two verifiers: `a` is the score times a factor, and `b` is noise."""
-
-    def add_outputs(claim: Claim) -> Claim:
-        return claim.model_copy(update={"scores": {"a": factor * claim.score, "b": float(rng.normal())}})
-
-    return [
-        record.model_copy(update={"claims": tuple(map(add_outputs, record.claims))})
-        for record in make_answers(rng, size)
-    ]
-
-
 def count_unsupported(record: ClaimsRecord, kept: list[bool]) -> int:
     """Count the unsupported claims among those kept."""
     return sum(flag and not claim.supported for flag, claim in zip(kept, record.claims, strict=True))

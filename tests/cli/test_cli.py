@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from langchain_cfc import CalibrationArtifact, evaluate, read_records
+from langchain_cfc import CalibrationArtifact, evaluate
 from langchain_cfc.certificates import verification
 from langchain_cfc.cli import demo as demo_command
 from langchain_cfc.demo import load_recording
-from langchain_cfc.records import tabulate, write_records
+from langchain_cfc.records import write_records
 from tests.claims import chains as claims
 from tests.cli.running import Ran, run
 from tests.evaluation.fields import GROUP_FIELDS, REPORT_FIELDS
@@ -237,59 +237,6 @@ def write_changed(records: Path, path: Path, change: Callable[[int, dict[str, An
         lines[number] = json.dumps(record)
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-@pytest.fixture(scope="module")
-def with_verifiers(records: Path) -> Path:
-    """The recording with the outputs of a second verifier."""
-
-    def add_length(_: int, record: dict[str, Any]) -> None:
-        for candidate in record["candidates"]:
-            candidate["scores"]["length"] = len(candidate["text"])
-
-    return write_changed(records, records.parent / "verifiers.jsonl", add_length)
-
-
-def test_combined_verifiers_are_inspected_evaluated_and_served(with_verifiers: Path, tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    options = ["--alpha", "0.2", "--features", "1", "--test-fraction", "0.3"]
-    combine = ("--combine", "sequence_logprob", "--combine", "length")
-    ran = run("calibrate", with_verifiers, "-o", path, *options, *combine, "--json")
-    assert ran.code == 0
-    artifact = CalibrationArtifact.load(path)
-    assert artifact.combination is not None
-    assert artifact.combination.names == ("sequence_logprob", "length")
-    assert ran.data["combination"] == artifact.combination.model_dump(mode="json")
-    shown = run("inspect", path, "--details")
-    first, second = artifact.combination.coefficients
-    assert f"combination   sequence_logprob {first:+.3g}, length {second:+.3g}" in shown.out
-    assert f"{artifact.calibration.fit_size} fitted features and combination" in shown.out
-    assert run("inspect", path, "--json").data["combination"] == ran.data["combination"]
-    report = run("evaluate", path, with_verifiers, "--json")
-    assert report.code == 0
-    assert report.data == evaluate(artifact, read_records(with_verifiers)).model_dump(mode="json")
-    record = next(iter(read_records(with_verifiers)))
-    asked = run("ask", path, str(record.input), "--replay", with_verifiers, "--json").data
-    scores = tabulate([record], combination=artifact.combination).draws.scores[0]
-    assert [one["score"] for one in asked["candidates"]] == scores.tolist()
-    # One verifier: neither shown nor in the data.
-    plain = tmp_path / "b.json"
-    assert "combination" not in run("calibrate", with_verifiers, "-o", plain, *options, "--json").data
-    assert "combination" not in run("inspect", plain, "--details").out
-    assert f"sequence_logprob {first:+.3g}" in run("inspect", path).out
-
-
-def test_calibrate_combine_names_a_verifier_that_was_not_recorded(
-    with_verifiers: Path, records: Path, tmp_path: Path
-) -> None:
-    options: list[str | Path] = ["-o", tmp_path / "a.json", "--alpha", "0.2", "--features", "1"]
-    run(
-        "calibrate", records, *options, "--combine", "sequence_logprob", "--combine", "length"
-    ).assert_refused("has no raw output of 'length'; it has 'sequence_logprob'")
-    assert run("calibrate", records, *options, "--combine", "length", "--combine", "").code == 2
-    assert run("calibrate", with_verifiers, *options, "--combine", "length").code == 0
-    ran = run("evaluate", tmp_path / "a.json", records)
-    assert ran.code == 2
 
 
 def test_calibrate_notes_scores_that_point_the_wrong_way(records: Path, tmp_path: Path) -> None:

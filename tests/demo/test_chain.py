@@ -76,16 +76,6 @@ def test_demo_chain_refuses_questions_that_were_not_recorded(chain: CFCRunnable)
         chain.invoke("Who wrote this?")
 
 
-def test_demo_chain_replays_the_outputs_of_combined_verifiers() -> None:
-    source = load_recording()
-    artifact = calibrate(source, alpha="0.2", features="1", combine=["sequence_logprob"])
-    chain = demo_chain(artifact)
-    assert isinstance(chain, CFCRunnable)
-    said = chain.invoke("What is the capital of Peru?").candidates[0].scores
-    assert said is not None
-    assert set(said) == {"sequence_logprob"}
-
-
 def test_demo_chain_refuses_artifacts_of_another_generator(tmp_path: Path) -> None:
     other = [
         PromptRecord.model_validate(

@@ -11,7 +11,6 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features import FeatureMap, Statistic, precompute_statistics
 from langchain_cfc.features.statistics import SCORE_STATISTICS, STATISTICS
-from langchain_cfc.records import with_scores
 from tests.features.draws import make_draws
 
 TEXTS = (
@@ -97,9 +96,7 @@ def test_take_keeps_the_precomputed_statistics_of_its_rows(rows: list[int]) -> N
 def label_all_correct(draws: CandidateBatch) -> LabelledBatch:
     size = len(draws)
     names = tuple(f"p{row}" for row in range(size))
-    return LabelledBatch(
-        draws, np.ones(draws.scores.shape, np.bool_), names, (None,) * size, draws.n, False, {}
-    )
+    return LabelledBatch(draws, np.ones(draws.scores.shape, np.bool_), names, (None,) * size, draws.n, False)
 
 
 def test_precomputed_statistics_are_dropped_for_other_candidates() -> None:
@@ -110,13 +107,6 @@ def test_precomputed_statistics_are_dropped_for_other_candidates() -> None:
     assert np.array_equal(Statistic("max_score").compute_values(fewer), known.scores[:, :2].max(axis=1))
     taken = label_all_correct(known).take(np.array([1, 2]))
     assert np.array_equal(taken.draws.precomputed["entropy"], known.precomputed["entropy"][[1, 2]])
-
-
-def test_precomputed_statistics_are_dropped_for_other_scores() -> None:
-    known = precompute_statistics(make_draws(5, 10, 4))
-    other = with_scores(label_all_correct(known), known.scores / 2).draws
-    assert np.array_equal(Statistic("max_score").compute_values(other), (known.scores / 2).max(axis=1))
-    assert np.array_equal(Statistic("entropy").compute_values(other), known.precomputed["entropy"])
 
 
 def test_precompute_statistics_measures_again_after_a_change() -> None:

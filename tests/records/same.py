@@ -9,7 +9,7 @@ import numpy as np
 
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import LabelledRecord, tabulate, tabulate_raw
+from langchain_cfc.records import LabelledRecord, tabulate
 
 
 def get_outcome(records: Iterable[LabelledRecord], **options: Any) -> object:
@@ -25,7 +25,7 @@ def get_parts(table: LabelledBatch) -> list[object]:
     # Claims are not compared with each other.
     assert (draws.answer_codes is None) == (draws.lengths is None) == (table.unit == "claims")
     answers = [array for array in (draws.answer_codes, draws.lengths) if array is not None]
-    arrays = [draws.scores, draws.counts, *answers, table.correct, *table.raw.values()]
+    arrays = [draws.scores, draws.counts, *answers, table.correct]
     # As bytes, so that -0.0 is not 0.0; as repr, so that 1 is neither 1.0 nor True.
     return [
         *((array.dtype, array.shape, np.ascontiguousarray(array).tobytes()) for array in arrays),
@@ -35,14 +35,4 @@ def get_parts(table: LabelledBatch) -> list[object]:
         table.recorded,
         table.extracted,
         table.unit,
-        tuple(table.raw),
     ]
-
-
-def get_raw_outcome(records: Iterable[LabelledRecord], names: list[str], **options: Any) -> object:
-    """The same with the raw outputs of some verifiers."""
-    try:
-        labelled, raw = tabulate_raw(records, names, **options)
-    except InputError as error:
-        return type(error), str(error)
-    return [*get_parts(labelled), raw.shape, raw.tobytes()]

@@ -10,7 +10,7 @@ import pytest
 from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
-from langchain_cfc.records import Candidate, PromptRecord, tabulate, tabulate_raw
+from langchain_cfc.records import Candidate, PromptRecord, tabulate
 from tests.records.same import get_parts
 
 N = 3
@@ -30,7 +30,6 @@ def make_records(size: int = 50) -> list[PromptRecord]:
                     answer="xyz"[int(rng.integers(3))],
                     score=float(rng.uniform()),
                     correct=bool(rng.integers(2)),
-                    scores={"judge": float(rng.normal())},
                 )
                 for slot in range(N)
             ),
@@ -48,7 +47,6 @@ def make_batch(several: list[PromptRecord], **changes: Any) -> LabelledBatch:
         "answers": [[one.answer_key for one in row] for row in rows],
         "clusters": [one.cluster for one in several],
         "metadata": JsonMetadata.of(f'{{"topic": "{one.metadata["topic"]}"}}' for one in several),
-        "raw": {"judge": [[(one.scores or {})["judge"] for one in row] for row in rows]},
         "extracted": True,
     }
     return LabelledBatch.from_arrays(**given | changes)
@@ -59,7 +57,7 @@ def test_concatenated_batches_equal_the_table_of_their_records() -> None:
     joined = LabelledBatch.concatenate(
         make_batch(data[start : start + 7]) for start in range(0, len(data), 7)
     )
-    labelled, _ = tabulate_raw(data, ["judge"])
+    labelled = tabulate(data)
     assert get_parts(joined) == get_parts(labelled)
     # Batches in another order give another table.
     other = LabelledBatch.concatenate([make_batch(data[7:]), make_batch(data[:7])])
@@ -71,9 +69,7 @@ def test_take_and_keep_first_candidates_equal_the_table_of_the_part() -> None:
     rows = np.array([5, 3, 49, 3 + 8])
     picked = [data[row] for row in rows]
     assert get_parts(make_batch(data).take(rows)) == get_parts(make_batch(picked))
-    assert get_parts(make_batch(data).keep_first_candidates(2)) == get_parts(
-        tabulate_raw(data, ["judge"], n=2)[0]
-    )
+    assert get_parts(make_batch(data).keep_first_candidates(2)) == get_parts(tabulate(data, n=2))
     for n in (0, N + 1):
         with pytest.raises(InputError, match=rf"n is {n}; expected at least 1 and at most 3"):
             make_batch(data).keep_first_candidates(n)
@@ -81,13 +77,7 @@ def test_take_and_keep_first_candidates_equal_the_table_of_the_part() -> None:
 
 def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
     data = make_records()
-    assert get_parts(tabulate(make_batch(data, raw={}), n=2)) == get_parts(tabulate(data, n=2))
-    labelled, raw = tabulate_raw(make_batch(data), ["judge"], n=2)
-    expected, expected_raw = tabulate_raw(data, ["judge"], n=2)
-    assert get_parts(labelled) == get_parts(expected)
-    np.testing.assert_array_equal(raw, expected_raw)
-    with pytest.raises(InputError, match="no raw outputs of 'p_true'; it has 'judge'"):
-        tabulate_raw(make_batch(data), ["p_true"])
+    assert get_parts(tabulate(make_batch(data), n=2)) == get_parts(tabulate(data, n=2))
 
 
 @pytest.mark.parametrize(
@@ -103,9 +93,6 @@ def test_tabulate_of_a_table_equals_tabulate_of_its_records() -> None:
         ({"scores": np.full((3, 2), 0.5)}, "answers must be 3 lists of 2 texts"),
         ({"correct": np.ones((3, N))}, "True and False only, got an array of type float64"),
         ({"correct": np.ones((3, 2), dtype=np.bool_)}, "as many entries as the candidates"),
-        ({"raw": {"judge": np.full((3, N), np.inf)}}, "raw outputs of 'judge' must be finite"),
-        ({"raw": {"judge": [["a"]]}}, "raw outputs of 'judge' must be an array"),
-        ({"raw": {"judge": np.zeros((3, 2))}}, "as many entries as the candidates"),
         ({"metadata": [{}]}, "metadata must hold 3 mappings"),
     ],
 )
@@ -117,9 +104,8 @@ def test_labelled_batch_refuses_invalid_arrays(changes: dict[str, Any], words: s
 def test_concatenate_refuses_tables_that_differ() -> None:
     data = make_records(6)
     shorter = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in data[3:]]
-    for other in (make_batch(shorter), make_batch(data[3:], raw={})):
-        with pytest.raises(InputError, match="need the same n and the same raw outputs"):
-            LabelledBatch.concatenate([make_batch(data[:3]), other])
+    with pytest.raises(InputError, match="need the same n"):
+        LabelledBatch.concatenate([make_batch(data[:3]), make_batch(shorter)])
     with pytest.raises(InputError, match="at least one"):
         LabelledBatch.concatenate([])
     with pytest.raises(InputError, match="the id 'q2' occurs 2 times"):

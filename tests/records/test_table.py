@@ -2,25 +2,20 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records import (
     Candidate,
     PromptRecord,
     read_records,
     tabulate,
-    tabulate_raw,
-    with_scores,
     write_records,
 )
-from langchain_cfc.scoring import Combination
 
 
 def make_record(name: str, texts: str = "aba", **changes: Any) -> PromptRecord:
@@ -120,76 +115,3 @@ def test_tabulate_does_not_hold_texts() -> None:
     # 3,000 prompts of 4 kB and answers of up to 8 kB are about 34 MB.
     assert table.draws.lengths.sum() > 20_000_000
     assert peak < 10_000_000
-
-
-def make_scored_record(name: str, *outputs: dict[str, float] | None) -> PromptRecord:
-    candidates = tuple(Candidate(text="?", score=0.5, correct=True, scores=one) for one in outputs)
-    return PromptRecord(id=name, input=name, candidates=candidates)
-
-
-JUDGE = Combination(names=("judge",), centres=(1.0,), scales=(2.0,), coefficients=(0.5,), intercept=0.1)
-
-
-def test_tabulate_raw_orders_outputs_by_the_names() -> None:
-    records = [
-        make_scored_record("q1", {"b": 2.0, "a": 1.0, "c": 9.0}, {"a": 3.0, "b": 4.0}),
-        make_scored_record("q2", {"a": 5, "b": 6}, {"a": 5, "b": 6}),
-    ]
-    labelled, raw = tabulate_raw(records, ["a", "b"])
-    np.testing.assert_array_equal(raw, [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0], [5.0, 6.0]]])
-    np.testing.assert_array_equal(labelled.draws.scores, np.full((2, 2), 0.5))
-    np.testing.assert_array_equal(tabulate_raw(records, ["b"], n=1)[1], [[[2.0]], [[6.0]]])
-
-
-def test_tabulate_scores_candidates_by_a_combination() -> None:
-    # More than one batch.
-    outputs = np.random.default_rng(0).normal(size=(600, 2))
-    records = [
-        make_scored_record(f"q{row}", *({"judge": float(one)} for one in outputs[row])) for row in range(600)
-    ]
-    table = tabulate(records, combination=JUDGE)
-    expected = [[JUDGE.score([[one]])[0] for one in row] for row in outputs]
-    np.testing.assert_array_equal(table.draws.scores, expected)
-    np.testing.assert_array_equal(
-        tabulate(records, n=1, combination=JUDGE).draws.scores, table.draws.scores[:, :1]
-    )
-    without = tabulate(records)
-    np.testing.assert_array_equal(without.draws.scores, np.full((600, 2), 0.5))
-    assert table.ids == without.ids
-
-
-@pytest.mark.parametrize("position", [0, 255, 256, 300])
-def test_tabulate_names_the_place_of_a_missing_raw_output(position: int) -> None:
-    records = [make_scored_record(f"q{row}", {"judge": 0.1}, {"judge": 0.2}) for row in range(400)]
-    records[position] = make_scored_record("bad one", {"judge": 0.1}, {"p_true": 0.2})
-    with pytest.raises(RecordError) as caught:
-        tabulate(records, combination=JUDGE)
-    error = caught.value
-    assert (error.source, error.line, error.field) == ("records", position + 1, "candidates[1].scores")
-    assert "candidate 1 of record 'bad one' has no raw output of 'judge'; it has 'p_true'" in error.problem
-    # It need not be there where its slot is not used, or no combination asks for it.
-    tabulate(records, n=1, combination=JUDGE)
-    tabulate(records)
-
-
-def test_tabulate_raw_refuses_repeated_names() -> None:
-    with pytest.raises(InputError, match="distinct verifier names"):
-        tabulate_raw([make_scored_record("q1", {"a": 1.0})], ["a", "a"])
-
-
-def test_with_scores_changes_only_the_scores() -> None:
-    table = tabulate([make_record("q1", cluster="c"), make_record("q2", "bcb", metadata={"topic": "geo"})])
-    other = with_scores(table, np.full((2, 3), 0.25))
-    np.testing.assert_array_equal(other.draws.scores, np.full((2, 3), 0.25))
-    again = with_scores(other, table.draws.scores)
-    assert list_fields(again) == list_fields(table)
-
-
-def list_fields(table: LabelledBatch) -> list[Any]:
-    """List the fields of a table and of its draws; lists are equal if they hold the same arrays."""
-    return [
-        getattr(one, field.name)
-        for one in (table, table.draws)
-        for field in fields(one)
-        if field.name != "draws"
-    ]

@@ -102,20 +102,6 @@ def test_a_candidate_without_a_verdict_scores_worst() -> None:
     assert scored.verdicts[1] is None
 
 
-def test_several_verifiers_combine_only_candidates_with_all_verdicts() -> None:
-    asked: list[dict[str, Any]] = []
-
-    def combine(outputs: Any) -> list[float]:
-        asked.append(outputs)
-        return [0.5] * len(outputs["one"])
-
-    ensemble = VerifierEnsemble({"one": returning(3, None, 5), "two": returning(1, 1, None)})
-    scored = score_three(CandidateScorer(ensemble, combine))
-    assert scored.scores == [0.5, 1.0, 1.0]
-    assert scored.outputs == [{"one": 3.0, "two": 1.0}, None, None]
-    assert asked == [{"one": [3.0], "two": [1.0]}]
-
-
 @pytest.mark.parametrize(
     "weights", [{"one": 1}, {"one": 1, "two": -1}, {"one": 0, "two": 0}, {"a": 1, "b": 1}]
 )

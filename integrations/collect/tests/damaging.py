@@ -97,10 +97,10 @@ class StoreContents:
     @classmethod
     def of(cls, path: Path) -> StoreContents:
         with Store(path) as store:
-            table = store.tabulate(["p"])
+            table = store.tabulate()
             arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
             return cls(
-                (*arrays, table.raw["p"]),
+                arrays,
                 (
                     table.ids,
                     table.clusters,

@@ -280,12 +280,6 @@ TOPICS = [
         (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
         (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; the likelihood ratio of a prompt"),
         (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
-        (FORMS["pairs"], {"combine": ["a"]}, "no raw outputs of 'a'; it has none"),
-        (
-            FORMS["pairs"],
-            {"verifier": {"a": score, "b": score}, "combine": ["a", "zz"]},
-            "'zz'; it has 'a', 'b'",
-        ),
         (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate separately"),
         (
             FORMS["pairs"],

@@ -372,3 +372,11 @@ def test_refusal_of_collect_names_the_command_that_helps(tmp_path: Path) -> None
     new = tmp_path / "old store-rescored.db"
     assert run(*fixed, "--verifier", verifiers[1], "--store", new).code == 0
     assert len(read(new)[1]) == 4
+    # A store that was rescored in Python does not say how its verifier is made, only which it is.
+    made = tmp_path / "python.db"
+    rescore(old, SelfConsistency(), made, make_silent_options())
+    run(*fixed, "--verifier", verifiers[0], "--store", made).assert_refused("verifier")
+    other = [*fixed, "--set", "metadata.factory=integrations.collect.tests.test_rescoring:score_by_length"]
+    run(*other, "--verifier", verifiers[1], "--store", made).assert_refused("metadata")
+    assert run(*fixed, "--verifier", verifiers[1], "--store", made).code == 0
+    assert len(read(made)[1]) == 4

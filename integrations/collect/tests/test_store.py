@@ -553,7 +553,7 @@ def test_add_records_refuses_no_records_and_partial_answers(path: Path) -> None:
         ):
             store.add_records([PromptRecord(id="x", input="?", candidates=(answered, texts[1]))], None)
         with pytest.raises(StoreError, match=r"no prompt of .* is finished yet"):
-            store.tabulate(["v"])
+            store.tabulate()
 
 
 def test_store_without_its_seal_is_refused(path: Path) -> None:

@@ -15,8 +15,7 @@ from langchain_cfc import Candidate, PromptRecord, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import StoreError
-from langchain_cfc.records import Example, Provenance, tabulate, tabulate_raw
-from tests.recordings import list_facts
+from langchain_cfc.records import Example, Provenance, tabulate
 
 N = 3
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=4)
@@ -75,9 +74,6 @@ def test_store_table_equals_the_table_of_its_records(
         store.add_records(records, Provenance(n=N))
         assert list(store.read_records()) == records
         assert_equal(store.tabulate(), tabulate(records))
-        labelled, raw = tabulate_raw(records, ["judge"])
-        assert_equal(store.tabulate(["judge"]), labelled)
-        np.testing.assert_array_equal(store.tabulate(["judge"]).raw["judge"], raw[..., 0])
 
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")  # of hard prompts
@@ -102,10 +98,3 @@ def test_store_table_requires_a_finished_prompt(tmp_path: Path) -> None:
             store.tabulate()
         store.add_records([record], Provenance(n=10))
         assert store.tabulate().ids == (record.id,)
-
-
-def test_store_table_names_a_missing_raw_output(tmp_path: Path) -> None:
-    with Store(tmp_path / "s.db", create=True) as store:
-        store.add_records(list_facts()[:2], None)
-        with pytest.raises(StoreError, match="raw output of 'judge'; recorded are those of sequence_logprob"):
-            store.tabulate(["judge"])

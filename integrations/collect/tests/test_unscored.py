@@ -21,7 +21,6 @@ from langchain_cfc.records import (
     Example,
     PromptRecord,
     tabulate,
-    tabulate_raw,
     write_records,
 )
 from langchain_cfc.sampling import DrawnCandidate
@@ -158,36 +157,24 @@ def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Pat
         assert (table.correct == stored.correct).all()
 
 
-def test_several_verifiers_are_combined_without_what_is_no_answer(tmp_path: Path) -> None:
-    def make_record(number: int) -> PromptRecord:
-        right = [slot % 3 != number % 2 for slot in range(5)]
-        judged = [
-            Candidate(
-                text=f"a{slot}",
-                score=0.5,
-                correct=is_right,
-                scores={"one": slot + 5.0 * is_right, "two": 0.25 * slot},
-            )
-            for slot, is_right in enumerate(right)
-        ]
-        odd = Candidate(text="", score=1.0, correct=False, no_answer="cut_off")
-        return PromptRecord(id=str(number), input=f"question {number}", candidates=(*judged, odd))
-
-    records = [make_record(number) for number in range(200)]
-    write_records(tmp_path / "records.jsonl", records)
-    table, raw = tabulate_raw(read_records(tmp_path / "records.jsonl"), ["one", "two"])
-    assert table.draws.n == raw.shape[1] == 6
-    artifact = calibrate(table, alpha=0.2, features="1", combine=["one", "two"])
-    assert artifact.combination is not None
-    scores = artifact.combination.score_all(raw)
-    assert (scores[:, -1] == 1.0).all()
-    assert (scores[:, :-1] < 1.0).all()
+def test_ensemble_scores_without_what_is_no_answer() -> None:
     texts = iter(["a0", "a1", "", "a3", "a4", "a5"])
 
     def judge(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         del prompt
-        return [6.0 for _ in candidates]
+        return [0.5 for _ in candidates]
 
+    records = [
+        PromptRecord(
+            id=str(number),
+            input=f"question {number}",
+            candidates=tuple(
+                Candidate(text=f"a{slot}", score=slot / 10, correct=slot < 3) for slot in range(6)
+            ),
+        )
+        for number in range(50)
+    ]
+    artifact = calibrate(records, alpha=0.2, features="1")
     chain = CFCRunnable(
         generator=lambda _: next(texts),
         verifier={"one": judge, "two": judge},

@@ -30,7 +30,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.demo import load_recording
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import CFCWarning
-from langchain_cfc.records import tabulate, with_scores
+from langchain_cfc.records import tabulate
 from tests.lengths import repetitions
 from tests.recordings import list_facts
 
@@ -180,7 +180,7 @@ def test_bot_that_answers_less_than_before_is_named_in_the_alarm() -> None:
     source = tabulate(load_recording())
     bot = calibrate_bot(source, 0, max_wrong_rate="0.1")
     served = source.take(bot.calibration.split.list_rows(source)["test"])
-    hard = with_scores(served, served.draws.scores**0.2)
+    hard = replace(served, draws=replace(served.draws, scores=served.draws.scores**0.2))
     drift = watch(bot, hard, "0.1")
     evidence = replace(Evidence.start(bot, 0.0), drift=drift)
     curve = next(one for one in list_curves(evidence, LEVEL, 99) if "share of answered" in one.name)

@@ -33,7 +33,6 @@ def test_coverage_test_counts_only_results_with_a_correct_candidate() -> None:
         codes=(0, 1, 2),
         lengths=(1, 1, 1),
         metadata={},
-        outputs={},
     )
     seen = test.update(one, Label("a", [True, False, False]), 1.0, 1.0).wealth.outcomes
     unseen = test.update(one, Label("a", [False, False, False]), 1.0, 1.0).wealth.outcomes

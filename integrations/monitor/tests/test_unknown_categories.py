@@ -69,7 +69,6 @@ def observe(artifact: CalibrationArtifact, prompts: LabelledBatch, stream: int =
             codes=(0, 1),
             lengths=(1, 1),
             metadata={},
-            outputs={},
         )
         for row in range(len(prompts))
     ]

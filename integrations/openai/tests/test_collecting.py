@@ -78,8 +78,6 @@ def collect_artifact() -> CalibrationArtifact:
             records,
             alpha=0.3,
             features="1",
-            combine=["sequence", "p_true", "judge"],
-            fit_fraction=0.5,
             provenance=store.read_provenance(),
         )
     assert len(records) == PROMPTS

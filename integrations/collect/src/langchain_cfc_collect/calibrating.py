@@ -88,7 +88,7 @@ def calibrate_chain(
             `answer`, `input` and `reference`, ...), or `Example`s. Mappings may also have `id`, `metadata`
             and `cluster`, as documented in `Example`. LangChain messages in a question are converted to
             objects (`{"role": "user", "content": ...}`), and the chain is invoked with these.
-        verifier: One verifier, or several by name, which the option `combine` turns into one score.
+        verifier: One verifier, or several by name, whose mean is the score, or a `VerifierEnsemble`.
         labeler: Decides which candidates are correct, given the reference.
         n: Number of candidates per question, at least 1; None for 10, or for 1 with `unit="claims"`.
         splitter: With `unit="claims"`, splits an answer into claims; by default a `SentenceSplitter`.
@@ -197,13 +197,10 @@ class _Plan:
             msg = "test_fraction is 0, which leaves nothing to evaluate on; expected a share such as 0.3"
             raise InputError(msg)
         self._check_targets()
-        verifier = self.components.verifier
-        names = verifier if isinstance(verifier, Mapping) else getattr(verifier, "names", ())
         rehearse_calibration(
             self.config,
             self._list_prompts(),
             make_provenance(LocalExecutor(self.components).configuration, ()),
-            outputs=tuple(names),
             metadata_known=self.components.metadata is None,
         )
 
@@ -267,7 +264,7 @@ class _Plan:
             )
             raise CollectionError(msg)
         with Store(path) as store:
-            table, provenance = store.tabulate(self.config.combine or ()), store.read_provenance()
+            table, provenance = store.tabulate(), store.read_provenance()
         with open_attempts([path], self.out) as kept:
             artifact = calibrate(
                 table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()

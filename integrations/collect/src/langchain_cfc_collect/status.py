@@ -276,5 +276,5 @@ class EarlyWarnings:
         else:
             yield (
                 f"the verifier does not detectably separate {self._right} from {self._wrong} {self._noun}s "
-                f"({seen}): expect {self._consequence}. Try another verifier, or combine several"
+                f"({seen}): expect {self._consequence}. Try another verifier, or the mean of several"
             )

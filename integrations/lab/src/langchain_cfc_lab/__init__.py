@@ -40,7 +40,7 @@ from langchain_cfc_lab.plan import (
 )
 from langchain_cfc_lab.studies import STUDIES, Pattern, StudyName, StudyReport, reproduce_study
 from langchain_cfc_lab.suggest import JudgedOption, RunnerUp, Suggestion, Unusable, suggest
-from langchain_cfc_lab.trials import DEFAULT_MAPS, Option, tabulate_verifiers
+from langchain_cfc_lab.trials import DEFAULT_MAPS, Option
 
 __all__ = [
     "DEFAULT_MAPS",
@@ -89,5 +89,4 @@ __all__ = [
     "reproduce_synthetic",
     "suggest",
     "suggest_draws",
-    "tabulate_verifiers",
 ]

@@ -20,7 +20,7 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.draw_rules import DrawRule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records import LabelledRecord, Provenance, tabulate, tabulate_raw
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
@@ -236,7 +236,6 @@ def compare(
     set_rule: str = "all",
     groups: str = GROUPS,
     group_on: GroupedOn = "all",
-    combine: Sequence[str] | None = None,
     n: int | None = None,
     draws: str | None = None,
     splits: int = 100,
@@ -254,8 +253,7 @@ def compare(
     Intervals say how precise the means are for new prompts, see `Spread`.
 
     Args:
-        records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
-            are to be combined).
+        records: Labelled records, or the table that `tabulate` makes of them.
         alpha: Error level or levels. The report leads with the smallest level that is well within reach of
             these records, if any. By default up to eight levels in steps of 0.05 from there, none below 0.1.
         methods: Names of methods or families, see `get_methods`; by default all that suit the unit.
@@ -265,7 +263,6 @@ def compare(
         set_rule: Set rule of methods that have none of their own.
         groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
         group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
-        combine: Names of verifiers in the candidates' `scores`; each split fits their combination.
         n: Number of candidates to use, the first n slots; by default all.
         draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
             Only threshold methods are compared then, and the rest are left out.
@@ -291,26 +288,16 @@ def compare(
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
     n = None if n is None else check_count(n, "n", "candidates")
     # Checks that the options fit together, as in calibration; the level given here is a placeholder.
-    given = CalibrationConfig(
-        alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws, combine=combine
-    )
+    given = CalibrationConfig(alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws)
     given.check()
     rule, claims = given.draw_rule, unit == "claims"
-    if rule is not None and combine is not None:
-        msg = "draws cannot be used with combine: the draw rule looks at the recorded score"
-        raise InputError(msg)
     compared = get_methods(methods, unit)
     kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
     if rule is not None:
-        table = replay_prefixes(
-            rule, tabulate(records, provenance=provenance, shortened=True), provenance, combines=False
-        )
-    elif combine is None:
-        table = tabulate(records, n=n, provenance=provenance, claims=claims)
+        table = replay_prefixes(rule, tabulate(records, provenance=provenance, shortened=True), provenance)
     else:
-        table, _ = tabulate_raw(records, combine, n=n, provenance=provenance, claims=claims)
-    if rule is None:
-        check_first_candidates(table, provenance, combine or ())
+        table = tabulate(records, n=n, provenance=provenance, claims=claims)
+        check_first_candidates(table, provenance)
     settings = ComparisonSettings(
         methods=kept,
         alphas=_choose_levels(table, (1.0 - test) * (1.0 - fit)) if alpha is None else _parse_levels(alpha),
@@ -318,7 +305,6 @@ def compare(
         set_rule=parse_set_rule(given.rule_text).text,
         groups=groups,
         group_on=group_on,
-        combine=None if combine is None else tuple(combine),
         splits=splits,
         seed=str(seed),
         test=test,

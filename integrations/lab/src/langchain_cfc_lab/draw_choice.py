@@ -266,7 +266,7 @@ def _judge_bot_rule(
     certifying: int,
 ) -> list[float]:
     """Return the `_BOT_FIGURES` of a rule."""
-    drawn = replay_prefixes(parse_draw_rule(rule), table, provenance, combines=False)
+    drawn = replay_prefixes(parse_draw_rule(rule), table, provenance)
     means, wrong = rank_answerable(drawn)
     rate, level = Fraction(config.wrong_rates[0]), config.first_level * MAIN_SHARE
     answered = 0  # the most selection prompts, ties complete, whose figures would certify the rate

@@ -26,14 +26,12 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.artifact import make_threshold_rule
-from langchain_cfc.calibration.fit import fit_combination
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.records import with_scores
 from langchain_cfc.set_rules import Claims, parse_set_rule
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -103,13 +101,6 @@ class Pool(Cache):
         """Return (N,) success scores under a set rule, `cap` for prompts without a correct candidate."""
         rule = parse_set_rule(set_rule)
         return self.get_or_make((set_rule, cap), lambda: rule.compute_success_scores(self.labelled, cap))
-
-    def combine(self, names: Sequence[str], fitted_on: IntArray) -> Pool:
-        """Return the prompts rescored by a combination of verifiers that is fitted on the given rows."""
-        labelled = self.labelled
-        raw = np.stack([labelled.raw[name] for name in names], axis=-1)
-        combination = fit_combination(names, raw[fitted_on], labelled.take(fitted_on))
-        return Pool(with_scores(labelled, combination.score_all(raw)))
 
     def compute_features(self, text: str, fitted_on: IntArray) -> FloatArray:
         """Return (N, d) features of all prompts, by a feature map that is fitted on the given rows."""

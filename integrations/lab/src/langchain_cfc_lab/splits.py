@@ -108,9 +108,6 @@ class ComparisonSettings:
     # Feature text of the groups in which coverage is measured. Bins and categories are made as `group_on`
     # says; `hard(...)` is cut on the development prompts, as in the paper.
     groups: str
-    # Verifiers whose raw outputs are combined into the scores, by a combination fitted in each split; None
-    # for the recorded scores. Groups and slabs always use recorded scores, so that protocols are comparable.
-    combine: tuple[str, ...] | None
     splits: int  # number of splits
     seed: str
     test: float  # share of the prompts held out
@@ -166,7 +163,7 @@ class Comparison:
     def _required_parts(self) -> tuple[Part, ...]:
         """The parts that must not be empty in any split."""
         maps = [FeatureMap.parse(features) for features, _ in self._inputs]
-        fitted = self.settings.combine is not None or any(one.needs_fit for one in maps)
+        fitted = any(one.needs_fit for one in maps)
         return ("fit", "calibration", "test") if fitted else ("calibration", "test")
 
     @cached_property
@@ -194,9 +191,8 @@ class Comparison:
                 )
                 raise CalibrationError(msg)
         settings, draws = self.settings, self.pool.draws
-        pool = self.pool if settings.combine is None else self.pool.combine(settings.combine, rows["fit"])
         split = Split(
-            pool,
+            self.pool,
             rows["fit"],
             rows["calibration"],
             rows["test"],

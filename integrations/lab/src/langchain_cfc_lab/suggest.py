@@ -1,4 +1,4 @@
-"""`suggest`: choose feature map, set rule and verifiers on prompts that never calibrate.
+"""`suggest`: choose feature map and set rule on prompts that never calibrate.
 
 Options are compared on the fit split of `calibrate`, with the same seed and shares. Its prompts fit feature
 maps anyway, and none of them calibrates. So the guarantee holds as if the options had been fixed beforehand:
@@ -41,7 +41,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError, UnattainableTargetError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.records import LabelledRecord, Provenance
+from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
@@ -51,24 +51,19 @@ from langchain_cfc_lab.methods import CAP, Pool
 from langchain_cfc_lab.splits import Progress, measure_splits
 from langchain_cfc_lab.trials import (
     DEFAULT_SET_RULES,
-    FIT_SHARE,
     MIN_GROUP_SIZE,
     TEST_SHARE,
     Option,
     TrialResult,
     Trials,
-    find_redundant_verifiers,
     get_first_line,
     list_default_maps,
     make_judged_groups,
-    tabulate_verifiers,
 )
 
 SPLIT_OVERLAP = TEST_SHARE / (1.0 - TEST_SHARE)
 # An option that flags more than this share of the prompts that have a correct candidate is rejected.
 MAX_WITHHELD_SHARE = 0.5
-# Number of best pairs of feature map and set rule with which combinations of verifiers are tried.
-BEST_COUNT = 3
 
 
 class JudgedOption(Option):
@@ -94,11 +89,6 @@ class JudgedOption(Option):
     kept_promise: float
     not_certifiable_rate: float
     abstention_rate: float
-
-    @property
-    def fitted_numbers(self) -> int:
-        """The complexity of the option: number of features plus number of combined verifiers."""
-        return self.columns + len(self.combine or ())
 
 
 class RunnerUp(Option):
@@ -131,7 +121,6 @@ class Suggestion(ReportData):
         target_coverage: 1 - alpha.
         features: The feature map.
         set_rule: The set rule.
-        combine: Verifiers to combine; None for the recorded score.
         reason: Why this option was chosen, in words.
         runner_up: The second best option; None if only one was judged.
         options: All options that were judged, in the order in which the rule would choose them.
@@ -155,7 +144,6 @@ class Suggestion(ReportData):
     target_coverage: float
     features: str
     set_rule: str
-    combine: list[str] | None
     reason: str
     runner_up: RunnerUp | None
     options: list[JudgedOption]
@@ -180,7 +168,6 @@ class Suggestion(ReportData):
             "alpha": self.alpha,
             "features": self.features,
             "set_rule": self.set_rule,
-            "combine": self.combine,
             "n": self.n,
             "seed": self.seed,
             "fit_fraction": self.fit_fraction,
@@ -246,7 +233,7 @@ class Choice:
         # The error of a difference need not grow with it, so all options up to the largest of these count.
         largest = max(one.shown.size for one in equally_small)
         equally_small = [one for one in within_error if one.shown.size <= largest]
-        best = min(equally_small, key=lambda one: (one.shown.fitted_numbers, one.shown.size))
+        best = min(equally_small, key=lambda one: (one.shown.columns, one.shown.size))
         return cls(best, smallest_gap, within_error, smallest_set, equally_small)
 
 
@@ -304,11 +291,11 @@ def explain_loss(choice: Choice, other: OptionResult, tolerance: float) -> str:
             f"Its gap of {_to_points(lost.gap)} points is also within a standard error of the smallest, but "
             f"it returns {lost.size:.2f} answers a prompt instead of {choice.smallest_set.shown.size:.2f}."
         )
-    if lost.fitted_numbers > best.fitted_numbers:
+    if lost.columns > best.columns:
         return (
             f"Its gap of {_to_points(lost.gap)} points and its {lost.size:.2f} answers a prompt are "
-            f"statistically indistinguishable from the winner's, but it fits {lost.fitted_numbers} numbers "
-            f"instead of {best.fitted_numbers}."
+            f"statistically indistinguishable from the winner's, but it fits {lost.columns} numbers "
+            f"instead of {best.columns}."
         )
     return (
         f"It is as simple, with a gap of {_to_points(lost.gap)} points, but returns {lost.size:.2f} answers "
@@ -334,7 +321,7 @@ class OptionJudge:
     @property
     def calibration_size(self) -> int:
         """Mean number of prompts that calibrate in an inner split."""
-        return round(len(self.trials.pool.labelled) * (1.0 - TEST_SHARE) * (1.0 - self.trials.fit))
+        return round(len(self.trials.pool.labelled) * (1.0 - TEST_SHARE))
 
     def select_set_rules(self, set_rules: Sequence[str]) -> list[str]:
         """Return the set rules with which an inner split can reach the level; raise if there are none."""
@@ -427,7 +414,6 @@ def suggest(
     alpha: Level,
     features: Sequence[str] | None = None,
     set_rules: Sequence[str] | None = None,
-    verifiers: Sequence[str] | None = None,
     judge: Sequence[str] | None = None,
     n: int | None = None,
     seed: str | int = 0,
@@ -439,21 +425,17 @@ def suggest(
     progress: Progress | None = None,
     provenance: Provenance | None = None,
 ) -> Suggestion:
-    """Choose the feature map, set rule and verifiers to calibrate with.
+    """Choose the feature map and set rule to calibrate with.
 
     Options are tried on inner splits of the selection prompts and judged by the gap of their worst group and
     by the number of answers that they show; `langchain_cfc_lab.suggest` describes the rule. Every
-    feature map is tried with every set rule on the recorded score, then the best three pairs with every
-    combination of verifiers. Groups are the same for all options.
+    feature map is tried with every set rule. Groups are the same for all options.
 
     Args:
-        records: Labelled records, or the table that `tabulate` makes of them (`tabulate_raw` where verifiers
-            are to be combined).
+        records: Labelled records, or the table that `tabulate` makes of them.
         alpha: Error level to calibrate for.
         features: Feature maps to choose from; by default about a dozen, see `list_default_maps`.
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
-        verifiers: Names of verifiers in the candidates' `scores`, tried alone and all together, besides the
-            recorded score; by default those with an output for every candidate, an empty list for none.
         judge: Feature texts of the groups whose gaps are measured, such as `group(topic)` or
             `bins(mean_score, 5)`; by default groups by every known property of the prompts.
         n: Number of candidates to use, the first n slots; by default all.
@@ -475,7 +457,6 @@ def suggest(
         FeatureError: If the text of a feature map or group is wrong, or the groups in `judge` cannot be made.
         CalibrationError: If there are too few selection prompts, or no option can be used.
         UnattainableTargetError: If the level is out of reach on the selection prompts.
-        MissingExtraError: If verifiers are to be combined and SciPy is not installed.
     """
     level = format_alpha(alpha)
     plan = make_split_plan(seed, fit=fit_fraction, test=test_fraction, certification=certification_fraction)
@@ -488,7 +469,7 @@ def suggest(
     maps = None if features is None else list(dict.fromkeys(FeatureMap.parse(one).text for one in features))
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     provenance = find_provenance(records, provenance)
-    table, notes = tabulate_verifiers(records, verifiers, n=n, provenance=provenance)
+    table = tabulate(records, n=n, provenance=provenance)
     rows = plan.list_rows(table)
     part = table.take(rows["fit"])
     if not len(part):
@@ -500,34 +481,17 @@ def suggest(
     # Only ids and clusters are read from the other parts.
     pool = Pool(part.take(plan.select_one_per_cluster(part)))
     calibration = len(plan.select_one_per_cluster(table.take(rows["calibration"])))
-    redundant = find_redundant_verifiers(pool.labelled)
-    # Each verifier alone, and all together; the recorded score is tried anyway.
-    combined = [[name] for name in table.raw if name not in redundant]
-    combined += [list(table.raw)] if len(table.raw) > 1 else []
     groups, few = make_judged_groups(pool, judge)
-    trials = Trials(pool, groups, level, plan.seed, FIT_SHARE if combined else 0.0)
+    trials = Trials(pool, groups, level, plan.seed)
     option_judge = OptionJudge(trials, splits, jobs, progress, provenance)
     within_reach = option_judge.select_set_rules(rules)
     usable = option_judge.select_maps(list_default_maps(pool.draws) if maps is None else maps)
     judged = option_judge.try_options(
         [Option(features=text, set_rule=rule) for text in usable for rule in within_reach]
     )
-    if combined and judged:
-        best = [one.shown for one in rank_options(judged, compute_tolerance(judged))[:BEST_COUNT]]
-        judged += option_judge.try_options(
-            [
-                Option(features=one.features, set_rule=one.set_rule, combine=names)
-                for one in best
-                for names in combined
-            ]
-        )
     if not judged:
         raise option_judge.make_error()
-    notes += [
-        f"The verifier {name!r} was not tried alone: it ranks candidates like the recorded score."
-        for name in redundant
-    ]
-    notes += [
+    notes = [
         (
             "The gap of the selected option is optimistic, because the option was selected by it. The "
             "promise is not: no prompt used for selection is used for calibration."

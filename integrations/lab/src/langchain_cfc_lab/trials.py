@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import name_records_in_errors
-from langchain_cfc.records import (
-    LabelledRecord,
-    PromptRecord,
-    Provenance,
-    Records,
-    require_candidates,
-    tabulate,
-    tabulate_raw,
-)
-from langchain_cfc.records.splits import Part, make_split_plan
+from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc_lab.methods import OUR_CONVENTION, Pool, Split, ThresholdMethod
 from langchain_cfc_lab.metrics import (
@@ -56,30 +46,25 @@ MAX_KEYS = 3
 MAX_CATEGORIES = 10
 # Share of the selection prompts that an inner split tests on.
 TEST_SHARE = 1.0 / 3.0
-# Share of the others that fits combinations, if there are verifiers to combine.
-FIT_SHARE = 0.25
 # Shares in smaller groups are mostly noise.
 MIN_GROUP_SIZE = 20
 
 
 class Option(ReportData):
-    """One combination of feature map, set rule and verifiers to calibrate with.
+    """A feature map and a set rule to calibrate with.
 
     Attributes:
         features: The feature map.
         set_rule: The set rule.
-        combine: Verifiers whose raw outputs are combined into the score; None for the recorded score.
     """
 
     features: str
     set_rule: str
-    combine: list[str] | None = None
 
     @property
     def words(self) -> str:
         """The option on one line."""
-        scored = "" if self.combine is None else f", scored by {' + '.join(self.combine)}"
-        return f"{self.features} with {self.set_rule}{scored}"
+        return f"{self.features} with {self.set_rule}"
 
 
 def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
@@ -91,22 +76,6 @@ def list_default_maps(draws: CandidateBatch) -> tuple[str, ...]:
     for key in list_category_terms(draws, MAX_CATEGORIES)[:MAX_KEYS]:
         maps += [key, f"hat(mean_score, 5) + {key}"]
     return tuple(maps)
-
-
-def find_redundant_verifiers(labelled: LabelledBatch) -> list[str]:
-    """Return the verifiers that rank all candidates like the recorded score, or in exactly reverse order.
-
-    An example is the log-probability from which the score was computed. Alone, such a verifier gives the same
-    sets as the recorded score wherever thresholds do not depend on the unit of scores.
-    """
-    scores = labelled.draws.scores.ravel()
-    return [name for name, outputs in labelled.raw.items() if _is_monotone(scores, outputs.ravel())]
-
-
-def _is_monotone(scores: FloatArray, outputs: FloatArray) -> bool:
-    """Return whether outputs never fall, or never rise, with scores; at equal scores they may differ."""
-    rising = (directed[np.lexsort((directed, scores))] for directed in (outputs, -outputs))
-    return any(bool((ordered[1:] >= ordered[:-1]).all()) for ordered in rising)
 
 
 def make_judged_groups(pool: Pool, judge: Sequence[str] | None) -> tuple[Groups, int]:
@@ -143,35 +112,30 @@ class Trials:
     """The selection prompts and settings with which options are tried.
 
     Feature maps are fitted on all selection prompts, as `calibrate` will fit them. So they see the scores,
-    answers and metadata of test prompts, but no labels. A combination of verifiers learns from labels and is
-    therefore fitted on a separate part of each inner split.
+    answers and metadata of test prompts, but no labels.
     """
 
     pool: Pool  # M selection prompts, one from each cluster
     groups: Groups  # P groups of these prompts
     alpha: str
     seed: str
-    fit: float  # share of the prompts not tested on that fits combinations
 
     def measure_split(self, options: Sequence[Option], number: int) -> list[TrialResult | str]:
         """Return each option's results on inner split `number`, or the reason why it cannot be used."""
-        rows = make_split_plan(f"{self.seed}/{number}", fit=self.fit, test=TEST_SHARE).list_rows(
+        rows = make_split_plan(f"{self.seed}/{number}", fit=0.0, test=TEST_SHARE).list_rows(
             self.pool.labelled
         )
-        required: tuple[Part, ...] = ("calibration", "test", *(("fit",) if self.fit else ()))
-        if not all(len(rows[part]) for part in required):
+        if not (len(rows["calibration"]) and len(rows["test"])):
             msg = (
                 f"{len(self.pool.labelled)} selection prompts are too few to split again: raise "
                 "fit_fraction, or add more records"
             )
             raise CalibrationError(msg)
-        splits: dict[tuple[str, ...], Split] = {}
-        return [self._try_option(option, rows, splits) for option in options]
+        everything = np.arange(len(self.pool.labelled))  # feature maps are fitted on all prompts
+        split = Split(self.pool, everything, rows["calibration"], rows["test"], "1", "all")
+        return [self._try_option(option, split) for option in options]
 
-    def _try_option(
-        self, option: Option, rows: dict[Part, IntArray], splits: dict[tuple[str, ...], Split]
-    ) -> TrialResult | str:
-        combine = tuple(option.combine or ())
+    def _try_option(self, option: Option, split: Split) -> TrialResult | str:
         method = ThresholdMethod(
             option.words,
             "",
@@ -183,11 +147,6 @@ class Trials:
             features=option.features,
         )
         try:
-            if combine not in splits:
-                pool = self.pool.combine(combine, rows["fit"]) if combine else self.pool
-                everything = np.arange(len(pool.labelled))  # feature maps are fitted on all prompts
-                splits[combine] = Split(pool, everything, rows["calibration"], rows["test"], "1", "all")
-            split = splits[combine]
             output = method.make_sets(split, self.alpha)
         except (InputError, CalibrationError, ThresholdError) as error:
             return get_first_line(error)
@@ -211,54 +170,3 @@ class Trials:
 def get_first_line(error: Exception) -> str:
     """Return the first line of an error's message; further lines list locations."""
     return str(error).partition("\n")[0]
-
-
-def tabulate_verifiers(
-    records: Iterable[LabelledRecord] | LabelledBatch,
-    verifiers: Sequence[str] | None,
-    *,
-    n: int | None = None,
-    provenance: Provenance | None = None,
-) -> tuple[LabelledBatch, list[str]]:
-    """Return labelled records as a table with the raw outputs of the verifiers that may be combined.
-
-    Args:
-        records: Labelled records, or a table.
-        verifiers: Names of verifiers; by default those that have an output for every candidate.
-        n: Number of candidates to use, the first n slots; by default all.
-        provenance: Header of the records; by default the one that they carry.
-
-    Returns:
-        The table, and notes on verifiers that were left out.
-
-    Raises:
-        InputError: If a record cannot be used, or a candidate lacks the output of a named verifier.
-    """
-    notes: list[str] = []
-    if not isinstance(records, (Records, LabelledBatch)):
-        records = list(records)
-    if verifiers is not None:
-        names = tuple(verifiers)
-    elif isinstance(records, LabelledBatch):
-        names = tuple(records.raw)
-    else:
-        names, notes = _find_verifiers(map(require_candidates, records))
-    if names:
-        table, _ = tabulate_raw(records, names, n=n, provenance=provenance)
-    else:
-        table = tabulate(records, n=n, provenance=provenance)
-    return replace(table, raw={name: table.raw[name] for name in names}), notes
-
-
-def _find_verifiers(records: Iterable[PromptRecord]) -> tuple[tuple[str, ...], list[str]]:
-    """Return the verifiers that have a raw output for every candidate, and a note on each of the others."""
-    all_outputs = [candidate.scores or {} for record in records for candidate in record.candidates]
-    counts = Counter(name for outputs in all_outputs for name in outputs)
-    everywhere = tuple(name for name, count in counts.items() if count == len(all_outputs))
-    notes = [
-        f"The verifier {name!r} was left out: only {count} of {len(all_outputs)} candidates have its output, "
-        "and calibration needs all."
-        for name, count in counts.items()
-        if count < len(all_outputs)
-    ]
-    return everywhere, notes

@@ -80,7 +80,6 @@ def test_compare_does_not_overwrite_foreign_files(tmp_path: Path) -> None:
         (("--n", "99"), "at most 10"),
         (("--test-fraction", "1.5"), "must be"),
         (("--fit-fraction", "0"), "above 0"),
-        (("--combine", "p_true"), "p_true"),
         (("--alpha", "1.5"), "alpha must be"),
     ],
 )

@@ -15,7 +15,7 @@ from langchain_cfc.calibration import calibrate
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Claim, ClaimsRecord, Provenance, tabulate, write_records
 from langchain_cfc.set_rules import Claims
-from tests.claims.worlds import make_answers, make_answers_with_outputs
+from tests.claims.worlds import make_answers
 from tests.cli.running import run
 
 # The most confident unsupported claim of four calibration answers of each topic.
@@ -128,12 +128,6 @@ def test_compare_claims_reports_figures_and_groups() -> None:
     }
     assert hard["back-off"] < 0.7 < min(hard["conditional"], hard["conditional-back-off"])
     assert found.model_dump(mode="json")["unit"] == "claims"
-
-
-def test_compare_claims_accepts_a_combination_of_verifiers() -> None:
-    records = make_answers_with_outputs(np.random.default_rng(4), 200)
-    found = compare(records, alpha=0.3, unit="claims", combine=["a", "b"], methods="marginal", splits=2)
-    assert found.methods["marginal"].figures["claims_kept"].mean > 0.2
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from integrations.lab.tests.comparison.worlds import (
     make_records,
     shuffle,
     tabulate_facts,
-    tabulate_raw_facts,
 )
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
 from langchain_cfc._internal.arrays import BoolArray
@@ -48,19 +47,12 @@ def report() -> ComparisonReport:
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 @mostly_long(
-    ("features", "set_rule", "combine"),
-    [
-        ("group(topic)", "all", None),
-        ("group(topic)", "all", ["sequence_logprob"]),
-        ("hat(mean_score, 4)", "unique(best_prefix)", None),
-        ("hat(mean_score, 4)", "unique(best_prefix)", ["sequence_logprob"]),
-    ],
-    quick=2,
+    ("features", "set_rule"),
+    [("group(topic)", "all"), ("hat(mean_score, 4)", "unique(best_prefix)")],
+    quick=1,
 )
-def test_compare_with_one_split_equals_evaluate(
-    features: str, set_rule: str, combine: list[str] | None
-) -> None:
-    labelled = tabulate_raw_facts() if combine else tabulate_facts()
+def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) -> None:
+    labelled = tabulate_facts()
     found = compare(
         shuffle(labelled, 1),
         alpha="0.3",
@@ -68,7 +60,6 @@ def test_compare_with_one_split_equals_evaluate(
         features=features,
         set_rule=set_rule,
         groups="group(topic)",
-        combine=combine,
         splits=1,
         seed=5,
         test_fraction=0.4,
@@ -79,7 +70,6 @@ def test_compare_with_one_split_equals_evaluate(
         alpha="0.3",
         features=features,
         set_rule=set_rule,
-        combine=combine,
         window=None,
         seed="5/0",
         test_fraction=0.4,
@@ -421,8 +411,6 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
         ({"test_fraction": math.nan}, "test_fraction must be a share above 0 and below 1, got nan"),
         ({"n": 5}, "n is 5; expected at least 1 and at most 4"),
         ({"n": 0}, "n must be a whole number of candidates, at least 1; got 0"),
-        ({"combine": []}, "list of distinct verifier names"),
-        ({"combine": ["judge"]}, "no raw outputs of 'judge'"),
     ],
 )
 def test_compare_refuses_invalid_arguments_before_measuring(changes: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.splits import _limit_threads, measure_splits
 
 from integrations.lab.tests.comparison.sent import compute_squared, fail_at_two, read_threads
-from integrations.lab.tests.comparison.worlds import count_progress, draw_world, tabulate_raw_facts
+from integrations.lab.tests.comparison.worlds import count_progress, draw_world, tabulate_facts
 from langchain_cfc.errors import CFCError, FeatureError
 from tests.lengths import mostly_long
 
@@ -75,25 +75,23 @@ def test_measure_splits_raises_the_original_error(jobs: int, monkeypatch: pytest
 
 @pytest.mark.long
 def test_compare_gives_the_same_report_for_any_number_of_jobs() -> None:
-    labelled = tabulate_raw_facts().take(np.arange(0, 1200, 3))
+    labelled = tabulate_facts().take(np.arange(0, 1200, 3))
 
-    def report(jobs: int, combine: list[str] | None) -> ComparisonReport:
+    def report(jobs: int, seed: int = 0) -> ComparisonReport:
         return compare(
             labelled,
             alpha=("0.2", "0.4"),
             methods=["conditional", "learned", "CFC-PAC", "TopK", "sampling", "back-off"],
-            combine=combine,
             groups="hard(entropy, max_score, 0.9)",
             splits=4,
+            seed=seed,
             jobs=jobs,
         )
 
-    reports = [report(jobs, combine) for combine in (None, ["sequence_logprob"]) for jobs in (1, 2)]
-    for alone, together in (reports[:2], reports[2:]):
-        assert alone == together
-        assert alone.model_dump_json() == together.model_dump_json()
-    assert reports[0] == report(3, None)
-    assert reports[0] != reports[2]  # the control
+    alone, together = report(1), report(2)
+    assert alone == together == report(3)
+    assert alone.model_dump_json() == together.model_dump_json()
+    assert alone != report(1, seed=1)  # the control
 
 
 def test_compare_names_an_unknown_category_for_any_number_of_jobs() -> None:

@@ -16,7 +16,7 @@ from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
-from langchain_cfc.records import tabulate, tabulate_raw
+from langchain_cfc.records import tabulate
 
 Item = TypeVar("Item")
 
@@ -27,12 +27,6 @@ TOPICS = ("art", "law", "maths")
 def tabulate_facts() -> LabelledBatch:
     """The recording that ships, in the order of its file."""
     return tabulate(load_recording())
-
-
-@cache
-def tabulate_raw_facts() -> LabelledBatch:
-    """The same with the raw outputs of its verifier."""
-    return tabulate_raw(load_recording(), ["sequence_logprob"])[0]
 
 
 def draw_world(
@@ -108,7 +102,6 @@ def make_protocol(methods: Sequence[str], **changes: Any) -> ComparisonSettings:
         "features": "hat(mean_score, 5)",
         "set_rule": "all",
         "groups": "bins(mean_score, 5)",
-        "combine": None,
         "splits": 3,
         "seed": "0",
         "test": 0.5,

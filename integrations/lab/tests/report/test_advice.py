@@ -48,7 +48,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "set_rule": ("rank", {}),
     "never_empty": (False, {}),
     "threshold_rule": ("marginal", {}),
-    "combine": (["judge", "p_true"], {}),
     "n": (3, {}),
     "draws": ("lead(2, at_most=4)", {}),
     "cap": (1.7, {}),
@@ -193,7 +192,6 @@ EVERYTHING: dict[str, Any] = {
     "unique": False,
     "set_size": 9.0,
     "distinct": 4.0,
-    "combined": False,
 }
 
 
@@ -201,7 +199,6 @@ EVERYTHING: dict[str, Any] = {
 def test_advice_commands_have_valid_options(name: str, records: Path) -> None:
     """Every command asks for options that go together, and drops none that it does not speak of."""
     seen = make_situation(calibrate_records(records, **ARTIFACTS[name]), records, **EVERYTHING)
-    seen = replace(seen, sources=replace(seen.sources, verifiers=("judge", "p_true")))
     commands = [one.command for one in recommend(seen) if one.command.startswith("langchain-cfc calibrate")]
     assert len(commands) >= 3
     for command in commands:

@@ -59,7 +59,6 @@ FINE = Situation(
     set_size=1.4,
     distinct=1.3,
     unique=False,
-    combined=False,
     config=CalibrationConfig(alpha="0.1", randomised=True, seed="7", test_fraction=0.3),
     held_out_part=True,
     sources=Sources("kept/artifact.json", ("my records.jsonl",)),
@@ -172,13 +171,10 @@ def test_check_groups_names_the_worst_groups_and_counts_the_rest() -> None:
     assert "for all" not in hopeless.why
 
 
-def test_check_set_size_combines_the_verifiers_of_the_records() -> None:
-    two = replace(FINE.sources, verifiers=("judge", "p_true"))
-    (known,) = check_set_size(replace(FINE, distinct=4.0, sources=two))
-    (unknown,) = check_set_size(replace(FINE, distinct=4.0))
-    assert "--combine judge --combine p_true" in known.command
-    assert "collect" in unknown.command
-    assert list(check_set_size(replace(FINE, distinct=4.0, combined=True))) == []
+def test_check_set_size_recommends_another_verifier_for_large_sets() -> None:
+    (step,) = check_set_size(replace(FINE, distinct=4.0))
+    assert "collect" in step.command
+    assert list(check_set_size(replace(FINE, distinct=1.0))) == []
 
 
 def test_recommended_command_keeps_options_and_the_old_artifact() -> None:
@@ -209,8 +205,7 @@ def test_check_certificate_uses_a_held_out_part_if_there_is_one() -> None:
 
 def list_commands() -> list[str]:
     steps = [step for rule, change, *_ in RULE_CASES for step in rule(replace(FINE, **change))]
-    two = replace(FINE.sources, verifiers=("judge", "p_true"))
-    steps += check_set_size(replace(FINE, distinct=4.0, sources=two))
+    steps += check_set_size(replace(FINE, distinct=4.0))
     for unit, set_rule in (("answers", "unique(all)"), ("claims", "claims(2)")):
         compared = ComparisonReport.model_construct(
             alpha=0.1, features="group(topic)", set_rule=set_rule, unit=unit

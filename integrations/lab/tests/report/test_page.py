@@ -95,7 +95,7 @@ def hostile_html(hostile: Case, comparison: ComparisonReport) -> str:
         evaluation=hostile.evaluation,
         hardest=hostile.hardest,
         comparison=comparison,
-        sources=Sources(HOSTILE[0], HOSTILE[1:4], HOSTILE[4:6]),
+        sources=Sources(HOSTILE[0], HOSTILE[1:4]),
         notes=HOSTILE,
         title=HOSTILE[1],
     )

@@ -14,16 +14,15 @@ import pytest
 from langchain_cfc_lab import Option, Suggestion, suggest
 from langchain_cfc_lab.methods import Pool
 from langchain_cfc_lab.suggest import OptionJudge, compute_tolerance, rank_options
-from langchain_cfc_lab.trials import FIT_SHARE, Trials, make_judged_groups
+from langchain_cfc_lab.trials import Trials, make_judged_groups
 from scipy import stats
 
 from integrations.lab.tests.suggestion.worlds import KEPT_ON_ODD, draw_prompts
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.records import with_scores
 from langchain_cfc.records.splits import make_split_plan
 from tests.guarantees import laws
 from tests.guarantees.promises import compute_log_wealth
@@ -120,52 +119,46 @@ def test_suggested_options_keep_the_promise() -> None:
 
 # Sixteen verifiers, each as good as the others: which of them is chosen is luck, and luck at the expense of
 # the promise if it is the luck of the calibration prompts.
-JUDGES = tuple(f"judge {number}" for number in range(16))
+JUDGES = 16
 SIZE = 60
 TESTED = 400
 
 
-def draw_judged_prompts(rng: np.random.Generator, size: int) -> LabelledBatch:
-    """Four candidates each, one of them correct; every verifier sees it through noise of its own."""
-    correct = np.arange(4) == rng.integers(0, 4, size)[:, np.newaxis]
-    raw = {name: rng.normal(size=(size, 4)) + 1.5 * correct for name in JUDGES}
-    scores = rng.random((size, 4))
-    return LabelledBatch.from_arrays(
-        laws.draw_ids(rng, size), scores, correct, [list("abcd")] * size, raw=raw
-    )
+def draw_judged_prompts(rng: np.random.Generator, size: int) -> list[LabelledBatch]:
+    """The same prompts as scored by each verifier: four candidates, one of them correct."""
+    ids, correct = laws.draw_ids(rng, size), np.arange(4) == rng.integers(0, 4, size)[:, np.newaxis]
+    noise = rng.normal(size=(JUDGES, size, 4))
+    scores = stats.norm.cdf(noise - 1.5 * correct)
+    return [LabelledBatch.from_arrays(ids, one, correct, [list("abcd")] * size) for one in scores]
 
 
-def choose_verifier(table: LabelledBatch) -> tuple[str, ...]:
-    """The verifier that the rule chooses on some prompts."""
-    pool = Pool(table)
-    groups, _ = make_judged_groups(pool, [])
-    trials = Trials(pool, groups, ALPHA, "0", FIT_SHARE)
-    option_judge = OptionJudge(trials, 4, 1, None, None)
-    judged = option_judge.try_options(
-        [Option(features="1", set_rule="all", combine=[name]) for name in JUDGES]
-    )
-    names = rank_options(judged, compute_tolerance(judged))[0].shown.combine
-    assert names is not None
-    return tuple(names)
+def choose_verifier(tables: list[LabelledBatch], rows: IntArray) -> int:
+    """The verifier with which the rule likes an option most, on some prompts."""
+    judged = []
+    for table in tables:
+        pool = Pool(table.take(rows))
+        groups, _ = make_judged_groups(pool, [])
+        option_judge = OptionJudge(Trials(pool, groups, ALPHA, "0"), 4, 1, None, None)
+        judged += option_judge.try_options([Option(features="1", set_rule="all")])
+    return judged.index(rank_options(judged, compute_tolerance(judged))[0])
 
 
-def measure_kept(table: LabelledBatch, names: tuple[str, ...], fresh: LabelledBatch) -> float:
+def measure_kept(table: LabelledBatch, fresh: LabelledBatch) -> float:
     # Sets that are never empty would make up for the coverage that the greedy choice loses.
-    artifact = laws.calibrate(table, alpha=ALPHA, features="1", combine=names, fit_fraction=0.5)
-    assert artifact.combination is not None
-    raw = np.stack([fresh.raw[name] for name in names], axis=-1)
-    scored = with_scores(fresh, artifact.combination.score_all(raw))
-    return float(laws.find_kept(decide(artifact, scored.draws), scored).mean())
+    artifact = laws.calibrate(table, alpha=ALPHA, features="1", fit_fraction=0.5)
+    return float(laws.find_kept(decide(artifact, fresh.draws), fresh).mean())
 
 
 def test_selecting_options_on_calibration_prompts_breaks_the_promise() -> None:
     rng = np.random.default_rng(12)
-    honest, greedy = [], []
+    honest: list[float] = []
+    greedy: list[float] = []
     for _ in range(repetitions(70)):
-        table, fresh = draw_judged_prompts(rng, 2 * SIZE), draw_judged_prompts(rng, TESTED)
-        rows = make_split_plan(0, fit=0.5, test=0.0).list_rows(table)
-        honest.append(measure_kept(table, choose_verifier(table.take(rows["fit"])), fresh) - TAU)
-        greedy.append(measure_kept(table, choose_verifier(table.take(rows["calibration"])), fresh) - TAU)
+        tables, fresh = draw_judged_prompts(rng, 2 * SIZE), draw_judged_prompts(rng, TESTED)
+        rows = make_split_plan(0, fit=0.5, test=0.0).list_rows(tables[0])
+        for part, kept in ((rows["fit"], honest), (rows["calibration"], greedy)):
+            chosen = choose_verifier(tables, part)
+            kept.append(measure_kept(tables[chosen], fresh[chosen]) - TAU)
     alarm = math.log(1 / FALSE_ALARM)
     assert compute_log_wealth(honest, 1.0 - TAU) < alarm
     assert compute_log_wealth(greedy, 1.0 - TAU) > alarm

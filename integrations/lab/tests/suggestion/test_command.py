@@ -68,13 +68,3 @@ def test_suggest_command_exit_codes_for_unattainable_and_invalid(records: Path) 
     assert wrong.code == 2
     assert "did you mean" in wrong.err
     assert run("suggest", records.parent / "nowhere.jsonl").code == 2
-
-
-def test_suggest_command_names_verifiers(records: Path) -> None:
-    data = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "sequence_logprob", "--json").data
-    # The recorded score was made from it.
-    assert {one["combine"] for one in data["options"]} == {None}
-    assert any("'sequence_logprob' was not tried alone" in note for note in data["notes"])
-    missing = run("suggest", records, *QUICK, *ONE_JOB, "--verifier", "absent-judge")
-    assert missing.code == 2
-    assert "absent-judge" in missing.err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from langchain_cfc_lab import JudgedOption, Suggestion, suggest
 
 from integrations.lab.tests.suggestion.worlds import draw_prompts
-from langchain_cfc import Candidate, PromptRecord, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
@@ -22,7 +21,6 @@ from langchain_cfc.errors import (
     CalibrationError,
     FeatureError,
     InputError,
-    RecordError,
     UnattainableTargetError,
 )
 from langchain_cfc.records import Provenance, tabulate
@@ -47,7 +45,7 @@ def found(facts: LabelledBatch) -> Suggestion:
 
 
 def name(one: JudgedOption) -> tuple[object, ...]:
-    return one.features, one.set_rule, tuple(one.combine or ())
+    return one.features, one.set_rule
 
 
 # What is selected on --------------------------------------------------------------------------------------
@@ -74,34 +72,29 @@ def test_suggest_selects_on_the_fit_split_of_calibrate(facts: LabelledBatch, sha
 
 
 def replace_outcomes(table: LabelledBatch, rows: IntArray, rng: np.random.Generator) -> LabelledBatch:
-    """The same prompts, those of some rows with other scores, labels and raw outputs."""
+    """The same prompts, those of some rows with other scores and labels."""
     scores, correct = table.draws.scores.copy(), table.correct.copy()
     scores[rows] = rng.random((len(rows), table.draws.n))
     correct[rows] = rng.random((len(rows), table.draws.n)) < 0.1
-    raw = {key: values.copy() for key, values in table.raw.items()}
-    for values in raw.values():
-        values[rows] = rng.normal(size=(len(rows), table.draws.n))
-    return replace(table, draws=replace(table.draws, scores=scores), correct=correct, raw=raw)
+    return replace(table, draws=replace(table.draws, scores=scores), correct=correct)
 
 
 def test_suggest_ignores_prompts_that_calibrate_or_are_held_out(facts: LabelledBatch) -> None:
     rng = np.random.default_rng(1)
     shares = {"fit": 0.3, "test": 0.2, "certification": 0.1}
     rows = make_split_plan(0, **shares).list_rows(facts)
-    judge = np.where(facts.correct, 1.0, 0.0) + rng.normal(size=facts.correct.shape)
-    table = replace(facts, raw={"judge": judge})
 
     def chosen(given: LabelledBatch) -> Suggestion:
         settings: dict[str, Any] = {f"{key}_fraction": share for key, share in shares.items()}
         return suggest(given, alpha=ALPHA, features=MAPS[:2], splits=2, **settings)
 
-    as_recorded = chosen(table)
+    as_recorded = chosen(facts)
     others = np.concatenate([rows[part] for part in ("calibration", "certification", "test")])
-    assert chosen(replace_outcomes(table, others, rng)) == as_recorded
+    assert chosen(replace_outcomes(facts, others, rng)) == as_recorded
     # The control: half of the prompts selected on.
     with pytest.raises(UnattainableTargetError):
-        chosen(replace_outcomes(table, rows["fit"], rng))
-    assert chosen(replace_outcomes(table, rows["fit"][::8], rng)).options != as_recorded.options
+        chosen(replace_outcomes(facts, rows["fit"], rng))
+    assert chosen(replace_outcomes(facts, rows["fit"][::8], rng)).options != as_recorded.options
 
 
 @pytest.mark.long
@@ -141,7 +134,7 @@ def test_suggest_reason_states_the_figures_of_the_table(found: Suggestion) -> No
     best, second = found.options[:2]
     least = min(one.gap for one in found.options)
     near = [one for one in found.options if one.gap <= least + found.tolerance]
-    assert (found.features, found.set_rule, found.combine) == (best.features, best.set_rule, best.combine)
+    assert (found.features, found.set_rule) == (best.features, best.set_rule)
     assert best in near
     assert f"({best.group})" in found.reason
     said = parse_figures(found.reason.replace(best.group, ""))
@@ -261,7 +254,6 @@ def describe_topic(topic: object) -> str:
         ({"features": ["mean_scor"]}, "did you mean"),
         ({"set_rules": ["some"]}, "unknown set rule"),
         ({"judge": ["mean_score"]}, "groups must be one term"),
-        ({"verifiers": ["absent-judge"]}, "absent-judge"),
         ({"n": 11}, "n is 11"),
     ],
 )
@@ -289,79 +281,6 @@ def test_suggest_ignores_answers_that_serving_could_not_tell_apart(facts: Labell
     whole = replace(facts, extracted=False)
     with pytest.raises(CalibrationError, match="names the answer extractor"):
         suggest(whole, alpha=ALPHA, features=["hat(entropy, 5)"], splits=2, provenance=named)
-
-
-# Verifiers ------------------------------------------------------------------------------------------------
-
-
-def add_judges(table: LabelledBatch, names: Sequence[str]) -> LabelledBatch:
-    """Verifiers that know what is right, in part; those called noise know nothing."""
-    rng = np.random.default_rng(5)
-    raw = {
-        one: rng.normal(size=table.correct.shape) + 4.0 * table.correct * (not one.startswith("noise"))
-        for one in names
-    }
-    return replace(table, raw=raw)
-
-
-def test_suggest_tries_verifiers_alone_and_together(facts: LabelledBatch) -> None:
-    table = add_judges(facts, ["noise", "judge"])
-    chosen = suggest(table, alpha=ALPHA, features=MAPS, splits=2)
-    tried = {tuple(one.combine or ()) for one in chosen.options} | {
-        tuple(one.what.split("scored by ")[1].split(" + "))
-        for one in chosen.unusable
-        if "scored by" in one.what
-    }
-    assert tried == {(), ("noise",), ("judge",), ("noise", "judge")}
-    assert chosen.combine is not None
-    assert "judge" in chosen.combine
-    pair = chosen.features, chosen.set_rule
-    recorded = next(one for one in chosen.options if name(one) == (*pair, ()))
-    assert chosen.options[0].size < recorded.size
-    artifact = calibrate(table, **chosen.settings)
-    assert artifact.calibration.digests["fit"] == chosen.digest
-    assert artifact.combination is not None
-    assert list(artifact.combination.names) == chosen.combine
-    assert " ".join(f"--combine {name}" for name in chosen.combine) in chosen.command
-    # The control: with noise alone, the recorded score is kept.
-    assert suggest(table, alpha=ALPHA, features=MAPS[:2], splits=2, verifiers=["noise"]).combine is None
-    assert suggest(table, alpha=ALPHA, features=MAPS[:2], splits=2, verifiers=[]).combine is None
-
-
-def test_suggest_omits_a_verifier_missing_from_some_candidates() -> None:
-    rng = np.random.default_rng(3)
-
-    def candidate(row: int) -> Candidate:
-        correct = bool(rng.random() < 0.6)
-        score, other = rng.random(2).tolist()
-        scores = {"judge": other} if row % 3 else {"judge": other, "p_true": 1.0 - score}
-        return Candidate(text="right" if correct else "wrong", score=score, correct=correct, scores=scores)
-
-    records = [
-        PromptRecord(id=f"{row}", input=f"{row}", candidates=tuple(candidate(row) for _ in range(4)))
-        for row in range(300)
-    ]
-    settings: dict[str, Any] = {"alpha": "0.3", "features": ["1"], "set_rules": ["all"], "splits": 2}
-    chosen = suggest(iter(records), **settings)
-    assert {tuple(one.combine or ()) for one in chosen.options} == {(), ("judge",)}
-    assert any("'p_true' was left out: only 400 of 1200 candidates" in note for note in chosen.notes)
-    with pytest.raises(RecordError, match="p_true"):
-        suggest(records, verifiers=["p_true"], **settings)
-
-
-def test_suggest_does_not_try_a_verifier_alone_that_equals_the_score(facts: LabelledBatch) -> None:
-    scores = facts.draws.scores
-    (judge,) = add_judges(facts, ["judge"]).raw.values()
-    upset = np.where((scores > 0.4) & (scores < 0.6), -1.0, 1.0) * scores
-    for raw, alone in (
-        ({"judge": judge, "logprob": np.log1p(-0.999 * scores)}, {(), ("judge",)}),
-        ({"judge": judge, "logprob": 7.0 * scores}, {(), ("judge",)}),
-        ({"judge": judge, "logprob": upset}, {(), ("judge",), ("logprob",)}),
-    ):
-        chosen = suggest(replace(facts, raw=raw), alpha=ALPHA, features=["1"], set_rules=["all"], splits=2)
-        tried = {tuple(one.combine or ()) for one in chosen.options}
-        assert tried == alone | {("judge", "logprob")}
-        assert any("not tried alone" in note for note in chosen.notes) == (("logprob",) not in alone)
 
 
 def test_suggest_makes_category_maps_only_for_few_categories(facts: LabelledBatch) -> None:

@@ -47,8 +47,6 @@ class ObservedResult:
     codes: tuple[int, ...]  # (n,) slot of the first candidate with the same answer
     lengths: tuple[int, ...]  # (n,) number of characters of each answer, 0 for a blank one
     metadata: Mapping[str, Scalar]  # the stored entries of the prompt's metadata
-    # (n,) raw outputs of each verifier by name, where the artifact combines several
-    outputs: Mapping[str, Sequence[float]]
     models: tuple[str, ...] = ()  # model names reported in the responses
     # Whether the components that served are known to be the calibrated ones; see `Guarantee`
     binding: Binding = "unbound"
@@ -83,9 +81,6 @@ class ObservedResult:
             codes=tuple(one.same_as for one in candidates),
             lengths=tuple(one.length for one in candidates),
             metadata={key: value for key, value in result.metadata.items() if key in metadata},
-            outputs={
-                key: [(one.scores or {})[key] for one in candidates] for key in candidates[0].scores or ()
-            },
             models=result.models,
             binding=result.guarantee.binding,
             seconds=seconds,

@@ -203,10 +203,9 @@ def _make_config(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> C
     """Return the options of an artifact with changes.
 
     `shift` is dropped, because served prompts already come from where the artifact serves. `fit_fraction` is
-    reset if features or combination change, because these may need another share of prompts for fitting.
+    reset if features change, because these may need another share of prompts for fitting.
     """
-    fitted_otherwise = not {"features", "combine"}.isdisjoint(changes)
-    defaults = {"shift": None, **({"fit_fraction": None} if fitted_otherwise else {})}
+    defaults = {"shift": None, **({"fit_fraction": None} if "features" in changes else {})}
     return replace(CalibrationConfig.from_artifact(artifact), **{**defaults, **changes})
 
 

@@ -87,7 +87,6 @@ _results = Table(
     Column("codes", _Json, nullable=False),
     Column("lengths", _Json, nullable=False),
     Column("metadata", _Json, nullable=False),
-    Column("outputs", _Json, nullable=False),
     Column("models", _Json, nullable=False),
     Column("binding", Text, nullable=False),
     Column("seconds", Double),

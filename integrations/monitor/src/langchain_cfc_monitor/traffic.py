@@ -74,7 +74,7 @@ class Traffic:
 
     def to_batch(self) -> LabelledBatch:
         """Return all results as a batch with their labels; unlabelled candidates count as wrong."""
-        n, combination = self.artifact.n, self.artifact.combination
+        n = self.artifact.n
         kinds = self.artifact.calibration.prompt_kinds
         drawn = np.array([len(one.scores) for one in self.results], dtype=np.int64)
 
@@ -97,10 +97,6 @@ class Traffic:
             recorded=n,
             # Unless the artifact needs answers, nothing has checked how serving tells them apart.
             extracted=self.artifact.calibration.extracted_answers if self.artifact.needs_answers else None,
-            raw={
-                name: pad((one.outputs[name] for one in self.results), np.float64)
-                for name in (() if combination is None else combination.names)
-            },
             # Serving refuses other kinds of prompts.
             prompt_kinds=None if kinds is None else frozenset(kinds),
         )
@@ -112,15 +108,11 @@ class Traffic:
             held, wanted = (one.draws or f"{one.n} candidates" for one in (self.artifact, artifact))
             msg = f"results hold {held}, but the other artifact decides on {wanted}"
             raise InputError(msg)
-        ours, theirs = (one.combination is not None for one in (self.artifact, artifact))
         if artifact.needs_answers and not self.artifact.needs_answers:
             msg = (
                 "the other artifact looks at distinct answers, but the one that serves does not: answers "
                 "may not have been distinguished as it expects"
             )
-            raise InputError(msg)
-        if ours and not theirs:
-            msg = "results hold a combined score, but the other artifact takes the score of one verifier"
             raise InputError(msg)
         missing = [
             key for key in artifact.metadata_keys if any(key not in one.metadata for one in self.results)
@@ -131,7 +123,7 @@ class Traffic:
                 f"monitor with metadata=[{missing[0]!r}] and wait for new results"
             )
             raise InputError(msg)
-        return tabulate(self.to_batch(), combination=artifact.combination, shortened=True)
+        return tabulate(self.to_batch(), shortened=True)
 
     @property
     def models(self) -> tuple[str, ...]:

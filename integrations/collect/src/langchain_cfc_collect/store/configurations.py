@@ -52,6 +52,14 @@ def split_made_by(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dic
     return verifiers, {key: one for key, one in parts.items() if key not in verifiers}
 
 
+def is_changed(name: str, known: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether a key that two configurations have has different values."""
+    if name == MADE_BY and not split_made_by(known)[0]:
+        # A store that was rescored in Python names its verifier only by the fingerprint.
+        return split_made_by(known)[1] != split_made_by(given)[1]
+    return bool(known[name] != given[name])
+
+
 def _is_other_verifier(known: Mapping[str, Any], given: Mapping[str, Any], different: Sequence[str]) -> bool:
     """Return whether nothing but the verifier differs."""
     is_same_otherwise = MADE_BY not in different or split_made_by(known)[1] == split_made_by(given)[1]

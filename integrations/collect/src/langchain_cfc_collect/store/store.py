@@ -29,13 +29,12 @@ from langchain_cfc.records import (
     require_candidates,
     require_claims,
     tabulate,
-    tabulate_raw,
 )
 from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc_collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc_collect.store import batches, schema
-from langchain_cfc_collect.store.configurations import explain_differences
+from langchain_cfc_collect.store.configurations import explain_differences, is_changed
 from langchain_cfc_collect.store.dataset import add_prompts, make_record_writes
 from langchain_cfc_collect.store.rows import (
     PAGE_SIZE,
@@ -179,7 +178,7 @@ class Store(DatabaseStore):
         known = schema.add_given_ids(self.configuration, given)
         if not known:
             return given
-        different = [name for name in known if name in given and known[name] != given[name]]
+        different = [name for name in known if name in given and is_changed(name, known, given)]
         different += [
             name
             for name in (*PROVENANCE_FIELDS, "endpoint")
@@ -376,23 +375,18 @@ class Store(DatabaseStore):
             if of_prompt:
                 yield read_claims_record(row, answers[row.position][0].text, of_prompt)
 
-    def tabulate(self, names: Sequence[str] = ()) -> LabelledBatch:
+    def tabulate(self) -> LabelledBatch:
         """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
-
-        Args:
-            names: Verifiers whose raw outputs to include, in order to combine them.
 
         Returns:
             The (N, n) candidates with their labels, prompts in order, or the claims of N answers. Without
             claims and draw rules, no object is made per candidate.
 
         Raises:
-            StoreError: If no prompt is finished, a prompt was damaged or lost, or a candidate lacks one of
-                the raw outputs.
-            RecordError: If a claim lacks one of the raw outputs.
+            StoreError: If no prompt is finished, or a prompt was damaged or lost.
         """
         if self.unit == "claims" or self.read_provenance().draws is not None:
-            return self._tabulate_records(names)
+            return self._tabulate_records()
         with schema.report_damage(self.name):
             n = self.read_provenance().n
             with self.begin_snapshot() as connection:
@@ -401,13 +395,13 @@ class Store(DatabaseStore):
                     finished[start : start + _TABLE_PAGE_SIZE]
                     for start in range(0, len(finished), _TABLE_PAGE_SIZE)
                 )
-                parts = [read_batch(self.name, connection, page, n, names) for page in pages]
+                parts = [read_batch(self.name, connection, page, n) for page in pages]
             if not parts:
                 msg = f"no prompt of {self.name} is finished yet"
                 raise StoreError(msg)
             return LabelledBatch.concatenate(parts)
 
-    def _tabulate_records(self, names: Sequence[str]) -> LabelledBatch:
+    def _tabulate_records(self) -> LabelledBatch:
         """Return claims, or candidates of a draw rule, as arrays that are made from records."""
         is_claims = self.unit == "claims"
         records = list(self.read_all())
@@ -416,8 +410,6 @@ class Store(DatabaseStore):
             which = " with an answer that claims anything" if is_claims else ""
             msg = f"no prompt of {self.name}{which} is finished yet"
             raise StoreError(msg)
-        if names:
-            return tabulate_raw(records, names, provenance=provenance, shortened=True, claims=True)[0]
         return tabulate(records, provenance=provenance, shortened=True, claims=True)
 
     def read_failures(self) -> list[Failure]:

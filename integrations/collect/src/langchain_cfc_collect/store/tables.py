@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil
@@ -56,9 +55,7 @@ SELECT_ANSWERS = select(_draws.c.prompt, _draws.c.slot, _draws.c.text, _draws.c.
 )
 
 
-def read_batch(
-    store: str, connection: Connection, positions: Sequence[int], n: int, names: Sequence[str]
-) -> LabelledBatch:
+def read_batch(store: str, connection: Connection, positions: Sequence[int], n: int) -> LabelledBatch:
     """Return the candidates of the finished prompts at some positions as arrays."""
     within = (
         _prompts.c.stage == int(Stage.LABELLED),
@@ -72,7 +69,7 @@ def read_batch(
         raise StoreError(msg)
     for number, row in enumerate(rows):
         schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
-    _, _, texts, _, scores, outputs, correct, extracted = columns
+    _, _, texts, _, scores, _, correct, extracted = columns
     shape = (len(rows), n)
     is_extracted = {answer is not None for answer in extracted}
     answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
@@ -83,7 +80,6 @@ def read_batch(
         [answers[start : start + n] for start in range(0, len(answers), n)],
         clusters=[row.cluster for row in rows],
         metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
-        raw=_parse_raw_outputs(outputs, shape, names),
         extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
         prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
     )
@@ -96,21 +92,6 @@ def _merge_metadata(row: Any) -> str:
         text: str = row.metadata
         return text
     return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
-
-
-def _parse_raw_outputs(
-    outputs: Sequence[str | None], shape: tuple[int, int], names: Sequence[str]
-) -> dict[str, Any]:
-    if not names:
-        return {}
-    unscored = dict.fromkeys(names, math.nan)  # of what is no answer, or has no verdict
-    parsed = [{} if one is None else json.loads(one) or unscored for one in outputs]
-    missing = next((name for name in names if any(name not in one for one in parsed)), None)
-    if missing is not None:
-        known = ", ".join(sorted(parsed[0])) or "none"
-        msg = f"not every candidate has a raw output of {missing!r}; recorded are those of {known}"
-        raise StoreError(msg)
-    return {name: np.array([one[name] for one in parsed], dtype=np.float64).reshape(shape) for name in names}
 
 
 def count_unscored(connection: Connection, *, has_claims: bool) -> dict[str, Any]:

@@ -228,10 +228,6 @@ def compare(
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
-    combine: Annotated[
-        list[str] | None,
-        _method_option(help="Verifier whose raw output is combined into one score; repeat for each."),
-    ] = None,
     n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
     draws: Annotated[
         str | None,
@@ -281,7 +277,6 @@ def compare(
                 at_most=at_most,
                 set_rule=set_rule,
                 groups=groups,
-                combine=combine,
                 n=n,
                 draws=draws,
                 splits=splits,

@@ -11,18 +11,15 @@ from rich.markup import escape
 import langchain_cfc_lab as lab
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
-from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.cli._evaluation import format_verdict, record_evaluation
 from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
 from langchain_cfc.cli._inputs import (
     ArtifactAlpha,
     ArtifactPath,
     HeldOutRecords,
-    get_verifier_names,
     open_records,
 )
 from langchain_cfc.errors import CFCError
-from langchain_cfc.records import PromptRecord, Records
 from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab import report as reports
 
@@ -64,7 +61,6 @@ def report(
             seen = evaluation.evaluate(artifact, table, alpha=alpha, provenance=dataset.provenance)
             record_evaluation(kept, artifact, table)
             hardest = reports.find_hardest_prompts(artifact, table, seen.alpha, texts=texts, most=prompts)
-            verifiers = _list_verifiers(dataset.records)
         compared: ComparisonReport | None = None
         notes = []
         if compare is not None:
@@ -76,7 +72,6 @@ def report(
                     unit=artifact.unit,
                     at_most=artifact.at_most or 0,
                     set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
-                    combine=get_verifier_names(artifact) or None,
                     splits=compare,
                     provenance=dataset.provenance,
                     progress=make_tracker("comparing methods"),
@@ -90,7 +85,7 @@ def report(
             evaluation=seen,
             comparison=compared,
             hardest=hardest,
-            sources=reports.Sources(str(artifact_path), tuple(records), verifiers),
+            sources=reports.Sources(str(artifact_path), tuple(records)),
             notes=notes,
         )
     if as_json:
@@ -100,11 +95,3 @@ def report(
         console.print(format_verdict(seen))
         console.print(f"report written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)
     raise typer.Exit(0 if seen.is_passed else EXIT_NO)
-
-
-def _list_verifiers(records: Records | LabelledBatch) -> tuple[str, ...]:
-    if isinstance(records, LabelledBatch):
-        return ()
-    first = next(records.read_all())
-    slots = first.candidates if isinstance(first, PromptRecord) else first.claims
-    return tuple(slots[0].scores or ())

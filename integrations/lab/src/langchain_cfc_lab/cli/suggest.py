@@ -51,10 +51,7 @@ _MOST_ROWS = 10
 
 
 def suggest(
-    records: Annotated[
-        list[str],
-        typer.Argument(help=f"{RECORDS_HELP}. They must contain the raw outputs of every --verifier."),
-    ],
+    records: Annotated[list[str], typer.Argument(help=RECORDS_HELP)],
     alpha: Annotated[
         str | None, _promise_option(help="Target error level of answer sets. Default: 0.1.")
     ] = None,
@@ -72,13 +69,6 @@ def suggest(
     set_rule: Annotated[
         list[str] | None,
         _scores_option(help="Set rule to choose from; repeatable. Default: all and best_prefix."),
-    ] = None,
-    verifier: Annotated[
-        list[str] | None,
-        _scores_option(
-            help="Verifier whose raw output may be the score, alone or combined; repeatable. Default: for "
-            "files, all whose output every candidate has; for a store, none."
-        ),
     ] = None,
     groups: Annotated[
         list[str] | None,
@@ -114,7 +104,7 @@ def suggest(
     jobs: Jobs = CORE_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the suggestion as JSON.")] = False,
 ) -> None:
-    """Choose features, set rule, verifiers or draw rule, with reasons.
+    """Choose features, set rule or draw rule, with reasons.
 
     The choice uses the prompts that `calibrate` fits on, never those that calibrate. The printed command
     makes the same split, so its promise holds as if the options had been fixed in advance.
@@ -137,7 +127,7 @@ def suggest(
             open_attempts(records) as kept,
             open_records(records) as dataset,
         ):
-            if is_bot and (features or set_rule or verifier or groups):
+            if is_bot and (features or set_rule or groups):
                 msg = "--max-wrong-rate chooses a bot's draw rule: leave out options of answer sets"
                 raise InputError(msg)
             kept.check_writable()
@@ -158,9 +148,7 @@ def suggest(
         # A terminal shows one progress bar at a time: read all records before trying options.
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            table, left_out = lab.tabulate_verifiers(
-                dataset.records, verifier or None, n=n, provenance=dataset.provenance
-            )
+            table = tabulate(dataset.records, n=n, provenance=dataset.provenance)
         found = lab.suggest(
             table,
             features=features or None,
@@ -172,7 +160,6 @@ def suggest(
             **shared,
         ).with_records(records)
         _record_look(kept, table, shared, "suggest")
-    found = found.model_copy(update={"notes": [*left_out, *found.notes]})
     print_result(found, _print_suggestion, as_json=as_json)
 
 

@@ -135,9 +135,6 @@ def list_artifact_facts(
         yield "Claims", f"{claims.per_answer:.1f} in an answer on average{drawn}"
     for part, heading in _PART_NAMES[artifact.unit].items():
         yield heading, _identify_component(artifact, part)
-    if artifact.combination is not None:
-        named = zip(artifact.combination.names, artifact.combination.coefficients, strict=True)
-        yield "Score", f"combines {', '.join(f'{name} ({weight:+.3g})' for name, weight in named)}"
     if not is_bot:
         yield "Features", artifact.feature_map.text
         if claims is None:

@@ -49,17 +49,15 @@ _PASSWORD = re.compile(r"((?<=://)[^:/@]*:).*(?=@)|((?<=[?&])password=)[^&]*")
 
 @dataclass(frozen=True)
 class Sources:
-    """Names of files and verifiers that recommended commands need.
+    """Names of files that recommended commands need.
 
     Attributes:
         artifact: The artifact's file.
         records: The records, as files or store.
-        verifiers: Names of the raw outputs that candidates carry.
     """
 
     artifact: str = "artifact.json"
     records: tuple[str, ...] = ("records.jsonl",)
-    verifiers: tuple[str, ...] = ()
 
     def without_passwords(self) -> Sources:
         """Return the same names without the passwords that addresses of stores may hold."""
@@ -100,7 +98,6 @@ class Situation:
     set_size: float  # mean number of candidates returned, over prompts with an answer
     distinct: float  # mean number of distinct answers, over the same prompts
     unique: bool  # whether the set rule returns every answer once
-    combined: bool  # whether the score combines verifiers
     config: CalibrationConfig  # settings that make such an artifact again
     # Whether the test prompts are the held-out part of the artifact's own records. Other test prompts must
     # not calibrate what is chosen by looking at this report.
@@ -142,7 +139,6 @@ class Situation:
             set_size=own.mean_set_size / returned if returned > 0.0 else 0.0,
             distinct=own.mean_distinct_answers / returned if returned > 0.0 and has_sets else 0.0,
             unique=not has_sets or artifact.parsed_set_rule.needs_answers,
-            combined=artifact.combination is not None,
             config=CalibrationConfig.from_artifact(artifact),
             held_out_part=evaluation.test_prompts.startswith(HELD_OUT_PART),
             sources=sources or Sources(),
@@ -277,22 +273,18 @@ def check_repetition(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_set_size(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend more verifiers if sets hold more distinct answers than people can use."""
-    if seen.distinct <= MANY_ANSWERS or seen.combined:
+    """Recommend another verifier if sets hold more distinct answers than people can use."""
+    if seen.distinct <= MANY_ANSWERS:
         return
     why = (
         f"A set with answers holds {seen.distinct:.1f} distinct answers on average. A verifier that tells "
-        "correct from wrong better makes sets smaller under the same promise; several together often do."
+        "correct from wrong better makes sets smaller under the same promise; the mean of several often does."
     )
-    names = seen.sources.verifiers
-    if len(names) > 1:
-        yield _recommend_recalibration(seen, "Combine the verifiers of these records", why, combine=names)
-    else:
-        yield Recommendation(
-            "Record a second verifier, and combine the two",
-            f"{why} A table `[verifiers.NAME]` for each in the configuration records them.",
-            _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
-        )
+    yield Recommendation(
+        "Record a second verifier, and average the two",
+        f"{why} With a table `[verifiers.NAME]` for each in the configuration, the score is their mean.",
+        _format_command("collect", "--config", "collect.toml", "--out", "records.jsonl"),
+    )
 
 
 def check_claims(seen: Situation) -> Iterator[Recommendation]:
@@ -392,7 +384,7 @@ def recommend_calibration(comparison: ComparisonReport, sources: Sources) -> Rec
 def recommend_suggestion(alpha: float, sources: Sources) -> Recommendation:
     """Recommend `suggest` after a comparison; it chooses on prompts that never calibrate."""
     return Recommendation(
-        "Choose features, set rule and verifiers on prompts that never calibrate",
+        "Choose features and set rule on prompts that never calibrate",
         "It ends with a calibrate command whose calibration prompts the choice has not used, so these "
         "records serve for both.",
         _format_command("suggest", *sources.records, "--alpha", f"{alpha:g}"),
