@@ -18,6 +18,7 @@ from langchain_cfc_collect.executor import Labels
 from langchain_cfc_collect.store import Store, rows
 from langchain_core.messages import AIMessage
 
+from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc.errors import CFCError, DrawError
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate
@@ -97,7 +98,7 @@ class StoreContents:
     @classmethod
     def of(cls, path: Path) -> StoreContents:
         with Store(path) as store:
-            table = store.tabulate()
+            table = tabulate_store(store)
             arrays = (table.draws.scores, table.correct, table.draws.answer_codes, table.draws.lengths)
             return cls(
                 arrays,

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import pytest
+from langchain_cfc_collect import Store
 from langchain_cfc_collect.collecting import CollectionOptions
 from langchain_cfc_collect.executor import RetryPolicy
 
-from langchain_cfc.records import Example
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.records import Example, tabulate
 
 if TYPE_CHECKING:  # it takes a second
     from langchain_openai import ChatOpenAI
@@ -71,3 +73,8 @@ def mount(target: Path, *arguments: str | Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", target], check=True)
+
+
+def tabulate_store(store: Store) -> LabelledBatch:
+    """The finished prompts of a store as arrays."""
+    return tabulate(store.read_all(), provenance=store.read_provenance(), shortened=True, claims=True)

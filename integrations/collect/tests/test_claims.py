@@ -32,7 +32,12 @@ from integrations.collect.tests.claiming import (
     score_text,
     write_answer,
 )
-from integrations.collect.tests.sharing import execute_sql, make_recorded_model, make_silent_options
+from integrations.collect.tests.sharing import (
+    execute_sql,
+    make_recorded_model,
+    make_silent_options,
+    tabulate_store,
+)
 from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc.claims import ModelSplitter, SentenceSplitter, Span
 from langchain_cfc.errors import InputError, StoreError
@@ -98,7 +103,7 @@ def test_claims_calibrate_alike_from_store_and_file(path: Path, tmp_path: Path) 
     file = tmp_path / "claims.jsonl"
     with Store(path) as store:
         write_records(file, store.read_all(), store.read_provenance())
-        table, header = store.tabulate(), store.read_provenance()
+        table, header = tabulate_store(store), store.read_provenance()
         with pytest.raises(InputError, match="holds claims of one answer"):
             next(store.read_records())
     read = read_records(file)
@@ -203,7 +208,7 @@ def test_claims_keep_the_scores_of_several_verifiers(path: Path) -> None:
     verifiers = {"hash": claiming.verify, "length": measure}
     collect_claims(path, make_parts(claiming, verifier=verifiers))
     with Store(path) as store:
-        (record, *_), table = list(store.read_claims()), store.tabulate()
+        (record, *_), table = list(store.read_claims()), tabulate_store(store)
     for claim in record.claims:
         assert claim.scores is not None
         assert set(claim.scores) == {"hash", "length"}

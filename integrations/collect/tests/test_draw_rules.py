@@ -13,6 +13,7 @@ from langchain_cfc_collect import CallPolicy, CollectionOptions, Components, Sto
 from langchain_cfc_lab import compare
 from langchain_core.runnables import RunnableLambda
 
+from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate, evaluate, read_records
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError, RecordError, StoreError
@@ -90,7 +91,7 @@ def collect_by(letters: Letters, store: Path, **fields: Any) -> None:
 
 def calibrate_from(store: Path, **options: Any) -> CalibrationArtifact:
     with Store(store) as opened:
-        table, provenance = opened.tabulate(), opened.read_provenance()
+        table, provenance = tabulate_store(opened), opened.read_provenance()
     defaults: dict[str, Any] = {"alpha": 0.4, "features": "1", "allow_unattainable": True}
     return calibrate(table, provenance=provenance, **{**defaults, **options})
 

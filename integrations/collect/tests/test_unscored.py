@@ -13,6 +13,7 @@ from langchain_cfc_collect.store import Store
 from langchain_cfc_collect.store.tables import count_unscored
 from langchain_core.runnables import RunnableLambda
 
+from integrations.collect.tests.sharing import tabulate_store
 from langchain_cfc import CFCRunnable, calibrate, read_records
 from langchain_cfc.labelers import NormalisedMatch
 from langchain_cfc.no_answers import NoAnswer
@@ -70,7 +71,7 @@ def test_collect_keeps_questions_with_one_draw_that_is_no_answer(
         with store.begin_read() as connection:
             counted = count_unscored(connection, has_claims=False)
         assert counted == {"counts": {kind: SIZE}, "total": SIZE * PERIOD}
-        table = store.tabulate()
+        table = tabulate_store(store)
     blank = table.draws.blank
     assert blank is not None
     assert (blank.sum(), table.correct.sum()) == (SIZE, SIZE * (PERIOD - 1))
@@ -144,7 +145,7 @@ def test_labels_that_cannot_be_read_are_counted_and_count_as_wrong(tmp_path: Pat
         store.check()
         with store.begin_read() as connection:
             assert count_unscored(connection, has_claims=of_claims)["counts"] == {"no_label": SIZE}
-        stored, provenance = store.tabulate(), store.read_provenance()
+        stored, provenance = tabulate_store(store), store.read_provenance()
         assert (~stored.correct).sum() == SIZE
         written = list(store.read_all())
     assert "without a readable label and count as wrong" in run("store", "status", tmp_path / "store.db").out

@@ -30,7 +30,7 @@ from langchain_cfc.evaluation import EvaluationReport, evaluate
 from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
-from langchain_cfc.records import Example
+from langchain_cfc.records import Example, tabulate
 from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import make_provenance, validate_fields
 from langchain_cfc.sampling import SamplingName
@@ -264,7 +264,8 @@ class _Plan:
             )
             raise CollectionError(msg)
         with Store(path) as store:
-            table, provenance = store.tabulate(), store.read_provenance()
+            provenance = store.read_provenance()
+            table = tabulate(store.read_all(), provenance=provenance, shortened=True, claims=True)
         with open_attempts([path], self.out) as kept:
             artifact = calibrate(
                 table, provenance=provenance, after=kept.ledger, **self.config.to_arguments()

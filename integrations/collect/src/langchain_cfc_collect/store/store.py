@@ -17,7 +17,7 @@ from sqlalchemy import BigInteger, Integer, Select, func, select, update
 from langchain_cfc._internal import __version__
 from langchain_cfc._internal.database import DatabaseStore
 from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc.candidates import LabelledBatch, Unit
+from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import StoreError
 from langchain_cfc.records import (
@@ -28,7 +28,6 @@ from langchain_cfc.records import (
     Provenance,
     require_candidates,
     require_claims,
-    tabulate,
 )
 from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -51,14 +50,11 @@ from langchain_cfc_collect.store.tables import (
     SELECT_CANDIDATES,
     SELECT_CLAIMS,
     is_same_slot,
-    read_batch,
     read_history,
 )
 
 # Keys that a configuration has only if their option is used, so that a missing key is a difference.
 _OPTIONAL_KEYS = ("unit", "splitter", "draws", "endpoint")
-# Number of prompts whose candidates are converted to arrays at a time.
-_TABLE_PAGE_SIZE = 2000
 _prompts, _draws, _scores, _labels = schema.prompts, schema.draws, schema.scores, schema.labels
 _claims, _calls = schema.claims, schema.calls
 
@@ -374,43 +370,6 @@ class Store(DatabaseStore):
             schema.check_finished_claims(self.name, row, answers[row.position], of_prompt)
             if of_prompt:
                 yield read_claims_record(row, answers[row.position][0].text, of_prompt)
-
-    def tabulate(self) -> LabelledBatch:
-        """Return the finished prompts as arrays, which `calibrate` and `evaluate` accept like records.
-
-        Returns:
-            The (N, n) candidates with their labels, prompts in order, or the claims of N answers. Without
-            claims and draw rules, no object is made per candidate.
-
-        Raises:
-            StoreError: If no prompt is finished, or a prompt was damaged or lost.
-        """
-        if self.unit == "claims" or self.read_provenance().draws is not None:
-            return self._tabulate_records()
-        with schema.report_damage(self.name):
-            n = self.read_provenance().n
-            with self.begin_snapshot() as connection:
-                _, finished = schema.verify_seal(self.name, connection)
-                pages = (
-                    finished[start : start + _TABLE_PAGE_SIZE]
-                    for start in range(0, len(finished), _TABLE_PAGE_SIZE)
-                )
-                parts = [read_batch(self.name, connection, page, n) for page in pages]
-            if not parts:
-                msg = f"no prompt of {self.name} is finished yet"
-                raise StoreError(msg)
-            return LabelledBatch.concatenate(parts)
-
-    def _tabulate_records(self) -> LabelledBatch:
-        """Return claims, or candidates of a draw rule, as arrays that are made from records."""
-        is_claims = self.unit == "claims"
-        records = list(self.read_all())
-        provenance = None if is_claims else self.read_provenance()
-        if not records:
-            which = " with an answer that claims anything" if is_claims else ""
-            msg = f"no prompt of {self.name}{which} is finished yet"
-            raise StoreError(msg)
-        return tabulate(records, provenance=provenance, shortened=True, claims=True)
 
     def read_failures(self) -> list[Failure]:
         """Return the failed prompts in order."""

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
-import numpy as np
 from sqlalchemy import Connection, case, func, select
 
-from langchain_cfc._internal.metadata import JsonMetadata
-from langchain_cfc.candidates import LabelledBatch, find_json_prompt_kinds
-from langchain_cfc.errors import StoreError
-from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc_collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc_collect.store import schema
 
@@ -53,45 +46,6 @@ SELECT_CLAIMS = (
 SELECT_ANSWERS = select(_draws.c.prompt, _draws.c.slot, _draws.c.text, _draws.c.data).order_by(
     _draws.c.prompt, _draws.c.slot
 )
-
-
-def read_batch(store: str, connection: Connection, positions: Sequence[int], n: int) -> LabelledBatch:
-    """Return the candidates of the finished prompts at some positions as arrays."""
-    within = (
-        _prompts.c.stage == int(Stage.LABELLED),
-        _prompts.c.position.between(positions[0], positions[-1]),
-    )
-    rows = connection.execute(select(_prompts).where(*within).order_by(_prompts.c.position)).all()
-    joined = SELECT_CANDIDATES.join(_prompts, _prompts.c.position == _draws.c.prompt).where(*within)
-    columns = list(zip(*connection.execute(joined), strict=True))
-    if [row.position for row in rows] != list(positions) or len(columns[0]) != n * len(rows):
-        msg = f"{store} is damaged: candidates of some prompts are missing"
-        raise StoreError(msg)
-    for number, row in enumerate(rows):
-        schema.check_finished(store, row, [column[number * n : (number + 1) * n] for column in columns])
-    _, _, texts, _, scores, _, correct, extracted = columns
-    shape = (len(rows), n)
-    is_extracted = {answer is not None for answer in extracted}
-    answers = [text if answer is None else answer for text, answer in zip(texts, extracted, strict=True)]
-    table = LabelledBatch.from_arrays(
-        [row.id for row in rows],
-        np.fromiter(scores, np.float64, len(scores)).reshape(shape),
-        np.fromiter(map(bool, correct), np.bool_, len(correct)).reshape(shape),
-        [answers[start : start + n] for start in range(0, len(answers), n)],
-        clusters=[row.cluster for row in rows],
-        metadata=JsonMetadata.of(_merge_metadata(row) for row in rows),
-        extracted=is_extracted.pop() if len(is_extracted) == 1 else None,
-        prompt_kinds=find_json_prompt_kinds(row.input for row in rows),
-    )
-    return replace(table, inputs=digest_inputs(json.loads(row.input) for row in rows))
-
-
-def _merge_metadata(row: Any) -> str:
-    """Return the dataset's metadata as JSON, updated by the output of the metadata function."""
-    if row.described is None:
-        text: str = row.metadata
-        return text
-    return json.dumps({**json.loads(row.metadata), **json.loads(row.described)})
 
 
 def count_unscored(connection: Connection, *, has_claims: bool) -> dict[str, Any]:
