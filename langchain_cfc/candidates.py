@@ -309,10 +309,6 @@ class LabelledBatch:
         draws = replace(batch.draws, answer_codes=None, lengths=None, drawn=counts)
         return replace(batch, draws=draws, recorded=None, unit="claims")
 
-    def with_correct_candidate(self) -> LabelledBatch:
-        """Return only the prompts that have a correct candidate."""
-        return self.take(np.flatnonzero(self.correct.any(axis=1)))
-
     @classmethod
     def concatenate(cls, parts: Iterable[LabelledBatch]) -> LabelledBatch:
         """Concatenate one or more parts of a dataset; raise an InputError if they do not fit together."""

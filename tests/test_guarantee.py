@@ -254,7 +254,6 @@ def test_state_guarantee_of_randomised_thresholds_names_an_upper_bound() -> None
     ("options", "exact"),
     [
         ({}, True),
-        ({"given_drawn": True}, True),
         ({"shift": "mean_score"}, True),
         ({"alpha": ["0.1", "0.2"]}, True),
         ({"alpha": ["0.2", "0.3"]}, False),

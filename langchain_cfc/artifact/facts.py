@@ -91,8 +91,6 @@ class CalibrationFacts(ArtifactData):
         weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
         window: The option `window` of `calibrate`, 0 for all prompts; None for the default.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
-        drawn_among: With `given_drawn`, number of calibration prompts before those without a correct
-            candidate were left out; otherwise None.
         prompt_kinds: Kinds of the recorded prompts, `text`, `messages` and `object`, sorted; None if they are
             unknown, as for arrays.
         normalised: Version of the normal form in which answers were compared; None if nothing compares them.
@@ -116,7 +114,6 @@ class CalibrationFacts(ArtifactData):
     weight: float | None = None
     window: Count | None = None
     allow_unattainable: bool = False
-    drawn_among: Count | None = None
     prompt_kinds: list[PromptKind] | None = None
     normalised: str | None = None
 

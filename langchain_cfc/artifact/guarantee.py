@@ -51,8 +51,6 @@ def build_guarantee(
     if artifact.policy is not None and not artifact.policy.coverage and delta is None:
         # Labels of the calibration prompts certified the policy; no other labels are left for the sets.
         kind, weightings = "heuristic", ()
-    if facts.drawn_among is not None and kind != "heuristic":
-        kind = "given_drawn"
     target = float(compute_tau(alpha))
     weighted = facts.weight is not None
     adaptive = _list_coverages(artifact, alpha, stated_alpha)

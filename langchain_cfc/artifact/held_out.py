@@ -73,8 +73,7 @@ def select_held_out(
     """Select the prompts that an artifact may be tested on, and describe the selection.
 
     If all prompts are new, all are used, otherwise only the part that was held out of calibration. One prompt
-    of each cluster is kept, and of weighted prompts a fair sample. With `given_drawn`, only prompts with a
-    correct candidate are kept.
+    of each cluster is kept, and of weighted prompts a fair sample.
     """
     plan, facts = artifact.calibration.split, artifact.calibration
     which = NEW_RECORDS
@@ -92,16 +91,7 @@ def select_held_out(
     if len(labelled) == 0:
         msg = "no prompts are left to test on"
         raise CalibrationError(msg)
-    if facts.drawn_among is None:
-        return labelled, which
-    answerable = labelled.with_correct_candidate()
-    if len(answerable) == 0:
-        msg = (
-            f"none of {len(labelled)} prompts has a correct candidate, but the guarantee is only about "
-            "prompts with one"
-        )
-        raise CalibrationError(msg)
-    return answerable, f"{which}; of these {len(labelled)}, only the prompts with a correct candidate"
+    return labelled, which
 
 
 def _check_held_out_part(

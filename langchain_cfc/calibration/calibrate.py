@@ -33,7 +33,7 @@ from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
-from langchain_cfc.errors import CalibrationError, OverlapError, UnattainableTargetError
+from langchain_cfc.errors import OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance
@@ -47,7 +47,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     *,
     alpha: Level | Sequence[Level] | None = None,
     adaptive_alpha: bool = False,
-    given_drawn: bool = False,
     features: str | FeatureMap = "hat(mean_score, 5)",
     unit: Unit = "answers",
     at_most: int = 0,
@@ -103,7 +102,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         InputError: If an argument, a record or `SOURCE_DATE_EPOCH` cannot be used, or two arguments conflict.
         FeatureError: If the feature text is wrong, metadata is missing, or a map that came fitted does not
             know a category.
-        CalibrationError: If a split is empty, or `given_drawn` finds no prompt with a correct candidate.
+        CalibrationError: If a split is empty.
         UnattainableTargetError: If the target coverage is out of reach for these records, or a wrong-answer
             rate or confidence is not certified with them; its `attempts` belong to the next attempt.
         OverlapError: If figures from the labels of all prompts that would certify were looked at before
@@ -143,12 +142,8 @@ def _calibrate(
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.get_part("fit")
-    everyone = prompts.get_calibration_prompts(config.within_clusters)
-    feature_map = fit_feature_map(given, fit_split, everyone)
-    labelled = everyone.with_correct_candidate() if config.given_drawn else everyone
-    if len(labelled) == 0:
-        msg = f"given_drawn: none of {len(everyone)} calibration prompts has a correct candidate"
-        raise CalibrationError(msg)
+    labelled = prompts.get_calibration_prompts(config.within_clusters)
+    feature_map = fit_feature_map(given, fit_split, labelled)
     if config.adaptive_alpha and not config.has_given_levels:
         feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config)
     with name_records_in_errors(labelled.ids):
@@ -189,7 +184,7 @@ def _calibrate(
         plan.flag_fair_sample(labelled),
         delta=None if confidence is None else format_delta(confidence.level),
     )
-    fair = plan.draw_fair_sample(everyone)
+    fair = plan.draw_fair_sample(labelled)
     artifact = CalibrationArtifact(
         library_version=__version__,
         created_at=read_creation_time().isoformat(timespec="seconds"),
@@ -207,7 +202,6 @@ def _calibrate(
             provenance=provenance,
             came_fitted=given.needs_fit and given.fitted,
             needs_answers=needs_answers,
-            drawn_among=len(everyone) if config.given_drawn else None,
         ),
         ridge=config.ridge_penalty,
         stability=config.stability,

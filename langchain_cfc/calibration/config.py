@@ -59,8 +59,6 @@ class CalibrationConfig:
         adaptive_alpha: Whether to state lower coverage for hard prompts instead of flagging them: a prompt's
             error level is a function of its mean score, never below alpha, fitted on the fit split unless
             `features` came fitted with one. Every result states its coverage. Conditional rule only.
-        given_drawn: Whether to weaken the guarantee, so that fewer prompts are flagged: if a correct
-            candidate is drawn, it is kept. Only the prompts with a correct candidate calibrate.
         features: Feature map or its text, such as `hat(mean_score, 5)` or `bins(max_score, 5) +
             group(topic)`.
         unit: What is kept or rejected: whole `answers`, or the `claims` of one answer. The threshold decides
@@ -120,7 +118,6 @@ class CalibrationConfig:
 
     alpha: Level | Sequence[Level] | None = None
     adaptive_alpha: bool = False
-    given_drawn: bool = False
     features: str | FeatureMap = "hat(mean_score, 5)"
     unit: Unit = "answers"
     at_most: int = 0
@@ -161,7 +158,6 @@ class CalibrationConfig:
         return cls(
             alpha=None if level_chosen else artifact.alphas,
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
-            given_drawn=facts.drawn_among is not None,
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             unit=artifact.unit,
             at_most=artifact.at_most or 0,
@@ -218,15 +214,6 @@ class CalibrationConfig:
             "each level then; instead of confident, certify the artifact on held-out records": (
                 self.adaptive_alpha and bool(self.ridge or self.stability or self.confident)
             ),
-            "given_drawn cannot be combined with adaptive_alpha, max_wrong_rate, confident, a shift or "
-            "stability: these are about all prompts; make two artifacts and serve both": self.given_drawn
-            and bool(
-                self.adaptive_alpha
-                or self.max_wrong_rate is not None
-                or self.confident
-                or self.shift is not None
-                or self.stability
-            ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
             "stability: only the conditional rule has the paper's slack": self.stability and not conditional,
             'a shift: only the conditional rule has one; use it with features "1" for a single threshold': (
@@ -261,11 +248,9 @@ class CalibrationConfig:
             "draws cannot be combined with n: the rule determines the number of candidates": (
                 self.draws is not None and self.n is not None
             ),
-            "claims cannot be combined with set_rule, n, draws or given_drawn: these are about several "
-            "answers to a prompt": self.unit == "claims"
-            and bool(
-                self.set_rule != "all" or self.n is not None or self.draws is not None or self.given_drawn
-            ),
+            "claims cannot be combined with set_rule, n or draws: these are about several answers to a "
+            "prompt": self.unit == "claims"
+            and bool(self.set_rule != "all" or self.n is not None or self.draws is not None),
             "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
             "claims)": self.at_most != 0 and self.unit != "claims",
             "penalised: needs a ridge": self.penalised != "slopes" and not self.ridge,

@@ -347,7 +347,6 @@ class CalibrationPrompts:
         provenance: Provenance | None,
         came_fitted: bool,
         needs_answers: bool,
-        drawn_among: int | None,
     ) -> CalibrationFacts:
         """Return the facts that an artifact states about its prompts."""
         used = [cluster for cluster in data.labelled.clusters if cluster is not None]
@@ -383,6 +382,5 @@ class CalibrationPrompts:
             certification_size=len(ids["certification"]),
             window=None if config.window == WINDOW else config.window or 0,
             allow_unattainable=config.allow_unattainable,
-            drawn_among=drawn_among,
             prompt_kinds=None if labelled.prompt_kinds is None else sorted(labelled.prompt_kinds),
         )

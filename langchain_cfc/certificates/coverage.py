@@ -287,7 +287,6 @@ def certify_level(
             *(certify_share(group, failing / 2) for group, failing in zip(groups, each, strict=True)),
         ),
         **_bound_sizes(artifact, seen.decisions, overall),
-        given_drawn=artifact.calibration.drawn_among is not None,
         records_digest=compute_records_digest(labelled),
         artifact_digest=artifact.frozen_digest,
     )

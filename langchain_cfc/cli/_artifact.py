@@ -194,7 +194,7 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         levels = {} if promise.kind == "heuristic" else levels
     for alpha, level in levels.items():
         yield "Promise", f"{level}{_format_promise(artifact, artifact.make_guarantee(alpha))}"
-    if promise.kind in {"conditional", "marginal", "given_drawn"}:
+    if promise.kind in {"conditional", "marginal"}:
         if promise.failure_probability is None and not artifact.certificates:
             yield (
                 "Confidence",

@@ -122,13 +122,6 @@ def calibrate(
             help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
         ),
     ] = False,
-    given_drawn: Annotated[
-        bool,
-        _promise_option(
-            "--given-drawn",
-            help="Promise only that if a correct candidate is drawn, one is kept. Flags fewer prompts.",
-        ),
-    ] = False,
     randomised: Annotated[
         bool,
         _variant_option(
@@ -212,7 +205,6 @@ def calibrate(
                 else PaperStability.from_constant(delta=stability_delta),
                 shift=shift,
                 adaptive_alpha=adaptive_alpha,
-                given_drawn=given_drawn,
                 randomised=randomised,
                 confident=confident,
                 max_wrong_rate=max_wrong_rate or None,

@@ -143,7 +143,6 @@ class CoverageCertificate(OmitsDefaults, TestedCertificate):
 
     Attributes:
         shares: All prompts first, then every guaranteed weighting.
-        given_drawn: Whether it is only about prompts for which a correct candidate is drawn, held out or new.
         mean_set_size: Mean number of candidates returned; None for claims.
         mean_set_size_at_most: Upper bound on the expected number; None for claims.
         claims: Share of claims dropped; None for sets of candidates.
@@ -152,7 +151,6 @@ class CoverageCertificate(OmitsDefaults, TestedCertificate):
     shares: tuple[CertifiedShare, ...] = Field(min_length=1)
     mean_set_size: Annotated[float, Field(ge=0.0)] | None = None
     mean_set_size_at_most: Annotated[float, Field(ge=0.0)] | None = None
-    given_drawn: bool = False
     claims: DroppedClaims | None = None
 
     @model_validator(mode="after")
@@ -167,12 +165,11 @@ class CoverageCertificate(OmitsDefaults, TestedCertificate):
     def sentence(self) -> str:
         """What is certified over all prompts, in a sentence."""
         everyone = self.shares[0]
-        given = " with a correct candidate, and only for such prompts" if self.given_drawn else ""
         kept = format_bound(everyone.kept_at_least)
         if everyone.stated is not None:
             kept += f" ({format_share(everyone.stated)} is stated on average)"
         certified = (
-            f"Certified on {self.prompts} held-out prompts{given}, with confidence "
+            f"Certified on {self.prompts} held-out prompts, with confidence "
             f"{format_share(1 - float(self.delta))} for this very artifact: "
         )
         if self.claims is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 
-GuaranteeKind = Literal["conditional", "marginal", "given_drawn", "certified", "heuristic"]
+GuaranteeKind = Literal["conditional", "marginal", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]
 
 
@@ -37,7 +37,6 @@ class Guarantee(OmitsDefaults):
 
     Attributes:
         kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
-            `given_drawn` (under every listed weighting of prompts for which a correct candidate is drawn),
             `certified` (only what held-out prompts certify) or `heuristic` (no theorem).
         sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.

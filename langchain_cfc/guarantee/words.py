@@ -57,10 +57,6 @@ NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
     "level or a policy. It is not promised for the level or policy that they chose."
 )
-NOTHING_WHERE_NONE_IS_DRAWN = (
-    "Nothing is promised for a prompt for which no correct candidate is drawn: it may get a set of wrong "
-    "answers."
-)
 NOT_BY_LEVEL = (
     "Nothing is promised for the prompts of one stated coverage alone: they may keep the promise less often "
     "than is stated for them, and others more often."
@@ -181,14 +177,7 @@ def state_guarantee(
         who = f"distributed as {calibrated} reweighted by {shift}"
     elif weighted:
         who = f"exchangeable with the prompts from which {calibrated} were chosen for labelling"
-    prompts = "all prompts"
     about = f"For {'new prompts' if adaptive else 'a new prompt'} {who},"
-    if kind == "given_drawn":
-        prompts = "all prompts for which one is drawn"
-        about = (
-            "If a correct answer is among the candidates drawn for a new prompt, "
-            f"{who} for which one was drawn,"
-        )
     event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
     if at_most is not None:
         event = f"{format_unsupported(at_most)} in the answer"
@@ -202,12 +191,12 @@ def state_guarantee(
         return f"{sentence}, on average over all prompts; {hard}.{by_level}"
     others = [weighting.words for weighting in weightings if weighting.kind != "constant"]
     if not others:
-        return f"{sentence}, on average over {prompts}.{by_level}"
+        return f"{sentence}, on average over all prompts.{by_level}"
     if not listed:
         each = f"{count_weightings(weightings)} and any mix of them"
         return f"{sentence}: on average, and over each of {each}.{by_level}"
     each = f"these and any mix of them: {'; '.join(others)}"
-    return f"{sentence}: on average over {prompts}, and over each of {each}.{by_level}"
+    return f"{sentence}: on average over all prompts, and over each of {each}.{by_level}"
 
 
 def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
@@ -303,11 +292,7 @@ def list_exclusions(
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
-    about_sets = (
-        *([NOTHING_WHERE_NONE_IS_DRAWN] if kind == "given_drawn" else []),
-        *NOT_PROMISED,
-        BEST_ALONE if never_empty else EMPTY_IS_A_MISS,
-    )
+    about_sets = (*NOT_PROMISED, BEST_ALONE if never_empty else EMPTY_IS_A_MISS)
     about_claims = (*NOT_PROMISED_BESIDES_ANSWERS, NOTHING_LEFT_OUT, NOTHING_KEPT_IS_KEPT)
     return (
         *([NOT_AFTER_A_CHOICE] if chosen else []),

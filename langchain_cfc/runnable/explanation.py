@@ -191,7 +191,6 @@ def _describe_promise(result: CFCResult) -> str:
     *others, last = scope
     where = f"{', '.join(others)} and {last}" if others else last
     assumed = "" if guarantee.binding == "matched" else f" {guarantee.assumptions[-1]}"
-    given_drawn = guarantee.kind == "given_drawn"
     stated = guarantee.target_coverage if guarantee.stated_coverage is None else guarantee.stated_coverage
     often, less = f"with probability at least {format_share(stated)}", ""
     if NOT_BY_LEVEL in guarantee.not_promised:
@@ -211,8 +210,7 @@ def _describe_promise(result: CFCResult) -> str:
             f"answer leaves out.{assumed}"
         )
     return (
-        f"{f'If the model gave a correct answer at all, then {often}' if given_drawn else start}, a question "
-        "like those of the calibration gets a set of answers that holds a correct one, or is flagged because "
-        f"nothing can be promised for it: {where}.{less} This says nothing about one answer by itself."
-        f"{assumed}"
+        f"{start}, a question like those of the calibration gets a set of answers that holds a correct one, "
+        f"or is flagged because nothing can be promised for it: {where}.{less} This says nothing about one "
+        f"answer by itself.{assumed}"
     )

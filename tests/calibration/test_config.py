@@ -97,7 +97,7 @@ def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list
             {"alpha": None, "max_wrong_rate": "0.4", "wrong_rate_groups": True, "features": "group(topic)"},
             None,
         ),
-        ({"alpha": ["0.3", "0.4"], "given_drawn": True, "threshold_rule": "marginal"}, None),
+        ({"alpha": ["0.3", "0.4"], "threshold_rule": "marginal"}, None),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
         ({"stability": STABLE, "cap": 3.0, "window": None}, None),
         ({"shift": "meta(ratio)", "window": 100}, None),

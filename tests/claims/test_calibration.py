@@ -157,7 +157,6 @@ def test_adaptive_levels_of_claims_empty_fewer_answers() -> None:
         ({"unit": "claims", "set_rule": "rank"}, "several answers"),
         ({"unit": "claims", "n": 1}, "several answers"),
         ({"unit": "claims", "draws": "fixed(3)"}, "several answers"),
-        ({"unit": "claims", "given_drawn": True}, "several answers"),
     ],
 )
 def test_config_check_refuses_options_that_do_not_suit_claims(options: dict[str, Any], problem: str) -> None:

@@ -310,12 +310,9 @@ def test_people_sample_refuses_invalid_targets(
         draw(artifact, **options)
 
 
-def test_people_sample_refuses_tables_and_given_drawn_artifacts(artifact: CalibrationArtifact) -> None:
+def test_people_sample_refuses_tables(artifact: CalibrationArtifact) -> None:
     with pytest.raises(InputError, match="people read texts"):
         draw(artifact, tabulate(judged_prompts()))
-    given_drawn = calibrate(prompts(0, 400), alpha="0.2", features="1", given_drawn=True)
-    with pytest.raises(InputError, match="only people can say"):
-        draw(given_drawn)
 
 
 @pytest.mark.long

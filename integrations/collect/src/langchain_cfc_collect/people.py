@@ -159,19 +159,12 @@ class PeopleSample:
             OverlapError: If these are calibration records and none are left for certificates.
             CalibrationError: If no prompt is left.
             InputError: If not exactly one of `until` and `max_wrong_rate` is given, a number is out of range,
-                the records are a table without texts, the artifact lacks the level or the policy, or its
-                guarantee is conditional on a correct candidate being drawn, which only people can tell.
+                the records are a table without texts, or the artifact lacks the level or the policy.
             FingerprintError: If the records come from another generator, verifier or extractor.
         """
         if isinstance(records, LabelledBatch):
             msg = (
                 "people read texts, which a table does not hold: give records, e.g. written by `store export`"
-            )
-            raise InputError(msg)
-        if artifact.calibration.drawn_among is not None:
-            msg = (
-                "this artifact's promise is about prompts for which a correct candidate is drawn, and only "
-                "people can say which these are: calibrate without given_drawn to certify with people"
             )
             raise InputError(msg)
         if not LEAST_SHARE <= share <= 1.0:

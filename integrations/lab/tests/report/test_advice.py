@@ -43,7 +43,6 @@ SIZE, N = 400, 4
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "alpha": (["0.35", "0.5"], {}),
     "adaptive_alpha": (True, {}),
-    "given_drawn": (True, {}),
     "features": ("bins(mean_score, 2)", {}),
     "set_rule": ("rank", {}),
     "never_empty": (False, {}),

@@ -138,11 +138,6 @@ class Label:
         """Whether the label says for every candidate whether it is correct."""
         return not (self.correct is None or isinstance(self.correct, bool) or None in self.correct)
 
-    @property
-    def shows_drawn(self) -> bool:
-        """Whether the label is complete, and at least one candidate is correct."""
-        return self.is_complete and any(self.correct or ())  # type: ignore[arg-type]
-
     def compute_weight(self, least: float) -> float:
         """Return least / p in (0, 1], for a result that was chosen for labelling with probability p.
 

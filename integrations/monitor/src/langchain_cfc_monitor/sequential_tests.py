@@ -328,8 +328,6 @@ class CoverageTest(SequentialTest):
         if not self.rates:
             return self
         kept_promise, right = label.judge(one)
-        if self.artifact.calibration.drawn_among is not None and not label.shows_drawn:
-            kept_promise = None  # the guarantee covers only prompts for which a correct candidate was drawn
         outcomes = {"kept": kept_promise, "right": right}
         names, matrix = self._weights
         weights = dict(zip(names, matrix.compute_values(np.array(one.features)[np.newaxis])[0], strict=True))

@@ -68,10 +68,7 @@ def describe_promise(artifact: CalibrationArtifact, guarantee: Guarantee) -> Pro
         claim, scope = _state_certificate(certificate), [_explain_event(certificate.claims is not None)]
     else:
         often = format_how_often(guarantee.target_coverage, artifact.list_adaptive_coverages(guarantee.alpha))
-        given = (
-            ", if a correct answer is among the candidates drawn" if guarantee.kind == "given_drawn" else ""
-        )
-        claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}{given}."
+        claim = f"{often[0].upper()}{often[1:]}, {_state_event(guarantee.at_most)}."
         scope = list(_describe_scope(artifact, guarantee))
     by_people = [one.sentence for one in guarantee.people] if promised else []
     return Promise(
