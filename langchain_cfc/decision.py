@@ -184,15 +184,12 @@ def decide(
 
     Raises:
         InputError: If the number of candidates does not match the artifact or its draw rule, the artifact
-            does not have the level, uniforms are missing or unexpected, or a prompt has no weight although
-            the artifact's guarantee is for a covariate shift.
+            does not have the level, or uniforms are missing or unexpected.
         FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
     artifact.check_draws(draws)
     features = artifact.feature_map.transform(draws, allow_unknown=True)
-    thresholds = artifact.solve(
-        features, alpha, weights=artifact.compute_weights(draws), uniforms=uniforms, marginal=marginal
-    )
+    thresholds = artifact.solve(features, alpha, uniforms=uniforms, marginal=marginal)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
     if policy.ignores_sets:

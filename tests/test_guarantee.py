@@ -225,16 +225,6 @@ def test_find_guarantee_kind_with_a_ridge(rule: str, options: dict[str, bool], k
     assert find_guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
 
 
-def test_state_guarantee_names_the_shift() -> None:
-    shifted = state_guarantee("conditional", 0.9, 500, (ALL,), shift="meta(ratio)")
-    assert "distributed as the 500 calibration prompts reweighted by meta(ratio)" in shifted
-    assert "exchangeable" not in shifted
-    assert "exchangeable" in state_guarantee("conditional", 0.9, 500, (ALL,))
-    assumed = list_assumptions(within_clusters="one", binding="matched", shift="meta(ratio)")
-    assert "meta(ratio) gives the factor" in assumed[0]
-    assert "the promise is only as accurate as this ratio" in assumed[0]
-
-
 def test_state_guarantee_mentions_weighted_labels() -> None:
     weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
     assert "exchangeable with the prompts from which the 500 calibration prompts were chosen" in weighted
@@ -254,7 +244,6 @@ def test_state_guarantee_of_randomised_thresholds_names_an_upper_bound() -> None
     ("options", "exact"),
     [
         ({}, True),
-        ({"shift": "mean_score"}, True),
         ({"alpha": ["0.1", "0.2"]}, True),
         ({"alpha": ["0.2", "0.3"]}, False),
         ({"never_empty": True}, False),

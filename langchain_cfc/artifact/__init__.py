@@ -17,7 +17,6 @@ from langchain_cfc.artifact.facts import (
     Ridge,
     ThresholdRuleName,
     TradeOff,
-    compute_likelihood_ratios,
     compute_monitored_values,
     make_threshold_rule,
 )
@@ -59,7 +58,6 @@ __all__ = [
     "TradeOff",
     "check_first_candidates",
     "check_first_wave",
-    "compute_likelihood_ratios",
     "compute_monitored_values",
     "has_separate_scores",
     "looks_like_artifact",

@@ -31,7 +31,7 @@ from langchain_cfc.artifact.facts import (
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
-from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
+from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
@@ -101,7 +101,6 @@ class ArtifactContent(ArtifactData):
     ridge: Ridge | None = None
     stability: PaperStability | None = None
     confidence: Confidence | None = None
-    shift: str | None = None
     randomised: bool = False
     never_empty: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
@@ -162,11 +161,6 @@ class ArtifactContent(ArtifactData):
         return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
 
     @cached_property
-    def parsed_shift(self) -> Statistic | None:
-        """The statistic that gives likelihood ratios; None without a shift."""
-        return None if self.shift is None else parse_statistic(self.shift)
-
-    @cached_property
     def digest(self) -> str:
         """SHA-256 over the canonical form of the content."""
         return files.compute_digest(self.model_dump(mode="json"))
@@ -182,7 +176,7 @@ class ArtifactContent(ArtifactData):
     def needs_answers(self) -> bool:
         """Whether any part compares answers, so that serving must extract them as calibration did."""
         policy = None if self.policy is None else self.policy.certificate.policy
-        parts = (policy, self.parsed_shift, self.feature_map, self.parsed_set_rule, self.draw_rule)
+        parts = (policy, self.feature_map, self.parsed_set_rule, self.draw_rule)
         return any(part is not None and part.needs_answers for part in parts)
 
     def check_answers(self, *, extracted: bool, failure: type[CFCError]) -> None:
@@ -215,9 +209,7 @@ class ArtifactContent(ArtifactData):
     @property
     def metadata_keys(self) -> tuple[str, ...]:
         """The metadata keys that every prompt must have, each once."""
-        shift = self.parsed_shift
-        more = () if shift is None or shift.key is None else (shift.key,)
-        return tuple(dict.fromkeys([*self.feature_map.metadata_keys, *more]))
+        return self.feature_map.metadata_keys
 
     @property
     def has_used_certification(self) -> bool:

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.candidates import CandidateBatch, PromptKind
-from langchain_cfc.errors import FeatureError, InputError
-from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
+from langchain_cfc.errors import InputError
+from langchain_cfc.features import FeatureMap, parse_statistic
 from langchain_cfc.guarantee import (
     Alpha,
     AnswerPolicy,
@@ -83,7 +83,7 @@ class CalibrationFacts(ArtifactData):
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
         sketch: Keyed hashes of some ids and clusters of the fit and calibration splits, to recognise them
-            later; also of the certification split if it was used up, or cannot certify because of a shift.
+            later; also of the certification split if it was used up.
         attainable_coverage: Share of calibration prompts whose success score is below the cap.
         groups: Attainable coverage of every guaranteed weighting, all prompts first.
         certification_size: Number of prompts of the certification split.
@@ -452,16 +452,3 @@ def make_threshold_rule(
         return GroupedThreshold(level, cap, delta=delta)
     msg = f"unknown threshold rule {name!r}; known rules: conditional, marginal, grouped and learned"
     raise InputError(msg)
-
-
-def compute_likelihood_ratios(shift: Statistic, draws: CandidateBatch) -> FloatArray:
-    """Return (N,) likelihood ratios of serving to calibration; a FeatureError if one is not above 0."""
-    ratios = shift.compute_values(draws)
-    bad = np.flatnonzero(~(ratios > 0.0))
-    if len(bad):
-        msg = (
-            f"{shift.text} of prompt {bad[0]} is {ratios[bad[0]]:g}; the likelihood ratio of a prompt "
-            "that may be served must be above 0"
-        )
-        raise FeatureError(msg, int(bad[0]))
-    return ratios

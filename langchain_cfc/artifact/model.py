@@ -19,7 +19,6 @@ from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import (
     CertifiedPolicy,
     Promise,
-    compute_likelihood_ratios,
     make_threshold_rule,
 )
 from langchain_cfc.artifact.guarantee import build_guarantee
@@ -62,8 +61,6 @@ class CalibrationArtifact(ArtifactContent):
         stability: The paper's slack, by which levels were made stricter; None without one.
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
-        shift: The statistic that gives the likelihood ratio of serving to calibration, such as `meta(ratio)`;
-            None without a covariate shift.
         randomised: Whether thresholds are randomised, so that coverage does not exceed 1 - alpha for
             continuous scores if sets may be empty.
         never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
@@ -96,7 +93,7 @@ class CalibrationArtifact(ArtifactContent):
                 f"of {self.feature_map.dimension}"
             )
             raise ValueError(msg)
-        _ = self.parsed_set_rule, self.parsed_shift
+        _ = self.parsed_set_rule
         problem = next(find_problems(self), None)
         if problem is not None:
             raise ValueError(problem)
@@ -151,10 +148,6 @@ class CalibrationArtifact(ArtifactContent):
                 f"{draws.counts[row]} draws of prompt {row}"
             )
             raise InputError(msg)
-
-    def compute_weights(self, draws: CandidateBatch) -> FloatArray | None:
-        """Return (N,) likelihood ratios of serving to calibration, in any unit; None without a shift."""
-        return None if self.parsed_shift is None else compute_likelihood_ratios(self.parsed_shift, draws)
 
     @cached_property
     def _rules(self) -> dict[str, ThresholdRule[Any]]:
@@ -258,7 +251,6 @@ class CalibrationArtifact(ArtifactContent):
         features: FloatArray,
         alpha: Level | None = None,
         *,
-        weights: FloatArray | None = None,
         uniforms: FloatArray | None = None,
         marginal: bool = False,
     ) -> Thresholds:
@@ -271,7 +263,6 @@ class CalibrationArtifact(ArtifactContent):
         Args:
             features: (m, d) features from `feature_map`.
             alpha: Error level; may be omitted if there is only one.
-            weights: (m,) likelihood ratios from `compute_weights`, if the artifact has a shift.
             uniforms: (m,) independent uniform random numbers in (0, 1), if thresholds are randomised.
             marginal: Whether to use the marginal rule instead of the artifact's own, for comparison.
 
@@ -279,29 +270,24 @@ class CalibrationArtifact(ArtifactContent):
             The m thresholds.
 
         Raises:
-            InputError: If the artifact does not hold the level, the features do not fit, or weights or
-                uniforms are missing or not expected.
+            InputError: If the artifact does not hold the level, the features do not fit, or uniforms are
+                missing or not expected.
         """
         text = self.select_level(alpha)
-        for name, given, wanted in (
-            ("weights", weights, self.shift is not None),
-            ("uniforms", uniforms, self.randomised),
-        ):
-            if (given is not None) != wanted:
-                msg = f"thresholds of this artifact {'need' if wanted else 'do not take'} {name}"
-                raise InputError(msg)
+        if (uniforms is not None) != self.randomised:
+            msg = f"thresholds of this artifact {'need' if self.randomised else 'do not take'} uniforms"
+            raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
         adaptive = self.feature_map.adaptive_alpha
         if not marginal and self.threshold_rule != "marginal":
             unknown = self.feature_map.has_unknown_category(features)
             if unknown.any():
-                return self._solve_known_categories(features, text, ~unknown, weights, uniforms)
+                return self._solve_known_categories(features, text, ~unknown, uniforms)
         solved = [
             rule.solve(
                 features,
-                weights,
-                uniforms,
-                None if adaptive is None else adaptive.read_alphas(features, level),
+                uniforms=uniforms,
+                alphas=None if adaptive is None else adaptive.read_alphas(features, level),
             )
             if isinstance(rule, ConditionalThreshold)
             else rule.solve(features)
@@ -338,7 +324,6 @@ class CalibrationArtifact(ArtifactContent):
         features: FloatArray,
         alpha: str,
         known: BoolArray,
-        weights: FloatArray | None,
         uniforms: FloatArray | None,
     ) -> Thresholds:
         """Solve for prompts of known categories; the thresholds of all others are infinite."""
@@ -348,7 +333,6 @@ class CalibrationArtifact(ArtifactContent):
             solved = self.solve(
                 features[known],
                 alpha,
-                weights=None if weights is None else weights[known],
                 uniforms=None if uniforms is None else uniforms[known],
             )
             values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside

@@ -16,7 +16,6 @@ from langchain_cfc.artifact import (
     PlannedAttempt,
     Previous,
     ThresholdRuleName,
-    compute_likelihood_ratios,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
 from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation, is_attainable
@@ -60,7 +59,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     ridge: float = 0.0,
     penalised: Literal["slopes", "all"] = "slopes",
     stability: PaperStability | None = None,
-    shift: str | None = None,
     randomised: bool = False,
     confident: bool = False,
     max_wrong_rate: Level | Sequence[Level] | None = None,
@@ -88,7 +86,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them.
             A table has `weights` if its prompts were chosen to be
             labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
-            ridge, a shift, stability or randomised thresholds); everything else uses a fair sample.
+            ridge, stability or randomised thresholds); everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
         after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
             the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
@@ -135,10 +133,9 @@ def _calibrate(
     plan = config.plan_split(given)
     provenance = find_provenance(records, provenance)
     prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
-    shift = config.shift_statistic
     has_policy_on_sets = config.max_wrong_rate is not None and not config.certifies_mean_score
     needs_answers = (has_policy_on_sets and config.unit == "answers") or any(
-        part is not None and part.needs_answers for part in (given, rule, config.draw_rule, shift)
+        part is not None and part.needs_answers for part in (given, rule, config.draw_rule)
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.get_part("fit")
@@ -152,7 +149,6 @@ def _calibrate(
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
             success_scores=rule.compute_success_scores(labelled, config.cap),
-            ratios=None if shift is None else compute_likelihood_ratios(shift, labelled.draws),
             units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
             cap=float(config.cap),
         )
@@ -208,7 +204,6 @@ def _calibrate(
         confidence=confidence,
         # An order statistic holds with confidence in any case; what is tested may still be refused.
         attempts=list(ledger.attempts if confidence is None else made.attempts),
-        shift=None if shift is None else shift.text,
         randomised=config.randomised,
         # An answer without claims keeps the promise about unsupported claims.
         never_empty=config.never_empty and rule.unit == "answers",

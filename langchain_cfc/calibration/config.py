@@ -19,7 +19,7 @@ from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
-from langchain_cfc.features import FeatureMap, Statistic, parse_statistic
+from langchain_cfc.features import FeatureMap
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
@@ -85,9 +85,6 @@ class CalibrationConfig:
             guarantee over all prompts stays exact; under other weightings it becomes an estimate.
         penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
         stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        shift: For a known covariate shift, the statistic that gives the likelihood ratio of serving to
-            calibration, in any unit, such as `meta(ratio)`. The guarantee then holds for the prompts served
-            (weighted exchangeability: Tibshirani, Barber, Candes and Ramdas 2019).
         randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
             weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
             that if they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
@@ -131,7 +128,6 @@ class CalibrationConfig:
     ridge: float = 0.0
     penalised: Literal["slopes", "all"] = "slopes"
     stability: PaperStability | None = None
-    shift: str | None = None
     randomised: bool = False
     confident: bool = False
     max_wrong_rate: Level | Sequence[Level] | None = None
@@ -171,7 +167,6 @@ class CalibrationConfig:
             ridge=0.0 if ridge is None else ridge.strength,
             penalised="slopes" if ridge is None else ridge.penalised,
             stability=artifact.stability,
-            shift=artifact.shift,
             randomised=artifact.randomised,
             confident=confidence is not None,
             max_wrong_rate=_get_wrong_rates(artifact),
@@ -196,7 +191,7 @@ class CalibrationConfig:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
         # Each property refuses an impossible value; the threshold rule refuses an invalid cap.
-        _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability, self.shift_statistic
+        _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
         conditional = self.threshold_rule == "conditional"
@@ -216,20 +211,13 @@ class CalibrationConfig:
             ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
             "stability: only the conditional rule has the paper's slack": self.stability and not conditional,
-            'a shift: only the conditional rule has one; use it with features "1" for a single threshold': (
-                self.shift is not None and not conditional
-            ),
             "randomised thresholds: only the conditional rule has them": self.randomised and not conditional,
             "confident: no theorem covers the learned rule": (
                 self.confident and self.threshold_rule == "learned"
             ),
-            "confident cannot be combined with a shift, randomised thresholds or stability: no law of "
-            "coverage given the calibration set is known then; certify on held-out records instead": (
-                self.confident and (self.shift is not None or self.randomised or self.stability)
-            ),
-            "max_wrong_rate cannot be combined with a shift: certification prompts come from the calibration "
-            "distribution, not from the served one": (
-                self.max_wrong_rate is not None and self.shift is not None
+            "confident cannot be combined with randomised thresholds or stability: no law of coverage given "
+            "the calibration set is known then; certify on held-out records instead": (
+                self.confident and (self.randomised or self.stability)
             ),
             "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction, "
             "confident or claims: a policy on sets is certified for one rate": (
@@ -315,11 +303,6 @@ class CalibrationConfig:
         return float(Fraction(self.failure_probability) * compute_share(1) / max(1, len(self.wrong_rates)))
 
     @property
-    def shift_statistic(self) -> Statistic | None:
-        """The statistic that gives likelihood ratios; None without a shift."""
-        return None if self.shift is None else parse_statistic(self.shift)
-
-    @property
     def draw_rule(self) -> DrawRule | None:
         """The parsed draw rule; None without one."""
         return None if self.draws is None else parse_draw_rule(self.draws)
@@ -341,9 +324,9 @@ class CalibrationConfig:
         """Whether thresholds use the weights of calibration prompts.
 
         The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge or
-        randomised thresholds would need the weight of the new prompt. A shift has weights of its own.
+        randomised thresholds would need the weight of the new prompt.
         """
-        extras = self.ridge or self.shift is not None or self.randomised or self.stability
+        extras = self.ridge or self.randomised or self.stability
         return self.threshold_rule == "conditional" and not extras
 
     @property

@@ -50,7 +50,6 @@ class CalibrationData:
         feature_map: The fitted map.
         features: (N, d) features of these prompts.
         success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
-        ratios: (N,) likelihood ratios of serving to calibration; None without a shift.
         units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
         cap: Success score of a prompt that cannot be covered, above 1.
     """
@@ -59,7 +58,6 @@ class CalibrationData:
     feature_map: FeatureMap
     features: FloatArray
     success_scores: FloatArray
-    ratios: FloatArray | None
     units_of: FloatArray | None
     cap: float
 
@@ -76,7 +74,7 @@ class CalibrationData:
         prompt counts as one, the largest possible weight: thresholds never fall as its weight grows, so the
         guarantee holds.
         """
-        return self.labelled.weights if self.ratios is None else self.ratios
+        return self.labelled.weights
 
     @property
     def counts(self) -> tuple[float, float]:
@@ -93,11 +91,7 @@ class CalibrationData:
     @cached_property
     def groups(self) -> list[AttainableGroup]:
         """Attainable coverage of all prompts, then of every guaranteed weighting."""
-        weights = self.labelled.weights
-        if self.ratios is not None:
-            # Scale ratios to a mean of one, so that their sums are numbers of prompts.
-            weights = self.ratios / self.ratios.mean()
-        return compute_attainable_groups(self.weightings, self.features, self.reachable, weights)
+        return compute_attainable_groups(self.weightings, self.features, self.reachable, self.weights)
 
 
 def require_fit_split(fit_split: LabelledBatch, what: str) -> None:
@@ -200,10 +194,9 @@ def _widen_window(
     Fitting itself tests only a few prompts and keeps what they need; this tests more.
     """
     chosen = np.unique(np.linspace(0, len(data.features) - 1, SELF_CHECK_SIZE).astype(np.int64))
-    weights = None if data.ratios is None else data.ratios[chosen]
     alphas = None if stated is None else stated[chosen]
     while True:
-        refused = int(fitted.solve(data.features[chosen], weights, alphas=alphas).outside.sum())
+        refused = int(fitted.solve(data.features[chosen], alphas=alphas).outside.sum())
         if refused == 0 or fitted.window is None:
             break
         wider = WINDOW_GROWTH * fitted.window
@@ -353,8 +346,7 @@ class CalibrationPrompts:
         labelled = self.labelled
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
         known: tuple[Part, ...] = ("fit", "calibration")
-        if config.needs_certification or config.shift is not None:
-            # The certification part is used up, or cannot certify under a shift: recognise its records later.
+        if config.needs_certification:  # the certification part is used up: recognise its records later
             known = (*known, "certification")
         clusters = [labelled.clusters[row] for name in known for row in self.rows[name].tolist()]
         sketched = list_ids_and_clusters([one for name in known for one in ids[name]], clusters)

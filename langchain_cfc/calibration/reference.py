@@ -32,11 +32,8 @@ def make_reference_histograms(
     Bins are chosen on the fit split. Features and scores are counted over the calibration prompts, with which
     new prompts are exchangeable unless something changes. Thresholds and decisions are counted over the
     prompts held out for evaluation, because the calibration prompts shaped the thresholds and policies: once
-    for each promise that the artifact can serve. Under a shift nothing is counted, since new prompts are
-    expected to differ.
+    for each promise that the artifact can serve.
     """
-    if artifact.shift is not None:
-        return []
     fit, test = (prompts.select_one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
     fit_values, fit_within = _measure_prompts(artifact, fit)
     # Prompts of one cluster are alike, so they are not exchangeable with new prompts.

@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc._internal.imports import check_installed
-from langchain_cfc.artifact import compute_likelihood_ratios
 from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
@@ -100,11 +99,11 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
 def _check_features(
     config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool
 ) -> None:
-    """Refuse features and a shift that need metadata the prompts lack, or statistics that claims lack."""
-    labelled, shift = prompts.labelled, config.shift_statistic
+    """Refuse features that need metadata the prompts lack, or statistics that claims lack."""
+    labelled = prompts.labelled
     statistics = [one for term in given.terms for one in term.statistics]
     with name_records_in_errors(labelled.ids):
-        for statistic in (*statistics, *([] if shift is None else [shift])):
+        for statistic in statistics:
             if statistic.key is None or metadata_known:
                 statistic.compute_values(labelled.draws)
     if not metadata_known:
@@ -118,8 +117,6 @@ def _check_features(
         fitted.transform(calibration.draws)
     with name_records_in_errors(labelled.ids):
         fitted.transform(labelled.draws, allow_unknown=True)
-        if shift is not None and shift.key is not None:
-            compute_likelihood_ratios(shift, labelled.draws)
 
 
 def _check_target(config: CalibrationConfig, size: int) -> None:

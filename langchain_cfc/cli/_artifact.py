@@ -283,7 +283,6 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
         promise.calibration_size,
         promise.weightings,
         adaptive=artifact.list_adaptive_coverages(promise.alpha),
-        shift=artifact.shift,
         weighted=artifact.calibration.weight is not None,
         listed=False,
         at_most=artifact.at_most,
@@ -295,9 +294,7 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
 
 def _format_assumptions(artifact: CalibrationArtifact) -> str:
     alike = "new prompts like those calibrated on (exchangeable)"
-    if artifact.shift is not None:
-        alike = f"new prompts that differ from those calibrated on only by the density ratio {artifact.shift}"
-    elif artifact.calibration.weight is not None:
+    if artifact.calibration.weight is not None:
         alike = "new prompts like those from which the labelled ones were selected with known probabilities"
     bound = "generator and verifier as calibrated (unbound: the records did not name them)"
     if artifact.provenance is not None:

@@ -109,12 +109,6 @@ def calibrate(
             help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic."
         ),
     ] = None,
-    shift: Annotated[
-        str | None,
-        _variant_option(
-            help="For a known shift, e.g. 'meta(ratio)': density ratio of serving to calibration prompts."
-        ),
-    ] = None,
     adaptive_alpha: Annotated[
         bool,
         _promise_option(
@@ -203,7 +197,6 @@ def calibrate(
                 stability=None
                 if stability_delta is None
                 else PaperStability.from_constant(delta=stability_delta),
-                shift=shift,
                 adaptive_alpha=adaptive_alpha,
                 randomised=randomised,
                 confident=confident,

@@ -147,7 +147,6 @@ def state_guarantee(
     weightings: tuple[Weighting, ...],
     *,
     adaptive: Sequence[float] = (),
-    shift: str | None = None,
     weighted: bool = False,
     randomised: bool = False,
     listed: bool = True,
@@ -161,7 +160,6 @@ def state_guarantee(
         calibration_size: Number N of calibration prompts.
         weightings: The weightings covered.
         adaptive: Stated coverages, see `format_how_often`.
-        shift: Name of the likelihood ratio of serving to calibration; None without a covariate shift.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
         randomised: Whether to state that coverage is not exceeded for continuous success scores.
         listed: Whether to list every weighting, or only their number.
@@ -173,9 +171,7 @@ def state_guarantee(
         return f"No guarantee: the threshold aims at {percent} {aim}, but no theorem guarantees it."
     calibrated = f"the {calibration_size} calibration prompts"
     who = f"exchangeable with {calibrated}"
-    if shift is not None:
-        who = f"distributed as {calibrated} reweighted by {shift}"
-    elif weighted:
+    if weighted:
         who = f"exchangeable with the prompts from which {calibrated} were chosen for labelling"
     about = f"For {'new prompts' if adaptive else 'a new prompt'} {who},"
     event = "the answer set holds a correct answer, or the prompt is flagged as not certifiable"
@@ -222,7 +218,6 @@ def list_assumptions(
     map_came_fitted: bool = False,
     fewer_than_recorded: bool = False,
     independent: bool = False,
-    shift: str | None = None,
     weighted: bool = False,
     randomised: bool = False,
     adaptive: bool = False,
@@ -242,11 +237,6 @@ def list_assumptions(
             "New prompts are exchangeable with all prompts from which the calibration prompts were chosen "
             "for labelling. The probability with which each was chosen is as stated, does not depend on what "
             "labels say, its own or others', and would not be smaller for any new prompt."
-        )
-    if shift is not None and within_clusters == "one":
-        exchangeable = (
-            f"New prompts differ from the calibration prompts only in how likely they are, and {shift} gives "
-            "the factor, up to a constant: the promise is only as accurate as this ratio."
         )
     fitted = (
         "The feature map was already fitted; it is assumed that no calibration prompt was used to fit it."

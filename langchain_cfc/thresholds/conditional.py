@@ -128,10 +128,8 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         Args:
             features: (N, d) features, one row per prompt, N >= 1, d >= 1.
             success_scores: (N,) success scores; `cap` for prompts without a correct candidate, none above it.
-            weights: (N,) for a known covariate shift: the likelihood ratio of each prompt between serving and
-                calibration, in any unit, above 0. The guarantee then holds for serving, for prompts that are
-                passed with their weight in the same unit (weighted exchangeability: Tibshirani, Barber,
-                Candes and Ramdas 2019). By default all are 1.
+            weights: (N,) weights above 0 of prompts that were chosen to be labelled with unequal
+                probabilities; a new prompt has weight 1. By default all are 1.
             units_of: (M, d) features of prompts outside the calibration data, M >= 1. Their mean and spread
                 are the units of a ridge on `slopes`; nothing else uses units. By default the units come from
                 the calibration features, which violates exact exchangeability by one prompt in N; with
@@ -161,7 +159,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
     def threshold(
         self,
         phi: npt.ArrayLike,
-        weight: float = 1.0,
+        *,
         uniform: float | None = None,
         alpha: Level | None = None,
     ) -> float:
@@ -169,7 +167,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
 
         Args:
             phi: (d,) features.
-            weight: Its weight in the unit of the calibration weights, above 0.
             uniform: A uniform random number in (0, 1), drawn for this prompt; see `solve`.
             alpha: Its error level, one of `levels`; by default that of the rule.
 
@@ -179,20 +176,20 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If the shape does not fit the calibration data, a number is not finite, the weight
-                is not above 0 or the uniform not in (0, 1).
+            InputError: If the shape does not fit the calibration data, a number is not finite, or the uniform
+                is not in (0, 1).
             OutsideCertifiedRegionError: If the threshold is not determined.
         """
         vector, state = to_float_array(phi, "features"), self.fitted
         alphas = None if alpha is None else [float(alpha)]
         if uniform is not None:
-            return float(self.solve(vector[np.newaxis], [weight], [uniform], alphas).require_known()[0])
+            return float(self.solve(vector[np.newaxis], uniforms=[uniform], alphas=alphas).require_known()[0])
         reduced = state.reduce_one(vector)
-        if reduced is not None and 0.0 < weight < np.inf:
+        if reduced is not None:
             factor = (
-                weight
+                1.0
                 if alphas is None and not self.has_levels
-                else weight * self._get_target(self.alpha if alpha is None else alpha)
+                else self._get_target(self.alpha if alpha is None else alpha)
             )
             answer = state.windows.find(reduced if factor == 1.0 else factor * reduced)
             if isinstance(answer, Unbounded):
@@ -201,12 +198,12 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
                 value, error = answer.compute_value(reduced)
                 return value if value < self.cap - error else np.inf
         # Out of reach, not determined, or invalid features.
-        return float(self.solve(vector[np.newaxis], [weight], alphas=alphas).require_known()[0])
+        return float(self.solve(vector[np.newaxis], alphas=alphas).require_known()[0])
 
     def solve(
         self,
         features: npt.ArrayLike,
-        weights: npt.ArrayLike | None = None,
+        *,
         uniforms: npt.ArrayLike | None = None,
         alphas: npt.ArrayLike | None = None,
     ) -> Thresholds:
@@ -219,7 +216,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
 
         Args:
             features: (m, d) features.
-            weights: (m,) their weights in the unit of the calibration weights; by default all are 1.
             uniforms: (m,) random numbers, uniform on (0, 1), independent of each other and of everything
                 else. Thresholds never decrease in them, and approach the default ones towards 1.
             alphas: (m,) error level of each prompt, one of `levels`; by default that of the rule.
@@ -229,19 +225,18 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
 
         Raises:
             NotFittedError: Before `fit`.
-            InputError: If a shape does not fit, a number is not finite, a weight is not above 0 or a uniform
-                not in (0, 1), or an error level is not one of `levels`.
+            InputError: If a shape does not fit, a number is not finite, a uniform is not in (0, 1), or an
+                error level is not one of `levels`.
 
         Source: Gibbs, Cherian and Candes (2023), their randomised prediction set; see `_randomized`.
         """
         state, x = self.fitted, self._check_features(features)
-        factors = None if weights is None else _check_positive(weights, "weights", len(x))
+        factors: FloatArray | None = None
         if uniforms is not None or alphas is not None or self.has_levels:
-            levels, targets = self._match_levels(alphas, len(x))
+            levels, factors = self._match_levels(alphas, len(x))
             if uniforms is not None:
                 given = _check_positive(uniforms, "uniforms", len(x), below=1.0)
-                targets = compute_factors(given, levels, state.tau)
-            factors = targets if factors is None else factors * targets
+                factors = compute_factors(given, levels, state.tau)
         return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
 
     def compute_ridge_slack(
@@ -385,7 +380,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
     def _compute(
         self, state: ConditionalState, features: FloatArray, factors: FloatArray | None = None
     ) -> Thresholds:
-        """Compute thresholds; (m,) factors multiply linear terms: weight, target and randomisation."""
+        """Compute thresholds; (m,) factors multiply linear terms: target and randomisation."""
         reduced, reached = state.reduce(features)
         linear = reduced if factors is None else factors[:, np.newaxis] * reduced
         negative = np.zeros(len(features), dtype=np.bool_) if factors is None else factors < 0.0

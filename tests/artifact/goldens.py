@@ -97,7 +97,6 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "stability": lambda: calibrate(
         SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
     ),
-    "shift": lambda: calibrate(SMALL, alpha="0.3", features="1", shift="mean_score"),
     "randomised": lambda: calibrate(
         SMALL, alpha="0.3", features="mean_score", randomised=True, never_empty=False
     ),

@@ -15,7 +15,7 @@ from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.artifact.files import get_content, load_bytes, load_content, make_records, set_value
 
-OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "shift", "randomised", "certificates", "policy")
+OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "randomised", "certificates", "policy")
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -90,7 +90,6 @@ def test_content_without_certificates_or_policy_has_no_new_fields(
         ({}, set()),
         ({"ridge": 0.1}, {"ridge"}),
         ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
-        ({"shift": "meta(year)"}, {"shift"}),
         ({"randomised": True}, {"randomised"}),
         ({"threshold_rule": "marginal", "confident": True}, {"confidence"}),
         ({"max_wrong_rate": "0.5"}, {"policy"}),
@@ -297,11 +296,3 @@ def test_load_refuses_an_invalid_or_laxer_effective_alpha(
     content["levels"][0]["effective_alpha"] = effective
     with pytest.raises(ArtifactFormatError):
         load_content(content)
-
-
-def test_load_refuses_a_shift_that_is_not_a_statistic() -> None:
-    content = get_content(calibrate(make_records(0, 60), alpha="0.5", features="1"))
-    for text in ("nonsense", "meta(", "1", ""):
-        with pytest.raises(ArtifactFormatError):
-            load_content({**content, "shift": text})
-    assert load_content({**content, "shift": "meta(year)"}).metadata_keys == ("year",)

@@ -32,22 +32,19 @@ def draw_world(rng: np.random.Generator, size: int, *, decimals: int = 17) -> La
     noise = 0.1 * rng.standard_normal((size, 3))
     scores = np.clip(difficulty[:, np.newaxis] + noise, 0.0, 1.0).round(decimals)
     correct = rng.random((size, 3)) < 1.0 - 0.8 * difficulty[:, np.newaxis]
-    metadata: list[dict[str, str | float]] = [
-        {"topic": TOPICS[rng.integers(3)], "ratio": float(0.5 + difficulty[row])} for row in range(size)
-    ]
+    metadata: list[dict[str, str | float]] = [{"topic": TOPICS[rng.integers(3)]} for row in range(size)]
     ids = tuple(f"{rng.integers(2**63):x}" for _ in range(size))
     return LabelledBatch(CandidateBatch.from_arrays(scores, metadata=metadata), correct, ids, (None,) * size)
 
 
 @dataclass(frozen=True)
 class Compared:
-    """A calibrated artifact, its calibration prompts with weights, and fresh prompts with theirs."""
+    """A calibrated artifact, its calibration prompts with weights, and fresh prompts."""
 
     artifact: CalibrationArtifact
     known: LabelledBatch
     asked: CandidateBatch
     weights: FloatArray
-    asked_weights: FloatArray
 
     @classmethod
     def draw(cls, kind: str, rng: np.random.Generator) -> Compared:
@@ -61,24 +58,21 @@ class Compared:
             alpha="0.1",
             adaptive_alpha=True,
             features="hat(mean_score, 3)" if kind == "hats" else "group(topic)",
-            shift="meta(ratio)" if kind == "shift" else None,
             allow_unattainable=True,
         )
         known = world.take(artifact.calibration.split.list_rows(world)["calibration"])
         ones = np.ones(len(known)) if known.weights is None else known.weights
-        if kind == "shift":
-            return cls(artifact, known, asked, read_ratios(known.draws), read_ratios(asked))
-        return cls(artifact, known, asked, ones, np.ones(len(asked)))
+        return cls(artifact, known, asked, ones)
 
     def solve_by_highs(self, queries: FloatArray, alphas: FloatArray) -> FloatArray:
-        """Maximise S' eta, X' eta = -w theta phi, w_i (tau_i - 1) <= eta_i <= w_i tau_i, for every query."""
+        """Maximise S' eta, X' eta = -theta phi, w_i (tau_i - 1) <= eta_i <= w_i tau_i, for every query."""
         scores = np.where(self.known.correct, self.known.draws.scores, CAP).min(axis=1)
         x = self.artifact.feature_map.transform(self.known.draws)
         stated = self.read_alphas(x)
         bounds = np.column_stack([-stated, 1.0 - stated]) * self.weights[:, np.newaxis]
         found = []
-        for phi, alpha, weight in zip(queries, alphas, self.asked_weights, strict=True):
-            theta = weight * (1.0 - alpha - NUDGE)
+        for phi, alpha in zip(queries, alphas, strict=True):
+            theta = 1.0 - alpha - NUDGE
             result = minimise_by_highs(-scores, A_eq=x.T, b_eq=-theta * phi, bounds=bounds)
             assert result.status in {0, 2}, result.message
             value = math.inf if result.status == 2 else float(-result.eqlin.marginals @ phi)
@@ -98,13 +92,7 @@ class Compared:
         return int((~same).sum())
 
 
-def read_ratios(draws: CandidateBatch) -> FloatArray:
-    """Read the likelihood ratios of prompts."""
-    assert draws.metadata is not None
-    return np.array([float(one["ratio"]) for one in draws.metadata])
-
-
-@mostly_long("kind", ["groups", "hats", "ties", "labelling weights", "shift"], quick=2)
+@mostly_long("kind", ["groups", "hats", "ties", "labelling weights"], quick=2)
 def test_adaptive_thresholds_agree_with_highs(kind: str) -> None:
     rng = np.random.default_rng(21)
     levels: set[float] = set()

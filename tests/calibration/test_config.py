@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from decimal import Decimal
 from typing import Any
@@ -13,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, PromptRecord, calibrate
+from langchain_cfc import FeatureMap, calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.config import POLICY_ALPHAS, TESTED_STEPS
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import FeatureError, InputError
+from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
@@ -73,14 +72,6 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
     }
 
 
-def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list[PromptRecord]:
-    """The same prompts with a likelihood ratio in their metadata."""
-    return [
-        one.model_copy(update={"metadata": {**one.metadata, "ratio": ratio(row)}})
-        for row, one in enumerate(records)
-    ]
-
-
 @pytest.mark.parametrize(
     ("options", "n"),
     [
@@ -100,7 +91,6 @@ def set_ratios(records: list[PromptRecord], ratio: Callable[[int], Any]) -> list
         ({"alpha": ["0.3", "0.4"], "threshold_rule": "marginal"}, None),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
         ({"stability": STABLE, "cap": 3.0, "window": None}, None),
-        ({"shift": "meta(ratio)", "window": 100}, None),
         ({"randomised": True, "never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
         ({"confident": True, "delta": "0.1", "certification_fraction": 0.4}, None),
         ({"within_clusters": "all", "allow_unattainable": True}, None),
@@ -111,7 +101,7 @@ def test_config_from_artifact_reproduces_the_artifact(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
     clusters = [str(row // 2) for row in range(200)] if "within_clusters" in options else None
-    records = set_ratios(make_prompts(0, 200, clusters=clusters), lambda row: 1 + row % 2)
+    records = make_prompts(0, 200, clusters=clusters)
     provenance = Provenance(n=4, separate_scores=True)
     made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
     config = CalibrationConfig.from_artifact(made)
@@ -133,16 +123,13 @@ def test_config_from_artifact_reproduces_the_artifact(
             {"threshold_rule": "marginal", "stability": STABLE},
             "stability: only the conditional rule has the paper's slack",
         ),
-        ({"threshold_rule": "marginal", "shift": "meta(ratio)"}, "a shift: only the conditional rule"),
         (
             {"threshold_rule": "learned", "randomised": True},
             "randomised thresholds: only the conditional rule",
         ),
         ({"threshold_rule": "learned", "confident": True}, "no theorem covers the learned rule"),
-        ({"confident": True, "shift": "meta(ratio)"}, "certify on held-out records"),
         ({"confident": True, "randomised": True}, "certify on held-out records"),
         ({"confident": True, "stability": STABLE}, "certify on held-out records"),
-        ({"max_wrong_rate": "0.1", "shift": "meta(ratio)"}, "come from the calibration distribution"),
         ({"max_wrong_rate": []}, "at least one rate is needed"),
         ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
         ({"threshold_rule": "grouped"}, "calibrate with confident=True"),
@@ -162,8 +149,6 @@ def test_config_from_artifact_reproduces_the_artifact(
         ({"ridge": math.inf}, "ridge must be a finite number, at least 0"),
         ({"ridge": 0.1, "penalised": "none"}, "penalised must be 'slopes' or 'all'"),
         ({"cap": 1.0}, "cap must be"),
-        ({"shift": "meta(ratio) + 1"}, "the end, after one statistic"),
-        ({"shift": "no_such"}, "unknown name"),
         # Options that would have no effect without another one.
         ({"penalised": "all"}, "penalised: needs a ridge"),
         ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
@@ -184,7 +169,7 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
     "options",
     [
         {},
-        {"ridge": 0.1, "stability": STABLE, "randomised": True, "shift": "meta(ratio)"},
+        {"ridge": 0.1, "stability": STABLE, "randomised": True},
         {"ridge": 0.1, "confident": True},
         {"threshold_rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
         {"threshold_rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
@@ -349,26 +334,6 @@ def test_ridge_takes_its_units_from_the_fit_split() -> None:
     assert not np.allclose(found, solve(None), rtol=1e-6)
 
 
-def test_estimated_slack_of_a_ridge_uses_the_weights_of_the_shift() -> None:
-    rng = np.random.default_rng(0)
-    records = set_ratios(make_prompts(0, 400), lambda _: float(np.exp(2 * rng.random())))
-    artifact = calibrate(
-        records, alpha="0.3", features="mean_score", ridge=0.1, shift="meta(ratio)", fit_fraction=0.25
-    )
-    split = artifact.calibration.split
-    labelled = tabulate([one for one in records if split.find_part(one.id, None) == "calibration"])
-    x, w = artifact.feature_map.transform(labelled.draws), artifact.compute_weights(labelled.draws)
-    rule = artifact.get_rule()
-    assert isinstance(rule, ConditionalThreshold)
-    last = artifact.feature_map.list_guaranteed_weights()[-1]
-    coefficients = np.array(last.coefficients)
-    found = artifact.make_guarantee().estimated_slack[last.name]
-    assert rule.compute_ridge_slack(coefficients, x) != pytest.approx(
-        rule.compute_ridge_slack(coefficients, x, w), rel=1e-6
-    )
-    assert found == pytest.approx(rule.compute_ridge_slack(coefficients, x, w), rel=1e-9)
-
-
 def test_guarantee_names_the_weightings_with_confidence() -> None:
     records = make_prompts(0, 400)
     names: dict[str, Any] = {}
@@ -396,57 +361,6 @@ def test_grouped_rule_refuses_overlapping_groups() -> None:
             threshold_rule="grouped",
             confident=True,
         )
-
-
-BAD_RATIOS: list[Any] = [0.0, -1.0, math.nan, math.inf, "2", True]
-
-
-@pytest.mark.parametrize("ratio", [0.0, -1.0, "2", True])
-def test_calibrate_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
-    records = set_ratios(make_prompts(0, 60), lambda row: ratio if row == 7 else 1.0)
-    with pytest.raises(FeatureError, match="'p7'"):
-        calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
-
-
-@pytest.mark.parametrize("ratio", BAD_RATIOS)
-def test_decide_refuses_an_invalid_shift_ratio(ratio: Any) -> None:
-    records = set_ratios(make_prompts(0, 60), lambda row: 1.0 + row % 3)
-    artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
-    assert artifact.metadata_keys == ("ratio",)
-    good, bad = {"ratio": 1.5}, {"ratio": ratio}
-    with pytest.raises(FeatureError):
-        decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, bad]))
-    with pytest.raises(FeatureError, match="no metadata 'ratio'"):
-        decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, {}]))
-    found = decide(artifact, CandidateBatch.from_arrays([[0.5] * 4] * 2, metadata=[good, good]))
-    assert found.accepted.shape == (2, 4)
-
-
-def test_shift_threshold_is_the_weighted_order_statistic() -> None:
-    # With the constant alone the threshold is the smallest score at which the weights of those at or below
-    # reach tau of all weights, the prompt's own included.
-    records = set_ratios(make_prompts(0, 120, right=1.0), lambda row: 1.0 + (row % 5))
-    artifact = reload_artifact(calibrate(records, alpha="0.3", features="1", shift="meta(ratio)"))
-    success = np.array([min(one.score for one in record.candidates) for record in records])
-    weights = np.array([float(one.metadata["ratio"]) for one in records])
-    order = np.argsort(success)
-    for ratio in (0.5, 1.0, 30.0, 1000.0):
-        reached = np.cumsum(weights[order]) >= 0.7 * (weights.sum() + ratio)
-        expected = success[order][reached.argmax()] if reached.any() else np.inf
-        found = decide(
-            artifact, CandidateBatch.from_arrays([[0.5] * 4], metadata=[{"ratio": ratio}])
-        ).thresholds
-        assert found[0] == pytest.approx(expected)
-    # Control: without the weights the threshold is another.
-    plain = decide(calibrate(records, alpha="0.3", features="1"), CandidateBatch.from_arrays([[0.5] * 4]))
-    shifted = decide(artifact, CandidateBatch.from_arrays([[0.5] * 4], metadata=[{"ratio": 30.0}]))
-    assert shifted.thresholds[0] != plain.thresholds[0]
-
-
-def test_shift_by_a_statistic_of_answers_needs_answers() -> None:
-    artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="distinct_answers")
-    assert artifact.needs_answers
-    assert not calibrate(make_prompts(0, 60), alpha="0.3", features="1", shift="mean_score").needs_answers
 
 
 def test_decide_takes_uniforms_only_for_randomised_thresholds() -> None:

@@ -115,15 +115,6 @@ def test_reference_bins_have_equal_widths_without_a_fit_split() -> None:
     assert sum(watched.counts["1"]) == 60
 
 
-def test_reference_is_empty_under_a_shift() -> None:
-    records = [
-        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 3}})
-        for row, one in enumerate(make_prompts(1, 200))
-    ]
-    artifact = calibrate(records, alpha="0.3", features="1", shift="meta(ratio)")
-    assert artifact.reference == []
-
-
 def test_reference_is_saved_and_part_of_the_digest_but_not_of_the_frozen_one() -> None:
     artifact = calibrate(make_prompts(1, 300), **OPTIONS)
     loaded = reload_artifact(artifact)

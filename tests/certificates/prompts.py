@@ -31,7 +31,7 @@ def prompts(
         PromptRecord(
             id=f"{seed}-{row}",
             input=f"question {seed}-{row}",
-            metadata={"topic": TOPICS[row % len(TOPICS)], "ratio": float(1.0 + hardness[row])},
+            metadata={"topic": TOPICS[row % len(TOPICS)]},
             cluster=None if clusters is None else clusters[row],
             candidates=tuple(
                 Candidate(

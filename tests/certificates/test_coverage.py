@@ -312,14 +312,6 @@ def test_certify_refuses_prompts_that_chose_a_level_in_their_own_file(options: d
         certify(artifact, spent)
 
 
-def test_certify_refuses_calibration_records_under_a_shift() -> None:
-    artifact = calibrate_known(shift="meta(ratio)", certification_fraction=0.3)
-    with pytest.raises(OverlapError):
-        certify(artifact, KNOWN)
-    # Records from where the artifact is served are accepted.
-    assert certify(artifact, FRESH).certificates
-
-
 def test_certify_refuses_records_of_another_generator(tmp_path: Path) -> None:
     ours = Provenance(n=4, generator={"id": "g"}, verifier={"id": "v"})
     artifact = calibrate_known(provenance=ours)

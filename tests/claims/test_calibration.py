@@ -113,7 +113,6 @@ def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArt
         {"adaptive_alpha": True},
         pytest.param({"confident": True, "certification_fraction": 0.3}, marks=pytest.mark.long),
         {"randomised": True},
-        {"shift": "meta(difficulty)"},
         {"threshold_rule": "marginal"},
         {"threshold_rule": "grouped", "features": "group(tier)", "confident": True},
     ],
@@ -123,10 +122,9 @@ def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> N
     made = calibrate(records, **{"unit": "claims", "alpha": 0.2, "features": FEATURES, **options})
     assert "no unsupported claim is left in the answer" in made.make_guarantee().sentence
     new = make_answers(np.random.default_rng(7), 200)
-    if "shift" not in options:
-        claims = evaluate(made, new).methods[made.threshold_rule].claims
-        assert claims is not None
-        assert 0.05 < claims.kept < 0.9
+    claims = evaluate(made, new).methods[made.threshold_rule].claims
+    assert claims is not None
+    assert 0.05 < claims.kept < 0.9
 
 
 def test_adaptive_levels_of_claims_empty_fewer_answers() -> None:

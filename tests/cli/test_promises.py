@@ -147,7 +147,6 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
         (["--threshold-rule", "learned", "--confident"], "no theorem covers the learned rule"),
         (["--max-wrong-rate", "1.5"], "max_wrong_rate must be a decimal number"),
         (["--ridge", "nan"], "ridge must be a finite number"),
-        (["--shift", "ratio"], "unknown name"),
     ],
 )
 def test_calibrate_refuses_options_that_conflict(options: list[str], message: str, tmp_path: Path) -> None:

@@ -135,8 +135,6 @@ GRID = np.arange(9) / 8
 EQUAL = np.full(len(GRID), 1 / len(GRID))
 TIERS = np.array(["easy", "easy", "easy", "middle", "middle", "middle", "hard", "hard", "hard"])
 SLOTS = 4
-# How much likelier each difficulty is after a shift, in no particular unit.
-RATIO = (GRID + 0.125) ** 2
 
 
 def _correct_chance(t: FloatArray) -> FloatArray:
@@ -162,7 +160,7 @@ def draw_prompts(
         hopeless: Whether prompts may lack a correct candidate; else one slot is made correct.
 
     Returns:
-        The prompts, with metadata `difficulty` (T), `tier` and `ratio` ((T + 1 / 8)^2, for shifts).
+        The prompts, with metadata `difficulty` (T) and `tier`.
     """
     place = rng.choice(len(GRID), size, p=shares)
     t = GRID[place]
@@ -186,7 +184,7 @@ def label_prompts(
     size = len(place)
     answers = np.where(correct, "right", np.char.add("wrong ", wrong.astype(str)))
     metadata: list[dict[str, Scalar]] = [
-        {"difficulty": float(GRID[one]), "tier": str(TIERS[one]), "ratio": float(RATIO[one])} for one in place
+        {"difficulty": float(GRID[one]), "tier": str(TIERS[one])} for one in place
     ]
     return LabelledBatch.from_arrays(
         draw_ids(rng, size), scores, correct, answers.tolist(), metadata=metadata

@@ -13,10 +13,10 @@ import pytest
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
-from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable, calibrate
+from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable
 from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import Attempt, CertifiedPolicy, TradeOff
-from langchain_cfc.errors import DescriptionError, FeatureError, FingerprintError, InputError
+from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.guarantee import (
     AnswerPolicy,
     CertifiedAnswers,
@@ -25,7 +25,7 @@ from langchain_cfc.guarantee import (
     WrongRateCertificate,
 )
 from tests.calls import Invoke
-from tests.factories import make_artifact, make_chain, make_records
+from tests.factories import make_artifact, make_chain
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of
 from tests.lengths import repetitions
 
@@ -412,34 +412,6 @@ def test_chain_refuses_min_agreement_above_the_number_of_candidates() -> None:
     assert make_chain(min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):
         make_chain(min_agreement=N + 1)
-
-
-def ratio_of(prompt: Any) -> dict[str, Any]:
-    """The metadata function: the last word of the prompt is its likelihood ratio, if it is one."""
-    word = str(prompt).rpartition(" ")[2]
-    return {"ratio": float(word)} if word != "nothing" else {}
-
-
-def calibrate_with_shift() -> CalibrationArtifact:
-    known = [
-        one.model_copy(update={"metadata": {"ratio": 1.0 + row % 2}})
-        for row, one in enumerate(make_records())
-    ]
-    return calibrate(known, alpha=0.25, features="1", shift="meta(ratio)")
-
-
-def test_chain_with_shift_requires_a_likelihood_ratio_in_metadata() -> None:
-    artifact = calibrate_with_shift()
-    with pytest.raises(FingerprintError, match="ratio: pass metadata="):
-        make_chain(artifact)
-    chain = make_chain(artifact, metadata=ratio_of)
-    assert chain.invoke("x 1").threshold == pytest.approx(0.75, abs=0.05)
-    # A prompt as likely as all others together decides its own threshold.
-    assert chain.invoke("x 1000").reason == "not_certifiable"
-    for bad in ("0", "-1", "nan", "inf", "nothing"):
-        with pytest.raises((FeatureError, DescriptionError), match="ratio"):
-            chain.invoke(f"x {bad}")
-    assert "reweighted by meta(ratio)" in chain.guarantee.sentence
 
 
 def test_randomised_artifact_draws_a_threshold_for_each_call() -> None:

@@ -40,7 +40,6 @@ class World:
         self.features, self.scores = x[:size], scores
         self.asked = np.concatenate([x[size:], x[:3], 3.0 * x[:2]])
         self.weights = rng.uniform(0.2, 3.0, size)
-        self.own = rng.uniform(0.2, 3.0, len(self.asked))
         self.uniforms = rng.uniform(0.001, 0.999, len(self.asked))
 
 
@@ -72,16 +71,13 @@ def test_solve_in_a_batch_equals_solve_for_each_prompt_alone(
         rule = ConditionalThreshold(alpha, CAP, ridge=ridge, window=window).fit(
             world.features, world.scores, world.weights if weighted else None
         )
-        own = world.own if weighted else np.ones(len(world.own))
-        together = rule.solve(world.asked, own if weighted else None)
+        together = rule.solve(world.asked)
         rows = range(len(world.asked))
-        assert are_same(together, [rule.solve(world.asked[[row]], own[[row]]) for row in rows])
-        if not weighted:
-            assert are_same(together, [rule.solve(world.asked[[row]]) for row in rows])
+        assert are_same(together, [rule.solve(world.asked[[row]]) for row in rows])
         # Asked one at a time, prompts do not take the short cut.
         for row in rows:
             if not together.outside[row]:
-                assert rule.threshold(world.asked[row], float(own[row])) == together.values[row]
+                assert rule.threshold(world.asked[row]) == together.values[row]
         flagged += int(np.isposinf(together.values).sum())
         finite += int(np.isfinite(together.values).sum())
     assert min(flagged, finite) > repetitions(200, share=0.2)
@@ -187,4 +183,4 @@ def test_capped_short_cut_does_not_apply_to_a_fit_below_the_cap() -> None:
 def test_solve_of_no_prompts_returns_no_thresholds() -> None:
     rule = ConditionalThreshold("0.2", CAP, window=None).fit(np.ones((9, 1)), np.full(9, CAP))
     assert rule.solve(np.empty((0, 1))).values.shape == (0,)
-    assert rule.solve(np.empty((0, 1)), weights=[], uniforms=[]).values.shape == (0,)
+    assert rule.solve(np.empty((0, 1)), uniforms=[]).values.shape == (0,)

@@ -78,14 +78,13 @@ def test_group_missing_from_the_subsample_gets_its_order_statistic(size: int, me
 
 def test_prompts_that_share_an_answer_have_their_own_bounds() -> None:
     scores = np.random.default_rng(0).random(5_000)
-    rule = ConditionalThreshold("0.1", window=16).fit(np.ones((5_000, 1)), scores)
+    rule = ConditionalThreshold("0.2", 1_000.0, window=16, levels=("0.8",)).fit(np.ones((5_000, 1)), scores)
     for order in ([0, 1], [1, 0]):
-        phis, weights = np.array([[4.0], [1.0]])[order], np.array([50.0, 200.0])[order]
-        solved = rule.solve(phis, weights)
-        assert solved.outside[order].tolist() == [
-            False,
-            True,
-        ]  # 4 times the fit passes the cap, once does not
+        # The products of features and targets are equal: 0.2 * 1,600 and 0.8 * 400.
+        phis, alphas = np.array([[1_600.0], [400.0]])[order], np.array([0.8, 0.2])[order]
+        solved = rule.solve(phis, alphas=alphas)
+        # 1,600 times the fit passes the cap, 400 times does not.
+        assert solved.outside[order].tolist() == [False, True]
 
 
 @pytest.mark.long

@@ -390,12 +390,12 @@ def compute_kept_shares(
     found = np.empty(len(scores))
     for new in range(len(scores)):
         others = np.arange(len(scores)) != new
-        given = None if weights is None else weights[others]
+        # A new prompt has weight 1, so that the others' weights are relative to its own.
+        given = None if weights is None else weights[others] / weights[new]
         fitted = rule.fit(features[others], scores[others], given, units_of=units_of)
-        own = None if weights is None else weights[new : new + 1]
 
-        def kept(uniform: float, fitted: Any = fitted, new: int = new, own: Any = own) -> bool:
-            solved = fitted.solve(features[new : new + 1], own, [uniform])
+        def kept(uniform: float, fitted: Any = fitted, new: int = new) -> bool:
+            solved = fitted.solve(features[new : new + 1], uniforms=[uniform])
             above, error = solved.values[0] - scores[new], solved.errors[0]
             return bool(above >= -error if ties else above > error)
 

@@ -277,8 +277,6 @@ TOPICS = [
         (TOPICS, {"features": "group(topic) + group(nope)"}, "no metadata 'nope'.*keys are: topic, year"),
         (TOPICS, {"features": "hat(mean_score, 3) + meta(topic)"}, "needs a finite number"),
         (TOPICS, {"features": "hard(mean_score, meta(topic), 0.2)"}, "needs a finite number"),
-        (TOPICS, {"shift": "meta(topic)"}, "needs a finite number"),
-        (TOPICS, {"shift": "meta(year)"}, "of record '0' is 0; the likelihood ratio of a prompt"),
         (FORMS["pairs"], {"features": "hat(mean_score, 3)", "fit_fraction": 0.001}, "fit split is empty"),
         (FORMS["pairs"], {"draws": "lead(2, at_most=2)"}, "scores each candidate separately"),
         (

@@ -54,7 +54,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ridge": (0.0123456789, {}),
     "penalised": ("all", {"ridge": 0.01}),
     "stability": (PaperStability.from_constant(delta="0.95"), {}),
-    "shift": ("meta(ratio)", {}),
     "randomised": (True, {}),
     "confident": (True, {}),
     "max_wrong_rate": ("0.6", {}),
@@ -70,14 +69,14 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def make_answered_records(size: int = SIZE) -> list[PromptRecord]:
-    """Prompts with answers, two verifiers' raw outputs, topics, clusters of two, and ratios."""
+    """Prompts with answers, two verifiers' raw outputs, topics, and clusters of two."""
     rng = np.random.default_rng(0)
     scores, right = rng.random((size, N)), rng.random((size, N)) < 0.7
     return [
         PromptRecord(
             id=f"p{row}",
             input=f"p{row}",
-            metadata={"topic": ("capital", "river")[row % 2], "ratio": 1.0 + row % 3},
+            metadata={"topic": ("capital", "river")[row % 2]},
             cluster=f"c{row // 2}" if row < size // 2 else None,
             candidates=tuple(
                 Candidate(
@@ -180,7 +179,6 @@ ARTIFACTS: dict[str, dict[str, Any]] = {
     "every coefficient": {"ridge": 0.01, "penalised": "all"},
     "ranks with confidence": {"threshold_rule": "marginal", "confident": True, "delta": "0.2"},
     "tested levels": {"confident": True, "delta": "0.2"},
-    "shift": {"shift": "meta(ratio)"},
     "bot": {"max_wrong_rate": "0.6"},
     "first candidates": {"n": 3},
 }

@@ -202,10 +202,9 @@ def recalibrate(
 def _make_config(artifact: CalibrationArtifact, changes: Mapping[str, Any]) -> CalibrationConfig:
     """Return the options of an artifact with changes.
 
-    `shift` is dropped, because served prompts already come from where the artifact serves. `fit_fraction` is
-    reset if features change, because these may need another share of prompts for fitting.
+    `fit_fraction` is reset if features change, because these may need another share of prompts for fitting.
     """
-    defaults = {"shift": None, **({"fit_fraction": None} if "features" in changes else {})}
+    defaults = {"fit_fraction": None} if "features" in changes else {}
     return replace(CalibrationConfig.from_artifact(artifact), **{**defaults, **changes})
 
 

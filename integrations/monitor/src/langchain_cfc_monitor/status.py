@@ -474,7 +474,7 @@ def _list_notes(artifact: CalibrationArtifact, evidence: Evidence, counts: Resul
     if not artifact.reference:
         yield (
             "drift cannot be tested: the artifact holds no counts of its own prompts, because it is from an "
-            "earlier release or for a shift; calibrate again"
+            "earlier release; calibrate again"
         )
     if artifact.reference and not any(one.alpha is not None for one in artifact.reference):
         yield (

@@ -324,8 +324,8 @@ def check_certificate(seen: Situation) -> Iterator[Recommendation]:
 
 def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
     """Recommend bot mode if nothing bounds how often an answer is wrong."""
-    if seen.bot or seen.claims is not None or seen.config.shift is not None:
-        return  # under a shift, certification prompts are not like those that the artifact serves
+    if seen.bot or seen.claims is not None:
+        return
     yield _recommend_recalibration(
         seen,
         "To answer without showing a set, certify how often answers are wrong",

@@ -158,9 +158,7 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
     yield _explain_event(guarantee.at_most is not None)
     size = f"the {guarantee.calibration_size:,} calibrated on"
     prompts = f"like {size}"
-    if artifact.shift is not None:
-        prompts = f"where it is served, which differ from {size} only by the density ratio {artifact.shift}"
-    elif artifact.calibration.weight is not None:
+    if artifact.calibration.weight is not None:
         prompts = f"like those from which {size} were selected for labelling"
     others = count_weightings(guarantee.weightings)
     if others:
@@ -209,9 +207,6 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
         named = {group.name: name_group(group.words, group.name) for group in artifact.calibration.groups}
         where = ", ".join(named.get(name, name) for name in evaluation.contradicted)
         return Verdict(f"Kept less often than chance explains: {where}", words, "bad")
-    if artifact.shift is not None:
-        unknown = "It is about prompts where the artifact is served, and these may be others."
-        return Verdict("These prompts do not test the promise", f"{unknown} {words}", "")
     return Verdict("These results do not contradict the promise", words, "good")
 
 
