@@ -63,7 +63,7 @@ class AnswerSets:
         and changes no flag, so every guarantee of coverage still holds. Sets also stay nested in the
         threshold, because every non-empty set holds the best candidate.
         """
-        flagged = np.isposinf(thresholds.values)  # a randomised threshold may be -inf
+        flagged = np.isposinf(thresholds.values)
         reached = select_candidates(levels, thresholds)
         # Claims that the threshold reaches are dropped.
         inside = (draws.is_drawn & ~reached if unit == "claims" else reached) & ~flagged[:, np.newaxis]
@@ -164,7 +164,6 @@ def decide(
     alpha: Level | None = None,
     *,
     policy: AnswerPolicy = EVERY_SET,
-    uniforms: FloatArray | None = None,
     marginal: bool = False,
 ) -> Decisions:
     """Compute the decisions for one or more prompts.
@@ -174,8 +173,6 @@ def decide(
         draws: N >= 1 prompts with the artifact's number of candidates each, or as drawn by its draw rule.
         alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
         policy: The policy that decides which sets are answered; by default all non-empty sets.
-        uniforms: (N,) independent uniform random numbers in (0, 1); required for an artifact with randomised
-            thresholds, and rejected for any other.
         marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
             differ only in their thresholds.
 
@@ -183,13 +180,13 @@ def decide(
         The decisions, in the order of the draws.
 
     Raises:
-        InputError: If the number of candidates does not match the artifact or its draw rule, the artifact
-            does not have the level, or uniforms are missing or unexpected.
+        InputError: If the number of candidates does not match the artifact or its draw rule, or the artifact
+            does not have the level.
         FeatureError: If metadata for the feature map is missing. A prompt of an unknown category is flagged.
     """
     artifact.check_draws(draws)
     features = artifact.feature_map.transform(draws, allow_unknown=True)
-    thresholds = artifact.solve(features, alpha, uniforms=uniforms, marginal=marginal)
+    thresholds = artifact.solve(features, alpha, marginal=marginal)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
     if policy.ignores_sets:

@@ -319,21 +319,19 @@ def state_other_parts(parts: Sequence[str]) -> str:
 FALSE_ALARM = 0.025
 
 
-def is_contradicted(
-    alpha: Level, calibration: float, test: float, kept: float, tests: int, *, randomised: bool = False
-) -> bool:
+def is_contradicted(alpha: Level, calibration: float, test: float, kept: float, tests: int) -> bool:
     """Return whether the promise was kept on so few test prompts that chance does not explain it.
 
     `calibration` and `test` are numbers of prompts or sums of weights, and `kept` is the share of test
     prompts on which the promise was kept. The false-alarm rate of 2.5 % is divided among `tests` groups
-    (Bonferroni). Randomised thresholds lie between the ranks k - 1 and k, so the smaller rank is used.
+    (Bonferroni).
 
     Examples:
         >>> is_contradicted(0.1, 1000, 500, 0.88, 1), is_contradicted(0.1, 1000, 500, 0.85, 1)
         (False, True)
     """
     size, trials = math.floor(calibration), math.floor(test)
-    rank = compute_conformal_rank(size, compute_tau(alpha)) - randomised
+    rank = compute_conformal_rank(size, compute_tau(alpha))
     if not 0 < rank <= size or trials == 0:
         # Nothing can be certified in such a group, so all its prompts are flagged, which keeps the promise. A
         # soft weighting with so little weight is not checked, since thresholds of other prompts affect it.
@@ -530,7 +528,6 @@ def _find_contradicted(
             n,
             kept,
             len(tests),
-            randomised=artifact.randomised,
         )
     ]
     certificate = guarantee.certificate

@@ -101,7 +101,6 @@ class ArtifactContent(ArtifactData):
     ridge: Ridge | None = None
     stability: PaperStability | None = None
     confidence: Confidence | None = None
-    randomised: bool = False
     never_empty: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None

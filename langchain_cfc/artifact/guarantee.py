@@ -62,7 +62,6 @@ def build_guarantee(
         weightings,
         adaptive=adaptive,
         weighted=weighted,
-        randomised=_has_exact_coverage(artifact, alpha),
         at_most=artifact.at_most,
     )
     if confidence is not None and delta is not None:
@@ -88,7 +87,6 @@ def build_guarantee(
             fewer_than_recorded=artifact.draws is None and artifact.n < facts.recorded_candidates,
             independent=bool(confident) or certificate is not None,
             weighted=weighted,
-            randomised=artifact.randomised,
             adaptive=bool(adaptive),
             draws=artifact.draws,
             claims=artifact.unit == "claims",
@@ -116,18 +114,6 @@ def build_guarantee(
         if coverage is not None:
             guarantee = reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
     return add_people(guarantee, [one for one in artifact.people_certificates if one.is_about(alpha)])
-
-
-def _has_exact_coverage(artifact: ArtifactContent, alpha: str) -> bool:
-    """Return whether coverage does not exceed the guarantee if success scores are continuous.
-
-    Coverage may be higher because of the running maximum over larger levels, a best candidate returned
-    although the threshold lies below every level, the stricter level that a stability slack leaves, or, with
-    a ridge, infinite thresholds of prompts outside the span of the calibration features.
-    """
-    stricter = artifact.stability is not None or artifact.ridge is not None
-    largest = alpha == artifact.alphas[-1]
-    return artifact.randomised and largest and not artifact.never_empty and not stricter
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:

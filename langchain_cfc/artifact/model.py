@@ -25,7 +25,7 @@ from langchain_cfc.artifact.guarantee import build_guarantee
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore, has_separate_scores
 from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
-from langchain_cfc.candidates import CandidateBatch, LabelledBatch
+from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_policy
 from langchain_cfc.records import Provenance
@@ -61,8 +61,6 @@ class CalibrationArtifact(ArtifactContent):
         stability: The paper's slack, by which levels were made stricter; None without one.
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
-        randomised: Whether thresholds are randomised, so that coverage does not exceed 1 - alpha for
-            continuous scores if sets may be empty.
         never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
             candidate reaches the threshold.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
@@ -115,10 +113,6 @@ class CalibrationArtifact(ArtifactContent):
             return []
         parts = ("generator", "verifier", "answer", "splitter")
         return [part for part in parts if getattr(provenance, part) != getattr(self.provenance, part)]
-
-    def draw_uniforms(self, labelled: LabelledBatch) -> FloatArray | None:
-        """Return (N,) reproducible random numbers for randomised thresholds; None for other thresholds."""
-        return self.calibration.split.draw_uniforms("randomise", labelled.ids) if self.randomised else None
 
     def check_draws(self, draws: CandidateBatch) -> None:
         """Refuse prompts with a number of candidates other than n, or than the draw rule would have drawn.
@@ -251,7 +245,6 @@ class CalibrationArtifact(ArtifactContent):
         features: FloatArray,
         alpha: Level | None = None,
         *,
-        uniforms: FloatArray | None = None,
         marginal: bool = False,
     ) -> Thresholds:
         """Compute served thresholds: the running maximum over the levels from the largest alpha to this one.
@@ -263,32 +256,23 @@ class CalibrationArtifact(ArtifactContent):
         Args:
             features: (m, d) features from `feature_map`.
             alpha: Error level; may be omitted if there is only one.
-            uniforms: (m,) independent uniform random numbers in (0, 1), if thresholds are randomised.
             marginal: Whether to use the marginal rule instead of the artifact's own, for comparison.
 
         Returns:
             The m thresholds.
 
         Raises:
-            InputError: If the artifact does not hold the level, the features do not fit, or uniforms are
-                missing or not expected.
+            InputError: If the artifact does not hold the level, or the features do not fit.
         """
         text = self.select_level(alpha)
-        if (uniforms is not None) != self.randomised:
-            msg = f"thresholds of this artifact {'need' if self.randomised else 'do not take'} uniforms"
-            raise InputError(msg)
         rules = self._marginal_rules if marginal else self._rules
         adaptive = self.feature_map.adaptive_alpha
         if not marginal and self.threshold_rule != "marginal":
             unknown = self.feature_map.has_unknown_category(features)
             if unknown.any():
-                return self._solve_known_categories(features, text, ~unknown, uniforms)
+                return self._solve_known_categories(features, text, ~unknown)
         solved = [
-            rule.solve(
-                features,
-                uniforms=uniforms,
-                alphas=None if adaptive is None else adaptive.read_alphas(features, level),
-            )
+            rule.solve(features, alphas=None if adaptive is None else adaptive.read_alphas(features, level))
             if isinstance(rule, ConditionalThreshold)
             else rule.solve(features)
             for level, rule in rules.items()
@@ -319,22 +303,12 @@ class CalibrationArtifact(ArtifactContent):
             return np.full(len(features), float(text))
         return adaptive.read_alphas(features, text)
 
-    def _solve_known_categories(
-        self,
-        features: FloatArray,
-        alpha: str,
-        known: BoolArray,
-        uniforms: FloatArray | None,
-    ) -> Thresholds:
+    def _solve_known_categories(self, features: FloatArray, alpha: str, known: BoolArray) -> Thresholds:
         """Solve for prompts of known categories; the thresholds of all others are infinite."""
         values = np.full(len(features), np.inf)
         errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
         if known.any():
-            solved = self.solve(
-                features[known],
-                alpha,
-                uniforms=None if uniforms is None else uniforms[known],
-            )
+            solved = self.solve(features[known], alpha)
             values[known], errors[known], outside[known] = solved.values, solved.errors, solved.outside
         return Thresholds(values, errors, outside)
 

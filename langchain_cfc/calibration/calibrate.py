@@ -59,7 +59,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     ridge: float = 0.0,
     penalised: Literal["slopes", "all"] = "slopes",
     stability: PaperStability | None = None,
-    randomised: bool = False,
     confident: bool = False,
     max_wrong_rate: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
@@ -86,7 +85,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them.
             A table has `weights` if its prompts were chosen to be
             labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
-            ridge, stability or randomised thresholds); everything else uses a fair sample.
+            ridge or stability); everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
         after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
             the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
@@ -204,7 +203,6 @@ def _calibrate(
         confidence=confidence,
         # An order statistic holds with confidence in any case; what is tested may still be refused.
         attempts=list(ledger.attempts if confidence is None else made.attempts),
-        randomised=config.randomised,
         # An answer without claims keeps the promise about unsupported claims.
         never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,

@@ -85,9 +85,6 @@ class CalibrationConfig:
             guarantee over all prompts stays exact; under other weightings it becomes an estimate.
         penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
         stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        randomised: Whether to randomise thresholds, so that with `never_empty=False` coverage under every
-            weighting that the features span is exactly 1 - alpha for continuous success scores, and at least
-            that if they tie (Gibbs, Cherian and Candes 2023). With `never_empty` it is at least that.
         confident: Whether the guarantee is to hold with confidence 1 - delta for this very artifact, not only
             on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
             `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
@@ -128,7 +125,6 @@ class CalibrationConfig:
     ridge: float = 0.0
     penalised: Literal["slopes", "all"] = "slopes"
     stability: PaperStability | None = None
-    randomised: bool = False
     confident: bool = False
     max_wrong_rate: Level | Sequence[Level] | None = None
     wrong_rate_groups: bool = False
@@ -167,7 +163,6 @@ class CalibrationConfig:
             ridge=0.0 if ridge is None else ridge.strength,
             penalised="slopes" if ridge is None else ridge.penalised,
             stability=artifact.stability,
-            randomised=artifact.randomised,
             confident=confidence is not None,
             max_wrong_rate=_get_wrong_rates(artifact),
             wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
@@ -211,14 +206,11 @@ class CalibrationConfig:
             ),
             "a ridge: only the conditional rule has one": self.ridge and not conditional,
             "stability: only the conditional rule has the paper's slack": self.stability and not conditional,
-            "randomised thresholds: only the conditional rule has them": self.randomised and not conditional,
             "confident: no theorem covers the learned rule": (
                 self.confident and self.threshold_rule == "learned"
             ),
-            "confident cannot be combined with randomised thresholds or stability: no law of coverage given "
-            "the calibration set is known then; certify on held-out records instead": (
-                self.confident and (self.randomised or self.stability)
-            ),
+            "confident cannot be combined with stability: no law of coverage given the calibration set is "
+            "known then; certify on held-out records instead": self.confident and self.stability,
             "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction, "
             "confident or claims: a policy on sets is certified for one rate": (
                 len(self.wrong_rates) > 1 and not self.certifies_mean_score
@@ -323,11 +315,10 @@ class CalibrationConfig:
     def uses_weights(self) -> bool:
         """Whether thresholds use the weights of calibration prompts.
 
-        The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge or
-        randomised thresholds would need the weight of the new prompt.
+        The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge
+        would need the weight of the new prompt.
         """
-        extras = self.ridge or self.randomised or self.stability
-        return self.threshold_rule == "conditional" and not extras
+        return self.threshold_rule == "conditional" and not (self.ridge or self.stability)
 
     @property
     def needs_certification(self) -> bool:

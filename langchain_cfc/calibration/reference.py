@@ -85,7 +85,7 @@ def _make_decision_histogram(
     """Count the decisions under a promise."""
     alpha, rate = promise
     policy = EVERY_SET if rate is None else artifact.certified_policy.find_certificate(rate).policy
-    decisions = decide(artifact, test.draws, alpha, policy=policy, uniforms=artifact.draw_uniforms(test))
+    decisions = decide(artifact, test.draws, alpha, policy=policy)
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
     counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)
     return counted.model_copy(update={"max_wrong_rate": rate})
@@ -101,10 +101,7 @@ def _make_threshold_histograms(
     """Count the thresholds of a level, if its bins can be chosen on the fit split."""
     if not len(fit):
         return
-    chosen, counted = (
-        decide(artifact, one.draws, alpha, uniforms=artifact.draw_uniforms(one)).thresholds
-        for one in (fit, test)
-    )
+    chosen, counted = (decide(artifact, one.draws, alpha).thresholds for one in (fit, test))
     edges = _choose_edges(chosen[np.isfinite(chosen)])
     if len(edges):
         yield _make_histogram("threshold", edges, counted, within, alpha)

@@ -114,10 +114,7 @@ def compute_outcomes(
 ) -> Outcomes:
     """Decide on labelled prompts with the function used in serving, and compare with the labels."""
     with name_records_in_errors(labelled.ids):
-        uniforms = artifact.draw_uniforms(labelled)
-        decisions = decide(
-            artifact, labelled.draws, alpha, policy=policy, uniforms=uniforms, marginal=marginal
-        )
+        decisions = decide(artifact, labelled.draws, alpha, policy=policy, marginal=marginal)
     covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
     shown = decisions.best
     if artifact.unit == "claims":

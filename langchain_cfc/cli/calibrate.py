@@ -116,14 +116,6 @@ def calibrate(
             help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
         ),
     ] = False,
-    randomised: Annotated[
-        bool,
-        _variant_option(
-            "--randomised",
-            help="Randomise thresholds: coverage is 1 - alpha for continuous scores with --allow-empty, "
-            "otherwise higher.",
-        ),
-    ] = False,
     confident: Annotated[
         bool,
         _promise_option(
@@ -198,7 +190,6 @@ def calibrate(
                 if stability_delta is None
                 else PaperStability.from_constant(delta=stability_delta),
                 adaptive_alpha=adaptive_alpha,
-                randomised=randomised,
                 confident=confident,
                 max_wrong_rate=max_wrong_rate or None,
                 wrong_rate_groups=wrong_rate_groups,

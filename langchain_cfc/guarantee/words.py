@@ -148,7 +148,6 @@ def state_guarantee(
     *,
     adaptive: Sequence[float] = (),
     weighted: bool = False,
-    randomised: bool = False,
     listed: bool = True,
     at_most: int | None = None,
 ) -> str:
@@ -161,7 +160,6 @@ def state_guarantee(
         weightings: The weightings covered.
         adaptive: Stated coverages, see `format_how_often`.
         weighted: Whether calibration prompts were chosen to be labelled with unequal probabilities.
-        randomised: Whether to state that coverage is not exceeded for continuous success scores.
         listed: Whether to list every weighting, or only their number.
         at_most: Maximum number of unsupported claims left in an answer; None for sets of answers.
     """
@@ -178,9 +176,6 @@ def state_guarantee(
     if at_most is not None:
         event = f"{format_unsupported(at_most)} in the answer"
     sentence = f"{about} {event}, {format_how_often(target_coverage, adaptive)}"
-    if randomised:
-        more = "no more often" if adaptive else "no more than that"
-        sentence += f" (and {more} if success scores are continuous)"
     by_level = " This is not promised for the prompts of one stated level alone." if adaptive else ""
     if kind == "marginal":
         hard = "nothing is promised for hard prompts in particular"
@@ -219,7 +214,6 @@ def list_assumptions(
     fewer_than_recorded: bool = False,
     independent: bool = False,
     weighted: bool = False,
-    randomised: bool = False,
     adaptive: bool = False,
     draws: str | None = None,
     claims: bool = False,
@@ -244,13 +238,11 @@ def list_assumptions(
         else FITTED_ELSEWHERE
     )
     alone = "The verifier scores each candidate separately: more were recorded than the n used to calibrate."
-    drawn = "Each call draws its own random number, so repeating a prompt may give another set."
     return (
         exchangeable,
         *([INDEPENDENT_PROMPTS] if independent else []),
         fitted,
         *([alone] if fewer_than_recorded else []),
-        *([drawn] if randomised else []),
         *([f"The rule that stops drawing was fixed before the records were seen: {draws}."] if draws else []),
         *([SAME_METADATA_FUNCTION] if described else []),
         "The labels of the calibration records are right.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,6 @@ import numpy as np
 from langchain_core.messages.ai import add_usage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
@@ -165,12 +163,6 @@ class ServingPipeline:
         yield from progress.report("cfc:decided", {"reason": result.reason, "answers": len(result.answers)})
         return result
 
-    def _draw_uniforms(self) -> FloatArray | None:
-        """Return a uniform number that users cannot predict; None unless thresholds are randomised."""
-        if not self.artifact.randomised:
-            return None
-        return np.array([(secrets.randbits(52) + 0.5) / 2.0**52])
-
     @cached_property
     def _scored_separately(self) -> bool:
         return bool(has_separate_scores(self.artifact.provenance))
@@ -191,7 +183,6 @@ class ServingPipeline:
             replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths))),
             promise.level,
             policy=promise.policy,
-            uniforms=self._draw_uniforms(),
         )
         # The best spelling of each distinct answer, by its code.
         spelled: dict[int, str] = {}
@@ -251,9 +242,7 @@ class ServingPipeline:
             CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
             drawn=np.array([len(spans)]),
         )
-        decisions = decide(
-            self.artifact, draws, promise.level, policy=promise.policy, uniforms=self._draw_uniforms()
-        )
+        decisions = decide(self.artifact, draws, promise.level, policy=promise.policy)
         kept = decisions.accepted[0].tolist()
         reason: Reason = "answered" if any(kept) else "no_claim_kept"
         if decisions.not_certifiable[0]:

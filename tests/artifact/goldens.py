@@ -97,9 +97,6 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "stability": lambda: calibrate(
         SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
     ),
-    "randomised": lambda: calibrate(
-        SMALL, alpha="0.3", features="mean_score", randomised=True, never_empty=False
-    ),
     "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
     "confident": lambda: calibrate(SOME, alpha="0.3", features="1", confident=True),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
@@ -129,7 +126,7 @@ def decide_on_prompts(name: str, artifact: CalibrationArtifact) -> dict[str, Any
     table = tabulate_draws(artifact, list_prompts(name))
     found = {}
     for alpha in artifact.alphas:
-        decisions = decide(artifact, table.draws, alpha, uniforms=artifact.draw_uniforms(table))
+        decisions = decide(artifact, table.draws, alpha)
         found[alpha] = {
             "thresholds": [float(one).hex() for one in decisions.thresholds],
             "accepted": ["".join("01"[int(one)] for one in row) for row in decisions.accepted],

@@ -15,7 +15,7 @@ from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.artifact.files import get_content, load_bytes, load_content, make_records, set_value
 
-OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "randomised", "certificates", "policy")
+OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "certificates", "policy")
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -90,7 +90,6 @@ def test_content_without_certificates_or_policy_has_no_new_fields(
         ({}, set()),
         ({"ridge": 0.1}, {"ridge"}),
         ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
-        ({"randomised": True}, {"randomised"}),
         ({"threshold_rule": "marginal", "confident": True}, {"confidence"}),
         ({"max_wrong_rate": "0.5"}, {"policy"}),
     ],

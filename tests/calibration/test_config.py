@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, calibrate
+from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.config import POLICY_ALPHAS, TESTED_STEPS
-from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
@@ -91,7 +90,7 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
         ({"alpha": ["0.3", "0.4"], "threshold_rule": "marginal"}, None),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
         ({"stability": STABLE, "cap": 3.0, "window": None}, None),
-        ({"randomised": True, "never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
+        ({"never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
         ({"confident": True, "delta": "0.1", "certification_fraction": 0.4}, None),
         ({"within_clusters": "all", "allow_unattainable": True}, None),
     ],
@@ -123,12 +122,7 @@ def test_config_from_artifact_reproduces_the_artifact(
             {"threshold_rule": "marginal", "stability": STABLE},
             "stability: only the conditional rule has the paper's slack",
         ),
-        (
-            {"threshold_rule": "learned", "randomised": True},
-            "randomised thresholds: only the conditional rule",
-        ),
         ({"threshold_rule": "learned", "confident": True}, "no theorem covers the learned rule"),
-        ({"confident": True, "randomised": True}, "certify on held-out records"),
         ({"confident": True, "stability": STABLE}, "certify on held-out records"),
         ({"max_wrong_rate": []}, "at least one rate is needed"),
         ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
@@ -169,12 +163,12 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
     "options",
     [
         {},
-        {"ridge": 0.1, "stability": STABLE, "randomised": True},
+        {"ridge": 0.1, "stability": STABLE},
         {"ridge": 0.1, "confident": True},
         {"threshold_rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
         {"threshold_rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
         {"threshold_rule": "learned", "max_wrong_rate": "0.1"},
-        {"max_wrong_rate": "0.1", "randomised": True, "stability": STABLE},
+        {"max_wrong_rate": "0.1", "stability": STABLE},
     ],
 )
 def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> None:
@@ -361,45 +355,6 @@ def test_grouped_rule_refuses_overlapping_groups() -> None:
             threshold_rule="grouped",
             confident=True,
         )
-
-
-def test_decide_takes_uniforms_only_for_randomised_thresholds() -> None:
-    draws = tabulate(make_prompts(1, 3)).draws
-    plain = calibrate(make_prompts(0, 60), alpha="0.3", features="1")
-    drawn = calibrate(make_prompts(0, 60), alpha="0.3", features="1", randomised=True)
-    u = np.array([0.1, 0.5, 0.9])
-    with pytest.raises(InputError, match="need uniforms"):
-        decide(drawn, draws)
-    with pytest.raises(InputError, match="do not take uniforms"):
-        decide(plain, draws, uniforms=u)
-    for bad in ([0.1, 0.5], [0.0, 0.5, 0.9], [0.1, 0.5, 1.0], [0.1, 0.5, math.nan]):
-        with pytest.raises(InputError):
-            decide(drawn, draws, uniforms=np.array(bad))
-    thresholds = decide(drawn, draws, uniforms=u).thresholds
-    assert thresholds.tolist() == sorted(thresholds.tolist())
-    assert thresholds[0] < thresholds[-1]
-    assert drawn.draw_uniforms(tabulate(make_prompts(1, 3))) is not None
-    assert plain.draw_uniforms(tabulate(make_prompts(1, 3))) is None
-
-
-def test_randomised_threshold_of_minus_infinity_gives_an_empty_set() -> None:
-    # No calibration prompt is about lakes: all is kept where the number drawn is large, else nothing is.
-    topics = ("capital", "lake", "river")
-    groups = FeatureMap.parse("group(topic)").fit(
-        CandidateBatch.from_arrays([[0.5] * 4] * 3, metadata=[{"topic": topic} for topic in topics])
-    )
-    artifact = calibrate(
-        make_prompts(0, 200), alpha="0.3", features=groups, randomised=True, never_empty=False
-    )
-    asked = CandidateBatch.from_arrays(
-        [[0.5] * 4] * 3, metadata=[{"topic": "lake"}, {"topic": "lake"}, {"topic": "river"}]
-    )
-    found = decide(artifact, asked, uniforms=np.array([0.29, 0.31, 0.5]))
-    assert found.thresholds[:2].tolist() == [-np.inf, np.inf]
-    assert found.not_certifiable.tolist() == [False, True, False]
-    reasons = [found.find_reason(row) for row in range(2)]
-    assert reasons == ["no_candidate_accepted", "not_certifiable"]
-    assert not found.accepted[:2].any()
 
 
 def test_levels_with_confidence_divide_the_share_of_the_first_test() -> None:

@@ -197,7 +197,6 @@ def change_topic(records: list[PromptRecord], chosen: Sequence[PromptRecord]) ->
 CONDITIONAL_RULES: list[dict[str, Any]] = [
     {},
     {"ridge": 0.01},
-    {"randomised": True},
     {"features": "mean_score + group(topic)"},
     {"threshold_rule": "grouped", "confident": True},
     {"threshold_rule": "marginal"},
@@ -215,8 +214,7 @@ def test_category_seen_only_in_calibration_is_known(options: dict[str, Any]) -> 
     assert changed.feature_map.names[-2:] == ("group(topic)=moons", "group(topic)=river")
     # One prompt certifies nothing about its category.
     moons = tabulate(change_topic(records[:2], records[:1])).draws
-    uniforms = np.array([0.5, 0.5]) if changed.randomised else None
-    flagged = decide(changed, moons, uniforms=uniforms).not_certifiable
+    flagged = decide(changed, moons).not_certifiable
     assert flagged[0] or options.get("threshold_rule") in {"marginal", "learned"} or "ridge" in options
 
 

@@ -89,7 +89,6 @@ def test_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBat
         {"threshold_rule": "marginal"},
         {"threshold_rule": "learned"},
         {"ridge": 1.0},
-        {"randomised": True},
         {"stability": PaperStability(constant=0.1)},
         {"threshold_rule": "marginal", "confident": True},
     ],

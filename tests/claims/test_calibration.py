@@ -112,7 +112,6 @@ def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArt
     [
         {"adaptive_alpha": True},
         pytest.param({"confident": True, "certification_fraction": 0.3}, marks=pytest.mark.long),
-        {"randomised": True},
         {"threshold_rule": "marginal"},
         {"threshold_rule": "grouped", "features": "group(tier)", "confident": True},
     ],

@@ -140,7 +140,6 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
         (["--delta", "0.1"], "nothing here uses it"),
         (["--wrong-rate-groups"], "needs max_wrong_rate"),
         (["--penalised", "all"], "needs a ridge"),
-        (["--confident", "--randomised"], "certify on held-out records instead"),
         (["--max-wrong-rate", "0.1", "--confident"], "both would test on the same prompts"),
         (["--threshold-rule", "marginal", "--ridge", "0.1"], "only the conditional rule has one"),
         (["--threshold-rule", "grouped"], "calibrate with confident=True"),

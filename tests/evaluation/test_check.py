@@ -100,18 +100,3 @@ def test_evaluate_contradicts_bot_mode_that_is_wrong_too_often() -> None:
     assert worse.wrong_rate == worse.wrong / worse.answered > 0.3
     assert worse.wrong_rate_ci[0] < worse.wrong_rate < worse.wrong_rate_ci[1]
     assert worse.answered_rate == worse.answered / 300
-
-
-def test_is_contradicted_uses_the_smaller_rank_if_randomised() -> None:
-    # Between ranks k - 1 and k of ten, so that a count may be as low as the smaller one allows.
-    lowest = [
-        next(
-            count
-            for count in range(101)
-            if not is_contradicted("0.2", 10, 100, count / 100, 1, randomised=drawn)
-        )
-        for drawn in (False, True)
-    ]
-    assert lowest[1] < lowest[0]
-    law = stats.betabinom(100, 8, 3)  # rank 9 of 10 less one
-    assert law.cdf(lowest[1] - 1) < FALSE_ALARM <= law.cdf(lowest[1])

@@ -7,7 +7,6 @@ sound rule sounds with probability at most `FALSE_ALARM`, for any number of repe
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,7 @@ from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import ConditionalThreshold
 from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import repetitions
@@ -46,13 +45,26 @@ ROUND_OFF = 1e-12
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-def measure_gains(artifact: CalibrationArtifact, rng: np.random.Generator) -> dict[str, float]:
+def solve_randomised(
+    artifact: CalibrationArtifact, features: FloatArray, rng: np.random.Generator
+) -> FloatArray:
+    """Thresholds of the artifact's rule, randomised."""
+    rule = artifact.get_rule()
+    assert isinstance(rule, ConditionalThreshold)
+    return rule.solve(features, uniforms=rng.random(len(features))).values
+
+
+def measure_gains(
+    artifact: CalibrationArtifact, rng: np.random.Generator, *, randomised: bool = False
+) -> dict[str, float]:
     """The mean of f (kept - tau) over 40 fresh prompts, by weighting; in [-tau, alpha], since f <= 1."""
     tau = artifact.make_guarantee().target_coverage
     test = draw_prompts(rng, 40)
-    drawn = rng.random(len(test)) if artifact.randomised else None
-    decisions = decide(artifact, test.draws, uniforms=drawn)
+    decisions = decide(artifact, test.draws)
     kept = find_kept(decisions, test)
+    if randomised:
+        success = artifact.parsed_set_rule.compute_success_scores(test, artifact.cap)
+        kept = success <= solve_randomised(artifact, decisions.features, rng)
     return {
         one.name: float(np.mean(one.compute_values(decisions.features) * (kept - tau)))
         for one in artifact.feature_map.list_guaranteed_weights()
@@ -73,42 +85,16 @@ def test_randomised_coverage_is_exact_under_every_weighting(features: str) -> No
     found: dict[bool, list[dict[str, float]]] = {True: [], False: []}
     for _ in range(repetitions(400)):
         calibration = draw_prompts(rng, 19)
+        artifact = calibrate_and_reload(
+            calibration, alpha=HALF, features=feature_map, allow_unattainable=True
+        )
         for randomised, rounds in found.items():
-            artifact = calibrate_and_reload(
-                calibration,
-                alpha=HALF,
-                features=feature_map,
-                randomised=randomised,
-                allow_unattainable=True,
-            )
-            rounds.append(measure_gains(artifact, rng))
+            rounds.append(measure_gains(artifact, rng, randomised=randomised))
     names = list(found[True][0])
     assert all(
         agrees_with_zero([one[name] for one in found[True]], 0.5, 0.5, compute_log_wealth) for name in names
     )
     assert not agrees_with_zero([one["1"] for one in found[False]], 0.5, 0.5, compute_log_wealth)
-
-
-def test_served_prompts_have_independent_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(2)
-    artifact = calibrate_and_reload(
-        draw_prompts(rng, 24), alpha=ALPHA, features=fit_map(SOFT, rng), randomised=True
-    )
-    test = draw_prompts(rng, 60)
-    drawn: list[int] = []
-
-    def seeded(bits: int) -> int:
-        drawn.append(int(rng.integers(2**bits)))
-        return drawn[-1]
-
-    # A seeded generator replaces the secret source, so that the test can be repeated.
-    monkeypatch.setattr(secrets, "randbits", seeded)
-    results = serve_prompts(artifact, test)
-    assert len(set(drawn)) == len(test)
-    uniforms = (np.array(drawn) + 0.5) / 2.0**52
-    assert is_same_as_served(decide(artifact, test.draws, uniforms=uniforms), results)
-    with pytest.raises(InputError, match="uniforms"):
-        decide(artifact, test.draws)
 
 
 # Deterministic thresholds -----------------------------------------------------------------------------------
@@ -197,11 +183,10 @@ def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
             alpha=ALPHA,
             features=features,
             ridge=3.0,
-            randomised=True,
             fit_fraction=0.3,
         )
-        decisions = decide(artifact, PROBES, uniforms=rng.random(len(GRID)))
-        covered, slack = compute_coverage_at(decisions.thresholds), artifact.make_guarantee().estimated_slack
+        thresholds = solve_randomised(artifact, decide(artifact, PROBES).features, rng)
+        covered, slack = compute_coverage_at(thresholds), artifact.make_guarantee().estimated_slack
         for name, values in weights.items():
             gaps[name].append(float(EQUAL @ (values * (covered - TAU))))
             stated[name].append(slack[name] * float(EQUAL @ values))

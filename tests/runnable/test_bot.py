@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-import math
 import pickle
 from typing import Any
 
@@ -27,7 +26,6 @@ from langchain_cfc.guarantee import (
 from tests.calls import Invoke
 from tests.factories import make_artifact, make_chain
 from tests.fakes import TEXTS, N, ScriptedModel, answer_of
-from tests.lengths import repetitions
 
 # At the threshold 0.75: two answers, of which one is given by two candidates.
 TWO_ANSWERS = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
@@ -412,18 +410,3 @@ def test_chain_refuses_min_agreement_above_the_number_of_candidates() -> None:
     assert make_chain(min_agreement=N).invoke("x").abstained
     with pytest.raises(InputError, match="min_agreement"):
         make_chain(min_agreement=N + 1)
-
-
-def test_randomised_artifact_draws_a_threshold_for_each_call() -> None:
-    # Of 39 success scores row / 40 the order statistic of rank ceil(39 tau + U), U uniform on (tau - 1, tau):
-    # with tau = 0.74 the 30th with probability (N + 1) tau - 29 = 0.6, else the 29th.
-    chain, calls = make_chain(make_artifact(alpha="0.26", randomised=True)), repetitions(200, share=0.5)
-    thresholds = [round(40 * chain.invoke("x").threshold, 6) for _ in range(calls)]
-    assert set(thresholds) == {29.0, 30.0}
-    # The seed must not be fixed. By Hoeffding's inequality the share is off by more than
-    # this with probability below 1e-9; one rank alone would be off by 0.4.
-    assert abs(thresholds.count(30.0) / calls - 0.6) <= math.sqrt(math.log(2 / 1e-9) / (2 * calls)) < 0.4
-    assert any("random number" in one for one in chain.guarantee.assumptions)
-    fixed = make_chain(make_artifact(alpha="0.26"))
-    assert {fixed.invoke("x").threshold for _ in range(10)} == {0.75}
-    assert not any("random number" in one for one in fixed.guarantee.assumptions)

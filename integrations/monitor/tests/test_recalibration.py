@@ -547,7 +547,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
     "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
     "ridge": {"alpha": "0.3", "features": "mean_score", "ridge": 0.1},
-    "randomised": {"alpha": "0.3", "features": "mean_score", "randomised": True, "set_rule": "unique(rank)"},
+    "set rule": {"alpha": "0.3", "features": "mean_score", "set_rule": "unique(rank)"},
 }
 
 

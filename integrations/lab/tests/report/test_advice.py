@@ -54,7 +54,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ridge": (0.0123456789, {}),
     "penalised": ("all", {"ridge": 0.01}),
     "stability": (PaperStability.from_constant(delta="0.95"), {}),
-    "randomised": (True, {}),
     "confident": (True, {}),
     "max_wrong_rate": ("0.6", {}),
     "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),

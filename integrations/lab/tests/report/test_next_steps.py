@@ -59,7 +59,7 @@ FINE = Situation(
     set_size=1.4,
     distinct=1.3,
     unique=False,
-    config=CalibrationConfig(alpha="0.1", randomised=True, seed="7", test_fraction=0.3),
+    config=CalibrationConfig(alpha="0.1", allow_unattainable=True, seed="7", test_fraction=0.3),
     held_out_part=True,
     sources=Sources("kept/artifact.json", ("my records.jsonl",)),
 )
@@ -181,7 +181,8 @@ def test_recommended_command_keeps_options_and_the_old_artifact() -> None:
     (step,) = check_repetition(replace(FINE, set_size=5.0, distinct=2.0))
     expected = (
         "langchain-cfc calibrate 'my records.jsonl' --out kept/new-artifact.json --alpha 0.1 "
-        "--features 'hat(mean_score, 5)' --set-rule 'unique(all)' --randomised --seed 7 --test-fraction 0.3"
+        "--features 'hat(mean_score, 5)' --set-rule 'unique(all)' --seed 7 --test-fraction 0.3 "
+        "--allow-unattainable"
     )
     assert shlex.split(step.command) == shlex.split(expected)
 

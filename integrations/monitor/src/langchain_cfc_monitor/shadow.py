@@ -111,7 +111,7 @@ class ShadowComparison(Data):
         answered = np.asarray(served.accepted.any(axis=1) & ~withheld, dtype=np.bool_)
         policy = EVERY_SET if rate is None else other.certified_policy.find_certificate(rate).policy
         with name_records_in_errors(table.ids):
-            decisions = decide(other, table.draws, alpha, policy=policy, uniforms=other.draw_uniforms(table))
+            decisions = decide(other, table.draws, alpha, policy=policy)
         complete = [
             one.id in traffic.labels and traffic.labels[one.id].is_complete for one in traffic.results
         ]

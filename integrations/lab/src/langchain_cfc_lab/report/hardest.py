@@ -124,9 +124,7 @@ def find_hardest_prompts(
     bot = artifact.certified_policy.certificates[-1] if artifact.is_bot_alone else None
     policy = EVERY_SET if bot is None else bot.policy
     with name_records_in_errors(tested.ids):
-        decisions = decide(
-            artifact, tested.draws, alpha, policy=policy, uniforms=artifact.draw_uniforms(tested)
-        )
+        decisions = decide(artifact, tested.draws, alpha, policy=policy)
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
     missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
@@ -156,7 +154,7 @@ def _order_rows(
 ) -> Iterator[int]:
     """Return the rows of missed and flagged prompts alternately, the hardest of each kind first."""
     scores = decisions.draws.scores.mean(axis=1, where=decisions.draws.is_drawn)
-    # Flagged prompts have no threshold and are sorted by score; a randomised -inf sorts last.
+    # Flagged prompts have no threshold and are sorted by score.
     order = np.lexsort((-scores, -np.where(flagged, 0.0, hardness)))
     kinds = ([int(row) for row in order if kind[row]] for kind in (missed, flagged))
     return (row for row in chain.from_iterable(zip_longest(*kinds)) if row is not None)
