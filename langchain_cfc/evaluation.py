@@ -390,10 +390,8 @@ def evaluate(
     success = artifact.parsed_set_rule.compute_success_scores(labelled, artifact.cap)
     outcomes = compute_outcomes(artifact, labelled, level)
     own = _report_method(artifact, labelled, outcomes)
-    methods: dict[str, MethodReport] = {artifact.threshold_rule: own}
-    if artifact.threshold_rule != "marginal":
-        compared = compute_outcomes(artifact, labelled, level, marginal=True)
-        methods["marginal"] = _report_method(artifact, labelled, compared)
+    compared = compute_outcomes(artifact, labelled, level, marginal=True)
+    methods = {"conditional": own, "marginal": _report_method(artifact, labelled, compared)}
     certificates = () if artifact.policy is None else artifact.policy.certificates
     answers = [_report_answers(artifact, labelled, one) for one in certificates]
     return EvaluationReport(

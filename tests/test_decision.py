@@ -60,13 +60,10 @@ def make_artifact(features: str = "1", **options: Any) -> CalibrationArtifact:
     return calibrate(make_records(0, 120), features=features, **settings)
 
 
-@mostly_long("rule", ["conditional", "marginal", "learned"], quick=1)
 @mostly_long("set_rule", ["all", "best_prefix", "rank", "unique(all)"], quick=2)
 @pytest.mark.parametrize("features", FEATURES)
-def test_decide_gives_a_prompt_alone_the_same_bits_as_among_others(
-    features: str, set_rule: str, rule: Any
-) -> None:
-    artifact = make_artifact(features, set_rule=set_rule, threshold_rule=rule)
+def test_decide_gives_a_prompt_alone_the_same_bits_as_among_others(features: str, set_rule: str) -> None:
+    artifact = make_artifact(features, set_rule=set_rule)
     draws = tabulate(make_records(1, repetitions(40, share=0.4), decimals=2)).draws
     for marginal in (False, True):
         together = decide(artifact, draws, "0.2", marginal=marginal)
@@ -167,9 +164,9 @@ def make_correct_records(scores: list[float]) -> list[PromptRecord]:
 def test_decide_accepts_a_score_equal_to_the_threshold() -> None:
     # An order statistic has no round-off, so that not even a neighbour of it is let in.
     known = make_correct_records([row / 10 for row in range(1, 10)])
-    artifact = calibrate(known, alpha="0.4", features="1", threshold_rule="marginal", never_empty=False)
+    artifact = calibrate(known, alpha="0.4", features="1", never_empty=False)
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
-    decisions = decide(artifact, CandidateBatch.from_arrays([[0.6], [above], [below]]))
+    decisions = decide(artifact, CandidateBatch.from_arrays([[0.6], [above], [below]]), marginal=True)
     assert decisions.thresholds.tolist() == [0.6] * 3  # the sixth of nine
     assert decisions.accepted.ravel().tolist() == [True, False, True]
 
@@ -281,8 +278,6 @@ def test_decide_with_marginal_gives_all_prompts_one_threshold() -> None:
     marginal = decide(artifact, draws, "0.4", marginal=True)
     assert len(set(marginal.thresholds)) == 1
     assert len(set(decide(artifact, draws, "0.4").thresholds)) > 10
-    own = make_artifact(FEATURES[-1], threshold_rule="marginal")
-    assert decide(own, draws, "0.4").thresholds.tobytes() == marginal.thresholds.tobytes()
 
 
 def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:

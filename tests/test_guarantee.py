@@ -62,25 +62,6 @@ def make_artifact(features: str = "group(topic)", **options: Any) -> Calibration
     return calibrate(make_records(), **{"alpha": "0.2", "features": features, **options})
 
 
-@pytest.mark.parametrize(
-    ("rule", "exchangeable", "kind"),
-    [
-        ("conditional", True, "conditional"),
-        ("marginal", True, "marginal"),
-        ("learned", True, "heuristic"),
-        ("conditional", False, "heuristic"),
-        ("marginal", False, "heuristic"),
-        ("learned", False, "heuristic"),
-        # Whatever has no theorem here is not certified.
-        ("magic", True, "heuristic"),
-    ],
-)
-def test_find_guarantee_kind_follows_rule_and_exchangeability(
-    rule: str, exchangeable: bool, kind: str
-) -> None:
-    assert find_guarantee_kind(rule, exchangeable=exchangeable) == kind
-
-
 def test_state_guarantee_of_the_conditional_rule() -> None:
     assert state_guarantee("conditional", 0.9, 500, (ALL, CAPITALS)) == (
         "For a new prompt exchangeable with the 500 calibration prompts, the answer set holds a correct "
@@ -162,11 +143,11 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     artifact = make_artifact(alpha=["0.1", "0.25"], set_rule="rank")
     found = artifact.make_guarantee(0.25)
     assert (found.kind, found.alpha, found.target_coverage) == ("conditional", "0.25", 0.75)
-    assert (found.threshold_rule, found.set_rule) == ("conditional", "rank")
+    assert found.set_rule == "rank"
     assert found.calibration_size == artifact.calibration.size
     assert found.artifact_digest == artifact.digest
     assert found.failure_probability is None
-    assert (found.confident, found.heuristics, found.estimated_slack) == ((), (), {})
+    assert (found.heuristics, found.estimated_slack) == ((), {})
     assert (found.certificate, found.wrong_answers) == (None, None)
     assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
     allowing = artifact.model_copy(update={"never_empty": False}).make_guarantee(0.25)
@@ -178,27 +159,23 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     assert str(artifact.calibration.size) in found.sentence
 
 
-@pytest.mark.parametrize(("rule", "names"), [("conditional", 3), ("marginal", 1), ("learned", 0)])
-def test_guarantee_lists_only_weightings_that_the_rule_covers(rule: Any, names: int) -> None:
-    found = make_artifact(threshold_rule=rule).make_guarantee()
+@pytest.mark.parametrize(
+    ("options", "names"), [({}, 3), ({"ridge": 0.1}, 1), ({"ridge": 0.1, "penalised": "all"}, 0)]
+)
+def test_guarantee_lists_only_weightings_that_are_covered(options: dict[str, Any], names: int) -> None:
+    found = make_artifact(**options).make_guarantee()
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
-    assert ("topic" in found.sentence) == (rule == "conditional")
+    assert ("topic" in found.sentence) == (not options)
 
 
 def test_guarantee_is_heuristic_if_prompts_share_a_cluster() -> None:
-    rules: tuple[Any, ...] = ("conditional", "marginal", "learned")
-    for rule in rules:
-        artifact = calibrate(
-            make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule, within_clusters="all"
-        )
-        found = artifact.make_guarantee()
-        assert (found.kind, found.weightings) == ("heuristic", ())
-        assert "no theorem" in found.assumptions[0]
-        one = calibrate(
-            make_records(clusters=30), alpha="0.2", features="1", threshold_rule=rule
-        ).make_guarantee()
-        assert "one per cluster" in one.assumptions[0]
+    artifact = calibrate(make_records(clusters=30), alpha="0.2", features="1", within_clusters="all")
+    found = artifact.make_guarantee()
+    assert (found.kind, found.weightings) == ("heuristic", ())
+    assert "no theorem" in found.assumptions[0]
+    one = calibrate(make_records(clusters=30), alpha="0.2", features="1").make_guarantee()
+    assert "one per cluster" in one.assumptions[0]
 
 
 def test_guarantee_is_frozen_plain_data() -> None:
@@ -211,18 +188,17 @@ def test_guarantee_is_frozen_plain_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "options", "kind"),
+    ("options", "kind"),
     [
-        ("grouped", {}, "conditional"),
-        ("conditional", {"ridge": True}, "marginal"),
-        ("conditional", {"ridge": True, "every_coefficient": True}, "heuristic"),
-        ("marginal", {"every_coefficient": True}, "heuristic"),
-        ("learned", {"ridge": True}, "heuristic"),
+        ({}, "conditional"),
+        ({"ridge": True}, "marginal"),
+        ({"ridge": True, "every_coefficient": True}, "heuristic"),
+        ({"every_coefficient": True}, "heuristic"),
     ],
 )
-def test_find_guarantee_kind_with_a_ridge(rule: str, options: dict[str, bool], kind: str) -> None:
-    assert find_guarantee_kind(rule, exchangeable=True, **options) == kind
-    assert find_guarantee_kind(rule, exchangeable=False, **options) == "heuristic"
+def test_find_guarantee_kind_follows_ridge_and_exchangeability(options: dict[str, bool], kind: str) -> None:
+    assert find_guarantee_kind(exchangeable=True, **options) == kind
+    assert find_guarantee_kind(exchangeable=False, **options) == "heuristic"
 
 
 def test_state_guarantee_mentions_weighted_labels() -> None:
@@ -272,51 +248,31 @@ def test_state_guarantee_can_count_weightings() -> None:
 
 
 def test_state_confidence_names_weightings() -> None:
-    assert state_confidence(0.05, ("1",), (ALL, CAPITALS)) == (
+    assert state_confidence(0.05, (ALL,)) == (
         "With confidence 95 % it holds for this very artifact, not only on average over calibration sets: "
         "over all prompts."
     )
-    assert state_confidence(0.1, ("1", "g"), (ALL, CAPITALS)).endswith(
-        "over all prompts and over each of 1 group."
-    )
+    assert state_confidence(0.1, (ALL, CAPITALS)).endswith("over all prompts and over each of 1 group.")
 
 
 @pytest.mark.parametrize(
-    ("rule", "features", "names"),
-    [
-        ("marginal", "group(topic)", ["1"]),
-        ("grouped", "group(topic)", ["1", "group(topic)=capital", "group(topic)=river"]),
-    ],
+    ("features", "names"),
+    [("1", ["1"]), ("group(topic)", ["1", "group(topic)=capital", "group(topic)=river"])],
 )
-def test_confident_guarantee_of_order_statistics_covers_all_weightings(
-    rule: Any, features: str, names: list[str]
-) -> None:
-    found = make_artifact(
-        features, alpha="0.4", threshold_rule=rule, confident=True, delta="0.1"
-    ).make_guarantee()
-    assert (found.failure_probability, list(found.confident)) == (0.1, names)
+def test_guarantee_with_confidence_covers_all_weightings(features: str, names: list[str]) -> None:
+    found = make_artifact(features, alpha="0.4", delta="0.1").make_guarantee()
+    assert found.failure_probability == 0.1
     assert [one.name for one in found.weightings] == names
     assert "With confidence 90 % it holds for this very artifact" in found.sentence
-    assert ("over each of 2 groups" in found.sentence) == (rule == "grouped")
+    assert ("over each of 2 groups" in found.sentence) == (len(names) > 1)
     assert any("independent and identically distributed" in one for one in found.assumptions)
     # It holds for this very artifact under all that is listed, so that nothing is on average only.
     assert ON_AVERAGE not in found.not_promised
-    plain = make_artifact(features, alpha="0.4", threshold_rule="marginal").make_guarantee()
-    assert (plain.failure_probability, plain.confident) == (None, ())
+    plain = make_artifact(features, alpha="0.4").make_guarantee()
+    assert plain.failure_probability is None
     assert ON_AVERAGE in plain.not_promised
     assert "With confidence" not in plain.sentence
     assert not any("independent and identically" in one for one in plain.assumptions)
-
-
-def test_confident_conditional_guarantee_covers_only_all_prompts() -> None:
-    found = calibrate(
-        make_records(400), alpha="0.4", features="group(topic)", confident=True
-    ).make_guarantee()
-    assert (found.kind, found.confident) == ("marginal", ("1",))
-    assert [one.name for one in found.weightings] == ["1"]
-    assert ON_AVERAGE not in found.not_promised
-    assert any("before labels choose a level or a policy" in one for one in found.not_promised)
-    assert found.sentence.endswith("over all prompts. First test on these labels, at 80 % of delta.")
 
 
 def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:
@@ -324,11 +280,10 @@ def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:
         make_records(clusters=30),
         alpha="0.4",
         features="1",
-        threshold_rule="marginal",
-        confident=True,
+        delta="0.05",
         within_clusters="all",
     ).make_guarantee()
-    assert (found.kind, found.failure_probability, found.confident) == ("heuristic", None, ())
+    assert (found.kind, found.failure_probability) == ("heuristic", None)
     assert "confidence" not in found.sentence
 
 

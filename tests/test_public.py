@@ -40,7 +40,7 @@ PROMISED = {
     "langchain_cfc.demo": {"demo_chain", "load_recording"},
     "langchain_cfc.runnable": {"ABSTAIN_MESSAGE", "CFCChatModel", "changes_generator", "find_cfc_runnable"},
     "langchain_cfc.sampling": {"DrawnCandidate", "walk_runnables", "without_streaming_and_cache"},
-    "langchain_cfc.thresholds": {"ConditionalThreshold", "MarginalThreshold"},
+    "langchain_cfc.thresholds": {"ConditionalThreshold", "GroupedThreshold"},
     "langchain_cfc.verifiers": {
         "EmbeddingSimilarity",
         "EntailmentJudge",

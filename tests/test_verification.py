@@ -116,8 +116,8 @@ def test_verify_contradicts_thresholds_of_other_data() -> None:
 
 
 def test_verify_refuses_rules_that_need_no_solver() -> None:
-    artifact = calibrate(make_recorded(100), alpha="0.4", features="1", threshold_rule="marginal")
-    with pytest.raises(InputError, match="only conditional thresholds"):
+    artifact = calibrate(make_recorded(100), alpha="0.4", features="1", delta="0.05")
+    with pytest.raises(InputError, match="order statistics"):
         verify(artifact)
 
 

@@ -212,13 +212,11 @@ class PlannedAttempt:
         before: The attempts before it.
         attempt: The attempt, without its outcome.
         labelled: The prompts that may certify.
-        parts: Number of parts of the labels that divide its level.
     """
 
     before: tuple[Attempt, ...]
     attempt: Attempt
     labelled: LabelledBatch
-    parts: int = 1
 
     @property
     def number(self) -> int:
@@ -227,7 +225,7 @@ class PlannedAttempt:
 
     def compute_level(self, delta: str, together: int = 1) -> float:
         """Return the level of each of several tests that are made together: delta x w_k / their number."""
-        return float(Fraction(delta) * compute_share(self.number) / (together * self.parts))
+        return float(Fraction(delta) * compute_share(self.number) / together)
 
     def end(self, *, certified: bool) -> AttemptLedger:
         """Return the ledger up to this attempt, with its outcome."""

@@ -26,7 +26,6 @@ from langchain_cfc.artifact.facts import (
     PeopleEvidence,
     ReferenceHistogram,
     Ridge,
-    ThresholdRuleName,
 )
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -92,7 +91,6 @@ class ArtifactContent(ArtifactData):
     n: int
     cap: float
     set_rule: str
-    threshold_rule: ThresholdRuleName
     features: dict[str, Any]
     levels: list[LevelState]
     arrays: dict[str, PackedArray]
@@ -217,7 +215,7 @@ class ArtifactContent(ArtifactData):
         A guarantee on average over calibration sets does not hold for an artifact that labels have chosen; a
         guarantee with confidence does.
         """
-        return self.policy is not None or (self.confidence is not None and self.confidence.prompts > 0)
+        return self.policy is not None
 
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""

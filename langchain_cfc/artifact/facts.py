@@ -6,7 +6,7 @@ import base64
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -30,10 +30,7 @@ from langchain_cfc.thresholds import (
     WINDOW,
     ConditionalThreshold,
     GroupedThreshold,
-    LearnedThreshold,
     Level,
-    MarginalThreshold,
-    ThresholdRule,
     format_alpha,
 )
 
@@ -141,27 +138,18 @@ class Ridge(ArtifactData):
 
 
 class Confidence(ArtifactData):
-    """The confidence 1 - delta with which the guarantee holds for this very artifact.
+    """The confidence 1 - delta with which the guarantee holds for this very artifact, in all its groups.
 
     Attributes:
         delta: Probability that it does not hold, as decimal text.
         attempt: k: how many attempts on the same labels there were, this one included.
-        level: Level of each test or order statistic: delta, times the share of attempt k, divided among the
-            error levels.
-        names: Names of the weightings for which it holds, jointly.
-        prompts: Number of certification prompts on which levels were tested; 0 if the confidence comes from
-            the law of an order statistic, which needs none.
-        records_digest: Digest of these prompts, their scores and labels; None if there are none.
-        missed: Number of these prompts on which the guaranteed event failed at the served level, by level.
+        level: Failure probability of the order statistics of each error level: delta, times the share of
+            attempt k, divided among the error levels.
     """
 
     delta: Delta
     attempt: Annotated[int, Field(ge=1)]
     level: Annotated[float, Field(gt=0.0, lt=1.0)]
-    names: list[str]
-    prompts: Count = 0
-    records_digest: str | None = None
-    missed: dict[str, Count] = Field(default={})
 
 
 class TradeOff(ArtifactData):
@@ -410,11 +398,7 @@ class PeopleEvidence(ArtifactData):
         return self
 
 
-ThresholdRuleName = Literal["conditional", "marginal", "grouped", "learned"]
-
-
 def make_threshold_rule(
-    name: ThresholdRuleName,
     alpha: Level,
     cap: float,
     *,
@@ -423,32 +407,20 @@ def make_threshold_rule(
     ridge: Ridge | None = None,
     window: int | None = WINDOW,
     levels: tuple[str, ...] = (),
-) -> ThresholdRule[Any]:
-    """Make an unfitted threshold rule by name; an `effective_alpha` of `0` flags every prompt.
+) -> ConditionalThreshold | GroupedThreshold:
+    """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group.
 
-    `levels` are error levels that prompts may have instead of alpha; only the conditional rule uses them.
+    An `effective_alpha` of `0` flags every prompt. `levels` are error levels that prompts may have instead of
+    alpha; only the conditional rule uses them.
     """
-    if effective_alpha == "0":
-        return MarginalThreshold(alpha, cap)  # stored without order statistic: flags every prompt
-    level = alpha if effective_alpha is None else effective_alpha
-    if name == "conditional":
-        penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
-        return ConditionalThreshold(
-            level,
-            cap,
-            ridge=penalty.strength,
-            penalised=penalty.penalised,
-            window=window,
-            levels=levels,
-        )
-    if name == "marginal":
-        return MarginalThreshold(level, cap, delta=delta)
-    if name == "learned":
-        return LearnedThreshold(level, cap)
-    if name == "grouped":
-        if delta is None:
-            msg = "the grouped rule needs a failure probability: calibrate with confident=True"
-            raise InputError(msg)
-        return GroupedThreshold(level, cap, delta=delta)
-    msg = f"unknown threshold rule {name!r}; known rules: conditional, marginal, grouped and learned"
-    raise InputError(msg)
+    if delta is not None or effective_alpha == "0":
+        return GroupedThreshold(alpha, cap, delta=delta)
+    penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
+    return ConditionalThreshold(
+        alpha if effective_alpha is None else effective_alpha,
+        cap,
+        ridge=penalty.strength,
+        penalised=penalty.penalised,
+        window=window,
+        levels=levels,
+    )

@@ -26,29 +26,23 @@ def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    facts, ridge, confidence = artifact.calibration, artifact.ridge, artifact.confidence
+    facts, ridge = artifact.calibration, artifact.ridge
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
     kind = find_guarantee_kind(
-        artifact.threshold_rule,
         exchangeable=facts.exchangeable,
         ridge=ridge is not None,
         every_coefficient=ridge is not None and ridge.penalised == "all",
     )
-    confident: tuple[str, ...] = ()
-    delta = None
-    if confidence is not None and kind != "heuristic":
-        confident, delta = tuple(confidence.names), float(confidence.delta)
-    named = artifact.feature_map.list_guaranteed_weights()
-    if artifact.has_used_certification:
-        named = tuple(one for one in named if one.name in confident)
-        kind = "marginal" if len(named) == 1 else kind
+    confidence = None if kind == "heuristic" else artifact.confidence
+    delta = None if confidence is None else float(confidence.delta)
+    named = () if artifact.has_used_certification else artifact.feature_map.list_guaranteed_weights()
     covered = {"conditional": None, "marginal": 1}.get(kind, 0)
     weightings = tuple(
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
         for one in named[:covered]
     )
-    if artifact.policy is not None and not artifact.policy.coverage and delta is None:
+    if artifact.policy is not None and not artifact.policy.coverage:
         # Labels of the calibration prompts certified the policy; no other labels are left for the sets.
         kind, weightings = "heuristic", ()
     target = float(compute_tau(alpha))
@@ -66,7 +60,7 @@ def build_guarantee(
     )
     if confidence is not None and delta is not None:
         attempt = describe_attempt(confidence.attempt, confidence.level, confidence.delta)
-        sentence = f"{sentence} {state_confidence(delta, confident, weightings)} {attempt}"
+        sentence = f"{sentence} {state_confidence(delta, weightings)} {attempt}"
     level = next(one for one in artifact.levels if one.alpha == alpha)
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
     guarantee = Guarantee(
@@ -75,7 +69,6 @@ def build_guarantee(
         alpha=alpha,
         target_coverage=target,
         stated_coverage=stated[0] if kind != "heuristic" and len(stated) == 1 else None,
-        threshold_rule=artifact.threshold_rule,
         set_rule=artifact.set_rule,
         weightings=weightings,
         feature_names=artifact.feature_map.names,
@@ -85,7 +78,7 @@ def build_guarantee(
             binding=binding,
             map_came_fitted=facts.map_came_fitted,
             fewer_than_recorded=artifact.draws is None and artifact.n < facts.recorded_candidates,
-            independent=bool(confident) or certificate is not None,
+            independent=delta is not None or certificate is not None,
             weighted=weighted,
             adaptive=bool(adaptive),
             draws=artifact.draws,
@@ -94,7 +87,7 @@ def build_guarantee(
         ),
         not_promised=list_exclusions(
             kind,
-            confident=len(confident) == len(weightings) > 0,
+            confident=delta is not None,
             chosen=artifact.has_used_certification,
             never_empty=artifact.never_empty,
             claims=artifact.unit == "claims",
@@ -102,14 +95,13 @@ def build_guarantee(
         ),
         calibration_size=facts.size,
         failure_probability=delta,
-        confident=confident,
         estimated_slack=level.slack,
         heuristics=() if artifact.stability is None else (artifact.stability.statement(alpha, facts.size),),
         certificate=certificate,
         binding=binding,
         artifact_digest=artifact.digest,
     )
-    if artifact.policy is not None and delta is None:
+    if artifact.policy is not None:
         coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
         if coverage is not None:
             guarantee = reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from pydantic import model_validator
@@ -31,9 +30,8 @@ from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_
 from langchain_cfc.records import Provenance
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
+    GroupedThreshold,
     Level,
-    MarginalThreshold,
-    ThresholdRule,
     Thresholds,
     format_alpha,
     format_delta,
@@ -51,7 +49,6 @@ class CalibrationArtifact(ArtifactContent):
         n: Number of candidates per prompt.
         cap: Success score of a prompt without a correct candidate.
         set_rule: Text form of the set rule.
-        threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         features: Data form of the fitted feature map.
         levels: One entry per error level, alpha ascending.
         arrays: The numbers that the levels refer to, by name.
@@ -82,15 +79,11 @@ class CalibrationArtifact(ArtifactContent):
         if self.n < 1 or not alphas or alphas != sorted({format_alpha(alpha) for alpha in alphas}, key=float):
             msg = "expected n >= 1 and at least one level, with alphas ascending in canonical form"
             raise ValueError(msg)
-        dimensions = {
-            rule.dimension for rules in (self._rules, self._marginal_rules) for rule in rules.values()
-        }
-        if dimensions != {self.feature_map.dimension}:
-            msg = (
-                f"threshold states for {sorted(dimensions)} features do not fit a feature map "
-                f"of {self.feature_map.dimension}"
-            )
-            raise ValueError(msg)
+        for rules, expected in ((self._rules, self.feature_map.dimension), (self._marginal_rules, 1)):
+            dimensions = {rule.dimension for rule in rules.values()}
+            if dimensions != {expected}:
+                msg = f"expected threshold states for {expected} features, got {sorted(dimensions)}"
+                raise ValueError(msg)
         _ = self.parsed_set_rule
         problem = next(find_problems(self), None)
         if problem is not None:
@@ -99,8 +92,7 @@ class CalibrationArtifact(ArtifactContent):
 
     def __repr__(self) -> str:
         """Return a one-line summary."""
-        rule = [] if self.is_bot_alone else [self.threshold_rule]
-        known = (*rule, *("=".join(one.argument) for one in self.promises), f"n={self.n}", self.digest[:15])
+        known = (*("=".join(one.argument) for one in self.promises), f"n={self.n}", self.digest[:15])
         return f"CalibrationArtifact({', '.join(known)})"
 
     def __str__(self) -> str:
@@ -144,13 +136,11 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
 
     @cached_property
-    def _rules(self) -> dict[str, ThresholdRule[Any]]:
-        confidence = self.confidence
-        delta = None if confidence is None or confidence.prompts else format_delta(confidence.level)
+    def _rules(self) -> dict[str, ConditionalThreshold | GroupedThreshold]:
+        delta = None if self.confidence is None else format_delta(self.confidence.level)
         adaptive = self.feature_map.adaptive_alpha
         return {
             level.alpha: make_threshold_rule(
-                self.threshold_rule,
                 level.alpha,
                 self.cap,
                 effective_alpha=level.effective_alpha,
@@ -162,9 +152,9 @@ class CalibrationArtifact(ArtifactContent):
         }
 
     @cached_property
-    def _marginal_rules(self) -> dict[str, ThresholdRule[Any]]:
+    def _marginal_rules(self) -> dict[str, GroupedThreshold]:
         return {
-            level.alpha: MarginalThreshold(level.alpha, self.cap).restore(self.unpack_state(level.marginal))
+            level.alpha: GroupedThreshold(level.alpha, self.cap).restore(self.unpack_state(level.marginal))
             for level in self.levels
         }
 
@@ -236,7 +226,7 @@ class CalibrationArtifact(ArtifactContent):
             raise InputError(msg)
         return self.promises[0]
 
-    def get_rule(self, alpha: Level | None = None) -> ThresholdRule[Any]:
+    def get_rule(self, alpha: Level | None = None) -> ConditionalThreshold | GroupedThreshold:
         """Return the fitted threshold rule of one level alone; `solve` takes the maximum over levels."""
         return self._rules[self.select_level(alpha)]
 
@@ -250,13 +240,12 @@ class CalibrationArtifact(ArtifactContent):
         """Compute served thresholds: the running maximum over the levels from the largest alpha to this one.
 
         Conditional thresholds at two levels may cross; with the running maximum a smaller alpha never gives
-        a smaller set. A prompt of a category that the feature map does not know has an infinite threshold,
-        except under the marginal rule, which uses no features.
+        a smaller set. A prompt of a category that the feature map does not know has an infinite threshold.
 
         Args:
             features: (m, d) features from `feature_map`.
             alpha: Error level; may be omitted if there is only one.
-            marginal: Whether to use the marginal rule instead of the artifact's own, for comparison.
+            marginal: Whether to use one threshold for all prompts instead, for comparison.
 
         Returns:
             The m thresholds.
@@ -265,9 +254,12 @@ class CalibrationArtifact(ArtifactContent):
             InputError: If the artifact does not hold the level, or the features do not fit.
         """
         text = self.select_level(alpha)
-        rules = self._marginal_rules if marginal else self._rules
         adaptive = self.feature_map.adaptive_alpha
-        if not marginal and self.threshold_rule != "marginal":
+        if marginal:
+            rules: Mapping[str, ConditionalThreshold | GroupedThreshold] = self._marginal_rules
+            features = np.ones((len(features), 1))
+        else:
+            rules = self._rules
             unknown = self.feature_map.has_unknown_category(features)
             if unknown.any():
                 return self._solve_known_categories(features, text, ~unknown)

@@ -71,8 +71,6 @@ def _check_weightings(artifact: ArtifactContent) -> Iterator[str]:
     for histogram in artifact.reference:
         if not set(histogram.counts) <= names:
             yield f"reference counts of {histogram.name} are for a weighting that the feature map lacks"
-    if artifact.confidence is not None and not set(artifact.confidence.names) <= names:
-        yield "confidence is claimed for a weighting that the feature map does not have"
     coverage: list[CoverageCertificate] = [*artifact.certificates]
     if artifact.policy is not None:
         coverage += artifact.policy.coverage

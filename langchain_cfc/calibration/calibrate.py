@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Literal
 
@@ -15,7 +14,6 @@ from langchain_cfc.artifact import (
     Confidence,
     PlannedAttempt,
     Previous,
-    ThresholdRuleName,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
 from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation, is_attainable
@@ -29,7 +27,7 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.certificates import certify_mean_score, certify_policy, select_tested_levels
+from langchain_cfc.certificates import certify_mean_score, certify_policy
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.errors import OverlapError, UnattainableTargetError
@@ -51,7 +49,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     at_most: int = 0,
     set_rule: str = "all",
     never_empty: bool = True,
-    threshold_rule: ThresholdRuleName = "conditional",
     n: int | None = None,
     draws: str | None = None,
     cap: float = 2.0,
@@ -59,7 +56,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     ridge: float = 0.0,
     penalised: Literal["slopes", "all"] = "slopes",
     stability: PaperStability | None = None,
-    confident: bool = False,
     max_wrong_rate: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
     delta: Level | None = None,
@@ -159,23 +155,17 @@ def _calibrate(
         data.groups,
         alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
         # Adaptive levels are chosen so that few prompts are flagged; a bot on the mean score flags none.
-        promised=(
-            config.threshold_rule in {"conditional", "grouped"}
-            and adaptive is None
-            and not config.certifies_mean_score
-        ),
+        promised=adaptive is None and not config.certifies_mean_score,
         # A bot on the mean score needs no sets, and its calibration labels are still to certify.
         allow_unattainable=config.allow_unattainable or config.certifies_mean_score,
         unit=config.unit,
     )
-    steps = {alpha: config.list_level_steps(alpha) for alpha in alphas}
-    fitted = {step for tried in steps.values() for step in tried} if config.tests_levels else alphas
     made = ledger if attempt is None else attempt.end(certified=True)
-    confidence = _make_confidence(config, data, attempt)
+    confidence = _make_confidence(config, attempt)
     levels, arrays = fit_levels(
         data,
         config,
-        sorted(fitted, key=float),
+        alphas,
         plan.flag_fair_sample(labelled),
         delta=None if confidence is None else format_delta(confidence.level),
     )
@@ -186,7 +176,6 @@ def _calibrate(
         n=prompts.count_candidates(provenance),
         cap=data.cap,
         set_rule=rule.text,
-        threshold_rule=config.threshold_rule,
         features=feature_map.to_data(),
         levels=levels,
         arrays=arrays,
@@ -207,8 +196,6 @@ def _calibrate(
         never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
-    if config.tests_levels and attempt is not None:
-        artifact = select_tested_levels(artifact, attempt, steps, config.failure_probability)
     if config.wrong_rates and attempt is not None:
         if config.certifies_mean_score:
             artifact = certify_mean_score(
@@ -243,12 +230,8 @@ def _plan_attempt(
 ) -> PlannedAttempt | None:
     """Plan the attempt to certify something; None if nothing holds with confidence.
 
-    Order statistics rest on the labels of all calibration prompts, and with a policy on sets beside them the
-    attempt is about two parts of the labels, which divide its level.
+    Order statistics rest on the labels of all calibration prompts.
     """
-    if not config.confident and not config.wrong_rates:
-        return None
-    parts = [labelled] if config.confident and not config.tests_levels else []
     depends_on_suggestion = True
     if config.certifies_mean_score:
         # Labels of the fit split certify as well, unless they fixed the groups, or may have
@@ -258,27 +241,30 @@ def _plan_attempt(
         fits = config.wrong_rate_groups or not is_rule_given
         fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts(config.within_clusters))
         used = fair if fits else prompts.get_fit_and_calibration_prompts()
-        parts.append(prompts.select_one_per_cluster(used))
+        used = prompts.select_one_per_cluster(used)
         # Of what `suggest` chooses, features and set rules do not change the mean scores.
         depends_on_suggestion = fits or config.n is not None
     elif config.needs_certification:
-        parts.append(prompts.get_certification_prompts())
-    everything = LabelledBatch.concatenate(parts)
+        used = prompts.get_certification_prompts()
+    elif config.is_confident:
+        used = labelled
+    else:
+        return None
     rates = config.wrong_rates or config.alphas
     attempt = ledger.plan_attempt(
-        everything,
+        used,
         config.digest,
         compute_records_digest(prompts.get_labelled_but_test()),
         harmless_look=None if depends_on_suggestion else "suggest",
         needed=required_size(0.0, Fraction(rates[-1]), config.first_level),
     )
-    if config.confident and not config.tests_levels and len(attempt.labelled) < len(everything):
+    if config.is_confident and len(attempt.labelled) < len(used):
         msg = (
             "figures from labels of calibration prompts were shown before these settings were first tried, "
             "so nothing holds with confidence: calibrate on prompts whose labels were not looked at"
         )
         raise OverlapError(msg)
-    return attempt if len(parts) == 1 else replace(attempt, labelled=parts[-1], parts=len(parts))
+    return attempt
 
 
 def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:
@@ -290,17 +276,13 @@ def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[st
     return attainable[:1] if config.certifies_mean_score else attainable
 
 
-def _make_confidence(
-    config: CalibrationConfig, data: CalibrationData, attempt: PlannedAttempt | None
-) -> Confidence | None:
+def _make_confidence(config: CalibrationConfig, attempt: PlannedAttempt | None) -> Confidence | None:
     """Return the confidence that follows from the law of an order statistic; None in all other cases."""
-    if attempt is None or not config.confident or config.tests_levels:
+    if attempt is None or not config.is_confident:
         return None
-    names = [one.name for one in data.weightings]
     return Confidence(
         delta=config.failure_probability,
         attempt=attempt.number,
-        # A policy or a caller may choose among the levels, so the confidence holds for all of them jointly.
+        # A caller may choose among the levels, so the confidence holds for all of them jointly.
         level=attempt.compute_level(config.failure_probability, len(config.alphas)),
-        names=names if config.threshold_rule == "grouped" else names[:1],
     )

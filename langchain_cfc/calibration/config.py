@@ -10,12 +10,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from decimal import ROUND_FLOOR, Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
 from langchain_cfc._internal.serialization import canonical_json, compute_sha256
-from langchain_cfc.artifact import CalibrationArtifact, Ridge, ThresholdRuleName, make_threshold_rule
+from langchain_cfc.artifact import CalibrationArtifact, Ridge, make_threshold_rule
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
@@ -27,8 +26,8 @@ from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import (
     WINDOW,
     ConditionalThreshold,
+    GroupedThreshold,
     Level,
-    ThresholdRule,
     format_alpha,
     format_delta,
 )
@@ -38,10 +37,6 @@ DEFAULT_FIT_FRACTION = 0.2
 DEFAULT_CERTIFICATION_FRACTION = 0.3
 # Levels of the sets that a policy may answer from, if no alpha is given.
 POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
-# Number of equal steps, up to the level itself, at which a level is tested.
-TESTED_STEPS = 20
-# Value of the last decimal of a level.
-LEVEL_UNIT = Decimal(1).scaleb(-12)
 
 # Options whose name on the command line differs.
 _FLAG_NAMES = {"stability": "stability-delta"}
@@ -69,8 +64,6 @@ class CalibrationConfig:
         never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
             candidate reaches the threshold. This can only raise coverage, and flags no further prompt.
             Without it such a set is empty: an abstention that counts as a miss.
-        threshold_rule: `conditional` (the guarantee holds under every weighting that the features span),
-            `marginal`, `grouped` (disjoint groups, with `confident`) or `learned`.
         n: Number of candidates to use, the first n slots; by default all that are recorded. Use fewer only if
             the verifier scores each candidate separately: scores that compare all candidates would differ.
         draws: A draw rule such as `lead(3, at_most=10)`, in place of `n`; see `parse_draw_rule`. Recorded
@@ -85,25 +78,26 @@ class CalibrationConfig:
             guarantee over all prompts stays exact; under other weightings it becomes an estimate.
         penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
         stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        confident: Whether the guarantee is to hold with confidence 1 - delta for this very artifact, not only
-            on average over calibration sets: by the law of an order statistic (`marginal` over all prompts,
-            `grouped` in all groups), or by levels tested on a third split (`conditional`, over all prompts).
         max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta. With alpha, certification_fraction, `confident` or
-            claims, the policy answers from sets and is certified on the third split. Otherwise the labels
-            that calibrate and fit also certify, and bot mode answers with the best candidate if the mean
-            score is small enough; several rates may then be given, and each served call uses one. With
-            claims: of the claims that an answer shows, on average over answers, at most this share is
-            unsupported; the largest level that is certified is chosen.
+            a wrong best answer, with confidence 1 - delta. With alpha, certification_fraction or claims, the
+            policy answers from sets and is certified on the third split. Otherwise the labels that calibrate
+            and fit also certify, and bot mode answers with the best candidate if the mean score is small
+            enough; several rates may then be given, and each served call uses one. With claims: of the claims
+            that an answer shows, on average over answers, at most this share is unsupported; the largest
+            level that is certified is chosen.
         wrong_rate_groups: Whether to certify the rate in the groups of the feature map as well, which uses
             half of delta.
-        delta: Failure probability of statements made with confidence, 0 < delta < 1; by default 0.05.
+        delta: Failure probability of statements made with confidence, 0 < delta < 1; of max_wrong_rate by
+            default 0.05. With alpha and without max_wrong_rate, the guarantee holds with confidence 1 - delta
+            for this very artifact, not only on average over calibration sets, in all groups at once. The
+            features must put every prompt into one of disjoint groups: `1`, `group(...)` or `bins(...)`
+            alone. Thresholds are then order statistics, see `GroupedThreshold`.
         seed: Another seed gives another split.
         fit_fraction: Share of the prompts not held out that fits the feature map, adaptive
             levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
-            default 0.3 if a policy on sets, or `confident` with the conditional rule, needs it, else 0.
+            default 0.3 if a policy on sets needs it, else 0.
         within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
             covers.
         allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
@@ -117,7 +111,6 @@ class CalibrationConfig:
     at_most: int = 0
     set_rule: str = "all"
     never_empty: bool = True
-    threshold_rule: ThresholdRuleName = "conditional"
     n: int | None = None
     draws: str | None = None
     cap: float = 2.0
@@ -125,7 +118,6 @@ class CalibrationConfig:
     ridge: float = 0.0
     penalised: Literal["slopes", "all"] = "slopes"
     stability: PaperStability | None = None
-    confident: bool = False
     max_wrong_rate: Level | Sequence[Level] | None = None
     wrong_rate_groups: bool = False
     delta: Level | None = None
@@ -145,7 +137,6 @@ class CalibrationConfig:
         facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
         certificate = None if artifact.policy is None else artifact.policy.certificate
         level_chosen = artifact.policy is not None and artifact.policy.level_chosen
-        # Confidence and a policy of one artifact have the same delta.
         deltas = [one.delta for one in (confidence, certificate) if one is not None]
         return cls(
             alpha=None if level_chosen else artifact.alphas,
@@ -155,7 +146,6 @@ class CalibrationConfig:
             at_most=artifact.at_most or 0,
             set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
             never_empty=artifact.never_empty or artifact.unit == "claims",
-            threshold_rule=artifact.threshold_rule,
             n=artifact.n if artifact.n < facts.recorded_candidates and artifact.draws is None else None,
             draws=artifact.draws,
             cap=artifact.cap,
@@ -163,7 +153,6 @@ class CalibrationConfig:
             ridge=0.0 if ridge is None else ridge.strength,
             penalised="slopes" if ridge is None else ridge.penalised,
             stability=artifact.stability,
-            confident=confidence is not None,
             max_wrong_rate=_get_wrong_rates(artifact),
             wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
             delta=deltas[0] if deltas else None,
@@ -189,38 +178,28 @@ class CalibrationConfig:
         _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
-        conditional = self.threshold_rule == "conditional"
         problems = {
-            "adaptive_alpha: only the conditional rule has adaptive levels": (
-                self.adaptive_alpha and not conditional
-            ),
             "features: the map came with adaptive levels, so adaptive_alpha must be true": (
                 self.has_given_levels and not self.adaptive_alpha
             ),
             "adaptive_alpha: needs alpha, the smallest error level": (
                 self.adaptive_alpha and self.alpha is None
             ),
-            "adaptive_alpha cannot be combined with a ridge, stability or confident: no theorem guarantees "
-            "each level then; instead of confident, certify the artifact on held-out records": (
-                self.adaptive_alpha and bool(self.ridge or self.stability or self.confident)
+            "adaptive_alpha cannot be combined with a ridge or stability: no theorem guarantees each level "
+            "then": self.adaptive_alpha and bool(self.ridge or self.stability),
+            "delta with alpha needs features that put every prompt into one of disjoint groups, which are 1, "
+            "group(...) or bins(...) alone, and no ridge, stability or adaptive_alpha: the law of coverage "
+            "given the calibration set is known for these only. Change the features, or leave delta out and "
+            "certify the artifact on held-out records": self.is_confident
+            and bool(
+                self.ridge
+                or self.stability
+                or self.adaptive_alpha
+                or not self.feature_map.has_disjoint_groups
             ),
-            "a ridge: only the conditional rule has one": self.ridge and not conditional,
-            "stability: only the conditional rule has the paper's slack": self.stability and not conditional,
-            "confident: no theorem covers the learned rule": (
-                self.confident and self.threshold_rule == "learned"
-            ),
-            "confident cannot be combined with stability: no law of coverage given the calibration set is "
-            "known then; certify on held-out records instead": self.confident and self.stability,
-            "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction, "
-            "confident or claims: a policy on sets is certified for one rate": (
+            "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction or "
+            "claims: a policy on sets is certified for one rate": (
                 len(self.wrong_rates) > 1 and not self.certifies_mean_score
-            ),
-            "max_wrong_rate cannot be combined with confident and the conditional rule: both would test on "
-            "the same prompts. Use the marginal or the grouped rule, whose confidence needs no tests": (
-                self.max_wrong_rate is not None and self.tests_levels
-            ),
-            "delta: nothing here uses it; set confident or max_wrong_rate, or certify the artifact": (
-                self.delta is not None and not self.confident and self.max_wrong_rate is None
             ),
             "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
@@ -300,15 +279,20 @@ class CalibrationConfig:
         return None if self.draws is None else parse_draw_rule(self.draws)
 
     @property
-    def tests_levels(self) -> bool:
-        """Whether levels are tested on a third split: the conditional rule has no known law of coverage."""
-        return self.confident and self.threshold_rule == "conditional"
+    def feature_map(self) -> FeatureMap:
+        """The feature map, parsed if it was given as text."""
+        return self.features if isinstance(self.features, FeatureMap) else FeatureMap.parse(self.features)
+
+    @property
+    def is_confident(self) -> bool:
+        """Whether the guarantee about sets holds with confidence: an alpha and a delta that is its own."""
+        return self.alpha is not None and self.delta is not None and self.max_wrong_rate is None
 
     @property
     def certifies_mean_score(self) -> bool:
         """Whether bot mode ignores sets and calibration labels certify it: no alpha, no third split."""
         chosen = self.alpha is not None or self.certification_fraction is not None
-        ignores_sets = not (chosen or self.confident or self.unit == "claims")
+        ignores_sets = not (chosen or self.unit == "claims")
         return self.max_wrong_rate is not None and ignores_sets
 
     @property
@@ -318,12 +302,12 @@ class CalibrationConfig:
         The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge
         would need the weight of the new prompt.
         """
-        return self.threshold_rule == "conditional" and not (self.ridge or self.stability)
+        return not (self.ridge or self.stability or self.is_confident)
 
     @property
     def needs_certification(self) -> bool:
         """Whether the third split is used up to choose a level or a policy."""
-        return self.tests_levels or (self.max_wrong_rate is not None and not self.certifies_mean_score)
+        return self.max_wrong_rate is not None and not self.certifies_mean_score
 
     def make_rule(
         self,
@@ -332,16 +316,12 @@ class CalibrationConfig:
         levels: tuple[str, ...] = (),
         *,
         delta: str | None = None,
-    ) -> ThresholdRule[Any]:
+    ) -> ConditionalThreshold | GroupedThreshold:
         """Make the unfitted threshold rule of one level; prompts may have one of `levels` instead.
 
-        An order statistic with confidence fails with probability at most `delta`, `failure_probability` if
-        None.
+        With `delta`, order statistics that fail with probability at most delta.
         """
-        if delta is None and self.confident and not self.tests_levels:
-            delta = self.failure_probability
         return make_threshold_rule(
-            self.threshold_rule,
             alpha,
             float(self.cap),
             effective_alpha=effective_alpha,
@@ -350,14 +330,6 @@ class CalibrationConfig:
             window=self.window,
             levels=levels,
         )
-
-    def list_level_steps(self, alpha: str) -> list[str]:
-        """Return the levels to test in place of `alpha`, ascending; the last of them is `alpha` itself."""
-        steps = [
-            (Decimal(alpha) * step / TESTED_STEPS).quantize(LEVEL_UNIT, rounding=ROUND_FLOOR)
-            for step in range(1, TESTED_STEPS + 1)
-        ]
-        return [format_alpha(step) for step in dict.fromkeys(steps) if step > 0]
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split; by default it has fit and certification parts only if something needs them."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
@@ -32,13 +32,13 @@ from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
-from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, MarginalThreshold, ThresholdRule
+from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, GroupedThreshold
 
 # Number of calibration prompts that test a fitted rule.
 SELF_CHECK_SIZE = 1_000
 # Factor by which the window of a rule grows if one of them fails.
 WINDOW_GROWTH = 4
-RuleT = TypeVar("RuleT", bound=ThresholdRule[Any])
+Rule: TypeAlias = ConditionalThreshold | GroupedThreshold
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,8 @@ def fit_levels(
 
     Order statistics with confidence fail with probability at most `delta` at each level.
 
-    The marginal rule supports no weights, so it is fitted on the prompts that `fair` (N,) marks as a fair
-    sample; if there are none, it flags every prompt.
+    The one threshold for all prompts, for comparison, supports no weights: it is fitted on the prompts that
+    `fair` (N,) marks as a fair sample. If there are none, it flags every prompt.
     """
     arrays: dict[str, PackedArray] = {}
 
@@ -160,17 +160,19 @@ def fit_levels(
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
         stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
         rule = config.make_rule(alpha, effective, stated_levels, delta=delta)
-        fitted = None if effective == "0" else _fit_rule(rule, data, stated)
+        fitted: Rule | None = None
         check = None
-        if isinstance(fitted, ConditionalThreshold):
-            fitted, check = _widen_window(fitted, data, stated)
-        marginal = MarginalThreshold(alpha, data.cap)
-        compared = marginal.fit(data.features[fair], data.success_scores[fair]) if fair.any() else None
+        if isinstance(rule, ConditionalThreshold):
+            fitted, check = _widen_window(_fit_rule(rule, data, stated), data, stated)
+        elif effective != "0":
+            fitted = rule.fit(data.features, data.success_scores)
+        alike = data.success_scores[fair] if fair.any() else np.full(1, data.cap)
+        compared = GroupedThreshold(alpha, data.cap).fit(np.ones((len(alike), 1)), alike)
         levels.append(
             LevelState(
                 alpha=alpha,
                 rule=store(_get_state(fitted, data)),
-                marginal=store(_get_state(compared, data)),
+                marginal=store(compared.get_state_data()),
                 effective_alpha=effective,
                 slack=_estimate_slack(fitted, data),
                 self_check=check,
@@ -179,10 +181,10 @@ def fit_levels(
     return levels, arrays
 
 
-def _fit_rule(rule: RuleT, data: CalibrationData, stated: FloatArray | None) -> RuleT:
-    """Fit a rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
-    if not isinstance(rule, ConditionalThreshold):
-        return rule.fit(data.features, data.success_scores)
+def _fit_rule(
+    rule: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
+) -> ConditionalThreshold:
+    """Fit a conditional rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
     return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of, alphas=stated)
 
 
@@ -206,14 +208,14 @@ def _widen_window(
     return fitted, SelfCheck(asked=len(chosen), refused=refused, kept=kept)
 
 
-def _get_state(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, FloatArray]:
+def _get_state(fitted: Rule | None, data: CalibrationData) -> dict[str, FloatArray]:
     """Return the state of a rule; for None, the state of a rule that flags every prompt."""
     if fitted is not None:
         return fitted.get_state_data()
-    return {"quantile": np.empty(0), "dimension": np.array([float(data.feature_map.dimension)])}
+    return {"quantiles": np.full(data.feature_map.dimension, data.cap)}
 
 
-def _estimate_slack(fitted: ThresholdRule[Any] | None, data: CalibrationData) -> dict[str, float]:
+def _estimate_slack(fitted: Rule | None, data: CalibrationData) -> dict[str, float]:
     """Estimate the coverage lost to a ridge, by name of a weighting.
 
     A category that is missing from the fit split has no units: the ridge leaves its column out, so there is

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from langchain_cfc.certificates.coverage import certify, compute_outcomes
 from langchain_cfc.certificates.cuts import certify_mean_score, state_abstentions
-from langchain_cfc.certificates.levels import select_tested_levels
 from langchain_cfc.certificates.policies import certify_policy
 
 __all__ = [
@@ -12,6 +11,5 @@ __all__ = [
     "certify_mean_score",
     "certify_policy",
     "compute_outcomes",
-    "select_tested_levels",
     "state_abstentions",
 ]

@@ -65,8 +65,6 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     checks = [check for one in artifact.certificates for check in _recompute_coverage(one, "")]
     if artifact.policy is not None:
         checks += _recompute_policy(artifact.policy)
-    if artifact.confidence is not None:
-        checks += _recompute_confidence(artifact.confidence)
     evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
     for person in artifact.people_certificates:
         checks += _recompute_people(person, evidence.get((person.alpha, person.policy)))
@@ -94,7 +92,9 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
         tested += [*artifact.policy.certificates, *artifact.policy.coverage]
     spent: dict[tuple[str | None, int, str], float] = {}
     for one in tested:
-        key = (one.records_digest, one.attempt, one.delta)
+        # The law of an order statistic rests on calibration prompts, and names no records of its own.
+        records = None if isinstance(one, Confidence) else one.records_digest
+        key = (records, one.attempt, one.delta)
         spent[key] = spent.get(key, 0.0) + one.level
     for (_, attempt, delta), level in spent.items():
         share = float(delta) * float(compute_share(attempt))
@@ -171,10 +171,3 @@ def _recompute_people(one: PeopleCertificate, evidence: PeopleEvidence | None) -
     yield _compare_bounds(name, "agreed", one.agreed, sum(kept == by_judge for kept, by_judge in asked))
     recomputed = float(JudgedEProcess.replay(evidence).compute_bound(float(one.delta)))
     yield _compare_bounds(name, bound, one.at_least, recomputed)
-
-
-def _recompute_confidence(confidence: Confidence) -> Iterator[BoundCheck]:
-    """Yield the tests of levels; none where an order statistic gives the confidence without prompts."""
-    for alpha, missed in confidence.missed.items():
-        p_value = binomial_p_value(missed, confidence.prompts, float(alpha))
-        yield _check_test(f"confidence at alpha = {alpha}", "p-value of misses", confidence.level, p_value)

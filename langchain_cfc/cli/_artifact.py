@@ -57,7 +57,6 @@ def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     if artifact.draws is not None:
         yield f"drawn         {artifact.draws}"
     yield f"set rule      {artifact.set_rule_words}"
-    yield f"threshold     {artifact.threshold_rule}"
     yield f"features      {artifact.feature_map.text}"
     if artifact.feature_map.adaptive_alpha is not None:
         yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
@@ -247,8 +246,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             f"{artifact.certified_policy.certificate.prompts} certification prompts, {drawn}"
             if artifact.is_bot_alone
             else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
-            f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}; threshold rule "
-            f"{artifact.threshold_rule}"
+            f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}"
         ),
     )
     yield (
@@ -288,7 +286,7 @@ def _format_promise(artifact: CalibrationArtifact, promise: Guarantee) -> str:
         at_most=artifact.at_most,
     )
     delta = promise.failure_probability
-    sure = "" if delta is None else f" {state_confidence(delta, promise.confident, promise.weightings)}"
+    sure = "" if delta is None else f" {state_confidence(delta, promise.weightings)}"
     return f"{brief}{sure}"
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from langchain_cfc import calibration
-from langchain_cfc.artifact import ThresholdRuleName, open_attempts
+from langchain_cfc.artifact import open_attempts
 from langchain_cfc.candidates import Unit
 from langchain_cfc.cli._artifact import (
     describe_artifact,
@@ -71,14 +71,6 @@ def calibrate(
             help="If no candidate reaches the threshold, return the best one, or abstain.",
         ),
     ] = True,
-    threshold_rule: Annotated[
-        ThresholdRuleName,
-        _scores_option(
-            metavar="RULE",
-            help="conditional: promise for every weighting that the features span; grouped: for disjoint "
-            "groups, with --confident; marginal: over all prompts only; learned: no promise.",
-        ),
-    ] = "conditional",
     n: FirstCandidates = None,
     draws: Annotated[
         str | None,
@@ -116,14 +108,6 @@ def calibrate(
             help="Promise less for hard prompts instead of flagging them; every answer states its coverage.",
         ),
     ] = False,
-    confident: Annotated[
-        bool,
-        _promise_option(
-            "--confident",
-            help="Guarantee coverage for this artifact with confidence 1 - delta, instead of on average over "
-            "calibration sets.",
-        ),
-    ] = False,
     max_wrong_rate: Annotated[
         list[str] | None,
         _promise_option(
@@ -137,7 +121,10 @@ def calibrate(
     ] = False,
     delta: Annotated[
         str | None,
-        _promise_option(help="Failure probability of --confident and of --max-wrong-rate. Default: 0.05."),
+        _promise_option(
+            help="Failure probability of --max-wrong-rate (default: 0.05), or of --alpha if --features puts "
+            "every prompt into one of disjoint groups: 1, group(...) or bins(...) alone."
+        ),
     ] = None,
     seed: Annotated[str, split_option(help="Seed of the split.")] = "0",
     fit_fraction: Annotated[
@@ -169,7 +156,7 @@ def calibrate(
     with report_errors():
         check_output(out_path)
         with open_attempts(records, out_path) as kept, open_records(records) as dataset:
-            if confident or max_wrong_rate:
+            if delta or max_wrong_rate:
                 kept.check_writable()
             artifact = calibration.calibrate(
                 dataset.records,
@@ -179,7 +166,6 @@ def calibrate(
                 at_most=at_most,
                 set_rule=set_rule,
                 never_empty=never_empty,
-                threshold_rule=threshold_rule,
                 n=n,
                 draws=draws,
                 cap=cap,
@@ -190,7 +176,6 @@ def calibrate(
                 if stability_delta is None
                 else PaperStability.from_constant(delta=stability_delta),
                 adaptive_alpha=adaptive_alpha,
-                confident=confident,
                 max_wrong_rate=max_wrong_rate or None,
                 wrong_rate_groups=wrong_rate_groups,
                 delta=delta,

@@ -65,8 +65,8 @@ def inspect(
     with report_errors():
         artifact = CalibrationArtifact.load(artifact_path, require_signature=require_signature)
         bounds = recompute_certificates(artifact) if verify else []
-        # Other rules need no solver: `verify` raises for them, which is right if there are no bounds either.
-        solved = verify and (artifact.threshold_rule == "conditional" or not bounds)
+        # Order statistics need no solver: `verify` raises for them, which is right if there are no bounds.
+        solved = verify and (artifact.confidence is None or not bounds)
         levels = _verify_thresholds(artifact, prompts) if solved else []
     if as_json:
         found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.parser import parse_terms
-from langchain_cfc.features.terms import Constant, Group, Term
+from langchain_cfc.features.terms import Bins, Constant, Group, Term
 from langchain_cfc.features.weights import GuaranteedWeight
 
 
@@ -85,6 +85,11 @@ class FeatureMap:
     def needs_fit(self) -> bool:
         """Whether the map learns anything from a fit split; false only for the map `1`."""
         return any(term.learns for term in self.terms)
+
+    @property
+    def has_disjoint_groups(self) -> bool:
+        """Whether every prompt is in one of disjoint groups: the map is `1`, `group(...)` or `bins(...)`."""
+        return len(self.terms) == 1 and isinstance(self.terms[0], (Bins, Constant, Group))
 
     @property
     def fitted(self) -> bool:

@@ -45,7 +45,6 @@ class Guarantee(OmitsDefaults):
             adaptive levels, where it is kept on average over prompts of all stated coverages; the lower bound
             of the certificate if `kind` is `certified`. None if nothing is guaranteed about sets, or if it
             differs between prompts and the guarantee is not that of a single prompt.
-        threshold_rule: The rule that computes the threshold from calibration data.
         set_rule: The rule that computes the set from the threshold.
         weightings: Generators of the weightings covered; every non-negative combination is covered as well.
         feature_names: Names of the d features that the coefficients refer to.
@@ -54,8 +53,7 @@ class Guarantee(OmitsDefaults):
         not_promised: What it does not cover.
         calibration_size: Number N of calibration prompts.
         failure_probability: delta, if the guarantee holds with confidence 1 - delta for this artifact; None
-            if it holds on average over calibration sets and the prompt.
-        confident: Names of the weightings for which it holds with this confidence, jointly.
+            if it holds on average over calibration sets and the prompt. It holds for all weightings jointly.
         estimated_slack: Estimated loss of coverage below the target because of a ridge, by name of a
             weighting: an estimate, not a bound. With a ridge at most coverage over all prompts is guaranteed.
         heuristics: Claims without a theorem.
@@ -75,7 +73,6 @@ class Guarantee(OmitsDefaults):
     alpha: str
     target_coverage: float
     stated_coverage: float | None
-    threshold_rule: str
     set_rule: str
     weightings: tuple[Weighting, ...]
     feature_names: tuple[str, ...]
@@ -84,7 +81,6 @@ class Guarantee(OmitsDefaults):
     not_promised: tuple[str, ...]
     calibration_size: int
     failure_probability: float | None = None
-    confident: tuple[str, ...] = ()
     estimated_slack: dict[str, float] = Field(default={})
     heuristics: tuple[str, ...] = ()
     certificate: CoverageCertificate | None = None

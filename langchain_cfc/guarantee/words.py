@@ -68,11 +68,6 @@ ADAPTIVE_LEVELS = (
     "The smallest error level was chosen before {} drawn. The level stated for a prompt "
     "is a function of its scores, which was fitted on a split that calibration never saw."
 )
-_PROVEN_KINDS: dict[str, GuaranteeKind] = {
-    "conditional": "conditional",
-    "grouped": "conditional",
-    "marginal": "marginal",
-}
 _BINDING_SENTENCES = {
     "unchecked": "Generator and verifier are the ones calibrated: serving compares their fingerprints.",
     "matched": "Generator and verifier are the ones calibrated: their fingerprints match the artifact's.",
@@ -89,20 +84,18 @@ _WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": 
 
 
 def find_guarantee_kind(
-    threshold_rule: str, *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
+    *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
 ) -> GuaranteeKind:
-    """Return the kind of guarantee of a threshold rule; `heuristic` if there is no theorem.
+    """Return the kind of guarantee of an artifact's thresholds; `heuristic` if there is no theorem.
 
     Args:
-        threshold_rule: `conditional`, `marginal`, `grouped` or `learned`.
         exchangeable: Whether calibration used at most one prompt per cluster.
         ridge: Whether coefficients are penalised, which leaves only the guarantee over all prompts.
         every_coefficient: Whether the constant is penalised as well, which leaves no guarantee.
     """
     if not exchangeable or every_coefficient:
         return "heuristic"
-    proven = _PROVEN_KINDS.get(threshold_rule, "heuristic")
-    return "marginal" if ridge and proven == "conditional" else proven
+    return "marginal" if ridge else "conditional"
 
 
 def count_weightings(weightings: Sequence[Weighting]) -> str:
@@ -190,10 +183,9 @@ def state_guarantee(
     return f"{sentence}: on average over all prompts, and over each of {each}.{by_level}"
 
 
-def state_confidence(delta: float, confident: Sequence[str], weightings: Sequence[Weighting]) -> str:
-    """State under which weightings the guarantee holds with confidence 1 - delta for this artifact."""
-    others = [weighting for weighting in weightings if weighting.name in confident]
-    also = count_weightings(others)
+def state_confidence(delta: float, weightings: Sequence[Weighting]) -> str:
+    """State that the guarantee holds with confidence 1 - delta for this artifact, under all weightings."""
+    also = count_weightings(weightings)
     scope = "over all prompts" + (f" and over each of {also}" if also else "")
     return (
         f"With confidence {format_share(1.0 - delta)} it holds for this very artifact, not only on average "
@@ -266,7 +258,7 @@ def list_exclusions(
 
     Args:
         kind: The kind of guarantee.
-        confident: Whether it holds with confidence for this artifact under all weightings.
+        confident: Whether it holds with confidence for this artifact.
         chosen: Whether labels chose a level or a policy.
         never_empty: Whether the best candidate replaces an empty set.
         claims: Whether it is about the claims of an answer.

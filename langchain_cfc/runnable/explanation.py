@@ -135,8 +135,6 @@ def _is_best_alone(result: CFCResult) -> bool:
 
 def _describe_question(result: CFCResult) -> str:
     """Return a sentence on the question's difficulty and groups; empty if neither is known."""
-    if result.guarantee.threshold_rule == "marginal":  # this rule uses no features
-        return ""
     groups = [
         f"{key}: {escape_controls(str(value))}"
         for key, value in result.metadata.items()

@@ -208,13 +208,12 @@ class ServingPipeline:
     def _describe_decision(self, promise: ServedPromise, decisions: Decisions) -> dict[str, Any]:
         """Return a result's fields on threshold, features, unknown categories and guarantee."""
         feature_map = self.artifact.feature_map
-        # The marginal rule uses no features, and a policy that ignores sets uses no flags.
-        flags_categories = self.artifact.threshold_rule != "marginal" and not promise.policy.ignores_sets
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
+            # A policy that ignores sets uses no flags.
             "unknown_categories": (
-                feature_map.find_unknown_keys(decisions.features[0]) if flags_categories else ()
+                () if promise.policy.ignores_sets else feature_map.find_unknown_keys(decisions.features[0])
             ),
             "guarantee": promise.guarantees[float(decisions.stated_alphas[0])],
         }

@@ -14,17 +14,14 @@ from langchain_cfc.thresholds.base import (
 )
 from langchain_cfc.thresholds.certificate import Certificate
 from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
-from langchain_cfc.thresholds.learned import LearnedThreshold
-from langchain_cfc.thresholds.order_statistics import GroupedThreshold, MarginalThreshold
+from langchain_cfc.thresholds.order_statistics import GroupedThreshold
 
 __all__ = [
     "WINDOW",
     "Certificate",
     "ConditionalThreshold",
     "GroupedThreshold",
-    "LearnedThreshold",
     "Level",
-    "MarginalThreshold",
     "ThresholdRule",
     "Thresholds",
     "compute_confident_rank",

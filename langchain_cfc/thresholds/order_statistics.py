@@ -1,4 +1,4 @@
-"""Split conformal prediction: one order statistic for all prompts (the paper's ICP), or one per group."""
+"""Split conformal prediction: one order statistic in each of disjoint groups, or for all prompts."""
 
 from __future__ import annotations
 
@@ -23,89 +23,6 @@ from langchain_cfc.thresholds.base import (
 )
 
 
-@dataclass(frozen=True)
-class _MarginalState:
-    """The order statistic for all prompts (`inf` beyond rank N), and the number of features d."""
-
-    value: float
-    dimension: int
-
-
-@dataclass(frozen=True)
-class MarginalThreshold(ThresholdRule[_MarginalState]):
-    """The order statistic S_(ceil((N + 1) tau)) of the success scores, the same for every prompt.
-
-    It covers a correct answer with probability at least 1 - alpha on average over prompts, with no guarantee
-    for hard prompts. Source: Vovk, Gammerman and Shafer (2005); the paper's baseline ICP.
-
-    The average is over calibration sets too: given one of them, the coverage is below 1 - alpha about half of
-    the time. With `delta` the rank is that of `compute_confident_rank`: for i.i.d. prompts the coverage given
-    the calibration set is at least 1 - alpha with confidence 1 - delta, for every distribution of success
-    scores (see `GroupedThreshold`; this is the case of one group).
-
-    Args:
-        alpha: Error level, 0 < alpha < 1, read as a decimal.
-        cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
-        delta: Failure probability of the guarantee given the calibration set, 0 < delta < 1, read as a
-            decimal; None for the guarantee on average alone.
-
-    Examples:
-        >>> scores = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-        >>> rule = MarginalThreshold(alpha=0.1).fit([[1.0]] * 9, scores)
-        >>> rule.threshold([1.0])
-        0.9
-    """
-
-    kind: ClassVar[str] = "marginal"
-
-    delta: Level | None = field(default=None, kw_only=True)
-
-    def __post_init__(self) -> None:
-        """Convert delta to canonical decimal text."""
-        super().__post_init__()
-        if self.delta is not None:
-            object.__setattr__(self, "delta", format_delta(self.delta))
-
-    @property
-    def dimension(self) -> int:
-        """The number of features d of the calibration data; their values are not used."""
-        return self.fitted.dimension
-
-    def get_state_data(self) -> dict[str, FloatArray]:
-        """Return `quantile`, (1,) or (0,) if there is none, and `dimension`, (1,)."""
-        value, dimension = self.fitted.value, self.fitted.dimension
-        return {
-            "quantile": np.array([value] if np.isfinite(value) else [], dtype=np.float64),
-            "dimension": np.array([dimension], dtype=np.float64),
-        }
-
-    def restore(self, data: Mapping[str, FloatArray]) -> MarginalThreshold:
-        """Return a fitted copy from `get_state_data`."""
-        check_state(data, {"quantile": 1, "dimension": 1})
-        quantile, dimension = data["quantile"], data["dimension"]
-        if len(quantile) > 1 or (quantile > self.cap).any():
-            msg = "`quantile` of a marginal threshold's state must be at most one number, not above the cap"
-            raise InputError(msg)
-        if len(dimension) != 1 or dimension[0] < 1 or dimension[0] % 1 != 0:
-            msg = "`dimension` of a marginal threshold's state must be one whole number, at least 1"
-            raise InputError(msg)
-        value = float(quantile[0]) if len(quantile) else np.inf
-        return replace(self, _state=_MarginalState(value, int(dimension[0])))
-
-    def _learn(self, features: FloatArray, success_scores: FloatArray) -> _MarginalState:
-        size, tau = len(success_scores), compute_tau(self.alpha)
-        rank = (
-            compute_conformal_rank(size, tau)
-            if self.delta is None
-            else compute_confident_rank(size, tau, self.delta)
-        )
-        return _MarginalState(_select_order_statistic(success_scores, rank, np.inf), features.shape[1])
-
-    def _compute(self, state: _MarginalState, features: FloatArray) -> Thresholds:
-        # An order statistic is one of the data, so it has no round-off.
-        return Thresholds.apply_cap(np.full(len(features), state.value), np.zeros(len(features)), self.cap)
-
-
 @dataclass(frozen=True, eq=False)
 class _GroupedState:
     """One order statistic per group: (d,), the cap for a group without one."""
@@ -115,10 +32,14 @@ class _GroupedState:
 
 @dataclass(frozen=True)
 class GroupedThreshold(ThresholdRule[_GroupedState]):
-    """In each of d disjoint groups, the order statistic with guaranteed coverage given the calibration set.
+    """In each of d disjoint groups, an order statistic of the success scores of its N_g prompts.
 
-    With confidence 1 - delta over calibration sets, a prompt of every group is covered or flagged with
-    probability at least 1 - alpha, in all d groups at once.
+    A single column of ones is the group of all prompts (the paper's baseline ICP). Without delta the rank is
+    ceil((N_g + 1) tau): the thresholds are those of `ConditionalThreshold`, and on average over calibration
+    sets a prompt of every group is covered or flagged with probability at least 1 - alpha. Source: Vovk,
+    Gammerman and Shafer (2005).
+
+    With `delta` this holds given the calibration set, with confidence 1 - delta and in all d groups at once.
 
     Why: given who is in which group, the N_g success scores of group g are independent draws from one law
     with distribution function F, as if made from uniform U by S = F^-1(U). The order statistic of rank k then
@@ -139,7 +60,7 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         alpha: Error level, 0 < alpha < 1, read as a decimal.
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
         delta: Probability that the guarantee fails in some group, 0 < delta < 1, read as a decimal; it is
-            divided by the number of columns d.
+            divided by the number of columns d. None for the guarantee on average.
 
     Examples:
         >>> groups = [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1], [0, 1]]
@@ -150,12 +71,13 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
 
     kind: ClassVar[str] = "grouped"
 
-    delta: Level = field(kw_only=True)
+    delta: Level | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         """Convert delta to canonical decimal text."""
         super().__post_init__()
-        object.__setattr__(self, "delta", format_delta(self.delta))
+        if self.delta is not None:
+            object.__setattr__(self, "delta", format_delta(self.delta))
 
     @property
     def dimension(self) -> int:
@@ -184,21 +106,22 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
                 "splits the prompts, such as group(topic) or bins(mean_score, 5), or a ConditionalThreshold"
             )
             raise InputError(msg)
-        share = Fraction(str(self.delta)) / features.shape[1]
         members = [success_scores[column == 1.0] for column in features.T]
-        tau = compute_tau(self.alpha)
-        ranks = [compute_confident_rank(len(scores), tau, share) for scores in members]
-        quantiles = map(_select_order_statistic, members, ranks, [self.cap] * len(members))
-        return _GroupedState(np.array(list(quantiles)))
+        return _GroupedState(np.array([self._select_quantile(scores, len(members)) for scores in members]))
+
+    def _select_quantile(self, scores: FloatArray, groups: int) -> float:
+        """Return the order statistic of one group; the cap if its rank exceeds the number of scores."""
+        size, tau = len(scores), compute_tau(self.alpha)
+        if self.delta is None:
+            rank = compute_conformal_rank(size, tau)
+        else:
+            rank = compute_confident_rank(size, tau, Fraction(str(self.delta)) / groups)
+        return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= size else self.cap
 
     def _compute(self, state: _GroupedState, features: FloatArray) -> Thresholds:
+        # An order statistic is one of the data, so it has no round-off.
         values = np.where(_is_in_one_group(features), state.values[features.argmax(axis=1)], np.inf)
         return Thresholds.apply_cap(values, np.zeros(len(features)), self.cap)
-
-
-def _select_order_statistic(scores: FloatArray, rank: int, beyond: float) -> float:
-    """Return the score of a rank from 1, or `beyond` for a rank above the number of scores."""
-    return float(np.partition(scores, rank - 1)[rank - 1]) if rank <= len(scores) else beyond
 
 
 def _is_in_one_group(features: FloatArray) -> BoolArray:

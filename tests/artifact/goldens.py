@@ -88,17 +88,12 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "levels": lambda: calibrate(
         SMALL, alpha=["0.3", "0.2"], features="bins(mean_score, 2) + group(topic)", fit_fraction=0.3
     ),
-    "marginal": lambda: calibrate(SMALL, alpha="0.3", features="1", threshold_rule="marginal"),
-    "grouped": lambda: calibrate(
-        MANY, alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
-    ),
-    "learned": lambda: calibrate(SMALL, alpha="0.3", features="mean_score", threshold_rule="learned"),
+    "confident": lambda: calibrate(MANY, alpha="0.5", features="group(topic)", delta="0.05"),
     "ridge": lambda: calibrate(SMALL, alpha="0.3", features="mean_score^2", ridge=0.01),
     "stability": lambda: calibrate(
         SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
     ),
     "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
-    "confident": lambda: calibrate(SOME, alpha="0.3", features="1", confident=True),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
     "draws": lambda: certify(
         calibrate(SMALL, alpha="0.5", features="1", draws="lead(2, at_most=4)", provenance=PARTS), NEW

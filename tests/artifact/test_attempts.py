@@ -115,7 +115,7 @@ def test_settings_tried_after_a_look_certify_on_other_labels() -> None:
     with pytest.raises(OverlapError, match=r"compare.*label new prompts.*At least \d+ are needed"):
         calibrate(KNOWN, features="1", max_wrong_rate="0.2", after=looked)
     # Order statistics are of all labels.
-    sure = {"threshold_rule": "marginal", "confident": True}
+    sure = {"delta": "0.05"}
     with pytest.raises(OverlapError, match="were shown before"):
         calibrate([*KNOWN, *MORE], alpha="0.5", features="1", after=looked, **sure)  # type: ignore[arg-type]
     # Settings that had been tried before may be tried again, with more labels too.

@@ -35,7 +35,7 @@ def bot_artifact() -> CalibrationArtifact:
 
 @pytest.fixture(scope="module")
 def confident_artifact() -> CalibrationArtifact:
-    return calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", confident=True)
+    return calibrate(make_records(0, 300), alpha="0.5", features="group(topic)", delta="0.05")
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_content_without_certificates_or_policy_has_no_new_fields(
         ({}, set()),
         ({"ridge": 0.1}, {"ridge"}),
         ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
-        ({"threshold_rule": "marginal", "confident": True}, {"confidence"}),
+        ({"features": "1", "delta": "0.05"}, {"confidence"}),
         ({"max_wrong_rate": "0.5"}, {"policy"}),
     ],
     ids=str,
@@ -102,7 +102,7 @@ def test_save_writes_only_the_fields_of_options_that_are_used(
         one.model_copy(update={"metadata": {**one.metadata, "year": 1 + row % 5}})
         for row, one in enumerate(make_records(0, 300))
     ]
-    artifact = calibrate(known, alpha="0.4", features="group(topic)", **options)
+    artifact = calibrate(known, **{"alpha": "0.4", "features": "group(topic)", **options})
     content = get_content(artifact)
     assert set(OPTIONAL_FIELDS) & set(content) == fields
     assert load_content(content) == artifact
@@ -260,13 +260,11 @@ def test_load_refuses_an_invalid_policy(path: str, value: Any, bot_content: dict
 
 
 def test_load_refuses_grouped_thresholds_without_confidence() -> None:
-    artifact = calibrate(
-        make_records(0, 200), alpha="0.5", features="group(topic)", threshold_rule="grouped", confident=True
-    )
+    artifact = calibrate(make_records(0, 200), alpha="0.5", features="group(topic)", delta="0.05")
     content = get_content(artifact)
     assert load_content(content) == artifact
     confidence = content.pop("confidence")
-    with pytest.raises(ArtifactFormatError, match="calibrate with confident=True"):
+    with pytest.raises(ArtifactFormatError, match="state"):
         load_content(content)
     with pytest.raises(ArtifactFormatError, match="delta"):
         load_content({**content, "confidence": {**confidence, "delta": "2"}})
@@ -274,7 +272,7 @@ def test_load_refuses_grouped_thresholds_without_confidence() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("delta", "much"), ("delta", "0.050"), ("names", ["unknown"]), ("names", "1"), ("prompts", -3)],
+    [("delta", "much"), ("delta", "0.050"), ("attempt", 0), ("level", 1.5), ("level", "0.04")],
 )
 def test_load_refuses_invalid_confidence(
     field: str, value: Any, confident_artifact: CalibrationArtifact

@@ -236,8 +236,6 @@ def test_load_refuses_a_missing_field_anywhere(complete_content: dict[str, Any])
         ("cap", None, "cap: "),
         ("set_rule", "everything", "unknown set rule"),
         ("set_rule", ["all"], "set_rule: "),
-        ("threshold_rule", "magic", "threshold_rule: "),
-        ("threshold_rule", "learned", "state"),
         ("levels", [], "at least one level"),
         ("levels", {}, "levels: "),
         ("features", {}, "text and terms"),
@@ -276,7 +274,7 @@ def test_load_refuses_levels_out_of_order_or_not_canonical(
 
 def test_load_refuses_states_for_another_number_of_features(content: dict[str, Any]) -> None:
     content["features"] = calibrate(make_records(0, 60), alpha="0.2", features="mean_score").features
-    with pytest.raises(ArtifactFormatError, match=r"states for \[6\] features do not fit a feature map of 2"):
+    with pytest.raises(ArtifactFormatError, match=r"states for 2 features, got \[6\]"):
         load_content(content)
 
 
@@ -294,12 +292,12 @@ def encode_numbers(*numbers: float) -> str:
         ({"shape": "1", "float64": encode_numbers(0.5)}, "shape"),
         ({"shape": [1], "float64": encode_numbers(float("nan"))}, "not finite"),
         ({"shape": [1, 1], "float64": encode_numbers(0.5)}, "axes"),
-        ({"shape": [2], "float64": encode_numbers(0.5, 0.6)}, "at most one number"),
-        ({"shape": [1], "float64": encode_numbers(5.0)}, "not above the cap"),
+        ({"shape": [2], "float64": encode_numbers(0.5, 0.6)}, r"states for 1 features, got"),
+        ({"shape": [1], "float64": encode_numbers(5.0)}, "none above the cap"),
     ],
 )
 def test_load_refuses_an_invalid_array(forged: dict[str, Any], message: str, content: dict[str, Any]) -> None:
-    content["arrays"][content["levels"][0]["marginal"]["quantile"]] = forged
+    content["arrays"][content["levels"][0]["marginal"]["quantiles"]] = forged
     with pytest.raises(ArtifactFormatError, match=message):
         load_content(content)
 

@@ -28,17 +28,13 @@ FEATURES = [
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
 
-@pytest.mark.parametrize("threshold_rule", ["conditional", "marginal", "learned"])
 @mostly_long("features", FEATURES, quick=2)
-def test_loaded_artifact_decides_to_the_bit_like_the_saved_one(
-    features: str, threshold_rule: Any, tmp_path: Path
-) -> None:
+def test_loaded_artifact_decides_to_the_bit_like_the_saved_one(features: str, tmp_path: Path) -> None:
     artifact = calibrate(
         make_records(1, 120),
         alpha=["0.1", "0.25", "0.5"],
         features=features,
         set_rule="unique(all)",
-        threshold_rule=threshold_rule,
         provenance=Provenance(n=4, generator={"id": "g", "temperature": 0.7}),
         fit_fraction=0.3,
         allow_unattainable=True,
@@ -62,9 +58,8 @@ def test_loaded_artifact_decides_to_the_bit_like_the_saved_one(
             other = loaded.solve(saved.features, level, marginal=marginal)
             assert other.values.tobytes() == one.values.tobytes()
             assert other.errors.tobytes() == one.errors.tobytes()
-    # Not all prompts have one threshold, except where the rule or the map says so.
-    constant = threshold_rule == "marginal" or features == "1"
-    assert all((len(np.unique(one.thresholds)) == 1) == constant for one in before.values())
+    # Not all prompts have one threshold, except where the map says so.
+    assert all((len(np.unique(one.thresholds)) == 1) == (features == "1") for one in before.values())
 
 
 def test_saved_file_is_canonical_json_with_its_digest(

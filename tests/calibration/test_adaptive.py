@@ -190,9 +190,8 @@ def test_load_refuses_forged_adaptive_levels(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"alpha": "0.1", "threshold_rule": "marginal"}, "only the conditional rule"),
         ({"alpha": "0.1", "ridge": 1e-3}, "no theorem"),
-        ({"alpha": "0.1", "confident": True}, "no theorem"),
+        ({"alpha": "0.1", "delta": "0.05", "features": "1"}, "delta with alpha"),
         ({"max_wrong_rate": "0.1"}, "needs alpha"),
     ],
 )

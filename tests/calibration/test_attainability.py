@@ -6,7 +6,6 @@ import math
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_sma
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, UnattainableTargetError
 from langchain_cfc.records import tabulate
-from langchain_cfc.thresholds import MarginalThreshold
+from langchain_cfc.thresholds import GroupedThreshold
 
 
 def list_sizes(largest: int) -> Iterator[tuple[int, int]]:
@@ -27,7 +26,7 @@ def list_sizes(largest: int) -> Iterator[tuple[int, int]]:
 def has_finite_threshold(alpha: str, size: int, reached: int) -> bool:
     """Whether the marginal rule itself finds a threshold below the cap."""
     scores = [0.5] * reached + [2.0] * (size - reached)
-    return math.isfinite(MarginalThreshold(alpha).fit([[1.0]] * size, scores).threshold([1.0]))
+    return math.isfinite(GroupedThreshold(alpha).fit([[1.0]] * size, scores).threshold([1.0]))
 
 
 @pytest.mark.parametrize("alpha", ["0.05", "0.1", "0.3", "0.5"])
@@ -108,10 +107,10 @@ def test_calibrate_refuses_by_the_strictest_of_several_levels() -> None:
         calibrate(make_some_hopeless(20, 3), alpha=["0.3", "0.1"], features="1")
 
 
-@pytest.mark.parametrize("rule", ["conditional", "marginal"])
-def test_allow_unattainable_flags_every_prompt(rule: Any) -> None:
+@pytest.mark.parametrize("delta", [None, "0.05"])
+def test_allow_unattainable_flags_every_prompt(delta: str | None) -> None:
     artifact = calibrate(
-        make_some_hopeless(20, 3), alpha="0.1", features="1", threshold_rule=rule, allow_unattainable=True
+        make_some_hopeless(20, 3), alpha="0.1", features="1", delta=delta, allow_unattainable=True
     )
     decisions = decide(artifact, tabulate(make_some_hopeless(5, 0)).draws)
     assert decisions.not_certifiable.all()
@@ -146,16 +145,6 @@ def test_calibrate_warns_of_an_unattainable_group_by_name() -> None:
     asked = tabulate(make_half_hopeless_topic())
     flagged = decide(artifact, asked.draws).not_certifiable
     assert [entries["topic"] == "b" for entries in asked.draws.metadata] == flagged.tolist()
-
-
-@pytest.mark.parametrize("rule", ["marginal", "learned"])
-def test_rules_without_group_guarantees_do_not_warn_of_groups(rule: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        artifact = calibrate(
-            make_half_hopeless_topic(), alpha="0.3", features="group(topic)", threshold_rule=rule
-        )
-    assert artifact.calibration.groups[2].smallest_alpha > 0.3
 
 
 def test_smallest_alpha_of_a_group_is_where_its_threshold_is_finite() -> None:

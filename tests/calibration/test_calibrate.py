@@ -39,11 +39,9 @@ def test_marginal_threshold_is_the_order_statistic_of_exact_rank(alpha: str, siz
     success = np.sort([min(one.score for one in record.candidates) for record in records])
     expected = success[rank - 1] if rank <= size else np.inf
     draws = tabulate(make_prompts(0, 3)).draws
-    rules: tuple[Any, ...] = ("marginal", "conditional")
-    for rule in rules:
-        artifact = calibrate(records, alpha=alpha, features="1", threshold_rule=rule, allow_unattainable=True)
-        assert decide(artifact, draws).thresholds.tolist() == [expected] * 3
-        assert decide(artifact, draws, marginal=True).thresholds.tolist() == [expected] * 3
+    artifact = calibrate(records, alpha=alpha, features="1", allow_unattainable=True)
+    assert decide(artifact, draws).thresholds.tolist() == [expected] * 3
+    assert decide(artifact, draws, marginal=True).thresholds.tolist() == [expected] * 3
 
 
 def test_group_threshold_is_the_order_statistic_of_the_group() -> None:
@@ -171,7 +169,6 @@ def test_calibrate_refuses_invalid_alpha(alpha: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold_rule": "magic"}, "'magic'; known rules: conditional, marginal, grouped"),
         ({"set_rule": "some"}, "'some'; known are all, best_prefix, rank"),
         ({"within_clusters": "two"}, "'one' or 'all', got 'two'"),
         ({"cap": 1.0}, "cap must be a finite number above 1"),

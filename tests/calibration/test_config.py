@@ -6,7 +6,6 @@ import inspect
 import math
 import re
 from dataclasses import fields
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,13 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.config import POLICY_ALPHAS, TESTED_STEPS
+from langchain_cfc.calibration.config import POLICY_ALPHAS
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold, MarginalThreshold
+from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold
 from tests.calibration.prompts import make_prompts
 from tests.factories import reload_artifact
 
@@ -87,11 +86,10 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
             {"alpha": None, "max_wrong_rate": "0.4", "wrong_rate_groups": True, "features": "group(topic)"},
             None,
         ),
-        ({"alpha": ["0.3", "0.4"], "threshold_rule": "marginal"}, None),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
         ({"stability": STABLE, "cap": 3.0, "window": None}, None),
         ({"never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
-        ({"confident": True, "delta": "0.1", "certification_fraction": 0.4}, None),
+        ({"alpha": ["0.3", "0.4"], "features": "group(topic)", "delta": "0.1"}, None),
         ({"within_clusters": "all", "allow_unattainable": True}, None),
     ],
 )
@@ -116,20 +114,17 @@ def test_config_from_artifact_reproduces_the_artifact(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold_rule": "marginal", "ridge": 0.1}, "a ridge: only the conditional rule"),
-        ({"threshold_rule": "learned", "ridge": 0.1}, "a ridge: only the conditional rule"),
-        (
-            {"threshold_rule": "marginal", "stability": STABLE},
-            "stability: only the conditional rule has the paper's slack",
-        ),
-        ({"threshold_rule": "learned", "confident": True}, "no theorem covers the learned rule"),
-        ({"confident": True, "stability": STABLE}, "certify on held-out records"),
         ({"max_wrong_rate": []}, "at least one rate is needed"),
-        ({"max_wrong_rate": "0.1", "confident": True}, "both would test on the same prompts"),
-        ({"threshold_rule": "grouped"}, "calibrate with confident=True"),
-        (
-            {"threshold_rule": "grouped", "confident": True, "ridge": 0.1},
-            "a ridge: only the conditional rule",
+        *(
+            ({"delta": "0.05", **options}, "delta with alpha needs features .* certify the artifact")
+            for options in (
+                {"features": "hat(mean_score, 5)"},
+                {"features": "group(topic) + bins(mean_score, 3)"},
+                {"features": "hard(mean_score, 0.8)"},
+                {"features": "1", "ridge": 0.1},
+                {"features": "group(topic)", "stability": STABLE},
+                {"features": "1", "adaptive_alpha": True},
+            )
         ),
         ({"alpha": None}, "at least one error level"),
         ({"alpha": []}, "at least one error level"),
@@ -146,7 +141,6 @@ def test_config_from_artifact_reproduces_the_artifact(
         # Options that would have no effect without another one.
         ({"penalised": "all"}, "penalised: needs a ridge"),
         ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
-        ({"delta": "0.2"}, "delta: nothing here uses it"),
         ({"at_most": 1}, "at_most: it counts unsupported claims"),
         (
             {"adaptive_alpha": True, "alpha": None, "max_wrong_rate": "0.1"},
@@ -164,10 +158,9 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
     [
         {},
         {"ridge": 0.1, "stability": STABLE},
-        {"ridge": 0.1, "confident": True},
-        {"threshold_rule": "marginal", "confident": True, "max_wrong_rate": "0.1"},
-        {"threshold_rule": "grouped", "confident": True, "max_wrong_rate": "0.1"},
-        {"threshold_rule": "learned", "max_wrong_rate": "0.1"},
+        {"delta": "0.05", "features": "1"},
+        {"delta": "0.05", "features": "bins(max_score, 5)", "unit": "claims"},
+        {"delta": "0.05", "features": "hat(mean_score, 5)", "max_wrong_rate": "0.1"},
         {"max_wrong_rate": "0.1", "stability": STABLE},
     ],
 )
@@ -180,52 +173,12 @@ def test_config_alpha_may_be_omitted_only_for_a_policy() -> None:
     assert make_config(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
-@pytest.mark.parametrize("alpha", ["0.2", "0.05", "0.000000000001", "0.123456789012", "0.999999999999"])
-def test_level_steps_are_valid_levels_up_to_the_level_in_equal_parts(alpha: str) -> None:
-    steps = make_config().list_level_steps(alpha)
-    numbers = [Decimal(step) for step in steps]
-    assert steps[-1] == alpha
-    assert numbers == sorted(set(numbers))
-    assert all(0 < number <= Decimal(alpha) for number in numbers)
-    unit = Decimal(1).scaleb(-12)
-    exact = [Decimal(alpha) * step / TESTED_STEPS for step in range(1, TESTED_STEPS + 1)]
-    # Cut, never rounded up: a step is never larger than its part of the level.
-    for number in numbers:
-        assert any(0 <= part - number < unit for part in exact)
-    assert len(steps) == (20 if alpha != "0.000000000001" else 1)
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "delta"),
-    [
-        ({"threshold_rule": "marginal"}, MarginalThreshold, None),
-        ({"threshold_rule": "marginal", "confident": True}, MarginalThreshold, "0.05"),
-        ({"threshold_rule": "grouped", "confident": True}, GroupedThreshold, "0.05"),
-    ],
-)
-def test_config_confident_sets_delta_of_marginal_and_grouped_rules(
-    options: dict[str, Any], kind: type, delta: str | None
-) -> None:
-    config = make_config(**options)
-    rule = config.make_rule("0.3")
-    assert isinstance(rule, kind)
-    assert getattr(rule, "delta", None) == delta
-    assert not config.tests_levels
-
-
-def test_config_confident_tests_levels_of_the_conditional_rule() -> None:
-    assert make_config(confident=True).tests_levels
-    assert isinstance(make_config(confident=True).make_rule("0.3"), ConditionalThreshold)
-    assert not make_config().tests_levels
-
-
 def test_certification_split_is_made_only_where_needed() -> None:
     records = make_prompts(0, 400)
     shares = {
         (): 0.0,
-        (("confident", True),): 0.3,
+        (("delta", "0.05"),): 0.0,
         (("max_wrong_rate", "0.9"),): 0.3,
-        (("confident", True), ("threshold_rule", "marginal")): 0.0,
         (("certification_fraction", 0.25),): 0.25,
     }
     for options, share in shares.items():
@@ -254,7 +207,7 @@ def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> No
         assert served.tobytes() != decide(plain, draws).thresholds.tobytes()
         promise = loaded.make_guarantee(level.alpha)
         # The promise that does hold is that of the level asked for; the paper's claim stands beside it.
-        assert (promise.kind, promise.alpha, promise.confident) == ("conditional", level.alpha, ())
+        assert (promise.kind, promise.alpha) == ("conditional", level.alpha)
         assert promise.failure_probability is None
         assert promise.heuristics == (stability.statement(level.alpha, size),)
         assert promise.heuristics[0].startswith("CFC-PAC, a heuristic.")
@@ -328,42 +281,13 @@ def test_ridge_takes_its_units_from_the_fit_split() -> None:
     assert not np.allclose(found, solve(None), rtol=1e-6)
 
 
-def test_guarantee_names_the_weightings_with_confidence() -> None:
-    records = make_prompts(0, 400)
-    names: dict[str, Any] = {}
-    rules: tuple[Any, ...] = ("marginal", "grouped", "conditional")
-    for rule in rules:
-        artifact = calibrate(
-            records, alpha="0.3", features="group(topic)", threshold_rule=rule, confident=True
-        )
-        promise = artifact.make_guarantee()
-        assert artifact.confidence is not None
-        assert (promise.failure_probability, list(promise.confident)) == (0.05, artifact.confidence.names)
-        names[rule] = promise.confident
-        assert (artifact.confidence.prompts > 0) == (artifact.confidence.records_digest is not None)
-        assert (artifact.confidence.prompts > 0) == (rule == "conditional") == artifact.has_used_certification
-    groups = ("group(topic)=capital", "group(topic)=river")
-    assert names == {"marginal": ("1",), "conditional": ("1",), "grouped": ("1", *groups)}
-
-
-def test_grouped_rule_refuses_overlapping_groups() -> None:
-    with pytest.raises(InputError, match="disjoint groups"):
-        calibrate(
-            make_prompts(0, 400),
-            alpha="0.3",
-            features="group(topic) + bins(mean_score, 3)",
-            threshold_rule="grouped",
-            confident=True,
-        )
-
-
 def test_levels_with_confidence_divide_the_share_of_the_first_test() -> None:
     # A caller may choose the level by what it gives, so the promises of all levels have to hold together.
-    options: dict[str, Any] = {"threshold_rule": "marginal", "confident": True, "delta": "0.1"}
+    options: dict[str, Any] = {"delta": "0.1"}
     for alphas, level in ((["0.3"], "0.08"), (["0.3", "0.4"], "0.04")):
         artifact = calibrate(make_prompts(0, 200), alpha=alphas, features="1", **options)
         assert artifact.confidence is not None
         assert (artifact.confidence.delta, artifact.confidence.level) == ("0.1", float(level))
         rule = artifact.get_rule("0.3")
-        assert isinstance(rule, MarginalThreshold)
+        assert isinstance(rule, GroupedThreshold)
         assert rule.delta == level

@@ -86,13 +86,11 @@ def test_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBat
 @mostly_long(
     "options",
     [
-        {"threshold_rule": "marginal"},
-        {"threshold_rule": "learned"},
         {"ridge": 1.0},
         {"stability": PaperStability(constant=0.1)},
-        {"threshold_rule": "marginal", "confident": True},
+        {"features": "group(topic)", "delta": "0.05"},
     ],
-    quick=3,
+    quick=2,
 )
 def test_options_without_weights_calibrate_on_a_fair_sample(
     weighted: LabelledBatch, options: dict[str, Any]
@@ -138,10 +136,8 @@ def test_attainable_coverage_is_counted_by_weights(table: LabelledBatch) -> None
 
 def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
-    for rule in ("conditional", "marginal"):
-        artifact = calibrate(
-            weighted, test_fraction=0.3, certification_fraction=0.3, threshold_rule=rule, **OPTIONS
-        )
+    for options in ({}, {"ridge": 0.1}):
+        artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS | options)
         for use in (evaluate, certify):
             with pytest.raises(InputError, match="their weights are missing here"):
                 use(artifact, alike)

@@ -286,26 +286,23 @@ def test_certify_refuses_calibration_records() -> None:
     assert certify(calibrate_known(), FRESH).certificates
 
 
-def test_certify_refuses_prompts_that_chose_a_level() -> None:
-    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", confident=True)
+def test_certify_refuses_prompts_that_chose_a_policy() -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", max_wrong_rate="0.2")
     with pytest.raises(OverlapError, match="cannot certify that choice: certify on other records"):
         certify(artifact, KNOWN)
-    assert certify(artifact, FRESH).certificates
     # Confidence that rests on the law of an order statistic has used no third split.
     lawful = calibrate(
         KNOWN,
         alpha="0.3",
         features="1",
-        threshold_rule="marginal",
-        confident=True,
+        delta="0.05",
         certification_fraction=0.3,
     )
     assert certify(lawful, KNOWN).certificates
 
 
-@pytest.mark.parametrize("options", [{"confident": True}, {"max_wrong_rate": "0.2"}])
-def test_certify_refuses_prompts_that_chose_a_level_in_their_own_file(options: dict[str, Any]) -> None:
-    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", **options)
+def test_certify_refuses_prompts_that_chose_a_policy_in_their_own_file() -> None:
+    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", max_wrong_rate="0.2")
     split = artifact.calibration.split
     spent = [one for one in KNOWN if split.find_part(one.id, one.cluster) == "certification"]
     with pytest.raises(OverlapError, match="certify on other records"):

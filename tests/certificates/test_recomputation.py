@@ -36,7 +36,7 @@ MAKERS: dict[str, Callable[[], CalibrationArtifact]] = {
     "policy on the mean score": lambda: calibrate(
         RECORDS, max_wrong_rate=["0.5", "0.6"], features="group(topic)"
     ),
-    "confidence": lambda: calibrate(RECORDS, alpha="0.3", features="1", confident=True),
+    "confidence": lambda: calibrate(RECORDS, alpha="0.3", features="1", delta="0.05"),
     "draw rule": lambda: certify(
         calibrate(
             RECORDS,
@@ -71,7 +71,7 @@ def test_recompute_certificates_agrees_with_genuine_ones(
 NAMES = {
     "claims": {"kept at least, 1", "covered at least, 1", "dropped at most", "sum of levels"},
     "draw rule": {"kept at least, 1", "covered at least, 1", "size at most", "sum of levels"},
-    "confidence": {"p-value of misses", "sum of levels"},
+    "confidence": {"sum of levels"},
     "people": {"labelled", "agreed", "kept at least"},
 }
 
@@ -191,10 +191,10 @@ def test_inspect_verify_command_states_what_was_recomputed(
     assert "need more than counts, and are only checked for being possible" in said
     assert "only a signature detects that" in said
     # A rule without a solver of its own: certificates alone are verified.
-    certify(calibrate(RECORDS, alpha="0.3", features="1", threshold_rule="marginal"), NEW).save(path)
+    certify(calibrate(RECORDS, alpha="0.3", features="1", delta="0.05"), NEW).save(path)
     ran = run("inspect", path, "--verify", "--json")
     assert (ran.code, ran.data["verification"]) == (0, [])
-    assert len(ran.data["certificates_verified"]) == 4
+    assert len(ran.data["certificates_verified"]) == 5
     assert ran.data["signature_verified"] is False
 
 

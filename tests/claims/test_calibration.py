@@ -31,7 +31,7 @@ def artifact() -> CalibrationArtifact:
 def test_claims_threshold_is_the_back_off_of_mohri_and_hashimoto() -> None:
     # Their threshold is the conformal quantile of the scores r = inf {t: what stays at t is supported}.
     records = make_answers(np.random.default_rng(2), 40)
-    artifact = calibrate(records, unit="claims", alpha=0.2, features="1", threshold_rule="marginal")
+    artifact = calibrate(records, unit="claims", alpha=0.2, features="1")
     scores = sorted(
         max((1.0 - claim.score for claim in record.claims if not claim.supported), default=0.0)
         for record in records
@@ -111,9 +111,8 @@ def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArt
     "options",
     [
         {"adaptive_alpha": True},
-        pytest.param({"confident": True, "certification_fraction": 0.3}, marks=pytest.mark.long),
-        {"threshold_rule": "marginal"},
-        {"threshold_rule": "grouped", "features": "group(tier)", "confident": True},
+        {"features": "1"},
+        {"features": "group(tier)", "delta": "0.05"},
     ],
 )
 def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> None:
@@ -121,7 +120,7 @@ def test_calibrate_claims_works_with_other_options(options: dict[str, Any]) -> N
     made = calibrate(records, **{"unit": "claims", "alpha": 0.2, "features": FEATURES, **options})
     assert "no unsupported claim is left in the answer" in made.make_guarantee().sentence
     new = make_answers(np.random.default_rng(7), 200)
-    claims = evaluate(made, new).methods[made.threshold_rule].claims
+    claims = evaluate(made, new).methods["conditional"].claims
     assert claims is not None
     assert 0.05 < claims.kept < 0.9
 

@@ -399,7 +399,6 @@ def test_ask_prints_the_kept_claims_of_an_answer(tmp_path: Path, monkeypatch: py
         (["evaluate", "FOLDER/artefact.json", "RECORDS"], 2, "artifact.json?"),
         (["ask", "ARTIFACT", "?", "--replay", "dmeo"], 2, "'demo' replays"),
         (["calibrate", "RECORDS", "--set-rule", "topk"], 2, "known are all"),
-        (["calibrate", "RECORDS", "--threshold-rule", "exact"], 2, "exact"),
         (["ask", "ARTIFACT", "?"], 2, "--generator and --verifier"),
         (["ask", "ARTIFACT", "?", "--generator", "nowhere:x", "--verifier", "nowhere:y"], 2, "cannot import"),
         (["ask", "ARTIFACT", "never recorded", "--replay", "demo"], 2, "not recorded"),
@@ -482,9 +481,9 @@ def test_commands_report_unwritable_folders_and_failing_factories(
     ).assert_refused("no key")
 
 
-def test_commands_print_no_guarantee_for_the_learned_rule(records: Path, tmp_path: Path) -> None:
+def test_commands_print_no_guarantee_without_a_theorem(records: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    options = ["--alpha", "0.2", "--test-fraction", "0.3", "--threshold-rule", "learned"]
+    options = ["--alpha", "0.2", "--test-fraction", "0.3", "--ridge", "0.001", "--penalised", "all"]
     assert "guaranteed group" not in run("calibrate", records, "-o", path, *options).out
     assert "Rests on" not in run("inspect", path).out
     assert "Assumptions" not in run("inspect", path, "--details").out

@@ -137,13 +137,9 @@ def test_calibrate_exits_with_1_if_max_wrong_rate_is_out_of_reach(tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--delta", "0.1"], "nothing here uses it"),
+        (["--delta", "0.1"], "delta with alpha needs features"),
         (["--wrong-rate-groups"], "needs max_wrong_rate"),
         (["--penalised", "all"], "needs a ridge"),
-        (["--max-wrong-rate", "0.1", "--confident"], "both would test on the same prompts"),
-        (["--threshold-rule", "marginal", "--ridge", "0.1"], "only the conditional rule has one"),
-        (["--threshold-rule", "grouped"], "calibrate with confident=True"),
-        (["--threshold-rule", "learned", "--confident"], "no theorem covers the learned rule"),
         (["--max-wrong-rate", "1.5"], "max_wrong_rate must be a decimal number"),
         (["--ridge", "nan"], "ridge must be a finite number"),
     ],

@@ -174,16 +174,6 @@ def test_evaluation_report_has_its_documented_fields(
     assert EvaluationReport.model_validate_json(report.model_dump_json()) == report
 
 
-@pytest.mark.parametrize(
-    ("rule", "methods"), [("marginal", ["marginal"]), ("learned", ["learned", "marginal"])]
-)
-def test_evaluate_reports_the_artifacts_rule_and_the_marginal_rule(rule: Any, methods: list[str]) -> None:
-    artifact = calibrate(make_prompts(0, 60), alpha="0.3", features="group(topic)", threshold_rule=rule)
-    report = evaluate(artifact, make_prompts(1, 30, prefix="t"))
-    assert list(report.methods) == methods
-    assert [len(method.groups) for method in report.methods.values()] == [2] * len(methods)
-
-
 def test_evaluate_uses_the_requested_alpha() -> None:
     artifact = calibrate(make_prompts(0, 100), alpha=["0.2", "0.4"], features="1")
     tests = make_prompts(1, 50, prefix="t")

@@ -19,12 +19,12 @@ from langchain_cfc import FeatureMap
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.certificates import certify, levels
+from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import OverlapError, UnattainableTargetError
+from langchain_cfc.errors import OverlapError
 from langchain_cfc.thresholds import compute_confident_rank, compute_tau
-from tests.factories import find_delta, plan_first_test, reload_artifact
+from tests.factories import find_delta, reload_artifact
 from tests.lengths import repetitions
 
 from .laws import (
@@ -72,7 +72,7 @@ def compute_coverage(artifact: CalibrationArtifact) -> FloatArray:
 # at N = 38, delta = 0.1 is 0.0986: the promise is nearly used up, and 1,000 repetitions refute
 # delta from 159 failures on.
 SIZE, DELTA, TESTED = 38, "0.1", 20
-SURE: dict[str, Any] = {"confident": True, "delta": find_delta(DELTA)}
+SURE: dict[str, Any] = {"delta": find_delta(DELTA)}
 
 
 @pytest.mark.long
@@ -89,7 +89,6 @@ def test_confident_marginal_coverage_follows_its_beta_law() -> None:
                 calibration,
                 alpha=ALPHA,
                 features="1",
-                threshold_rule="marginal",
                 **(SURE if confident else {}),
             )
             truths.append(float(EQUAL @ compute_coverage(artifact)))
@@ -145,9 +144,7 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
         calibration = draw_prompts(rng, 120)
         chance, laws = compute_joint_failure(calibration, delta)
         options: dict[str, Any] = {"alpha": ALPHA, "features": features}
-        artifact = calibrate_and_reload(
-            calibration, threshold_rule="grouped", confident=True, delta=find_delta(delta), **options
-        )
+        artifact = calibrate_and_reload(calibration, delta=find_delta(delta), **options)
         truths = average_by_group(compute_coverage(artifact))
         failed["grouped"].append(min(truths.values()) < TAU)
         chances.append(chance)
@@ -161,8 +158,6 @@ def test_confident_grouped_rule_keeps_all_groups_at_once() -> None:
                 take_members(calibration, name),
                 alpha=ALPHA,
                 features="1",
-                threshold_rule="marginal",
-                confident=True,
                 delta=find_delta(delta),
             )
             for name in GROUPS
@@ -199,7 +194,7 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
                 calibration,
                 alpha=ALPHA,
                 features=features,
-                **({"threshold_rule": "grouped", **SURE} if confident else {}),
+                **(SURE if confident else {}),
                 allow_unattainable=True,
             )
             seen = world.truth(artifact)
@@ -209,84 +204,6 @@ def test_ties_and_hopeless_prompts_only_raise_confident_group_coverage(world: Wo
             failures[confident] += min(seen.mean(seen.kept, one) for one in weights) < TAU - ROUND_OFF
     assert not is_too_often(failures[True], tried, float(DELTA))
     assert is_too_often(failures[False], tried, float(DELTA))
-
-
-# Tested levels --------------------------------------------------------------------------------------------
-# The conditional rule has no known law given its calibration set, so levels are tested on a third split; of
-# 120 repetitions 16 failures refute delta = 0.02. "The largest level that passes anywhere" is no control:
-# sets shrink as alpha grows, so misses and p-values grow, and what passes after a first failure is rare.
-SOFT = "hat(meta(difficulty), 2)"
-STEPS = [f"{step / 100:g}" for step in range(14, 21)]
-RARE = "0.02"
-
-
-def is_failing(artifact: CalibrationArtifact) -> bool:
-    return bool(EQUAL @ compute_coverage(artifact) < TAU)
-
-
-def calibrate_with_tests(rng: np.random.Generator, features: FeatureMap) -> CalibrationArtifact | None:
-    """None where the target is refused, which is no failure."""
-    try:
-        return calibrate(
-            draw_prompts(rng, 160),
-            alpha=ALPHA,
-            features=features,
-            confident=True,
-            delta=find_delta(RARE),
-            certification_fraction=0.5,
-            allow_unattainable=True,
-        )
-    except UnattainableTargetError:
-        return None
-
-
-@pytest.mark.long
-def test_tested_levels_keep_the_promise_with_confidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(4)
-    features = fit_map(SOFT, rng, 200)
-    tried, controls = repetitions(120), repetitions(130)
-    failures, lower = 0, 0
-    for number in range(tried):
-        artifact = calibrate_with_tests(rng, features)
-        if artifact is None:
-            continue
-        served = reload_artifact(artifact)
-        failures += is_failing(served)
-        lower += served.levels[0].effective_alpha is not None
-        if number < 3:
-            test = draw_prompts(rng, TESTED)
-            assert is_same_as_served(decide(served, test.draws), serve_prompts(served, test))
-    assert not is_too_often(failures, tried, float(RARE))
-    # The test chose in most repetitions, and seldom refused.
-    assert lower > tried / 2
-    # Control: the share of misses itself in place of its p-value. No file: loading one would refuse it.
-    monkeypatch.setattr(levels, "binomial_p_value", lambda missed, size, rate: float(missed > rate * size))
-    guessed = [calibrate_with_tests(rng, features) for _ in range(controls)]
-    assert is_too_often(sum(is_failing(one) for one in guessed if one is not None), controls, float(RARE))
-
-
-@pytest.mark.long
-def test_levels_tested_on_calibration_prompts_fail_too_often() -> None:
-    # The same test, exact p-values and all, on prompts that the threshold has been fitted to. And without a
-    # test the level itself fails as often, since the rule keeps a little more than it has to.
-    rng = np.random.default_rng(5)
-    features = fit_map("hat(meta(difficulty), 9)", rng, 200)
-    controls = repetitions(160)
-    untested = chosen = 0
-    for _ in range(controls):
-        calibration = draw_prompts(rng, 120)
-        artifact = calibrate(calibration, alpha=STEPS, features=features, allow_unattainable=True)
-        # Loading it would refuse it.
-        chosen += is_failing(
-            levels.select_tested_levels(
-                reload_artifact(artifact), plan_first_test(calibration), {ALPHA: STEPS}, find_delta(RARE)
-            )
-        )
-        untested += bool(
-            EQUAL @ compute_coverage_at(artifact.get_rule(ALPHA).thresholds(features.transform(PROBES))) < TAU
-        )
-    assert is_too_often(chosen, controls, float(RARE))
-    assert is_too_often(untested, controls, float(RARE))
 
 
 # Certificates of one frozen artifact ----------------------------------------------------------------------
@@ -308,7 +225,6 @@ def test_all_bounds_of_a_coverage_certificate_hold_together(world: World) -> Non
             records,
             alpha=ALPHA,
             features=features,
-            threshold_rule="learned",
             certification_fraction=2 / 3,
             allow_unattainable=True,
         )
@@ -354,7 +270,7 @@ def test_exact_coverage_sums_agree_with_sampled_prompts(world: World) -> None:
     counted = int(find_kept(decide(made, test.draws), test).sum())
     law = stats.binom(len(test), seen.mean(seen.kept))
     assert min(law.cdf(counted), law.sf(counted - 1)) > FALSE_ALARM / 2
-    smooth = calibrate(draw_prompts(rng, 200), alpha=ALPHA, features=SOFT)
+    smooth = calibrate(draw_prompts(rng, 200), alpha=ALPHA, features="hat(meta(difficulty), 2)")
     test = draw_prompts(rng, 100_000)
     counted = int(find_kept(decide(smooth, test.draws), test).sum())
     law = stats.binom(len(test), float(EQUAL @ compute_coverage(smooth)))

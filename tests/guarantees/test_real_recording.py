@@ -182,10 +182,8 @@ def test_promise_holds_exactly_in_leave_one_out_on_the_recording(recording: Reco
 # total over all groups is resolved to about half a rank.
 DELTA = "0.05"
 RULES: dict[str, dict[str, Any]] = {
-    "on average": {"threshold_rule": "conditional", "test_fraction": 0.75},
+    "on average": {"test_fraction": 0.75},
     "for this artifact": {
-        "threshold_rule": "grouped",
-        "confident": True,
         "delta": DELTA,
         "test_fraction": 0.5,
     },

@@ -86,7 +86,7 @@ def list_policies(n: int) -> Iterator[AnswerPolicy]:
 LEVELS = ("0.1", "0.2", "0.3", "0.5")
 FEATURES = "hat(mean_score, 12) + hat(std_score, 8)"
 DELTA = "0.1"
-SURE: dict[str, Any] = {"confident": True, "delta": find_delta(DELTA)}
+SURE: dict[str, Any] = {"delta": find_delta(DELTA)}
 
 
 def calibrate_bot(
@@ -256,7 +256,6 @@ def test_set_promise_survives_a_policy_only_with_confidence() -> None:
                 calibration,
                 alpha=LEVEL,
                 features="1",
-                threshold_rule="marginal",
                 allow_unattainable=True,
                 **(SURE if confident else {}),
             )

@@ -263,7 +263,7 @@ def test_setting_not_stated_while_serving_gives_binding_unverified() -> None:
 def test_model_copy_compares_fingerprints_again() -> None:
     """What was compared once must be what serves: another artifact brings its own promise."""
     chain = make_matching(make_bound())
-    other = make_bound(threshold_rule="learned")
+    other = make_bound(ridge=0.1, penalised="all")
     copied = chain.model_copy(update={"artifact": other})
     assert copied.invoke("x").guarantee.kind == "heuristic"
     assert copied.invoke("x").guarantee.artifact_digest == other.digest

@@ -175,23 +175,6 @@ def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationA
     assert "wrong best answer" not in plain.explain()
 
 
-def test_bot_guarantee_holds_wrong_answers_under_the_learned_rule() -> None:
-    # The learned rule has no theorem; what held-out prompts certify needs none.
-    artifact = with_policy(make_artifact(threshold_rule="learned"), "0.25", max_answers=3)
-    result = make_chain(artifact, max_wrong_rate="0.05").invoke("x")
-    assert result.guarantee.kind == "certified"
-    assert result.guarantee.wrong_answers is not None
-    assert "at most 5 % get a wrong best answer" in result.explain()
-
-
-def test_bot_guarantee_keeps_a_promise_with_confidence() -> None:
-    artifact = with_policy(make_artifact(threshold_rule="marginal", confident=True, delta="0.2"), "0.25")
-    promise = make_chain(artifact, max_wrong_rate="0.05").invoke("x").guarantee
-    assert (promise.kind, promise.failure_probability, promise.confident) == ("marginal", 0.2, ("1",))
-    assert promise.sentence == artifact.make_guarantee().sentence
-    assert promise.wrong_answers is not None
-
-
 def test_policy_that_withholds_nothing_adds_no_exclusion() -> None:
     artifact = with_policy(make_artifact(), "0.25")
     promise = make_chain(artifact, max_wrong_rate="0.05").invoke("x").guarantee

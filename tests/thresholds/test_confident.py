@@ -25,7 +25,6 @@ from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,
     Level,
-    MarginalThreshold,
     compute_confident_rank,
     compute_conformal_rank,
     compute_tau,
@@ -172,7 +171,6 @@ def test_delta_must_be_a_decimal_strictly_between_zero_and_one() -> None:
         for refuse in (
             format_delta,
             lambda level: compute_confident_rank(9, compute_tau(0.1), level),
-            lambda level: MarginalThreshold(0.1, delta=level),
             lambda level: GroupedThreshold(0.1, delta=level),
         ):
             with pytest.raises(InputError, match="delta must be a decimal number"):
@@ -200,7 +198,7 @@ def test_confident_coverage_with_ties_is_at_least_that_of_the_beta_law() -> None
     tried, size, delta, tau, rate = repetitions(2000, share=0.5), 60, 0.1, 0.8, FALSE_ALARM / 2
     values = np.array([0.0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 2.0])
     shares = np.array([0.2, 0.2, 0.15, 0.1, 0.1, 0.1, 0.05, 0.1])
-    rule, ones = MarginalThreshold("0.2", delta="0.1"), np.ones((size, 1))
+    rule, ones = GroupedThreshold("0.2", delta="0.1"), np.ones((size, 1))
     thresholds = np.array(
         [rule.fit(ones, rng.choice(values, size, p=shares)).threshold([1.0]) for _ in range(tried)]
     )
@@ -222,7 +220,7 @@ def test_success_score_of_one_for_hopeless_prompts_breaks_confidence() -> None:
     # A quarter of the prompts has no correct candidate, more than alpha: all thresholds but few are infinite.
     # With S = 1 for them the threshold is finite, and no set of theirs holds a correct answer.
     rng = np.random.default_rng(3)
-    rule, ones, tau = MarginalThreshold("0.2", delta="0.1"), np.ones((60, 1)), 0.8
+    rule, ones, tau = GroupedThreshold("0.2", delta="0.1"), np.ones((60, 1)), 0.8
     kept, at_one = [], []
     for _ in range(1000):
         hopeless, scores = rng.random(60) < 0.25, rng.random(60)
@@ -239,7 +237,7 @@ def test_confidence_does_not_hold_for_exchangeable_dependent_prompts() -> None:
     # All 201 ways to leave one of 201 prompts out are equally likely: exchangeable, and without chance. The
     # 200 left decide whether the other is covered, and of these ways more than delta fail.
     size, delta, tau = 200, Fraction(1, 100), compute_tau("0.1")
-    rule, pool = MarginalThreshold("0.1", delta="0.01"), np.arange(size + 1) / (size + 1)
+    rule, pool = GroupedThreshold("0.1", delta="0.01"), np.arange(size + 1) / (size + 1)
     failed = sum(
         int(rule.fit(np.ones((size, 1)), np.delete(pool, last)).threshold([1.0]) < pool[last])
         for last in range(size + 1)
@@ -292,17 +290,6 @@ def test_grouped_threshold_restored_from_its_state_is_bit_identical(
     assert restored.dimension == fitted.dimension == 3
 
 
-def test_grouped_threshold_of_one_group_equals_the_marginal_rule() -> None:
-    rng = np.random.default_rng(4)
-    for size in (1, 5, 22, 60, 333):
-        ones, scores = np.ones((size, 1)), rng.integers(0, 20, size) / 10
-        marginal, grouped = (
-            rule.fit(ones, scores)
-            for rule in (MarginalThreshold(0.1, delta=0.1), GroupedThreshold(0.1, delta=0.1))
-        )
-        assert grouped.threshold([1.0]) == marginal.threshold([1.0])
-
-
 def test_grouped_threshold_is_never_below_the_conditional_one() -> None:
     # The conditional rule takes the ordinary rank in every group.
     rng = np.random.default_rng(5)
@@ -314,23 +301,10 @@ def test_grouped_threshold_is_never_below_the_conditional_one() -> None:
     assert (grouped > conditional).all()
 
 
-def test_marginal_state_does_not_depend_on_delta() -> None:
-    scores = np.arange(1, 61) / 100
-    plain, confident = MarginalThreshold("0.2"), MarginalThreshold("0.2", delta="0.1")
-    fitted = confident.fit(np.ones((60, 2)), scores)
-    state = fitted.get_state_data()
-    assert {name: array.shape for name, array in state.items()} == {"quantile": (1,), "dimension": (1,)}
-    assert plain.fit(np.ones((60, 2)), scores).get_state_data().keys() == state.keys()
-    for rule in (plain, confident):
-        assert rule.restore(state).threshold([1.0, 1.0]) == fitted.threshold([1.0, 1.0]) == 0.53
-    assert confident.fit(np.ones((9, 1)), scores[:9]).get_state_data()["quantile"].shape == (0,)
-
-
 def test_threshold_rules_with_different_delta_are_not_equal() -> None:
-    assert MarginalThreshold(0.1, delta=0.10) == MarginalThreshold("0.1", delta="0.100")
-    assert MarginalThreshold(0.1, delta=0.1) != MarginalThreshold(0.1)
     assert GroupedThreshold(0.1, delta=0.1) == GroupedThreshold(0.1, delta="0.10")
     assert GroupedThreshold(0.1, delta=0.1) != GroupedThreshold(0.1, delta=0.2)
+    assert GroupedThreshold(0.1, delta=0.1) != GroupedThreshold(0.1)
 
 
 @pytest.mark.parametrize(

@@ -535,15 +535,12 @@ def test_monitor_refuses_an_invalid_since(since: float, old: CalibrationArtifact
 
 RECIPES: dict[str, dict[str, Any]] = {
     "conditional": {"alpha": ["0.3", "0.4"], "features": "hat(mean_score, 4) + group(topic)", "seed": 3},
-    "marginal": {"alpha": "0.3", "features": "1", "threshold_rule": "marginal", "confident": True},
+    "marginal": {"alpha": "0.3", "features": "1", "delta": "0.05"},
     "grouped": {
         "alpha": "0.4",
         "features": "bins(mean_score, 3)",
-        "threshold_rule": "grouped",
-        "confident": True,
         "delta": "0.1",
     },
-    "confident": {"alpha": "0.4", "features": "mean_score", "confident": True},
     "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
     "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
     "ridge": {"alpha": "0.3", "features": "mean_score", "ridge": 0.1},

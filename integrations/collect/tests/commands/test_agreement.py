@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 from langchain_cfc_collect.review import create_review_report, format_candidate, write_review
@@ -53,11 +53,11 @@ def write_artifact(
     folder: Path,
     records: list[PromptRecord],
     labeler: str = "exact",
-    rule: Literal["marginal", "learned"] = "marginal",
+    **options: Any,
 ) -> Path:
     path = folder / "artifact.json"
     header = Provenance(n=10, labeler={"id": labeler})
-    made = calibrate(records, alpha=["0.2", "0.3"], features="1", n=4, threshold_rule=rule, provenance=header)
+    made = calibrate(records, alpha=["0.2", "0.3"], features="1", n=4, provenance=header, **options)
     made.save(path)
     return path
 
@@ -134,7 +134,12 @@ def test_agreement_refuses_artifacts_of_other_labels_or_without_a_promise(
         "calibrated on labels by {'id': 'judge'}, but the records are labelled by {'id': 'exact'}"
     )
     run(
-        "store", "agreement", records, sheet, "--artifact", write_artifact(tmp_path, given, rule="learned")
+        "store",
+        "agreement",
+        records,
+        sheet,
+        "--artifact",
+        write_artifact(tmp_path, given, ridge=0.001, penalised="all"),
     ).assert_refused("this artifact promises no coverage")
 
 

@@ -16,7 +16,7 @@ import pytest
 from langchain_cfc_collect import bound_true_coverage, bound_true_coverage_at_worst
 
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import MarginalThreshold
+from langchain_cfc.thresholds import GroupedThreshold
 
 FALSE_ALARM = 1e-6
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -171,7 +171,7 @@ def test_calibration_on_noisy_labels_keeps_the_derived_coverage() -> None:
     kept_labelled = kept = 0
     one = np.ones((size, 1))
     for repetition in range(repetitions):
-        rule = MarginalThreshold(alpha=0.4, cap=cap).fit(one, success[repetition, :-1])
+        rule = GroupedThreshold(alpha=0.4, cap=cap).fit(one, success[repetition, :-1])
         threshold = rule.threshold(one[0])
         inside = scores[repetition, -1] <= threshold
         flagged = threshold >= cap

@@ -25,7 +25,6 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
-from langchain_cfc.artifact import make_threshold_rule
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
@@ -35,7 +34,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.set_rules import Claims, parse_set_rule
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
-    ThresholdRule,
+    GroupedThreshold,
     Thresholds,
     compute_tau,
     format_delta,
@@ -50,6 +49,7 @@ SplitPart: TypeAlias = Literal["fit", "calibration", "development", "test"]
 T = TypeVar("T")
 CAP = 2.0
 DELTA = "0.05"
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Cache:
@@ -235,6 +235,19 @@ class Convention:
         return replace(thresholds, values=np.clip(thresholds.values, 0.0, 1.0))
 
 
+def predict_learned(fitted: ConditionalThreshold, features: FloatArray) -> Thresholds:
+    """Predict (m,) success scores by the tau-quantile regression on the calibration prompts alone: phi' beta.
+
+    It ignores that the new prompt is not among the calibration prompts, so it has no finite-sample guarantee.
+    Source: Koenker and Bassett (1978); the paper's baseline Learnt CP.
+    """
+    state = fitted.fitted
+    reduced, inside = state.reduce(features)
+    terms = reduced * state.near.centre.beta
+    errors = 4 * (terms.shape[1] + 2) * EPSILON * np.abs(terms).sum(axis=1)
+    return Thresholds.apply_cap(np.where(inside, terms.sum(axis=1), np.inf), errors, fitted.cap)
+
+
 OUR_CONVENTION = Convention("ours", CAP, "calibration", "fit", never_empty=True)
 PAPER_CONVENTION = Convention("paper", 1.0, "development", "development", never_empty=False)
 
@@ -291,18 +304,20 @@ class ThresholdMethod(Method):
             return convention.clip_thresholds(fitted.solve(features[split.test], uniforms=split.uniforms))
         # If features are groups, thousands of prompts have the same features, so each is solved for once.
         distinct, place = split.compute_distinct_features(text, convention.fit_part)
-        solved = fitted.solve(distinct)
+        if self.rule == "learned" and isinstance(fitted, ConditionalThreshold):
+            solved = predict_learned(fitted, distinct)
+        else:
+            solved = fitted.solve(distinct)
         each = Thresholds(solved.values[place], solved.errors[place], solved.outside[place])
         return convention.clip_thresholds(each)
 
-    def _make_rule(self, level: str) -> ThresholdRule[Any]:
+    def _make_rule(self, level: str) -> ConditionalThreshold | GroupedThreshold:
+        if self.rule == "marginal":
+            return GroupedThreshold(level, CAP)
         if self.rule == "confident":
             # As in `calibrate`: the first attempt to certify with the labels gets this part of delta.
-            first = format_delta(float(Fraction(DELTA) * compute_share(1)))
-            return make_threshold_rule("marginal", level, CAP, delta=first)
-        return make_threshold_rule(
-            "conditional" if self.rule == "randomised" else self.rule, level, CAP, window=None
-        )
+            return GroupedThreshold(level, CAP, delta=format_delta(float(Fraction(DELTA) * compute_share(1))))
+        return ConditionalThreshold(level, CAP, window=None)
 
 
 @dataclass(frozen=True)

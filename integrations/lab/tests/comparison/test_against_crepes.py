@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc.thresholds import ConditionalThreshold, MarginalThreshold
+from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold
 from tests.lengths import mostly_long
 
 CAP = 2.0
@@ -65,7 +65,7 @@ def compute_exact_rank(size: int, alpha: str) -> int:
 
 def compute_our_threshold(success_scores: FloatArray, alpha: str) -> float:
     return (
-        MarginalThreshold(alpha, CAP).fit(np.ones((len(success_scores), 1)), success_scores).threshold([1.0])
+        GroupedThreshold(alpha, CAP).fit(np.ones((len(success_scores), 1)), success_scores).threshold([1.0])
     )
 
 

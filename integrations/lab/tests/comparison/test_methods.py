@@ -64,15 +64,12 @@ def decide_by_artifact(
 ) -> Decisions:
     """The same by way of an artifact, from records in another order."""
     kind, _, set_rule = name.partition(":")
-    confident = kind == "confident"
-    rule = "marginal" if confident else kind
     artifact: CalibrationArtifact = calibrate(
         shuffle(labelled, number),
         alpha=alpha,
-        features=split.features_text,
+        features=split.features_text if kind == "conditional" else "1",
         set_rule=set_rule or split.set_rule,
-        threshold_rule=rule,  # type: ignore[arg-type]
-        confident=confident,
+        delta="0.05" if kind == "confident" else None,
         cap=2.0,
         window=None,
         seed=f"0/{number}",
@@ -124,7 +121,7 @@ def test_our_methods_on_the_recording_equal_calibrate_and_decide(features: str, 
         labelled, make_protocol(["ours"], features=features, set_rule=set_rule)
     )
     split, other = make_split(comparison, 0), make_split(comparison, 1)
-    for name in ("conditional", "marginal", "learned", "confident", "conditional:rank"):
+    for name in ("conditional", "marginal", "confident", "conditional:rank"):
         for alpha in alphas:
             made = get_method(name).make_sets(split, alpha)
             assert is_same(made, decide_by_artifact(labelled, name, alpha, split, 0))

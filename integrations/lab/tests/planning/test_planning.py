@@ -26,7 +26,7 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
 from langchain_cfc.records import read_records, tabulate
 from langchain_cfc.records.splits import make_split_plan
-from langchain_cfc.thresholds import MarginalThreshold, compute_conformal_rank, compute_tau
+from langchain_cfc.thresholds import GroupedThreshold, compute_conformal_rank, compute_tau
 from tests.lengths import mostly_long, repetitions
 
 
@@ -176,7 +176,7 @@ def simulate_thresholds(size: int, alpha: str, attainable: float, repeats: int, 
     scores = rng.random((repeats, size))
     scores[scores >= attainable] = 2.0
     constant = np.ones((size, 1))
-    rules = (MarginalThreshold(alpha, 2.0).fit(constant, row) for row in scores)
+    rules = (GroupedThreshold(alpha, 2.0).fit(constant, row) for row in scores)
     return np.array([rule.threshold(constant[0]) for rule in rules])
 
 

@@ -46,7 +46,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "features": ("bins(mean_score, 2)", {}),
     "set_rule": ("rank", {}),
     "never_empty": (False, {}),
-    "threshold_rule": ("marginal", {}),
     "n": (3, {}),
     "draws": ("lead(2, at_most=4)", {}),
     "cap": (1.7, {}),
@@ -54,10 +53,9 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ridge": (0.0123456789, {}),
     "penalised": ("all", {"ridge": 0.01}),
     "stability": (PaperStability.from_constant(delta="0.95"), {}),
-    "confident": (True, {}),
     "max_wrong_rate": ("0.6", {}),
     "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),
-    "delta": ("0.2", {"confident": True}),
+    "delta": ("0.2", {"features": "bins(mean_score, 2)"}),
     "seed": ("another seed", {}),
     "fit_fraction": (0.3123456789, {}),
     "test_fraction": (0.4123456789, {}),
@@ -173,11 +171,9 @@ def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: P
 
 ARTIFACTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "learned": {"threshold_rule": "learned"},
     "clusters": {"within_clusters": "all"},
     "every coefficient": {"ridge": 0.01, "penalised": "all"},
-    "ranks with confidence": {"threshold_rule": "marginal", "confident": True, "delta": "0.2"},
-    "tested levels": {"confident": True, "delta": "0.2"},
+    "ranks with confidence": {"features": "group(topic)", "delta": "0.2"},
     "bot": {"max_wrong_rate": "0.6"},
     "first candidates": {"n": 3},
 }

@@ -248,17 +248,6 @@ def test_uncertifiable_answers_of_claims_are_counted_separately(claims: Case) ->
     assert "nothing can be certified" not in read_page(claims).text
 
 
-def test_claims_page_of_one_threshold_makes_no_comparison() -> None:
-    source = read_records(RECORDS)
-    made = make_case(
-        list(source.read_claims()), unit="claims", alpha="0.2", features="1", threshold_rule="marginal"
-    )
-    text = read_page(made).text
-    assert "What is left of the answers to the test prompts." in text
-    assert "one threshold" not in text.replace("One threshold for all (marginal)", "")
-    assert "brackets" not in text
-
-
 def test_overlap_of_a_dropped_claim_is_marked_as_dropped(artifact: CalibrationArtifact) -> None:
     answer = "Lima is old and large. Done."
     records = [

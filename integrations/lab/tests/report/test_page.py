@@ -79,7 +79,7 @@ def facts_page(facts: Case) -> Reader:
 
 @pytest.fixture(scope="module")
 def marginal() -> Case:
-    return make_case(list_facts(), alpha="0.2", features="1", threshold_rule="marginal")
+    return make_case(list_facts(), alpha="0.2", features="1")
 
 
 @pytest.fixture(scope="module")
@@ -241,9 +241,10 @@ def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
     assert "Do not serve this artifact" in read.text
 
 
-def test_report_page_of_the_learned_rule_states_no_guarantee() -> None:
-    learned = make_case(list_facts(), alpha="0.2", features="mean_score", threshold_rule="learned")
-    read = read_page(learned)
+def test_report_page_without_a_theorem_states_no_guarantee() -> None:
+    read = read_page(
+        make_case(list_facts(), alpha="0.2", features="mean_score", ridge=0.001, penalised="all")
+    )
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so there is no promise to check" in read.text
     assert "With probability at least" not in read.text
@@ -253,15 +254,8 @@ def test_report_page_of_the_learned_rule_states_no_guarantee() -> None:
     advised = read.text.split("Calibrate with a rule that makes a promise", 1)[1].split("--test-fraction", 1)[
         0
     ]
-    assert "--features '1 + mean_score' --set-rule all --seed 0 --fit-fraction 0.2" in advised
-    assert "--threshold-rule" not in advised
-
-
-def test_report_page_of_one_threshold_makes_no_comparison(marginal: Case) -> None:
-    read = read_page(marginal)
-    assert "on average over all; it says nothing about hard ones" in read.text
-    assert "beside those of one threshold" not in read.text
-    assert "Group by group" not in read.text
+    assert "--features '1 + mean_score' --set-rule all --ridge 0.001 --seed 0 --fit-fraction 0.2" in advised
+    assert "--penalised" not in advised
 
 
 def test_report_page_shows_the_certificate(facts_page: Reader) -> None:

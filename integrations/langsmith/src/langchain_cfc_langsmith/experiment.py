@@ -129,7 +129,7 @@ class Experiment:
         there = [self._records[run.id] for run in runs if run.id in self._records]
         unmeasured = EvaluationResult(key="cfc_unmeasured", score=len(runs) - len(there))
         report = self._report(there)
-        own = report.methods[self._chain.artifact.threshold_rule]
+        own = report.methods["conditional"]
         return EvaluationResults(results=[*_make_summary(report, own), unmeasured])
 
     def report(self) -> EvaluationReport:

@@ -155,7 +155,7 @@ def recalibrate(
     """
     old = monitor.artifact
     config = _make_config(old, changes)
-    tests_itself = config.confident or config.max_wrong_rate is not None
+    tests_itself = config.is_confident or config.max_wrong_rate is not None
     if min_kept is None and not tests_itself:
         msg = (
             "min_kept: state the certified rate of kept promises that the new artifact must reach, such as "

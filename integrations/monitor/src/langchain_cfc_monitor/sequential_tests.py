@@ -284,7 +284,6 @@ def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
             for alpha in artifact.alphas
             for target in [artifact.make_guarantee(alpha).target_coverage]
             for one in artifact.feature_map.list_guaranteed_weights()
-            if one.name in confidence.names
         ]
     # Two bounds may be about the same rate; the first one, from held-out prompts, is kept.
     watched = {(one.what, one.group, one.alpha, one.max_wrong_rate): one for one in reversed(found)}

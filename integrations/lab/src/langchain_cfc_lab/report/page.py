@@ -121,7 +121,7 @@ def list_artifact_facts(
         used = f"{artifact.certified_policy.certificate.prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
     yield "Prompts", f"{used}, and {tested}"
-    claims = evaluation.methods[artifact.threshold_rule].claims
+    claims = evaluation.methods["conditional"].claims
     if claims is None:
         yield "Candidates", evaluation.describe_draws("for each prompt")
         yield (
@@ -139,7 +139,6 @@ def list_artifact_facts(
         yield "Features", artifact.feature_map.text
         if claims is None:
             yield "Set rule", artifact.set_rule_words
-        yield "Threshold rule", artifact.threshold_rule
         several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
         yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"
@@ -382,11 +381,9 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
     if artifact.unit == "claims":
         what = "What is left of the answers to the test prompts"
         others = "what one threshold for all prompts leaves"
-    compared_with = (
-        f", beside {others}, calibrated on the same data" if artifact.threshold_rule != "marginal" else ""
-    )
+    compared_with = f", beside {others}, calibrated on the same data"
     figures: tuple[Figure, ...] = ()
-    own = evaluation.methods[artifact.threshold_rule]
+    own = evaluation.methods["conditional"]
     if own.stated_levels:
         figures = (
             make_figure(

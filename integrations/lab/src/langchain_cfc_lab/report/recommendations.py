@@ -111,7 +111,7 @@ class Situation:
     ) -> Situation:
         """Build the situation of an artifact from its evaluation at one of its levels."""
         alpha = artifact.select_level(str(evaluation.alpha))
-        own = evaluation.methods[artifact.threshold_rule]
+        own = evaluation.methods["conditional"]
         facts, guarantee = artifact.calibration, artifact.make_guarantee(alpha)
         words = {group.name: name_group(group.words, group.name) for group in facts.groups}
         alone = artifact.is_bot_alone
@@ -184,12 +184,10 @@ def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
 def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
     """Recommend calibrating with a guarantee if no theorem backs the thresholds."""
     if seen.heuristic:
-        rule = seen.config.threshold_rule
         yield _recommend_recalibration(
             seen,
             "Calibrate with a rule that makes a promise",
             "No theorem covers these thresholds, however good the figures are.",
-            threshold_rule="conditional" if rule == "learned" else rule,
             penalised="slopes",
             within_clusters="one",
         )
@@ -332,7 +330,6 @@ def check_wrong_answers(seen: Situation) -> Iterator[Recommendation]:
         "Nothing is promised about how often the best answer of a set is wrong. Bot mode answers only "
         "where that is rare, and abstains elsewhere.",
         max_wrong_rate=MAX_WRONG_RATE,
-        **_drop_tested_levels(seen.config),
     )
 
 
@@ -418,11 +415,6 @@ def _recommend_recalibration(
         )
     old = PurePath(seen.sources.artifact)
     return Recommendation(title, why, config.format_command(records, str(old.with_name(f"new-{old.name}"))))
-
-
-def _drop_tested_levels(config: CalibrationConfig) -> dict[str, Any]:
-    """Return changes that free the certification split for a policy, if levels are tested on it."""
-    return {"confident": False, "delta": None} if config.tests_levels else {}
 
 
 def _format_command(*parts: str) -> str:

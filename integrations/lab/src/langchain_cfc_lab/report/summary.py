@@ -169,7 +169,7 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
     if delta is None:
         yield "It is also on average over calibration sets: this artifact may do better or worse."
     else:
-        yield state_confidence(delta, guarantee.confident, guarantee.weightings)
+        yield state_confidence(delta, guarantee.weightings)
     if guarantee.estimated_slack:
         words = {one.name: one.words for one in guarantee.weightings}
         slack = (
@@ -186,7 +186,7 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
         return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
     if artifact.is_bot_alone:
         return _describe_answers(evaluation)
-    own = evaluation.methods[artifact.threshold_rule]
+    own = evaluation.methods["conditional"]
     interval = format_interval(own.kept_promise_ci, 1)
     certificate = artifact.make_guarantee(str(evaluation.alpha)).certificate
     target = f"the target is {format_share(evaluation.target_coverage)}"
@@ -229,7 +229,7 @@ def _describe_answers(evaluation: EvaluationReport) -> Verdict:
 
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
-    own = evaluation.methods[artifact.threshold_rule]
+    own = evaluation.methods["conditional"]
     if artifact.is_bot_alone:
         return [
             Tile(

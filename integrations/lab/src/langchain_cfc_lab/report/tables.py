@@ -150,10 +150,10 @@ def tabulate_stated_levels(method: MethodReport) -> Table:
 
 def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> Iterator[Table]:
     """Tabulate the results of each group; yield no table if the artifact names no groups."""
-    own = report.methods[artifact.threshold_rule].groups
+    own = report.methods["conditional"].groups
     if not own:
         return
-    other = None if artifact.threshold_rule == "marginal" else report.methods["marginal"].groups
+    other = report.methods["marginal"].groups
     attainable = {group.name: (group.attainable, group.size) for group in artifact.calibration.groups}
     contradicted = set(report.contradicted)
     confidence = 1.0 - 0.05 / len(own)
@@ -162,9 +162,8 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
         cells = [
             Cell(f"{group.n:,.0f}"),
             make_promise_cell(group, group.stated_coverage, broken=group.name in contradicted),
+            make_promise_cell(other[place], other[place].stated_coverage),
         ]
-        if other is not None:
-            cells.append(make_promise_cell(other[place], other[place].stated_coverage))
         if group.claims is None:
             cells += [
                 _make_share_cell(group.coverage, group.n, confidence),
@@ -173,14 +172,11 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
                 _make_share_cell(*attainable[group.name], confidence),
             ]
         else:
-            compared = None if other is None else other[place].claims
-            cells += _make_claims_cells(group.claims, group.n, confidence, compared)
+            cells += _make_claims_cells(group.claims, group.n, confidence, other[place].claims)
         return make_group_row(group, tuple(cells))
 
     promised = {one.name for one in artifact.make_guarantee(str(report.alpha)).weightings}
-    head = ["Group", "Prompts", "Promise kept"]
-    if other is not None:
-        head.append("Kept by one threshold for all")
+    head = ("Group", "Prompts", "Promise kept", "Kept by one threshold for all")
     promise = "The promise covers each of these groups. " if own[0].name in promised else ""
     results: tuple[str, ...] = ("Set holds a correct answer", "Flagged", "Candidates per set", "Attainable")
     meant = (
@@ -189,7 +185,7 @@ def tabulate_groups(artifact: CalibrationArtifact, report: EvaluationReport) -> 
     )
     if own[0].claims is not None:
         results, meant = _CLAIMS_HEADINGS, "Shares of claims are of all claims of the group's answers"
-        meant += "." if other is None else "; those under one threshold for all are in brackets."
+        meant += "; those under one threshold for all are in brackets."
     yield Table(
         id="groups",
         caption="Group by group",

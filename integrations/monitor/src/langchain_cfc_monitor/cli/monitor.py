@@ -156,7 +156,7 @@ def recalibrate(
         float | None,
         share_option(
             help="How often the promise must be certified to be kept, e.g. 0.85. Required unless the "
-            "artifact was made with --confident or --max-wrong-rate.",
+            "artifact was made with --delta or --max-wrong-rate.",
         ),
     ] = None,
     since: Since = None,
