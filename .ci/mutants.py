@@ -1,8 +1,7 @@
-"""The parts of `.ci/mutants` in Python: choose mutants, and report which survived, by file and line."""
+"""The parts of `.ci/mutants` in Python: choose mutants, and show those that survived."""
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 import re
@@ -35,7 +34,7 @@ def choose(count: str) -> None:
 
 
 def report(chosen: str) -> int:
-    """Print what was killed by package, and each survivor; return 1 if too many survived."""
+    """Print what was killed by package, and the change of each survivor; return 1 if too many survived."""
     names = Path(chosen).read_text("utf-8").split()
     codes: dict[str, int | None] = {}
     for file in MUTANTS.glob("langchain_cfc/**/*.py.meta"):
@@ -45,38 +44,10 @@ def report(chosen: str) -> int:
     for package in PACKAGES:
         print(f"{package:13} {total[package] - left[package]} of {total[package]} mutants killed")
     for name in survivors:
-        place, change = describe(name)
-        print(f"{place}: {change}")
+        subprocess.run([sys.executable, "-m", "mutmut", "show", name], check=True)
     killed = 1 - len(survivors) / len(names)
     print(f"{killed:.1%} of {len(names)} mutants killed; {TARGET:.0%} are wanted")
     return int(killed < TARGET)
-
-
-def describe(name: str) -> tuple[str, str]:
-    """Return the file and line of a mutant, and what it changes."""
-    command = [sys.executable, "-m", "mutmut", "show", name]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    lines = shown.splitlines()
-    file = next(line.split()[1] for line in lines if line.startswith("--- "))
-    changed = [line[1:].strip() for line in lines if re.match(r"[-+](?![-+])", line)]
-    [start] = re.findall(r"^@@ -(\d+)", shown, re.MULTILINE)[:1] or ["1"]
-    after = lines[next(i for i, line in enumerate(lines) if line.startswith("@@")) + 1 :]
-    offset = next(i for i, line in enumerate(after) if line[:1] in {"-", "+"})
-    return f"{file}:{find_line(file, name) + int(start) - 1 + offset}", " -> ".join(changed)
-
-
-def find_line(file: str, name: str) -> int:
-    """Return the line of the function that a mutant is of."""
-    # mutmut names them `x_function__mutmut_1` and `xǁClassǁmethod__mutmut_1`.
-    path = re.sub(r"__mutmut_\d+$", "", name.rpartition(".")[2])[1:]
-    owner, _, function = path.strip("ǁ").rpartition("ǁ")
-    body: ast.AST = ast.parse(Path(file).read_text("utf-8"))
-    if owner:
-        body = next(one for one in ast.walk(body) if isinstance(one, ast.ClassDef) and one.name == owner)
-    else:
-        function = function.removeprefix("_")
-    found = (one for one in ast.walk(body) if isinstance(one, ast.FunctionDef) and one.name == function)
-    return next(found).lineno
 
 
 if __name__ == "__main__":
