@@ -201,17 +201,6 @@ class DatabaseStore:
         with self.begin_read() as connection:
             return connection.execute(query).all()
 
-    @contextmanager
-    def begin_snapshot(self) -> Iterator[Connection]:
-        """Open a connection that sees a single state of the database, regardless of concurrent writes."""
-        with self.begin_read() as connection:
-            if self.is_sqlite:
-                # The driver begins transactions only for writes.
-                connection.exec_driver_sql("BEGIN")
-                yield connection
-            else:
-                yield connection.execution_options(isolation_level="REPEATABLE READ")
-
     def check_pages(self, *, thoroughly: bool = False) -> None:
         """Raise a StoreError if an SQLite file is damaged; PostgreSQL's server has its own checksums.
 

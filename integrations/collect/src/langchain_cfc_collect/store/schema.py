@@ -368,32 +368,20 @@ def check_scores(name: str, prompt: Any, rows: Sequence[Any]) -> None:
     _check_equal(name, prompt.id, digest, prompt.scores_digest)
 
 
-def check_finished(name: str, row: Any, columns: Sequence[Sequence[Any]]) -> None:
-    """Raise `StoreError` if a finished prompt or its candidates, scores or labels were changed.
-
-    The columns of its n candidates have the order of `SELECT_CANDIDATES` in `tables.py`.
-    """
-    check_prompt(name, row)
-    _, slots, texts, data, scores, outputs, correct, answers = columns
-    position = row.position
-    _check_equal(name, row.id, list(slots), list(range(len(slots))))
-    _check_equal(name, row.id, digest_draws(position, texts, data), row.draws_digest)
-    _check_equal(name, row.id, digest_scores(position, scores, outputs), row.scores_digest)
-    _check_equal(name, row.id, digest_labels(position, correct, answers, row.described), row.labels_digest)
-
-
-def check_finished_claims(name: str, row: Any, draws: Sequence[Any], claims: Sequence[Any]) -> None:
+def check_finished(name: str, row: Any, draws: Sequence[Any], items: Sequence[Any]) -> None:
     """Raise `StoreError` if a finished prompt or its answers, claims, scores or labels were changed.
 
-    `draws` are rows of its n answers; `claims` are rows of the first answer's claims, scores and labels.
+    `draws` are rows of its n answers; `items` are rows of what was scored and labelled, the same answers or
+    the claims of the first one, with scores and labels.
     """
-    check_claims(name, row, claims)
+    check_prompt(name, row)
+    _check_equal(name, row.id, [one.slot for one in items], list(range(len(items))))
     texts, data = [one.text for one in draws], [one.data for one in draws]
-    slots, scores, outputs, correct = (
-        [getattr(one, column) for one in claims] for column in ("slot", "score", "outputs", "correct")
-    )
-    no_answers = [None] * len(claims)
-    check_finished(name, row, [(), slots, texts, data, scores, outputs, correct, no_answers])
+    _check_equal(name, row.id, digest_draws(row.position, texts, data), row.draws_digest)
+    check_scores(name, row, items)
+    correct, answers = [one.correct for one in items], [one.answer for one in items]
+    digest = digest_labels(row.position, correct, answers, row.described)
+    _check_equal(name, row.id, digest, row.labels_digest)
 
 
 def _check_equal(name: str, prompt: Any, found: object, expected: object) -> None:

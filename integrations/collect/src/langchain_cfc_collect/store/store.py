@@ -357,7 +357,7 @@ class Store(DatabaseStore):
         candidates = self._read_grouped_rows(SELECT_CANDIDATES.where(within))
         for row in rows:
             of_prompt = candidates[row.position]
-            schema.check_finished(self.name, row, list(zip(*of_prompt, strict=True)))
+            schema.check_finished(self.name, row, of_prompt, of_prompt)
             yield read_record(row, of_prompt)
 
     def _read_claims_page(self, rows: Sequence[Any]) -> Iterator[ClaimsRecord]:
@@ -367,7 +367,8 @@ class Store(DatabaseStore):
         claims = self._read_grouped_rows(SELECT_CLAIMS.where(_claims.c.prompt.between(first, last)))
         for row in rows:
             of_prompt = claims.get(row.position, [])
-            schema.check_finished_claims(self.name, row, answers[row.position], of_prompt)
+            schema.check_claims(self.name, row, of_prompt)
+            schema.check_finished(self.name, row, answers[row.position], of_prompt)
             if of_prompt:
                 yield read_claims_record(row, answers[row.position][0].text, of_prompt)
 

@@ -20,7 +20,7 @@ def is_same_slot(one: Any, other: Any) -> Any:
     return (one.c.prompt == other.c.prompt) & (one.c.slot == other.c.slot)
 
 
-# Columns of finished candidates, in the order that `check_finished` expects.
+# Finished candidates.
 SELECT_CANDIDATES = (
     select(
         _draws.c.prompt,
