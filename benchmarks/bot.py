@@ -21,6 +21,7 @@ import argparse
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,13 +29,12 @@ from pathlib import Path
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.lib.threads import limit_threads, measure_splits
+from benchmarks.lib.measuring import limit_threads, print_table
 
 limit_threads()  # before NumPy is imported
 
 import numpy as np  # noqa: E402 - after the threads are limited
 
-from benchmarks.lib.tables import Sheet, print_sheets  # noqa: E402 - the path comes first
 from langchain_cfc import calibrate, read_records  # noqa: E402 - the path comes first
 from langchain_cfc.candidates import LabelledBatch, score_by_agreement  # noqa: E402 - the path comes first
 from langchain_cfc.certificates.bounds import binomial_p_value  # noqa: E402 - the path comes first
@@ -48,11 +48,6 @@ RATES = ("0.05", "0.1", "0.15", "0.2", "0.3")
 DELTA = "0.1"
 REFUTATION_LEVEL = 0.01
 CUTS = np.linspace(0.01, 1.0, 100)
-PAGE = (
-    "Made by `benchmarks/bot.py`, whose docstring says what is compared. *found*: share of splits with a "
-    "certified policy; *answered*: mean share of the test prompts; *violated*: share of splits whose wrong "
-    "answers on the test prompts refute the certified rate. The first recording ships with the package."
-)
 # Answered test prompts and wrong ones of them; None where nothing is certified.
 Counts = tuple[int, int] | None
 
@@ -75,17 +70,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--splits", type=int, default=100, help="random halves of each recording")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--rates", nargs="+", default=RATES, help="largest shares of wrong answers")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
     options = parser.parse_args(arguments)
     tables = {path.stem: tabulate(read_records(path)) for path in options.recordings}
-    sheets = []
     for name, table in list_scorings(tables or {"demo": tabulate(load_recording())}):
         rows = compare_methods(table, options.rates, options.splits, options.jobs)
-        sheets.append(make_sheet(name, rows, options.splits))
-        print_sheets(sheets[-1:])
-    if options.page is not None:
-        text = "\n".join([f"# Bot mode\n\n{PAGE}\n", *(one.to_markdown() for one in sheets)])
-        options.page.write_text(text, encoding="utf-8")
+        cells = [
+            (one.rate, one.method, f"{one.found:.2f}", f"{one.answered:.3f}", f"{one.violated:.3f}")
+            for one in rows
+        ]
+        title = f"{name}, {options.splits} splits, delta = {DELTA}"
+        print_table(title, ("at most wrong", "method", "found", "answered", "violated"), cells)
 
 
 def list_scorings(tables: Mapping[str, LabelledBatch]) -> Iterator[tuple[str, LabelledBatch]]:
@@ -98,20 +92,14 @@ def list_scorings(tables: Mapping[str, LabelledBatch]) -> Iterator[tuple[str, La
             yield f"{name}, scored by agreement", replace(table, draws=draws)
 
 
-def make_sheet(name: str, rows: Sequence[Row], splits: int) -> Sheet:
-    """Make the table of one recording."""
-    cells = tuple(
-        (one.rate, one.method, f"{one.found:.2f}", f"{one.answered:.3f}", f"{one.violated:.3f}")
-        for one in rows
-    )
-    note = f"{splits} splits, delta = {DELTA}; answered counts 0 where nothing was certified"
-    return Sheet(name, note, ("at most wrong", "method", "found", "answered", "violated"), cells)
-
-
 def compare_methods(table: LabelledBatch, rates: Sequence[str], splits: int, jobs: int = 1) -> list[Row]:
     """Run all methods at all rates on the same splits of a recording."""
     measure = partial(measure_split, table, tuple(rates))
-    found = measure_splits(measure, splits, jobs)
+    if jobs > 1:
+        with ProcessPoolExecutor(jobs) as pool:
+            found = list(pool.map(measure, range(splits)))
+    else:
+        found = [measure(seed) for seed in range(splits)]
     return [
         summarise_counts(rate, method, [one[rate, method] for one in found])
         for rate in rates

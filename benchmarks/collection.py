@@ -1,65 +1,172 @@
 """What collecting costs in addition to the model, in one run: `python benchmarks/collection.py`.
 
-Four parts: wall time over HTTP against the ideal, with a server of fixed latency that handles so many
-requests at a time; the store alone against plain inserts of the same rows; and a whole collection against a
-bare `abatch` over the same prompts, with a model that answers on the event loop and with one that LangChain
-calls in threads. Alternatives are timed in turn within the run. Times depend on the machine and its disk; the
-ratios are what counts.
+Wall time over HTTP over the ideal, with a server of fixed latency that handles so many requests at a time;
+and a whole collection over a bare `abatch` of the same prompts, with a model that answers on the event loop
+and with one that LangChain calls in threads. Alternatives are timed in turn within the run. Times depend on
+the machine and its disk; the ratios are what counts.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import sys
-from collections.abc import Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-PARTS = ("wait", "store", "memory", "threads")
+from benchmarks.lib.measuring import (
+    RATIO_HEADINGS,
+    Ratio,
+    limit_threads,
+    pause_garbage_collection,
+    print_table,
+    time_call,
+)
+
+limit_threads()  # before NumPy is imported
+
+import httpx  # noqa: E402 - after the threads are limited
+from langchain_cfc_collect.collecting import CallPolicy, CollectionOptions, collect  # noqa: E402
+from langchain_cfc_collect.executor import Components  # noqa: E402
+from langchain_core.language_models import BaseChatModel, FakeListChatModel  # noqa: E402
+from langchain_core.runnables import RunnableConfig  # noqa: E402
+from langchain_openai import ChatOpenAI  # noqa: E402
+
+from benchmarks.lib.in_memory import InMemoryModel  # noqa: E402
+from benchmarks.lib.slow_server import count_requests, run_slow_server  # noqa: E402
+from langchain_cfc.execution import Steps  # noqa: E402
+from langchain_cfc.labelers.base import BaseLabeler, LabelerInput  # noqa: E402
+from langchain_cfc.records import Example  # noqa: E402
+from langchain_cfc.verifiers import VerifierInput  # noqa: E402
+from langchain_cfc.verifiers.base import BaseVerifier  # noqa: E402
+
+CONCURRENCY = 8
+HTTP_CASES = ((0.25, 8, 20, 10), (0.25, 8, 200, 1), (0.5, 16, 20, 10))  # seconds, places, prompts and n
+
+
+class HalfVerifier(BaseVerifier):
+    """A verifier that takes no time."""
+
+    fingerprint: Mapping[str, Any] = {"id": "half"}
+
+    def flow(self, given: VerifierInput, config: RunnableConfig) -> Steps[list[float]]:
+        """Score each candidate one half."""
+        del config
+        yield from ()
+        return [0.5] * len(given["candidates"])
+
+
+class FirstLabeler(BaseLabeler):
+    """A labeler that takes no time."""
+
+    fingerprint: Mapping[str, Any] = {"id": "first"}
+
+    def flow(self, given: LabelerInput, config: RunnableConfig) -> Steps[list[bool]]:
+        """Label the first candidate correct."""
+        del config
+        yield from ()
+        return [slot == 0 for slot in range(len(given["candidates"]))]
+
+
+def measure_wait(rounds: int) -> Iterator[tuple[str, Ratio]]:
+    """Yield wall time over the ideal, n * N * latency / places, of a collection and of a bare `abatch`."""
+    os.environ["NO_PROXY"] = "127.0.0.1"
+    for latency, places, prompts, n in HTTP_CASES:
+        ideal = n * prompts * latency / places
+        found: list[list[float]] = [[], []]
+        with run_slow_server(latency, 0.0, places) as url:
+            for _ in range(rounds):
+                for taken, way in zip(found, (collect_all, call_abatch), strict=True):
+                    taken.append(time_call(partial(way, _make_client(url), prompts, n, places)))
+            asked = sum(count_requests(url).values())
+        if asked != 2 * prompts * n * rounds:
+            msg = f"{asked} requests for 2 x {rounds} x {prompts} x {n} candidates"
+            raise AssertionError(msg)
+        for taken, what in zip(found, ("a collection", "abatch"), strict=True):
+            name = f"{what} over HTTP, {places} places of {latency:g} s, {prompts} x {n}, over the ideal"
+            yield name, Ratio.of(taken, [ideal] * rounds)
+
+
+def _make_client(url: str) -> ChatOpenAI:
+    # One for each round: connections end with the event loop that opened them.
+    settings: dict[str, Any] = {"base_url": url, "api_key": "none", "http_async_client": httpx.AsyncClient()}
+    return ChatOpenAI(model="distinct-5", max_retries=0, **settings)
+
+
+def measure_memory(rounds: int) -> Iterator[tuple[str, Ratio]]:
+    """Yield a whole collection over a bare `abatch`, with a model on the event loop."""
+    for n in (10, 20):
+        yield from _compare_with_abatch(InMemoryModel(), "", 6000 // n, n, rounds)
+
+
+def measure_threads(rounds: int) -> Iterator[tuple[str, Ratio]]:
+    """Yield the same for a model without an async implementation."""
+    model = FakeListChatModel(responses=[f"answer {slot}" for slot in range(7)])
+    yield from _compare_with_abatch(model, "model in threads, ", 150, 20, rounds)
+
+
+def _compare_with_abatch(
+    model: BaseChatModel, how: str, prompts: int, n: int, rounds: int
+) -> Iterator[tuple[str, Ratio]]:
+    ours: list[tuple[float, float]] = []
+    bare: list[tuple[float, float]] = []
+    for number in range(-1, rounds):
+        for found, way in ((bare, call_abatch), (ours, collect_all)):
+            with pause_garbage_collection():
+                start, worked = time.perf_counter(), time.process_time()
+                way(model, prompts, n, CONCURRENCY)
+                if number >= 0:
+                    found.append((time.perf_counter() - start, time.process_time() - worked))
+    for which, name in enumerate(("wall time", "processor time")):
+        ratio = Ratio.of([one[which] for one in ours], [one[which] for one in bare])
+        yield f"a collection over abatch, {how}{name}, n = {n}", ratio
+
+
+def call_abatch(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
+    """Ask the model alone, for n answers to every prompt."""
+    asked: list[Any] = [f"question {number}" for number in range(prompts) for _ in range(n)]
+
+    async def answers() -> object:
+        return await model.abatch(asked, {"max_concurrency": concurrency})
+
+    asyncio.run(answers())
+
+
+def collect_all(model: BaseChatModel, prompts: int, n: int, concurrency: int) -> None:
+    """Collect the same prompts: draw, score, label and store."""
+    parts = Components(model, HalfVerifier(), FirstLabeler(), n)
+    examples = [
+        Example(id=f"p{number}", input=f"question {number}", reference=f"answer {number % 5}")
+        for number in range(prompts)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        options = CollectionOptions(call_policy=CallPolicy(concurrency), on_notice=lambda _: None)
+        found = collect(examples, parts, Path(folder) / "store.db", options)
+    if not found.complete or found.status.labelled != prompts:
+        msg = f"only {found.status.labelled} of {prompts} prompts were collected"
+        raise AssertionError(msg)
+
+
+PARTS = {"wait": measure_wait, "memory": measure_memory, "threads": measure_threads}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, and print the tables of results."""
-    from benchmarks.lib.threads import check_threads, limit_threads
-
-    limit_threads()
-    parser = argparse.ArgumentParser(description="What collecting costs in addition to the model.")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
+    """Measure every chosen part, and print one table of ratios."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=tuple(PARTS), help="parts")
     parser.add_argument("--rounds", type=int, default=9, help="at least 6")
     options = parser.parse_args(arguments)
-    from benchmarks.lib import collection_parts
-    from benchmarks.lib.tables import (
-        Measurement,
-        Sheet,
-        Target,
-        format_seconds,
-        make_target_sheet,
-        print_sheets,
-    )
-
-    check_threads()
-    targets = {
-        "wait": ("wall time over HTTP, over the ideal", 1.10, True),
-        "store": ("rate of the store, over that of plain inserts", 0.5, False),
-        "memory": ("bare abatch over a collection, in memory", 0.8, False),
-        "threads": ("the same with a model in threads", 0.8, False),
-    }
-    rows, reached = [], []
-    for part in options.only:
-        found = list(getattr(collection_parts, f"measure_{part}")(options.rounds))
-        for one in found:
-            ratio = one.ratio
-            times = (format_seconds(ratio.seconds), format_seconds(ratio.other))
-            rows.append((one.what, str(one.prompts), str(one.n), str(ratio), *times))
-        name, limit, most = targets[part]
-        measured = tuple(Measurement(one.ratio.median, one.what) for one in found if not one.control)
-        reached.append(Target(name, limit, measured, most=most, unit="x"))
-    note = "Medians over the rounds, with an interval (95 % if the rounds were independent)."
-    headings = ("what, over what", "prompts", "n", "ratio", "the one", "the other")
-    sheet = Sheet("Collecting", note, headings, tuple(rows))
-    print_sheets([sheet, make_target_sheet(reached, "The worst row counts.")])
+    found = [row for part in options.only for row in PARTS[part](options.rounds)]
+    rows = [(name, *ratio.list_cells()) for name, ratio in found]
+    print_table("Collecting", ("what, over what", *RATIO_HEADINGS), rows)
 
 
 if __name__ == "__main__":

@@ -264,7 +264,7 @@ def _drop_volatile(value: Any) -> Any:
 
 def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
     """Time commands of two checkouts in turn, and print the ratios."""
-    from benchmarks.lib.timing import Ratio
+    from benchmarks.lib.measuring import Ratio
     from langchain_cfc.demo import load_recording
     from langchain_cfc.records import write_records
 

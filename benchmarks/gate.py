@@ -12,17 +12,17 @@ for thresholds. Nothing else should run on the machine.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-if TYPE_CHECKING:
-    from benchmarks.lib.timing import Ratio
+from benchmarks.lib.measuring import WARM_ROUNDS, Ratio, limit_threads, print_table, time_in_turn
 
 TRACKED_FILE = Path(__file__).with_name("ratios.json")
 # How far above the tracked interval the interval of a run may begin.
@@ -33,31 +33,26 @@ THRESHOLD_ROUNDS = 15
 
 def main() -> int:
     """Measure, compare or update, and print a table; return the exit code."""
-    from benchmarks.lib.threads import check_threads, limit_threads
-
     limit_threads()
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--update", action="store_true", help="track the ratios of this run")
     options = parser.parse_args()
-    from pydantic import TypeAdapter
-
-    from benchmarks.lib.tables import Sheet, print_sheets
-    from benchmarks.lib.timing import Ratio
-
-    check_threads()
     found = dict(measure())
-    ratios = TypeAdapter(dict[str, Ratio])
     if options.update:
-        TRACKED_FILE.write_bytes(ratios.dump_json(found, indent=2) + b"\n")
-    tracked = ratios.validate_json(TRACKED_FILE.read_bytes())
+        text = json.dumps({name: asdict(one) for name, one in found.items()}, indent=2)
+        TRACKED_FILE.write_text(text + "\n", encoding="utf-8")
+    tracked = read_tracked()
     worse = find_worse(found, tracked)
-
-    rows = tuple(
-        (name, str(tracked[name]), str(found[name]), "worse" if name in worse else "") for name in tracked
-    )
+    rows = [(name, tracked[name], found[name], "worse" if name in worse else "") for name in tracked]
     note = "Our time over a peer's: medians over the rounds, with an interval around the median."
-    print_sheets([Sheet("Tracked ratios", note, ("what, over what", "tracked", "now", ""), rows)])
+    print_table("Tracked ratios", ("what, over what", "tracked", "now", ""), rows, note)
     return 1 if worse else 0
+
+
+def read_tracked() -> dict[str, Ratio]:
+    """Read the ratios that are tracked, by name."""
+    known = json.loads(TRACKED_FILE.read_text(encoding="utf-8"))
+    return {name: Ratio(**one) for name, one in known.items()}
 
 
 def find_worse(found: Mapping[str, Ratio], tracked: Mapping[str, Ratio]) -> list[str]:
@@ -75,20 +70,12 @@ def find_worse(found: Mapping[str, Ratio], tracked: Mapping[str, Ratio]) -> list
 
 def measure() -> Iterator[tuple[str, Ratio]]:
     """Yield each ratio with its name."""
-    from benchmarks.lib.collection_parts import measure_memory
-    from benchmarks.lib.serving_parts import DRAW_RULES, measure_overhead, measure_waves
+    from benchmarks.collection import measure_memory
+    from benchmarks.serving import DRAW_RULES, measure_overhead, measure_waves
 
-    for one in measure_overhead(rounds=200):
-        yield f"{one.way}, {one.distinct} of 20 answers distinct, over calls by hand", one.ratio
-    for two in measure_waves(rounds=20, rules=DRAW_RULES[:1]):
-        name = f"{two.way} in four waves, a model of {1000 * two.seconds:g} ms, over calls by hand"
-        yield name, two.ratio
-    for three in measure_memory(rounds=9):
-        # It is the peer's time over ours.
-        yield (
-            f"a collection over abatch, {three.what.rpartition(', ')[2]}, n = {three.n}",
-            three.ratio.invert(),
-        )
+    yield from measure_overhead(rounds=200)
+    yield from measure_waves(rounds=20, rules=DRAW_RULES[:1])
+    yield from measure_memory(rounds=9)
     yield "JSON Lines to artifact over a bare parse", measure_calibration()
     for kind in ("continuous", "groups"):
         yield f"a threshold over HiGHS, 2,000 prompts, {kind}", measure_thresholds(kind)
@@ -96,7 +83,6 @@ def measure() -> Iterator[tuple[str, Ratio]]:
 
 def measure_calibration() -> Ratio:
     """Measure `calibrate` from a file to a saved artifact over `orjson.loads` of its lines."""
-    from benchmarks.lib.timing import Ratio, time_in_turn
     from benchmarks.scale import calibrate_file, make_lines, parse_lines
 
     with tempfile.TemporaryDirectory() as folder:
@@ -110,13 +96,9 @@ def measure_thresholds(kind: str) -> Ratio:
     """Measure the threshold of a new prompt over the linear programme that `scipy` gives HiGHS."""
     from benchmarks.lib.peers import make_scipy_dual
     from benchmarks.lib.problems import make_problem, make_rule
-    from benchmarks.lib.timing import WARM_ROUNDS, Ratio, time_in_turn
 
     problem = make_problem(kind, 5, 2_000, THRESHOLD_ROUNDS + WARM_ROUNDS)
-    fitted, ask = make_rule(problem).fit(problem.features, problem.scores), make_scipy_dual("highs")(problem)
-    if ask is None:
-        msg = "the peer gives no thresholds"
-        raise AssertionError(msg)
+    fitted, ask = make_rule().fit(problem.features, problem.scores), make_scipy_dual("highs")(problem)
     ours, highs = time_in_turn(
         [lambda row: fitted.threshold(problem.prompts[row]), lambda row: ask(problem.prompts[row])],
         THRESHOLD_ROUNDS,

@@ -33,11 +33,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.lib.memory import read_memory
-from benchmarks.lib.threads import limit_threads
+from benchmarks.lib.measuring import (
+    RATIO_HEADINGS,
+    Ratio,
+    format_seconds,
+    limit_threads,
+    print_table,
+    read_memory,
+)
 
 if TYPE_CHECKING:
-    from benchmarks.lib.timing import Ratio
     from langchain_cfc.records import ClaimsRecord, PromptRecord
 
 ROUNDS = 7
@@ -47,11 +52,6 @@ ALPHA = 0.35
 # Unsupported claims that the promise allows.
 AT_MOST = 5
 PARTS = ("lines", "parquet", "claims")
-# Targets.
-MOST_TIMES = 6.0
-MOST_TIMES_OF_CANDIDATES = 2.0
-MOST_BYTES = 1.5e9
-MOST_BYTES_OF_PARQUET = 4e9
 
 
 def main() -> None:
@@ -62,67 +62,37 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to measure")
     options = parser.parse_args()
     share = 100 if options.quick else 1
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         lines, parquet, claims = (Path(folder, name) for name in ("a.jsonl", "b.parquet", "claims.parquet"))
         if "lines" in options.only:
             _run_step("make_lines", lines, 100_000 // share)
-            _report_lines(lines, options.rounds)
+            rows.append(_compare("JSON Lines over a bare parse", lines, "parse_lines", lines, options.rounds))
         if "parquet" in options.only:
             _run_step("make_parquet", parquet, 1_000_000 // share)
-            _report_parquet(parquet)
+            found = _run_step("calibrate_file", parquet)
+            rows.append(("Parquet", *_describe(found, parquet), "-", format_seconds(found["seconds"]), "-"))
         if "claims" in options.only:
             _run_step("make_claims", claims, 100_000 // share)
-            _report_claims(claims, options.rounds)
+            for suffix in (".parquet", ".jsonl"):
+                file, other = (path.with_suffix(suffix) for path in (claims, claims.with_name("candidates")))
+                name = f"claims over candidates, {suffix[1:]}"
+                rows.append(_compare(name, file, "calibrate_file", other, options.rounds))
+    headings = ("what, over what", "prompts", "file", "peak memory", *RATIO_HEADINGS)
+    print_table("From a records file to an artifact", headings, rows)
 
 
-def _report_lines(path: Path, rounds: int) -> None:
-    from benchmarks.lib.timing import Ratio
-
-    parsed, calibrated, peaks = [], [], []
-    for _ in range(rounds):
-        parsed.append(_run_step("parse_lines", path)["seconds"])
-        found = _run_step("calibrate_file", path)
-        calibrated.append(found["seconds"])
-        peaks.append(found["peak"])
-    ratio = Ratio.of(calibrated, parsed)
-    print(f"JSON Lines, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
-    print(f"  bare parse         {ratio.other:8.2f} s")
-    print(f"  to artifact        {ratio.seconds:8.2f} s")
-    _print_ratio(ratio, MOST_TIMES)
-    _print_peak(max(peaks, key=lambda peak: peak or 0), MOST_BYTES)
+def _compare(name: str, path: Path, step: str, other: Path, rounds: int) -> tuple[str, ...]:
+    """Return the row of a calibration over another step, in turn, with the largest peak."""
+    found = [(_run_step("calibrate_file", path), _run_step(step, other)) for _ in range(rounds)]
+    ratio = Ratio.of(*([one["seconds"] for one in side] for side in zip(*found, strict=True)))
+    largest = max((ours for ours, _ in found), key=lambda ours: ours["peak"] or 0)
+    return name, *_describe(largest, path), *ratio.list_cells()
 
 
-def _report_parquet(path: Path) -> None:
-    found = _run_step("calibrate_file", path)
-    print(f"Parquet, {found['prompts']:,} prompts x {found['n']}, {path.stat().st_size / 1e6:,.0f} MB")
-    print(f"  to artifact        {found['seconds']:8.2f} s")
-    _print_peak(found["peak"], MOST_BYTES_OF_PARQUET)
-
-
-def _report_claims(path: Path, rounds: int) -> None:
-    from benchmarks.lib.timing import Ratio
-
-    for suffix in (".parquet", ".jsonl"):
-        files = [path.with_name(f"{kind}{suffix}") for kind in ("claims", "candidates")]
-        found = [[_run_step("calibrate_file", file) for file in files] for _ in range(rounds)]
-        claims, candidates = zip(*found, strict=True)
-        ratio = Ratio.of([one["seconds"] for one in claims], [one["seconds"] for one in candidates])
-        counted = f"{claims[0]['prompts']:,} prompts x {candidates[0]['n']}"
-        print(f"Claims, {counted}, {suffix[1:]} of {files[0].stat().st_size / 1e6:,.0f} MB")
-        print(f"  candidates         {ratio.other:8.2f} s")
-        print(f"  claims             {ratio.seconds:8.2f} s")
-        _print_ratio(ratio, MOST_TIMES_OF_CANDIDATES)
-        _print_peak(max((one["peak"] for one in claims), key=lambda peak: peak or 0), MOST_BYTES)
-
-
-def _print_ratio(ratio: Ratio, most: float) -> None:
-    spread = f"{ratio.low:.2f} to {ratio.high:.2f}, {ratio.rounds} rounds"
-    print(f"  ratio              {ratio.median:8.2f}      ({spread}; at most {most:g})")
-
-
-def _print_peak(peak: int | None, most: float) -> None:
-    known = "unknown" if peak is None else f"{peak / 1e6:8,.0f} MB"
-    print(f"  peak memory        {known}   (at most {most / 1e6:,.0f} MB)")
+def _describe(found: dict[str, Any], path: Path) -> tuple[str, str, str]:
+    peak = "unknown" if found["peak"] is None else f"{found['peak'] / 1e6:,.0f} MB"
+    return f"{found['prompts']:,} x {found['n']}", f"{path.stat().st_size / 1e6:,.0f} MB", peak
 
 
 def parse_lines(path: Path) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from pathlib import Path
 # A script finds only modules of its own folder.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.lib.measuring import limit_threads, print_table
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Soak, print what was found, and exit with 1 if anything was violated."""
-    from benchmarks.lib.threads import limit_threads
-
     limit_threads()
     parser = argparse.ArgumentParser(description="Many prompts at once over a network that goes wrong.")
     parser.add_argument("--invocations", type=int, default=10_000, help="prompts (%(default)s)")
@@ -29,9 +29,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=20, help="rounds that they come in (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the faults (%(default)s)")
     options = parser.parse_args(arguments)
-    from rich.table import Table
-
-    from benchmarks.lib.tables import make_console
     from tests.conformance.soaking import Plan, soak
 
     plan = Plan(
@@ -41,12 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         seed=options.seed,
     )
     found = soak(plan)
-    table = Table("what", "found", title=f"{plan.invocations} prompts, {plan.concurrency} at once", box=None)
-    for row in found.rows():
-        table.add_row(*row)
-    console = make_console()
-    console.print(table)
-    console.print("violated: " + "; ".join(found.violations) if found.violations else "nothing was violated")
+    print_table(
+        f"{plan.invocations} prompts, {plan.concurrency} at once", ("what", "found"), list(found.rows())
+    )
+    print("violated: " + "; ".join(found.violations) if found.violations else "nothing was violated")
     sys.stdout.flush()
     if found.hung:
         os._exit(1)  # hanging threads would keep the process alive

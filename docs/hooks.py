@@ -17,7 +17,6 @@ OUTSIDE = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "benchmarks/*.md",
-    "benchmarks/*.svg",
     "examples/README.md",
     "examples/*/README.md",
     "examples/*/*.png",

@@ -1,177 +1,120 @@
-"""The benchmarks run on this checkout, and their figures follow from their measurements."""
+"""Each benchmark runs on this checkout, and its figures follow from its measurements."""
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 from scipy.stats import binom
+
+from benchmarks.gate import find_worse, read_tracked
+from benchmarks.lib.measuring import Ratio
 
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.mark.long
-def test_thresholds_benchmark_of_one_size_writes_its_results(tmp_path: Path) -> None:
-    found = tmp_path / "results.json"
-    command = [sys.executable, "benchmarks/thresholds.py", "--json", str(found), "--only", "sizes"]
-    command += ["--kinds", "groups", "--dimensions", "3", "--sizes", "1000", "--runs", "1"]
+def run_benchmark(script: str, *arguments: str) -> str:
+    """What a script prints, which must end well and name no folder of this machine."""
+    command = [sys.executable, f"benchmarks/{script}.py", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "Calibration, groups" in ran.stdout
-    sys.path.insert(0, str(ROOT))
-    try:
-        from benchmarks.lib.threshold_results import Results
-        from benchmarks.lib.threshold_tables import list_targets
-    finally:
-        sys.path.remove(str(ROOT))
-    results = Results.model_validate_json(found.read_text(encoding="utf-8"))
-    [cell] = results.cells
-    assert cell.ours.differ_restored == 0
-    assert cell.ours.batch_agreement is not None
-    assert cell.ours.batch_agreement.largest == 0.0
-    verdicts = {target.name: target.verdict for target in list_targets(results)}
-    assert verdicts["artifact of one level, d = 3"] == "met"
-    assert verdicts["largest difference from HiGHS"] == "not measured"
-
-
-def run_serving_benchmark(tmp_path: Path, *parts: str) -> tuple[str, str]:
-    """The findings of a quick run of `serving.py`, as JSON and as a page."""
-    found, page = tmp_path / "found.json", tmp_path / "page.md"
-    command = [sys.executable, "benchmarks/serving.py", "--quick", "--json", str(found), "--page", str(page)]
-    ran = subprocess.run([*command, "--only", *parts], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return found.read_text(encoding="utf-8"), page.read_text(encoding="utf-8")
-
-
-@pytest.mark.long
-def test_serving_benchmark_of_overhead_times_every_row(tmp_path: Path) -> None:
-    found, page = run_serving_benchmark(tmp_path, "overhead")
-    from benchmarks.lib.serving_results import ServingResults, list_targets
-
-    served = ServingResults.model_validate_json(found)
-    rows = [(row.way, row.distinct) for row in served.overhead]
-    assert rows == [("invoke", 20), ("ainvoke", 20), ("invoke", 4), ("ainvoke", 4)]
-    for row in served.overhead:
-        assert row.ratio.low <= row.ratio.median <= row.ratio.high
-    verdicts = {target.name: target.verdict for target in list_targets(served)}
-    assert verdicts["`invoke` over by hand, in memory"] in {"met", "not met"}
-    assert verdicts["one prompt over HTTP, over draw + verify"] == "not measured"
-    assert "## Overhead in memory" in page
-    assert "## Imports" not in page
-    assert str(ROOT) not in page
-
-
-@pytest.mark.long
-def test_serving_benchmark_of_waves_takes_the_time_of_every_wave(tmp_path: Path) -> None:
-    found, page = run_serving_benchmark(tmp_path, "waves")
-    from benchmarks.lib.serving_results import ServingResults
-
-    rows = ServingResults.model_validate_json(found).waves
-    assert len({(row.way, row.draws, row.seconds) for row in rows}) == len(rows) == 8
-    waves = {"below(0.001, rounds=5+5+5+5)": 4, "below(0.001, at_most=20)": 20}
-    for row in rows:
-        # A wave left out, or draws of two waves at once, would be faster than the model is.
-        assert min(row.ratio.seconds, row.ratio.other) >= waves[row.draws] * row.seconds
-    assert "## Waves of a draw rule" in page
-
-
-@pytest.mark.long
-def test_serving_benchmark_of_arithmetic_times_parts_below_the_whole(tmp_path: Path) -> None:
-    found, _ = run_serving_benchmark(tmp_path, "arithmetic")
-    from benchmarks.lib.serving_results import ServingResults
-
-    cases = ServingResults.model_validate_json(found).arithmetic
-    assert [case.d for case in cases] == [1, 2, 5, 14]
-    for case in cases:
-        # Of the same calls, so that no other process can turn it round.
-        assert 0.0 < case.after.p50 < case.whole.p50
-        assert 0.0 < case.plain.p50 < case.whole_plain.p50
-        assert case.decide.count == case.again.count == case.after.count == 20
-
-
-@pytest.mark.long
-def test_serving_benchmark_of_claims_adds_at_least_the_split(tmp_path: Path) -> None:
-    found, page = run_serving_benchmark(tmp_path, "claims")
-    from benchmarks.lib.serving_results import ServingResults
-
-    rows = ServingResults.model_validate_json(found).claims
-    assert [row.sentences for row in rows] == [5, 30]
-    for row in rows:
-        assert 0.0 < row.split.p50 < row.added < row.ratio.seconds
-    assert "## Claims of a long answer" in page
-
-
-@pytest.mark.long
-def test_serving_benchmark_over_http_counts_requests(tmp_path: Path) -> None:
-    found, _ = run_serving_benchmark(tmp_path, "http")
-    from benchmarks.lib.serving_results import ServingResults
-
-    served = ServingResults.model_validate_json(found)
-    assert len(served.http) == 4
-    for row in served.http:
-        # Nothing is faster than the server; less would mean that something was not asked.
-        assert min(row.ours.low, row.by_hand.low) >= 1.0
-    for count in served.requests:
-        assert count.drawn == count.judged_by_hand == 20
-        assert count.distinct <= count.judged <= 20
-
-
-@pytest.mark.long
-def test_soak_benchmark_prints_what_it_found() -> None:
-    command = [sys.executable, "benchmarks/soak.py", "--invocations", "96", "--concurrency", "16"]
-    ran = subprocess.run([*command, "--rounds", "2"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "nothing was violated" in ran.stdout
-    assert "requests, clients and server" in ran.stdout
     assert str(ROOT) not in ran.stdout
+    return ran.stdout
+
+
+def list_rows(printed: str, first: str) -> list[list[str]]:
+    """The last words of the lines that begin so."""
+    return [
+        line.strip().removeprefix(first).split()
+        for line in printed.splitlines()
+        if line.strip().startswith(first)
+    ]
+
+
+@pytest.mark.long
+def test_thresholds_benchmark_finds_no_wrong_answer_of_ours() -> None:
+    options = ("--quick", "--kinds", "groups", "--dimensions", "3", "--sizes", "1000", "--peers", "highspy")
+    printed = run_benchmark("thresholds", *options)
+    assert "Ours: wrong 0 of 1,2" in printed  # of 1,200 small ones and some at N = 1,000
+    judged = list_rows(printed, "tied groups ")
+    assert [row[:4] for row in judged] == [[size, "0", "of", "100"] for size in ("199", "200")]
+
+
+def test_threshold_score_counts_wrong_infinite_and_missing_answers() -> None:
+    from benchmarks.thresholds import Score
+
+    score = Score()
+    # The cap is 2, from which on nothing is certified.
+    score.add([0.5, 0.5, 2.0, 1.0, None, 0.1], [0.5 + 1e-9, 0.6, float("inf"), 2.5, 0.4, None])
+    assert (score.compared, score.wrong, score.missing) == (5, 2, 1)
+    assert score.largest == pytest.approx(0.1)
+    assert str(score) == "2 of 5, 1 missing"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", ["overhead", "waves", "arithmetic", "claims", "imports", "http"])
+def test_serving_benchmark_prints_every_row_of_a_part(part: str) -> None:
+    rows = {"overhead": 4, "waves": 8, "arithmetic": 4, "claims": 2, "imports": 2, "http": 4}
+    printed = run_benchmark("serving", "--quick", "--only", part)
+    assert len(printed.strip().splitlines()) == 4 + rows[part]  # below the versions, a title and headings
+    if part == "http":
+        assert list_rows(printed, "judgements, 4 of 20 answers distinct") == [["4", "20"]]
+
+
+@pytest.mark.long
+def test_serving_benchmark_counts_more_calls_with_comprehensions() -> None:
+    printed = run_benchmark("serving", "--quick", "--only", "calls")
+    rows = list_rows(printed, "invoke of a bot, n = 10") + list_rows(printed, "calibrate, 400 records ")
+    counts = [(int(row[0]), int(row[1])) for row in rows]
+    assert len(counts) == 2
+    assert all(0 < functions < frames for functions, frames in counts)
+
+
+def test_count_calls_counts_our_functions_and_no_others() -> None:
+    # A fresh process, because the script limits the threads of BLAS before NumPy is imported.
+    program = """
+import json
+from benchmarks.serving import count_calls
+from langchain_cfc.labelers.matching import normalise_answer
+
+counts = [count_calls(lambda: [len("a"), sorted([2, 1])]), count_calls(lambda: normalise_answer("A b"))]
+print(json.dumps(counts))
+"""
+    command = [sys.executable, "-c", program]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    nothing, one = json.loads(ran.stdout)
+    assert nothing == [0, 0]
+    assert 1 <= one[0] <= one[1]
+
+
+@pytest.mark.long
+def test_scale_benchmark_compares_with_a_bare_parse() -> None:
+    command = [sys.executable, "-m", "benchmarks.scale", "--quick", "--rounds", "6", "--only", "lines"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    [row] = list_rows(ran.stdout, "JSON Lines over a bare parse")
+    assert row[:3] == ["1,000", "x", "10"]
+
+
+@pytest.mark.long
+def test_soak_benchmark_finds_nothing_violated() -> None:
+    printed = run_benchmark("soak", "--invocations", "96", "--concurrency", "16", "--rounds", "2")
+    assert "nothing was violated" in printed
+    assert "requests, clients and server" in printed
 
 
 @pytest.mark.long
 def test_bot_benchmark_compares_mode_baseline_and_control() -> None:
-    command = [sys.executable, "benchmarks/bot.py", "--splits", "1", "--rates", "0.3"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    rows = [line.split() for line in ran.stdout.splitlines() if line.strip().startswith("0.3")]
+    rows = list_rows(run_benchmark("bot", "--splits", "1", "--rates", "0.3"), "0.3")
     assert [row[-4] for row in rows] == 2 * ["mode", "baseline", "control"]
     assert all(float(row[-3]) == 1.0 and 0.5 < float(row[-2]) <= 1.0 for row in rows)
 
 
-@pytest.mark.long
-def test_adaptive_benchmark_flags_fewer_prompts() -> None:
-    recording = "langchain_cfc/demo/facts.jsonl.gz:0.1"
-    command = [sys.executable, "benchmarks/adaptive.py", recording, "--splits", "2"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    lines = [line.split() for line in ran.stdout.splitlines()]
-    rows = {
-        line[0]: [float(one) for one in line[1:5]] for line in lines if line[:1] in (["fixed"], ["adaptive"])
-    }
-    assert rows["fixed"][0] == 0.9 > rows["adaptive"][0]  # stated
-    assert rows["adaptive"][3] < rows["fixed"][3]  # flagged
-
-
-@pytest.mark.long
-def test_draws_benchmark_shows_fewer_draws() -> None:
-    recording = "langchain_cfc/demo/facts.jsonl.gz:0.4"
-    command = [sys.executable, "benchmarks/draws.py", recording, "--splits", "1"]
-    environment = {**os.environ, "COLUMNS": "120"}
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    rows = {
-        line.partition(")")[0].strip(): line.partition(")")[2].split() for line in ran.stdout.splitlines()
-    }
-    assert float(rows["fixed(10"][0]) == 10.0 > float(rows["lead(3, at_most=10"][0]) > 3.0
-    assert float(rows["lead(1, at_most=10"][0]) == 1.0
-
-
 @pytest.mark.parametrize("rounds", [6, 9, 40, 400])
 def test_ratio_interval_is_that_of_the_sign_test(rounds: int) -> None:
-    from benchmarks.lib.timing import Ratio
-
     ratio = Ratio.of([2.0 * number for number in range(1, rounds + 1)], [2.0] * rounds)
     assert ratio.median == (rounds + 1) / 2
     # The ratios are 1, 2, ..., so that the lower end is a rank: the largest with at most 1 in 20 outside.
@@ -181,33 +124,17 @@ def test_ratio_interval_is_that_of_the_sign_test(rounds: int) -> None:
 
 
 def test_ratio_refuses_too_few_rounds() -> None:
-    from benchmarks.lib.timing import Ratio
-
     with pytest.raises(ValueError, match="5 rounds give no interval"):
         Ratio.of([1.0] * 5, [1.0] * 5)
 
 
-@pytest.mark.long
-def test_people_benchmark_writes_its_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    command = [sys.executable, "benchmarks/people.py", "--sequences", "5", "--page", str(page)]
-    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
-    shipped = (ROOT / "benchmarks" / "PEOPLE.md").read_text(encoding="utf-8").splitlines()
-    written = page.read_text(encoding="utf-8").splitlines()
-    assert (len(written), written[0]) == (len(shipped), shipped[0])
-
-
 def test_find_worse_names_ratios_far_above_the_tracked_one() -> None:
-    from benchmarks.gate import TRACKED_FILE, find_worse
-    from benchmarks.lib.timing import Ratio
-
-    tracked = TypeAdapter(dict[str, Ratio]).validate_json(TRACKED_FILE.read_bytes())
+    tracked = read_tracked()
     name = next(iter(tracked))
 
     def slow_down(factor: float) -> dict[str, Ratio]:
-        one = tracked[name]
-        slower = {"median": factor * one.high, "low": factor * one.high, "high": factor * one.high}
-        return {**tracked, name: one.model_copy(update=slower)}
+        slower = factor * tracked[name].high
+        return {**tracked, name: replace(tracked[name], median=slower, low=slower, high=slower)}
 
     assert find_worse(tracked, tracked) == []
     assert find_worse(slow_down(1.19), tracked) == []

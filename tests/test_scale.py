@@ -24,7 +24,7 @@ def made(*_, **__):
 for model in (records.Candidate, records.PromptRecord, records.Claim, records.ClaimsRecord):
     model.__init__ = model.model_validate = model.model_construct = made
 records.jsonl.parse_record = records.parquet.parse_rows = records.columns.parse_rows = made
-print(json.dumps(scale.calibrate(Path(sys.argv[1]))))
+print(json.dumps(scale.calibrate_file(Path(sys.argv[1]))))
 """
 MAKE = """
 import sys

@@ -1,37 +1,44 @@
-"""Other solvers of the same problem. Each builds what can be built once, and returns a function of prompts.
+"""Other solvers of the same problem, each in a process of its own: `python -m benchmarks.lib.peers NAME ...`.
 
-Peers take the problem as arrays and give the threshold as a float, `inf` where it is unbounded. Solvers are
-asked for the limit theta -> tau from below with feasibility tolerances of 1e-10, which is the same threshold
-as ours also where the optimum is not unique; at their defaults of 1e-7 they take no less time.
+Each builds what can be built once, and returns a function of prompts. Peers take the problem as arrays and
+give the threshold as a float, `inf` where it is unbounded. Solvers are asked for the limit theta -> tau from
+below with feasibility tolerances of 1e-10, which is the same threshold as ours also where the optimum is not
+unique; at their defaults of 1e-7 they take no less time. Processes can be stopped and have another NumPy.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.lib.measuring import ROOT, limit_threads
 from benchmarks.lib.problems import TAU, FloatArray, Problem
 
 Ask = Callable[[FloatArray], float]
-Peer = Callable[[Problem], Ask | None]
-"""Builds, and returns how a prompt is answered; None from a peer that fits and does not answer."""
+Peer = Callable[[Problem], Ask]
 
-BELOW, ABOVE = float(TAU) - 1e-8, float(TAU) + 1e-8
+# Slightly below tau the solution has the smallest value over the optimal face.
+BELOW = float(TAU) - 1e-8
 LOWER, UPPER = float(TAU) - 1.0, float(TAU)
 TOLERANCE = 1e-10
 TIGHT_TOLERANCES = {"primal_feasibility_tolerance": TOLERANCE, "dual_feasibility_tolerance": TOLERANCE}
-CLARABEL_SETTINGS = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "max_threads": 1}
 
 
-def make_scipy_dual(method: str, theta: float = BELOW) -> Peer:
-    """Solve one dual linear programme per prompt by a HiGHS method of `scipy.optimize.linprog`.
-
-    `theta` is the weight of the prompt: slightly below tau gives the smallest value over the optimal face,
-    slightly above it the largest.
-    """
+def make_scipy_dual(method: str) -> Peer:
+    """Solve one dual linear programme per prompt by a HiGHS method of `scipy.optimize.linprog`."""
 
     def build(problem: Problem) -> Ask:
         linprog = importlib.import_module("scipy.optimize").linprog
@@ -41,7 +48,7 @@ def make_scipy_dual(method: str, theta: float = BELOW) -> Peer:
             result = linprog(
                 objective,
                 A_eq=matrix,
-                b_eq=-theta * phi,
+                b_eq=-BELOW * phi,
                 bounds=(LOWER, UPPER),
                 method=method,
                 options=TIGHT_TOLERANCES,
@@ -111,49 +118,6 @@ def make_cvxpy_linear(problem: Problem) -> Ask:
     return ask
 
 
-def make_cvxpy_ridge(problem: Problem) -> Ask:
-    """Solve the dual with ridge as a parametrised cvxpy problem by Clarabel to 1e-12.
-
-    The penalty is (N + 1) ridge / 2 times the squared coefficients of the standardised features; a constant
-    column is the intercept and free.
-    """
-    cp = importlib.import_module("cvxpy")
-    size, d = problem.features.shape
-    spread = problem.features.std(axis=0)
-    penalised = spread > 0
-    centre = np.where(penalised, problem.mean, 0.0)
-    scale = np.where(penalised, spread, 1.0)
-    columns = (problem.features - centre) / scale
-    eta, right = cp.Variable(size), cp.Parameter(d)
-    balances = [columns[:, ~penalised].T @ eta + right[~penalised] == 0]
-    objective = -problem.scores @ eta
-    if penalised.any():
-        pull = cp.Variable(int(penalised.sum()))
-        balances.append(columns[:, penalised].T @ eta + right[penalised] == pull)
-        objective += cp.sum_squares(pull) / (2 * (size + 1) * problem.ridge)
-    programme = cp.Problem(cp.Minimize(objective), [*balances, eta >= LOWER, eta <= UPPER])
-
-    def ask(phi: FloatArray) -> float:
-        standard = (phi - centre) / scale
-        right.value = float(TAU) * standard  # with a penalty the fit moves with theta, so no nudge
-        programme.solve(solver=cp.CLARABEL, **CLARABEL_SETTINGS)
-        if programme.status == cp.INFEASIBLE:
-            return float("inf")
-        if programme.status not in {cp.OPTIMAL, cp.OPTIMAL_INACCURATE}:
-            raise ArithmeticError(programme.status)
-        value = balances[0].dual_value @ standard[~penalised]
-        return float(value + (balances[1].dual_value @ standard[penalised] if penalised.any() else 0.0))
-
-    return ask
-
-
-def fit_sklearn(problem: Problem) -> None:
-    """Fit `QuantileRegressor` to the calibration data, without the prompt's term; it answers no prompts."""
-    linear = importlib.import_module("sklearn.linear_model")
-    regression = linear.QuantileRegressor(quantile=UPPER, alpha=0.0, fit_intercept=False, solver="highs")
-    regression.fit(problem.features, problem.scores)
-
-
 def make_conditionalconformal(exact: bool) -> Peer:
     """Use the package of the paper's authors on features and scores; `exact` pivots, else bisection."""
 
@@ -201,32 +165,120 @@ def _return_second(_: Any, second: Any) -> Any:
     return second
 
 
-PEERS = {
+# By name, with the module that each needs.
+PEERS: dict[str, tuple[str, Peer]] = {
     "scipy": ("scipy.optimize", make_scipy_dual("highs")),
     "scipy ipm": ("scipy.optimize", make_scipy_dual("highs-ipm")),
-    "scipy above": ("scipy.optimize", make_scipy_dual("highs", ABOVE)),
     "highspy": ("highspy", make_warm_highs),
     "cvxpy": ("cvxpy", make_cvxpy_linear),
-    "cvxpy ridge": ("cvxpy", make_cvxpy_ridge),
-    "sklearn": ("sklearn.linear_model", fit_sklearn),
     "conditionalconformal exact": ("conditionalconformal", make_conditionalconformal(exact=True)),
     "conditionalconformal bisection": ("conditionalconformal", make_conditionalconformal(exact=False)),
     "mapie exact": ("mapie.conditional_conformal_prediction", make_mapie(exact=True)),
     "mapie bisection": ("mapie.conditional_conformal_prediction", make_mapie(exact=False)),
 }
-"""Peers by name, with the module that each needs. `scipy above` gives the other end of the optimal face."""
-
-LINEAR_PEERS = (
-    "scipy",
-    "scipy ipm",
-    "highspy",
-    "cvxpy",
-    "sklearn",
-    "conditionalconformal exact",
-    "conditionalconformal bisection",
-    "mapie exact",
-    "mapie bisection",
-)
-RIDGE_PEERS = ("cvxpy ridge",)
+# Packages that are imported in the peers' own environment.
 SEPARATE_PACKAGES = ("conditionalconformal", "mapie")
-"""Packages that are imported in the peers' own environment."""
+START_SECONDS = 60.0  # seconds that starting a process and importing a peer may take
+
+
+@dataclass
+class Answers:
+    """The answers of a peer to one problem.
+
+    Attributes:
+        prepared: Seconds to build and to answer a first prompt.
+        seconds: Of each answer.
+        values: Thresholds; None where the peer raised an error or ran out of time.
+    """
+
+    prepared: float
+    seconds: list[float]
+    values: list[float | None]
+
+
+def ask_peer(
+    name: str, problems: Sequence[Path], *, count: int, limit: float, python: Path | None = None
+) -> list[Answers] | str:
+    """Ask a peer for so many thresholds of each problem; return why there are none as a text.
+
+    Args:
+        name: One of `PEERS`.
+        problems: Files of `Problem.save`.
+        count: Prompts of each problem, at most.
+        limit: Seconds for preparing a problem, for one answer, and for all answers to a problem.
+        python: Interpreter of the peers' own environment.
+    """
+    is_separate = name.startswith(SEPARATE_PACKAGES)
+    if is_separate and python is None:
+        return "--peer-python was not given"
+    interpreter = str(python) if is_separate else sys.executable
+    command = [interpreter, "-m", "benchmarks.lib.peers", name, str(count), str(limit), *map(str, problems)]
+    try:
+        ran = subprocess.run(  # noqa: S603 - our own module
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=START_SECONDS + 3 * limit * len(problems),
+        )
+    except subprocess.TimeoutExpired:
+        return f"over {limit:g} s"
+    if ran.returncode:
+        lines = ran.stderr.strip().splitlines()
+        return lines[-1][:80] if lines else f"the process ended with {ran.returncode}"
+    return [Answers(**one) for one in json.loads(ran.stdout)]
+
+
+def main() -> None:
+    """Print the answers of one peer to problems as JSON."""
+    limit_threads()
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what solvers print must not mix with the answers
+    name, count, limit, *files = sys.argv[1:]
+    module, build = PEERS[name]
+    importlib.import_module(module)
+    warnings.simplefilter("ignore")
+    found = [_answer(build, Problem.load(Path(file)), int(count), float(limit)) for file in files]
+    json.dump(found, out)
+    out.close()
+
+
+def _answer(build: Peer, problem: Problem, count: int, limit: float) -> dict[str, Any]:
+    start = time.perf_counter()
+    ask = _call_with_limit(lambda: build(problem), limit)
+    if not _is_error(ask):
+        _call_with_limit(lambda: ask(problem.mean), limit)
+    prepared = time.perf_counter() - start
+    seconds: list[float] = []
+    values: list[float | None] = []
+    for phi in problem.prompts[:count]:
+        began = time.perf_counter()
+        value = ask if _is_error(ask) else _call_with_limit(partial(ask, phi), limit)
+        seconds.append(time.perf_counter() - began)
+        values.append(None if _is_error(value) else value)
+        if sum(seconds) > limit:
+            break
+    return {"prepared": prepared, "seconds": seconds, "values": values}
+
+
+def _call_with_limit(call: Callable[[], Any], limit: float) -> Any:
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001 - an error of a peer is a result
+        return error
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def _is_error(found: Any) -> bool:
+    return isinstance(found, Exception)
+
+
+if __name__ == "__main__":
+    main()

@@ -32,13 +32,11 @@ class Problem:
         features: (N, d) calibration features, the first column constant.
         scores: (N,) success scores, at most `CAP`.
         prompts: (m, d) features of new prompts, from the same distribution.
-        ridge: Penalty on standardised features, 0 for none.
     """
 
     features: FloatArray
     scores: FloatArray
     prompts: FloatArray
-    ridge: float = 0.0
 
     @property
     def mean(self) -> FloatArray:
@@ -46,22 +44,15 @@ class Problem:
         mean: FloatArray = self.features.mean(axis=0)
         return mean
 
-    @property
-    def bytes(self) -> int:
-        """Size of the calibration arrays."""
-        return int(self.features.nbytes + self.scores.nbytes)
-
     def save(self, path: Path) -> None:
         """Write everything to an .npz file."""
-        np.savez(
-            path, features=self.features, scores=self.scores, prompts=self.prompts, ridge=np.array(self.ridge)
-        )
+        np.savez(path, features=self.features, scores=self.scores, prompts=self.prompts)
 
     @classmethod
     def load(cls, path: Path) -> Problem:
         """Read what `save` wrote."""
         with np.load(path) as data:
-            return cls(data["features"], data["scores"], data["prompts"], float(data["ridge"]))
+            return cls(data["features"], data["scores"], data["prompts"])
 
 
 def _draw_uniform(rng: Any, size: int, d: int) -> FloatArray:
@@ -126,17 +117,16 @@ hat functions of one number, and most scores are 0.
 """
 
 
-def make_rule(problem: Problem) -> ConditionalThreshold:
-    """Make our rule for a problem, not yet fitted."""
+def make_rule() -> ConditionalThreshold:
+    """Make our rule, not yet fitted."""
     from langchain_cfc.thresholds import ConditionalThreshold
 
-    settings: dict[str, Any] = {"ridge": problem.ridge} if problem.ridge else {}
-    return ConditionalThreshold(alpha=ALPHA, cap=CAP, **settings)
+    return ConditionalThreshold(alpha=ALPHA, cap=CAP)
 
 
-def make_problem(kind: str, d: int, size: int, prompts: int, *, ridge: float = 0.0, draw: int = 0) -> Problem:
+def make_problem(kind: str, d: int, size: int, prompts: int, draw: int = 0) -> Problem:
     """Make a problem of a kind with d features, the constant included; `draw` numbers its data sets."""
     features, scores = KINDS[kind]
     rng = np.random.default_rng([list(KINDS).index(kind), d, size, draw])
     calibration = features(rng, size, d)
-    return Problem(calibration, scores(rng, calibration), features(rng, prompts, d), ridge)
+    return Problem(calibration, scores(rng, calibration), features(rng, prompts, d))

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.lib.peer_process import ROOT
+from benchmarks.lib.measuring import ROOT
 
 JUDGE = "judge"
 

@@ -55,7 +55,7 @@ with self-consistency many prompts have a mean score of 0, those whose candidate
 *The sequences.* The main one has `MAIN_SHARE` of delta. The number of wrong answers allowed grows by one at
 certain sizes m_0 < m_1 < ... It tests every size from m_0 to m_1, then m_2, ..., m_8, then every size. Early
 on this skips tests that a later one makes superfluous; before the first wrong answer and later on it answers
-as much as possible. (It was chosen among a few such sequences on the recordings of `benchmarks/BOT.md`; the
+as much as possible. (It was chosen among a few such sequences on recordings, see `benchmarks/bot.py`; the
 theorem holds for each of them.) If the prompts of the smallest mean scores are the wrong ones, it stops
 early. So the rest of delta is divided among `FALLBACKS` sequences that start at equal steps of the share
 answered, and test every size from there on. In groups the main sequence also tests every size from m_0 on, so

@@ -1,6 +1,6 @@
 """Certificates by people and a judge together: false with probability at most delta, whenever people stop.
 
-In simulated sequences of labels, made by `benchmarks/lib/judged_world.py`, the true probability lies just
+In simulated sequences of labels, made by `judged_world.py`, the true probability lies just
 below the target. A sequence counts as false if the target is certified after any of its prompts. The law is
 Ville's inequality, for every judge; the check is the exact binomial test of `laws.is_too_often`.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from langchain_cfc_collect import PeopleSample
 
-from benchmarks.lib.judged_world import DELTA, World, count_labels
+from integrations.collect.tests.judged_world import DELTA, World, count_labels
 from integrations.collect.tests.test_people import judge
 from langchain_cfc import calibrate
 from langchain_cfc.certificates.coverage import compute_outcomes

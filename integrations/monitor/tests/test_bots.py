@@ -21,7 +21,7 @@ from langchain_cfc_monitor.status import list_curves
 from langchain_cfc_monitor.store import Evidence
 from scipy import stats
 
-from benchmarks.drift import make_observations, make_shifts
+from integrations.monitor.tests.drifting import make_observations, swap_model
 from integrations.monitor.tests.watching import run
 from langchain_cfc import CalibrationArtifact, CFCRunnable, calibrate
 from langchain_cfc.artifact.held_out import tabulate_draws
@@ -89,14 +89,13 @@ def replace_reference(artifact: CalibrationArtifact) -> CalibrationArtifact:
 def simulate(options: Mapping[str, Any]) -> dict[str, int]:
     """Count the streams that alarm: unchanged, of a weaker model, and with a wrong reference."""
     source, alarms = tabulate(load_recording()), {"unchanged": 0, "weaker model": 0, "wrong reference": 0}
-    weaker = make_shifts()["a weaker model under the same name"]
     for seed in range(STREAMS):
         order = np.random.default_rng(seed).permutation(len(source))
         served = source.take(order[:RESULTS])
         artifact = calibrate_bot(source.take(order[RESULTS:]), seed, **options)
         streams = {
             "unchanged": (artifact, served),
-            "weaker model": (artifact, weaker(served, np.random.default_rng(seed))),
+            "weaker model": (artifact, swap_model(served)),
             "wrong reference": (replace_reference(artifact), served),
         }
         for name, (known, prompts) in streams.items():

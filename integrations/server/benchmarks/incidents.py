@@ -1,6 +1,6 @@
 """What becomes of requests in a burst, among slow clients, without upstream, and while tokens change.
 
-    python integrations/server/benchmarks/incidents.py --page integrations/server/RESULTS.md
+    python integrations/server/benchmarks/incidents.py
 
 The server runs as users start it, in front of a model behind a real client. Requests come at Poisson times,
 each on a new connection, some with tokens that are not valid: unknown, no longer or not yet. A request is
@@ -33,19 +33,14 @@ if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
 if TYPE_CHECKING:
-    from benchmarks.lib.tables import Sheet
     from integrations.server.tests.parts import Server
 
-HEADING = "## Incidents"
-NOTE = """\
-Written by one run of `integrations/server/benchmarks/incidents.py`; do not edit. {machine}, shared with other
-work; {versions}. The server is `langchain-cfc serve` with a file of tokens, its model a real client of a real
-HTTP server; its clients and that server had the same cores. Every request came on a new connection, at
-Poisson times; one in four with a token that was unknown, replaced, or to be valid later. *Lost*: no whole
-response. *Let in*: anything but a 401, although the token was replaced before the request was sent, or valid
-only after its answer. *Kept out*: a 401, although the token was valid all the time. *Seconds*: of answers
-with status 200.
-"""
+# Every request comes on a new connection; one in four with a token that is unknown, replaced, or valid later.
+NOTE = (
+    "Lost: no whole response. Let in: anything but a 401, although the token was replaced before the request "
+    "was sent, or valid only after its answer. Kept out: a 401, although the token was valid all the time. "
+    "Seconds: of answers with status 200."
+)
 SEED = 29
 _PATIENCE = 120.0
 _UNAUTHORIZED = 401
@@ -405,38 +400,17 @@ def measure(seconds: float) -> dict[str, Tally]:
         return asyncio.run(run(behind))
 
 
-def make_sheet(found: dict[str, Tally]) -> Sheet:
-    """Make the table of a run."""
-    from benchmarks.lib.tables import Sheet
-
-    headings = ("what happens", "requests", "statuses", "seconds, median and slowest", "lost")
-    rows = tuple(tally.make_row(name) for name, tally in found.items())
-    return Sheet(HEADING.removeprefix("## "), "", (*headings, "let in", "kept out"), rows)
-
-
-def write_section(page: Path, section: str) -> None:
-    """Write the section of a page that stands last, in place of what stands there."""
-    before = page.read_text(encoding="utf-8").partition(HEADING)[0].rstrip() if page.exists() else ""
-    page.write_text(f"{before}\n\n{section}".lstrip(), encoding="utf-8")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write what was asked for, and print the table; exit with 1 if a request was lost or let in."""
-    from benchmarks.lib.tables import describe_machine, find_versions, print_sheets
-    from integrations.server.benchmarks.load import PACKAGES
+    """Measure, and print the table; exit with 1 if a request was lost or let in."""
+    from benchmarks.lib.measuring import print_table
 
     parser = argparse.ArgumentParser(description="What becomes of requests when something goes wrong.")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the last section of a page")
     parser.add_argument("--seconds", type=float, default=12.0, help="how long each of them takes")
     options = parser.parse_args(arguments)
     found = measure(options.seconds)
-    sheet = make_sheet(found)
-    print_sheets([sheet])
-    if options.page is not None:
-        versions = ", ".join(f"{name} {version}" for name, version in find_versions(PACKAGES).items())
-        note = NOTE.format(machine=describe_machine(), versions=versions)
-        table = sheet.to_markdown().partition(HEADING)[2].strip()
-        write_section(options.page, f"{HEADING}\n\n{note}\n{table}\n")
+    headings = ("what happens", "requests", "statuses", "seconds, median and slowest", "lost")
+    rows = [tally.make_row(name) for name, tally in found.items()]
+    print_table("Incidents", (*headings, "let in", "kept out"), rows, NOTE)
     for name, tally in found.items():
         for reason in tally.lost:
             print(f"lost: {name}: {reason}", file=sys.stderr)

@@ -1,6 +1,6 @@
 """What the server adds to calling the chain, at half of the load that it can take.
 
-    python integrations/server/benchmarks/load.py --page integrations/server/RESULTS.md
+    python integrations/server/benchmarks/load.py
 
 The server runs as users start it. Its peer is a process that calls `await chain.ainvoke`, the same chain on
 the same saved artifact. Both are asked by the same 50 clients at the same times: Poisson arrivals from a
@@ -103,7 +103,6 @@ def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
 
 def measure(plan: Plan) -> Load:
     """Measure rounds, each of saturation first and then of half of it."""
-    from benchmarks.lib.tables import describe_machine, find_versions
     from integrations.server.benchmarks.load_results import Load, Round, Saturation
 
     with sides() as found:
@@ -135,8 +134,6 @@ def measure(plan: Plan) -> Load:
             for name in order_names(list(found), turn):
                 rounds[name].append(measure_round(name, compute_rate(rates["server"][turn]), turn))
     return Load(
-        versions=find_versions(PACKAGES),
-        machine=describe_machine(),
         seconds=plan.seconds,
         saturation=Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"])),
         rounds={name: tuple(kept) for name, kept in rounds.items()},
@@ -172,31 +169,20 @@ def measure_load() -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, write what was asked for, and print the tables."""
-    from benchmarks.lib.threads import check_threads, limit_threads
+    """Measure rounds of all sides, and print the tables."""
+    from benchmarks.lib.measuring import describe_run, limit_threads
 
     limit_threads()
     parser = argparse.ArgumentParser(description="What the server adds to calling the chain.")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page")
     parser.add_argument("--quick", action="store_true", help="few and short rounds")
     parser.add_argument("--rounds", type=int, help="another number of rounds")
     options = parser.parse_args(arguments)
-    from benchmarks.lib.tables import print_sheets
-    from integrations.server.benchmarks.incidents import HEADING as INCIDENTS
-    from integrations.server.benchmarks.load_page import make_page, make_sheets
+    from integrations.server.benchmarks.load_tables import print_tables
 
-    check_threads()
     plan = QUICK if options.quick else Plan()
     found = measure(plan if options.rounds is None else replace(plan, rounds=options.rounds))
-    if options.json is not None:
-        options.json.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    if options.page is not None:
-        # The last section is of `incidents.py`.
-        before = options.page.read_text(encoding="utf-8") if options.page.exists() else ""
-        _, heading, section = before.partition(INCIDENTS)
-        options.page.write_text("\n".join([make_page(found), heading + section]), encoding="utf-8")
-    print_sheets(make_sheets(found))
+    print(describe_run(PACKAGES))
+    print_tables(found)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,13 @@
-"""What a run of `load.py` found, as strict data: times in seconds, nothing that names a machine."""
+"""What a run of `load.py` found, with times in seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-from benchmarks.lib.timing import Data
 
 RESAMPLED = 1000
 SEED = 8
@@ -17,7 +16,8 @@ SEED = 8
 Figure: TypeAlias = Callable[[NDArray[np.integer[Any]]], float]
 
 
-class Round(Data):
+@dataclass(frozen=True)
+class Round:
     """The latencies of one side in one round.
 
     Attributes:
@@ -33,7 +33,8 @@ class Round(Data):
     load: float
 
 
-class Saturation(Data):
+@dataclass(frozen=True)
+class Saturation:
     """Answers a second when every client asks again as soon as it is answered.
 
     Attributes:
@@ -45,7 +46,8 @@ class Saturation(Data):
     chain: tuple[float, ...]
 
 
-class Interval(Data):
+@dataclass(frozen=True)
+class Interval:
     """A figure with an interval around it, 95 % if rounds were independent.
 
     Attributes:
@@ -59,19 +61,16 @@ class Interval(Data):
     high: float
 
 
-class Load(Data):
+@dataclass(frozen=True)
+class Load:
     """The results of one run of the benchmark.
 
     Attributes:
-        versions: Python and packages.
-        machine: System, processor architecture and number of cores.
         seconds: Of one side in one round.
         saturation: What was reached at most.
         rounds: For every side, its rounds.
     """
 
-    versions: dict[str, str]
-    machine: str
     seconds: float
     saturation: Saturation
     rounds: dict[str, tuple[Round, ...]]

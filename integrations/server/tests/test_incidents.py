@@ -12,7 +12,7 @@ import pytest
 from langchain_cfc_server.tokens import ClientTokens
 
 from integrations.server.benchmarks import incidents
-from integrations.server.benchmarks.incidents import HEADING, Tally, Tokens, Validity, send_requests
+from integrations.server.benchmarks.incidents import Tally, Tokens, Validity, send_requests
 from integrations.server.tests import parts
 
 SERVER_KEEPING_TOKENS = [sys.executable, "-m", "integrations.server.tests.broken_server", "serve"]
@@ -81,14 +81,6 @@ def test_token_files_are_replaced_while_a_server_reads_them(tmp_path: Path) -> N
         assert validity.ends[1] < float("inf")
     chosen = [tokens.choose(number) for number in range(100)]
     assert {read.find_client(token.encode()) is None for token, _ in chosen} == {True, False}
-
-
-def test_incident_report_replaces_its_previous_section(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Page\n\ntext\n")
-    incidents.write_section(page, f"{HEADING}\n\nold\n")
-    incidents.write_section(page, f"{HEADING}\n\nnew\n")
-    assert page.read_text() == f"# Page\n\ntext\n\n{HEADING}\n\nnew\n"
 
 
 @pytest.mark.long

@@ -1,49 +1,57 @@
-"""Timing of alternatives in turn, so that whatever slows the machine slows all of them."""
+"""What every benchmark needs: one BLAS thread, timing of alternatives in turn, and tables for the terminal.
+
+Needs neither NumPy nor our package when imported, because threads must be limited before either is.
+"""
 
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import math
+import os
+import platform
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
-import numpy as np
-from pydantic import BaseModel, ConfigDict
-
-from benchmarks.lib.tables import format_number
-
+ROOT = Path(__file__).resolve().parents[2]
 WARM_ROUNDS = 3  # rounds that do not count
 LEAST_ROUNDS = 6  # rounds that an interval needs
 MISS_PROBABILITY = 0.05  # of an interval
+# BLAS with two threads on 3 x 3 matrices costs milliseconds.
+VARIABLES = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
 
 
-class Data(BaseModel):
-    """Base of what a benchmark finds: strict and immutable. Times are in seconds, sizes in bytes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Times(Data):
-    """The seconds that repeated calls have taken.
-
-    Attributes:
-        p50: Median.
-        p90: 90 % quantile.
-        count: Number of calls.
-    """
-
-    p50: float
-    p90: float
-    count: int
-
-    @classmethod
-    def of(cls, seconds: Sequence[float]) -> Times:
-        """Summarize the seconds of at least one call."""
-        return cls(p50=float(np.median(seconds)), p90=float(np.quantile(seconds, 0.9)), count=len(seconds))
+def limit_threads() -> None:
+    """Limit this process and its children to one thread; to be called before NumPy is imported."""
+    if "numpy" in sys.modules and any(os.environ.get(name) != "1" for name in VARIABLES[:2]):
+        msg = f"NumPy was imported before the threads were limited: set {' and '.join(VARIABLES[:2])} to 1"
+        raise SystemExit(msg)
+    os.environ.update(dict.fromkeys(VARIABLES, "1"))
 
 
-class Ratio(Data):
+def read_memory(what: str) -> int | None:
+    """Return the bytes of `VmRSS`, resident now, or `VmHWM`, the peak; None where Linux does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith(what + ":")), None)
+
+
+@dataclass(frozen=True)
+class Ratio:
     """One time over another, round by round.
 
     Attributes:
@@ -69,32 +77,22 @@ class Ratio(Data):
         The interval runs between two order statistics. Were the rounds independent, it would miss the median
         in at most one run of twenty, whatever the law of the ratios (the sign test's).
         """
-        ratios = np.sort(np.array(seconds) / np.array(other))
+        ratios = sorted(one / two for one, two in zip(seconds, other, strict=True))
         rank = _find_rank(len(ratios))
         return cls(
-            median=float(np.median(ratios)),
-            low=float(ratios[rank - 1]),
-            high=float(ratios[-rank]),
-            rounds=len(ratios),
-            seconds=float(np.median(seconds)),
-            other=float(np.median(other)),
+            median(ratios), ratios[rank - 1], ratios[-rank], len(ratios), median(seconds), median(other)
         )
 
     def __str__(self) -> str:
         """Format the median and its interval for a table."""
-        median, low, high = map(format_number, (self.median, self.low, self.high))
-        return f"{median} [{low}, {high}]"
+        return f"{self.median:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
-    def invert(self) -> Ratio:
-        """Return the ratio of the other time over the one."""
-        return Ratio(
-            median=1 / self.median,
-            low=1 / self.high,
-            high=1 / self.low,
-            rounds=self.rounds,
-            seconds=self.other,
-            other=self.seconds,
-        )
+    def list_cells(self) -> tuple[str, str, str]:
+        """Return the ratio and both times for a table."""
+        return str(self), format_seconds(self.seconds), format_seconds(self.other)
+
+
+RATIO_HEADINGS = ("ratio", "the one", "the other")
 
 
 @contextmanager
@@ -164,3 +162,42 @@ def _find_rank(rounds: int) -> int:
         below += math.comb(rounds, rank) / 2**rounds
         rank += 1
     return rank
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a time in the unit that reads best.
+
+    >>> format_seconds(3.456e-5), format_seconds(0.0123), format_seconds(4.5)
+    ('34.6 us', '12.3 ms', '4.5 s')
+    """
+    for factor, unit in ((1e6, "us"), (1e3, "ms")):
+        if seconds * factor < 1000:  # noqa: PLR2004 - else the next unit
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def print_table(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[object]], note: str = ""
+) -> None:
+    """Print a table; outside a terminal it is wide enough for every column."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, caption=note, box=None, title_justify="left")
+    table.caption_justify = "left"
+    for place, heading in enumerate(headings):
+        is_numeric = any(str(row[place])[:1].isdigit() for row in rows)
+        table.add_column(heading, justify="right" if is_numeric else "left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console = Console()
+    console = console if console.is_terminal else Console(width=200)
+    console.print(table)
+    console.print()
+
+
+def describe_run(packages: Sequence[str]) -> str:
+    """Return system, architecture, cores and versions; nothing that identifies the machine."""
+    machine = f"{platform.system()} on {platform.machine()} with {os.cpu_count()} cores"
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in packages]
+    return ", ".join([machine, f"python {platform.python_version()}", *versions])

@@ -1,0 +1,83 @@
+"""The recording that ships, split to calibrate and to serve, and what a monitor would see of it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from langchain_cfc_monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedResult
+
+from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.candidates import LabelledBatch
+from langchain_cfc.certificates import certify
+from langchain_cfc.decision import EVERY_SET, decide
+from langchain_cfc.errors import CFCWarning
+from langchain_cfc.guarantee import WrongRateCertificate
+from langchain_cfc.records import read_records, tabulate
+
+WEAKER_RECORDS = Path(__file__).parents[3] / "examples" / "escalation" / "cheap.jsonl.gz"
+ALPHA = "0.3"
+FEATURES = "mean_score"
+
+
+def swap_model(served: LabelledBatch) -> LabelledBatch:
+    """Return real answers of a weaker model to the same prompts, where it has any."""
+    weaker = tabulate(read_records(WEAKER_RECORDS))
+    rows = {name: row for row, name in enumerate(weaker.ids)}
+    return weaker.take(np.array([rows[name] for name in served.ids if name in rows]))
+
+
+def calibrate_split(source: LabelledBatch, seed: int) -> CalibrationArtifact:
+    """Calibrate and certify on a split of the recording, the same for the same seed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CFCWarning)
+        made = calibrate(
+            source,
+            alpha=ALPHA,
+            features=FEATURES,
+            seed=seed,
+            test_fraction=0.4,
+            certification_fraction=0.4,
+        )
+        # Randomised ranks take their numbers from its digest, which another time of making would change.
+        return certify(made.model_copy(update={"created_at": "2026-01-01T00:00:00+00:00"}), source)
+
+
+def make_observations(
+    artifact: CalibrationArtifact,
+    part: LabelledBatch,
+    first: int,
+    certified: WrongRateCertificate | None = None,
+) -> list[tuple[ObservedResult, list[bool]]]:
+    """Return what a monitor would see of prompts, and the labels of their candidates.
+
+    The prompts are served sets, or with `certified` the answers of a bot.
+    """
+    policy = EVERY_SET if certified is None else certified.policy
+    alpha = ALPHA if certified is None else certified.alpha
+    decided = decide(artifact, part.draws, alpha, policy=policy)
+    inside = np.asarray(decided.accepted.any(axis=1))
+    codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
+    return [
+        (
+            ObservedResult(
+                id=f"{first + row}-{name}",
+                at=float(first + row),
+                artifact=artifact.digest,
+                alpha=alpha,
+                outcome=FLAGGED if decided.not_certifiable[row] else (ANSWERED if inside[row] else EMPTY),
+                withheld=bool(inside[row] and not decided.answered[row]),
+                max_wrong_rate=None if certified is None else certified.max_wrong_rate,
+                threshold=float(decided.thresholds[row]),
+                scores=tuple(part.draws.scores[row].tolist()[:drawn]),
+                accepted=tuple(decided.accepted[row].tolist()[:drawn]),
+                features=tuple(decided.features[row].tolist()),
+                codes=tuple(codes[row].tolist()[:drawn]),
+                lengths=tuple(lengths[row].tolist()[:drawn]),
+                metadata={},
+            ),
+            part.correct[row].tolist()[:drawn],
+        )
+        for row, (name, drawn) in enumerate(zip(part.ids, part.draws.counts.tolist(), strict=True))
+    ]
