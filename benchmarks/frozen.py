@@ -1,204 +1,236 @@
-"""Frozen outputs: artifacts, results and --json output that a refactoring must leave the same to the byte.
+"""Frozen outputs: what a change of structure must leave as it is.
 
-    python benchmarks/frozen.py OUTPUTS                     make all outputs, compare with frozen.sha256
-    python benchmarks/frozen.py OUTPUTS --update            the same, and update frozen.sha256
-    python benchmarks/frozen.py OUTPUTS --against CHECKOUT  time this checkout and another one in turn
+    python benchmarks/frozen.py            make all outputs in a temporary folder, compare with frozen.json
+    python benchmarks/frozen.py --update   the same, and update frozen.json
 
-OUTPUTS is a new folder. It keeps all outputs as files, so that those of two checkouts can be compared with
-`diff -r`. The exit code is 1 if anything differs, and the names of what differs are printed. Digests are of
-one machine: another processor or NumPy may round the last bit of a threshold differently.
+frozen.json holds options of `calibrate` and commands, and what they gave: thresholds and decisions on fixed
+prompts, numbers of guarantees and certificates, texts of answers, and figures that a user reads. A field may
+vanish, but no decision may change. Numbers have 12 significant digits, so that another processor
+agrees. `removed` lists what is not compared any more. The exit code is 1 if anything differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import json
 import os
-import shutil
+import re
+import shlex
 import subprocess
 import sys
-import time
+import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # a script finds only modules of its own folder
-
 if TYPE_CHECKING:
-    from langchain_cfc import PromptRecord
+    from langchain_cfc import CalibrationArtifact, CFCResult, PromptRecord
+    from langchain_cfc.candidates import LabelledBatch
+    from langchain_cfc.guarantee import Guarantee
+    from langchain_cfc.records import ClaimsRecord, Records
 
-DIGESTS = Path(__file__).with_name("frozen.sha256")
-# Seconds since 1970 that artifacts and reports are made at.
-EPOCH = "1767225600"
-# Parts of an output that no two runs share.
-VOLATILE_FIELDS = {"seconds", "now", "at", "age_days", "latest", "first", "last"}
+FROZEN = Path(__file__).with_name("frozen.json")
 CLI_PROGRAM = "from langchain_cfc.cli import main; main()"
 
-# Options of `calibrate` on the demo's recording, by the name of the artifact.
-CALIBRATIONS: Mapping[str, Mapping[str, Any]] = {
-    "default": {"alpha": "0.2"},
-    "levels": {"alpha": ["0.2", "0.3", "0.4"]},
-    "may-be-empty": {"alpha": "0.2", "never_empty": False},
-    "constant": {"alpha": "0.2", "features": "1"},
-    "groups": {"alpha": "0.3", "features": "group(topic)"},
-    "hats-and-groups": {"alpha": "0.3", "features": "hat(mean_score, 5) + group(topic)"},
-    "bins": {"alpha": "0.2", "features": "bins(mean_score, 4)"},
-    "linear": {"alpha": "0.2", "features": "mean_score + min_score"},
-    "smallest": {"alpha": "0.2", "features": "hat(min_score, 5)"},
-    "best-prefix": {"alpha": "0.3", "set_rule": "best_prefix"},
-    "rank": {"alpha": "0.3", "set_rule": "rank"},
-    "unique": {"alpha": "0.3", "set_rule": "unique(all)"},
-    "at-least-one": {"alpha": "0.3", "set_rule": "at_least_one(all)"},
-    "marginal": {"alpha": "0.2", "threshold_rule": "marginal", "features": "1"},
-    "grouped": {
-        "alpha": "0.4",
-        "threshold_rule": "grouped",
-        "features": "bins(mean_score, 3)",
-        "confident": True,
-    },
-    "learned": {"alpha": "0.2", "threshold_rule": "learned"},
-    "ridge": {"alpha": "0.2", "ridge": 0.01},
-    "ridge-on-all": {"alpha": "0.2", "ridge": 0.01, "penalised": "all"},
-    "all-rows": {"alpha": "0.2", "window": None},
-    "randomised": {"alpha": "0.3", "randomised": True, "never_empty": False},
-    "confident": {"alpha": "0.3", "confident": True, "certification_fraction": 0.3},
-    "bot": {"max_wrong_rate": "0.2", "features": "1", "certification_fraction": 0.5},
-    "five-candidates": {"alpha": "0.3", "n": 5},
-    "held-out": {"alpha": "0.2", "test_fraction": 0.4, "seed": "7"},
-}
-# Commands whose output is kept, by the name of the output, in an order in which each finds what it reads.
-COMMANDS: Mapping[str, str] = {
-    "demo": "demo --json --out demo/artifact.json",
-    "ask": "ask artifacts/held-out.json --replay demo --json",
-    "plan": "plan records.jsonl --alpha 0.2 --json",
-    "suggest": "suggest records.jsonl --alpha 0.3 --splits 3 --test-fraction 0.2 --jobs 1 --json",
-    "calibrate": "calibrate records.jsonl --alpha 0.3 --certification-fraction 0.3 --out called.json --json",
-    "inspect": "inspect called.json --json",
-    "verify": "inspect called.json --verify --json",
-    "certify": "certify called.json records.jsonl --out certified.json --json",
-    "evaluate": "evaluate artifacts/held-out.json records.jsonl --json",
-    "report": "report artifacts/held-out.json records.jsonl --out report.html --json",
-    "compare": "compare records.jsonl --alpha 0.3 --splits 3 --jobs 1 --json",
-    "import": "store import records.jsonl store.db --json",
-    "status": "status store.db --json",
-    "export": "store export store.db exported.jsonl --json",
-    "synthetic": "paper synthetic --seeds 2 --jobs 1 --json",
-    "triviaqa": "paper triviaqa records.jsonl --splits 2 --jobs 1 --json",
-    "agreement": "agreement records.jsonl sheet.csv --artifact called.json --json",
-    "monitor": "monitor status artifacts/held-out.json monitor.db --json",
-    "collect": "collect --source questions.jsonl --input input --reference reference --id id "
-    "--generator frozen_parts:draw --verifier frozen_parts:score "
-    # One call at a time: what a prompt draws depends on the order of its draws.
-    "--labeler langchain_cfc.labelers:NormalisedMatch -n 4 --concurrency 1 --store collected.db "
-    "--out collected.jsonl --json",
-}
-# The parts that `collect` is given: the candidates of a prompt depend on the prompt alone.
-PARTS_MODULE = """
-import zlib
-from itertools import count
-
-from langchain_core.runnables import RunnableLambda
-
-_calls = {}
-
-
-def draw(prompt):
-    slot = next(_calls.setdefault(prompt, count()))
-    return str((zlib.crc32(prompt.encode()) + slot) % 3)
-
-
-def score(prompt, candidates):
-    return [zlib.crc32((prompt + one.text).encode()) / 2**32 for one in candidates]
-
-
-draw = RunnableLambda(draw)
-"""
-QUESTION = "What is the capital of Peru?"
-# Files that the commands write, kept like what they print.
-WRITTEN_FILES = (
-    "demo/artifact.json",
-    "called.json",
-    "certified.json",
-    "report.html",
-    "exported.jsonl",
-    "collected.jsonl",
-)
+# Claims with a larger score are unsupported.
+SUPPORTED_BELOW = 0.6
+_draws_of: dict[str, int] = defaultdict(int)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the outputs and compare their digests, or time two checkouts."""
+    """Make the outputs, and compare their projections with the stored ones."""
     parser = argparse.ArgumentParser(description="Outputs that a change of structure must leave as they are.")
-    parser.add_argument("outputs", type=Path, help="new folder for all outputs")
     parser.add_argument("--update", action="store_true", help="take these outputs for what is right")
-    parser.add_argument(
-        "--against", type=Path, metavar="CHECKOUT", help="time this checkout and that one instead"
-    )
-    parser.add_argument("--rounds", type=int, default=9, help="of the timing, at least 6")
     options = parser.parse_args(arguments)
-    outputs = options.outputs.absolute()
-    outputs.mkdir(parents=True)
-    if options.against is not None:
-        return _compare_times(outputs, options.against.absolute(), options.rounds)
-    found = make_outputs(outputs)
+    stored = json.loads(FROZEN.read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory() as folder:
+        found = make_outputs(Path(folder), stored)
     if options.update:
-        DIGESTS.write_text("".join(f"{value}  {name}\n" for name, value in found.items()), encoding="utf-8")
+        FROZEN.write_text(_format({**stored, **found}), encoding="utf-8")
         return 0
-    lines = DIGESTS.read_text(encoding="utf-8").splitlines()
-    known = {name: value for value, name in (line.split("  ") for line in lines)}
-    different = sorted(name for name in {*known, *found} if known.get(name) != found.get(name))
-    for name in different:
-        print(f"differs: {name}")
-    print(f"{len(found) - len(different)} of {len(known)} outputs are the same")
+    different = [
+        f"{name}: {key}\n  was {known.get(key)}\n  now {made.get(key)}"
+        for part in found
+        for name, made in found[part].items()
+        for known in [stored[part][name]]
+        for key in sorted({*known, *made})
+        if known.get(key) != made.get(key)
+    ]
+    print("\n".join([*different, f"{len(different)} differences"]))
     return int(bool(different))
 
 
-def make_outputs(outputs: Path) -> dict[str, str]:
-    """Write all outputs into a folder.
+def make_outputs(outputs: Path, stored: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Calibrate, serve and run all commands in a folder.
 
     Args:
-        outputs: The folder.
+        outputs: An empty folder.
+        stored: The options of all artifacts and the figures of all commands, as in frozen.json.
 
     Returns:
-        The SHA-256 digest of each file that is compared, by its path within the folder.
+        The same, with the projections of what was made now.
     """
-    from langchain_cfc_monitor import CFCMonitor
-
     from langchain_cfc import calibrate, write_records
-    from langchain_cfc.demo import demo_chain, load_recording
+    from langchain_cfc.demo import load_recording
 
-    os.environ["SOURCE_DATE_EPOCH"] = EPOCH
+    found: dict[str, dict[str, Any]] = {"artifacts": {}, "commands": {}}
     source = load_recording()
     records = list(source)
     write_records(outputs / "records.jsonl", records, source.provenance)
+    write_records(outputs / "first.jsonl", records[::2], source.provenance)
+    write_records(outputs / "second.jsonl", records[1::2], source.provenance)
     (outputs / "artifacts").mkdir()
-    for name, options in CALIBRATIONS.items():
+    for name, one in stored["artifacts"].items():
+        served = _write_variant(name, records, source, outputs / f"{name}.jsonl")
+        used = _weigh(records, source) if name == "weights" else served.read_all()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            artifact = calibrate(records, provenance=source.provenance, **options)
-        artifact.save(outputs / "artifacts" / f"{name}.json")
+            artifact = calibrate(used, provenance=served.provenance, **_make_options(one["options"]))
+            artifact.save(outputs / "artifacts" / f"{name}.json")
+            made = {"attainable": _list_attainable(artifact), **_serve(artifact, served)}
+        found["artifacts"][name] = {"options": one["options"], **made}
+    _record_results(outputs, records)
+    _write_sheet(records, outputs / "sheet.csv")
+    questions = ({"id": f"q{number}", "input": f"{number}?", "reference": "1"} for number in range(40))
+    lines = (f"{json.dumps(one)}\n" for one in questions)
+    (outputs / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+    for name, one in stored["commands"].items():
+        printed = _run_command(outputs, one["command"])
+        made = {
+            place or "top": [_write_row(*(item.get(key) for key in keys)) for item in _find(printed, place)]
+            for place, keys in one["figures"].items()
+        }
+        found["commands"][name] = {"command": one["command"], "figures": one["figures"], **made}
+    return found
+
+
+def _make_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of `calibrate`, with the paper's second method as its class."""
+    if "pac" not in options:
+        return dict(options)
+    from langchain_cfc import PaperPAC
+
+    delta, ridge = options["pac"]
+    return {**options, "pac": PaperPAC(delta=delta, ridge=ridge)}
+
+
+def draw(prompt: str) -> str:
+    """Draw a candidate for the command `collect`; the draws of a prompt depend on the prompt alone."""
+    _draws_of[prompt] += 1
+    return str((zlib.crc32(prompt.encode()) + _draws_of[prompt]) % 3)
+
+
+def score(prompt: str, candidates: Sequence[Any]) -> list[float]:
+    """Score candidates for the command `collect`."""
+    return [zlib.crc32((prompt + one.text).encode()) / 2**32 for one in candidates]
+
+
+def _write_variant(name: str, records: Sequence[PromptRecord], source: Records, path: Path) -> Records:
+    """Write the records that an artifact is calibrated on, if these are not the demo's, and open them."""
+    from langchain_cfc.records import Provenance, read_records, write_records
+
+    if name.startswith("claims"):
+        write_records(path, map(_make_answer, range(400)), Provenance(n=1, unit="claims"))
+    elif name == "clusters":
+        clustered = [one.model_copy(update={"cluster": f"c{row // 3}"}) for row, one in enumerate(records)]
+        write_records(path, clustered, source.provenance)
+    else:
+        return source
+    return read_records(path)
+
+
+def _make_answer(row: int) -> ClaimsRecord:
+    """Make an answer of three claims."""
+    from langchain_cfc.records import Claim, ClaimsRecord
+
+    scores = (0.1, 0.2 + row % 7 / 10, 0.3 + row % 5 / 8)
+    claims = tuple(
+        Claim(text=text, start=start, end=start + len(text), score=one, supported=one < SUPPORTED_BELOW)
+        for text, start, one in zip((f"{row:03}.", "b.", "c."), (0, 5, 8), scores, strict=True)
+    )
+    return ClaimsRecord(id=str(row), input=str(row), answer=f"{row:03}. b. c.", claims=claims)
+
+
+def _weigh(records: Sequence[PromptRecord], source: Records) -> LabelledBatch:
+    """Tabulate records as if prompts with small scores had been labelled more often."""
+    from langchain_cfc.records import tabulate
+
+    table = tabulate(records, provenance=source.provenance)
+    return replace(table, weights=1.0 - table.draws.scores.mean(axis=1) / 2)
+
+
+def _list_attainable(artifact: CalibrationArtifact) -> list[str]:
+    """Return the sizes of the parts, and the attainable coverage of all groups."""
+    facts = artifact.calibration
+    return [
+        _write_row(facts.size, facts.fit_size, facts.attainable_coverage),
+        *(_write_row(one.name, one.size, one.attainable, one.smallest_alpha) for one in facts.groups),
+    ]
+
+
+def _serve(artifact: CalibrationArtifact, source: Records) -> dict[str, Any]:
+    """Serve every twelfth prompt under every promise of an artifact; the first six are shown."""
+    from langchain_cfc import CFCRunnable
+    from langchain_cfc.demo.replay import make_replay_parts
+
+    parts = make_replay_parts(source)
+    found: dict[str, Any] = {}
+    for promise in artifact.promises:
+        name, value = promise.argument
+        chain = CFCRunnable(artifact=artifact, **{name: value}, **parts)
+        results = [chain.invoke(record.input) for record in list(source.read_all())[::12]]
+        # A bot's decisions use no threshold, except for claims.
+        has_threshold = name == "alpha" or artifact.unit == "claims"
+        thresholds = [one.threshold for one in results] if has_threshold else []
+        reasons = Counter(one.reason for one in results)
+        promised = f"{name} {value}"
+        found[f"{promised} guarantee"] = _project_guarantee(results[0].guarantee)
+        found[f"{promised} served"] = [
+            *(_write_row(count, reason) for reason, count in sorted(reasons.items())),
+            _write_row(sum(_mark_kept(one).count("1") for one in results), "kept"),
+            _write_row("thresholds", *thresholds),
+        ]
+        found[f"{promised} prompts"] = [
+            _write_row(_mark_kept(one), one.reason, one.best) for one in results[:9]
+        ]
+    return found
+
+
+def _mark_kept(result: CFCResult) -> str:
+    """Return 1 for each candidate or claim that is kept, and 0 for each other one."""
+    kept = [one.accepted for one in result.candidates] or [one.kept for one in getattr(result, "claims", ())]
+    return "".join("01"[one] for one in kept)
+
+
+def _project_guarantee(guarantee: Guarantee) -> list[str]:
+    """Return the numbers of a guarantee, and the counts of what is certified about a bot."""
+    known = guarantee.stated_coverage, guarantee.calibration_size, guarantee.failure_probability
+    rows = [_write_row(*known)]
+    one = guarantee.wrong_answers
+    if one is not None:
+        cut = one.policy.max_mean_score
+        rows.append(_write_row(one.max_wrong_rate, one.delta, one.level, one.prompts, cut))
+        rows += [_write_row(each.name, each.prompts, each.answered, each.wrong) for each in one.groups]
+    return rows
+
+
+def _record_results(outputs: Path, records: Sequence[PromptRecord]) -> None:
+    """Serve the prompts held out by an artifact, and record the results in a monitor."""
+    from langchain_cfc_monitor import CFCMonitor
+
+    from langchain_cfc.demo import demo_chain
+
     chain = demo_chain(outputs / "artifacts" / "held-out.json")
     split = chain.artifact.calibration.split
-    monitor = CFCMonitor(chain.artifact, outputs / "monitor.db")
-    with (outputs / "results.jsonl").open("w", encoding="utf-8") as file, monitor:
+    with CFCMonitor(chain.artifact, outputs / "monitor.db") as monitor:
         for record in records:
             if split.find_part(record.id, record.cluster) == "test":
-                result = chain.invoke(record.input)
-                monitor.record(result, record.id)
-                file.write(json.dumps(_drop_volatile(result.model_dump(mode="json")), sort_keys=True) + "\n")
-    _write_sheet(records, outputs / "sheet.csv")
-    (outputs / "frozen_parts.py").write_text(PARTS_MODULE, encoding="utf-8")
-    questions = ({"id": f"q{number}", "input": f"{number}?", "reference": "1"} for number in range(40))
-    (outputs / "questions.jsonl").write_text(
-        "".join(f"{json.dumps(one)}\n" for one in questions), encoding="utf-8"
-    )
-    (outputs / "printed").mkdir()
-    for name, command in COMMANDS.items():
-        _write_printed(outputs, name, _run_command(ROOT, outputs, name, command))
-    return {name: _compute_digest(outputs / name) for name in _list_compared(outputs)}
+                monitor.record(chain.invoke(record.input), record.id)
 
 
 def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
@@ -213,85 +245,45 @@ def _write_sheet(records: Sequence[PromptRecord], path: Path) -> None:
         csv.writer(file).writerows([heading, *filled])
 
 
-def _list_compared(outputs: Path) -> Iterator[str]:
-    for folder in ("artifacts", "printed"):
-        yield from sorted(f"{folder}/{path.name}" for path in (outputs / folder).iterdir())
-    yield from ("results.jsonl", *WRITTEN_FILES)
-
-
-def _compute_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _run_command(checkout: Path, folder: Path, name: str, command: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of a checkout in a folder; `ask` asks the question."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(checkout), str(folder)]),
-        "SOURCE_DATE_EPOCH": EPOCH,
-        "COLUMNS": "80",
-    }
-    question = [QUESTION] if name == "ask" else []
-    return subprocess.run(  # noqa: S603 - the commands of this file
-        [sys.executable, "-c", CLI_PROGRAM, *command.split(), *question],
+def _run_command(folder: Path, command: str) -> Any:
+    """Run a command in a folder, and return the JSON that it prints."""
+    ran = subprocess.run(  # noqa: S603 - the commands of this file
+        [sys.executable, "-c", CLI_PROGRAM, *shlex.split(command)],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FROZEN.parent), *sys.path]), "COLUMNS": "80"},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def _write_printed(outputs: Path, name: str, ran: subprocess.CompletedProcess[str]) -> None:
-    """Keep the JSON and the exit code of a command."""
     try:
-        printed: Any = _drop_volatile(json.loads(ran.stdout))
+        return json.loads(ran.stdout)
     except ValueError as error:
-        msg = f"{name} printed no JSON (exit code {ran.returncode}): {ran.stdout}{ran.stderr}"
+        msg = f"{command} printed no JSON (exit code {ran.returncode}): {ran.stdout}{ran.stderr}"
         raise SystemExit(msg) from error
-    text = json.dumps({"exit": ran.returncode, "printed": printed}, indent=1, sort_keys=True)
-    (outputs / "printed" / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _drop_volatile(value: Any) -> Any:
-    """Return JSON without what no two runs share."""
-    if isinstance(value, dict):
-        return {name: _drop_volatile(one) for name, one in value.items() if name not in VOLATILE_FIELDS}
-    if isinstance(value, list):
-        return [_drop_volatile(one) for one in value]
-    return value
+def _find(value: Any, place: str) -> list[Any]:
+    """Return the objects at a place, such as `certificates.shares`; of a list every item."""
+    found = [value]
+    for key in place.split(".") if place else ():
+        inner = [one[key] for one in found if one.get(key) is not None]
+        found = [item for one in inner for item in (one if isinstance(one, list) else [one])]
+    return found
 
 
-def _compare_times(outputs: Path, other: Path, rounds: int) -> int:
-    """Time commands of two checkouts in turn, and print the ratios."""
-    from benchmarks.lib.measuring import Ratio
-    from langchain_cfc.demo import load_recording
-    from langchain_cfc.records import write_records
+def _write_row(*values: Any) -> str:
+    return " ".join(_write_value(one) for one in values)
 
-    source = load_recording()
-    write_records(outputs / "records.jsonl", list(source), source.provenance)
-    timed = {
-        "list of commands": "--help",
-        "demo": "demo --out demo.json",
-        "calibrate": "calibrate records.jsonl --alpha 0.3 --test-fraction 0.2 --out artifact.json",
-        "ask": "ask demo.json --replay demo",
-        "evaluate": "evaluate artifact.json records.jsonl",
-    }
-    for name, command in timed.items():
-        seconds: dict[Path, list[float]] = {ROOT: [], other: []}
-        for number in range(-1, rounds):
-            for checkout in (ROOT, other) if number % 2 else (other, ROOT):
-                start = time.perf_counter()
-                ran = _run_command(checkout, outputs, name, command)
-                if ran.returncode not in {0, 1}:
-                    raise SystemExit(ran.stdout + ran.stderr)
-                if number >= 0:
-                    seconds[checkout].append(time.perf_counter() - start)
-        ratio = Ratio.of(seconds[ROOT], seconds[other])
-        interval = f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-        print(f"{name:18} {interval}  {ratio.seconds:.2f} s against {ratio.other:.2f} s")
-    shutil.rmtree(outputs)
-    return 0
+
+def _write_value(value: Any) -> str:
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _format(stored: Mapping[str, Any]) -> str:
+    """Return JSON with one line for each projection."""
+    text = json.dumps(stored, indent=1, ensure_ascii=False)
+    text = re.sub(r"\n {4,}|\n {3}(?=[\]}])", "", text)  # each projection on a line of its own
+    return re.sub(r"\n +(?=}|\"(?:options|command|figures)\")", " ", text) + "\n"
 
 
 if __name__ == "__main__":
