@@ -5,7 +5,7 @@ The runnable, evaluation, certification and monitoring all call `decide`, so the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Reason = Literal[
     "answered",
-    "no_candidate_accepted",
     "only_blank_answers",
     "not_certifiable",
     "too_many_answers",
@@ -42,7 +41,7 @@ class AnswerSets:
     """The answer sets of N prompts, and which prompts are flagged."""
 
     draws: CandidateBatch  # The candidates of these prompts
-    # (N, n) the answer sets; empty for flagged prompts, and otherwise only if empty sets are allowed.
+    # (N, n) the answer sets; empty for flagged prompts, and if nothing can be kept
     accepted: BoolArray
     not_certifiable: BoolArray  # (N,) whether the prompt is flagged
 
@@ -53,26 +52,29 @@ class AnswerSets:
         levels: FloatArray,
         thresholds: Thresholds,
         *,
-        never_empty: bool,
         unit: Unit = "answers",
     ) -> Self:
-        """Build the answer sets from (N, n) entry levels and N thresholds; a threshold of `inf` flags.
-
-        With `never_empty`, an unflagged prompt whose candidates all lie above its threshold gets a set with
-        its best candidate: the one of smallest level, the earliest in case of ties. This only enlarges sets
-        and changes no flag, so every guarantee of coverage still holds. Sets also stay nested in the
-        threshold, because every non-empty set holds the best candidate.
-        """
+        """Build what (N, n) entry levels and N thresholds admit; a threshold of `inf` flags."""
         flagged = np.isposinf(thresholds.values)
         reached = select_candidates(levels, thresholds)
         # Claims that the threshold reaches are dropped.
-        inside = (draws.is_drawn & ~reached if unit == "claims" else reached) & ~flagged[:, np.newaxis]
-        empty = ~(inside.any(axis=1) | flagged)
-        if never_empty and empty.any():
-            # If all answers are blank, no level is finite and the set stays empty.
-            rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
-            inside[rows, levels[rows].argmin(axis=1)] = True
-        return cls(draws, inside, flagged)
+        inside = draws.is_drawn & ~reached if unit == "claims" else reached
+        return cls(draws, inside & ~flagged[:, np.newaxis], flagged)
+
+    def fill_empty(self, levels: FloatArray) -> Self:
+        """Give every unflagged prompt with an empty set its best candidate alone.
+
+        That is the one of smallest (N, n) level, the earliest in case of ties; there is none if all answers
+        are blank. This only enlarges sets and changes no flag, so every guarantee of coverage still holds.
+        Sets also stay nested in the threshold, because every non-empty set holds the best candidate.
+        """
+        empty = ~(self.accepted.any(axis=1) | self.not_certifiable)
+        rows = np.flatnonzero(empty & np.isfinite(levels).any(axis=1))
+        if not len(rows):
+            return self
+        accepted = self.accepted.copy()
+        accepted[rows, levels[rows].argmin(axis=1)] = True
+        return replace(self, accepted=accepted)
 
     @classmethod
     def from_best_candidates(cls, draws: CandidateBatch, levels: FloatArray) -> Self:
@@ -144,7 +146,7 @@ class Decisions(AnswerSets):
         if not np.isfinite(self.levels[row]).any():
             return "only_blank_answers"
         if not self.accepted[row].any():
-            return "no_candidate_accepted"
+            return "no_claim_kept"  # unflagged answers have a set, unless all are blank
         most = self.policy.max_answers
         too_many = most is not None and self.distinct_answers[row] > most
         if too_many:
@@ -192,9 +194,9 @@ def decide(
     if policy.ignores_sets:
         sets = AnswerSets.from_best_candidates(draws, levels)
     else:
-        sets = AnswerSets.from_levels(
-            draws, levels, thresholds, never_empty=artifact.never_empty, unit=rule.unit
-        )
+        sets = AnswerSets.from_levels(draws, levels, thresholds, unit=rule.unit)
+        if rule.unit == "answers":
+            sets = sets.fill_empty(levels)
     return Decisions(
         draws,
         sets.accepted,

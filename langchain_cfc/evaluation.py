@@ -33,7 +33,7 @@ from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
-from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
+from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
 
 
 class ReportData(BaseModel):
@@ -387,7 +387,7 @@ def evaluate(
         warnings.warn(state_other_parts(differing), FingerprintWarning, stacklevel=2)
     labelled, which = tabulate_held_out(artifact, records, "test")
     level = artifact.select_level(alpha)
-    success = artifact.parsed_set_rule.compute_success_scores(labelled, artifact.cap)
+    success = artifact.parsed_set_rule.compute_success_scores(labelled)
     outcomes = compute_outcomes(artifact, labelled, level)
     own = _report_method(artifact, labelled, outcomes)
     compared = compute_outcomes(artifact, labelled, level, marginal=True)
@@ -400,7 +400,7 @@ def evaluate(
         n_calibration=artifact.calibration.size,
         n_test=len(labelled),
         n_candidates=artifact.n,
-        attainable_coverage=float(np.mean(success < artifact.cap)),
+        attainable_coverage=float(np.mean(success < CAP)),
         test_prompts=which,
         artifact_digest=artifact.digest,
         other_parts=tuple(differing),

@@ -28,7 +28,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.errors import InputError
-from langchain_cfc.thresholds import Thresholds
+from langchain_cfc.thresholds import CAP, Thresholds
 
 __all__ = [
     "AcceptAll",
@@ -88,7 +88,7 @@ class SetRule(ABC):
         """
         return np.asarray(np.any(accepted & correct, axis=1), dtype=np.bool_)
 
-    def compute_success_scores(self, labelled: LabelledBatch, cap: float) -> FloatArray:
+    def compute_success_scores(self, labelled: LabelledBatch, cap: float = CAP) -> FloatArray:
         """Compute the paper's S(X): the smallest level among a prompt's correct candidates, else `cap`.
 
         The value for a prompt without a correct candidate must lie above every level: with 1 the event
@@ -218,7 +218,7 @@ class AtLeastOne(SetRule):
     and sets get smaller. But the success scores of easy prompts become a mass at 0. This changes the quantile
     regression, which then flags other prompts, often more of them. (On the demo's recording with its feature
     map, the share flagged rose from 7.3 % to 23.7 % on one split, and from 8.8 % to 16.3 % on average over
-    ten.) `never_empty` fills empty sets after calibration instead, and changes no flag.
+    ten.) Filling empty sets after calibration, as `decide` does, changes no flag.
 
     Args:
         base: The rule that computes each candidate's level.

@@ -5,17 +5,20 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import AttemptLedger, PlannedAttempt
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, PromptKind
+from langchain_cfc.decision import AnswerSets
 from langchain_cfc.labelers import LabelerInput
 from langchain_cfc.records import Claim, ClaimsRecord
 from langchain_cfc.sampling import DrawnCandidate
-from langchain_cfc.thresholds import format_delta
+from langchain_cfc.thresholds import ConditionalThreshold, format_delta
 from langchain_cfc.verifiers import VerifierInput
 from tests.fakes import TEXTS, N, ScriptedModel, verify
 
@@ -104,10 +107,10 @@ def fit_topics(*topics: str) -> FeatureMap:
 
 
 def make_artifact(*, n: int = N, extracted: bool = False, **settings: Any) -> CalibrationArtifact:
-    """One threshold for all prompts; at alpha = 0.25 it is 0.75. Sets may be empty unless settings differ."""
+    """One threshold for all prompts; at alpha = 0.25 it is 0.75."""
     return calibrate(
         make_records(n=n, extracted=extracted),
-        **{"alpha": 0.25, "features": "1", "never_empty": False, **settings},
+        **{"alpha": 0.25, "features": "1", **settings},
     )
 
 
@@ -145,3 +148,14 @@ def plan_first_test(labelled: LabelledBatch) -> PlannedAttempt:
 def find_delta(level: str) -> str:
     """The delta of which a first test has this level."""
     return format_delta(Decimal(level) / Decimal("0.8"))
+
+
+def leave_sets_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sets follow their thresholds alone: one that no candidate reaches stays empty."""
+    monkeypatch.setattr(AnswerSets, "fill_empty", lambda self, _: self)
+
+
+def set_window(monkeypatch: pytest.MonkeyPatch, window: int | None) -> None:
+    """Let `calibrate` keep at least `window` calibration prompts for each level; None for all of them."""
+    rule = partial(ConditionalThreshold, window=window)
+    monkeypatch.setattr("langchain_cfc.artifact.facts.ConditionalThreshold", rule)

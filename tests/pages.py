@@ -173,7 +173,7 @@ def _capitals_artifact() -> Any:
         for number in range(40)
     ]
     named = Provenance(n=2, generator={"id": "capitals-bot"}, verifier={"id": "capitals-judge"})
-    return calibrate(records, alpha=0.1, features="1", never_empty=False, provenance=named)
+    return calibrate(records, alpha=0.1, features="1", provenance=named)
 
 
 def _tear_down(namespace: dict[str, Any]) -> None:

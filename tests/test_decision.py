@@ -13,6 +13,7 @@ from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
 from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
+from tests.factories import leave_sets_empty, set_window
 from tests.lengths import mostly_long, repetitions
 
 FEATURES = [
@@ -87,15 +88,15 @@ def test_decide_does_not_depend_on_the_order_of_prompts() -> None:
     assert (one.accepted[order] == other.accepted).all()
 
 
-def test_decide_gives_every_prompt_one_of_three_reasons() -> None:
+def test_decide_answers_every_prompt_that_is_not_flagged() -> None:
     # Two candidates; on topic c most prompts are hopeless, on the others hardly any.
     known = [one for one in make_records(0, 180, n=2, right=0.95) if one.metadata["topic"] != "c"]
     known += [one for one in make_records(1, 180, n=2, right=0.2) if one.metadata["topic"] == "c"]
-    artifact = calibrate(known, alpha="0.4", features="group(topic)", never_empty=False)
+    artifact = calibrate(known, alpha="0.4", features="group(topic)")
     asked = tabulate(make_records(2, 200, n=2)).draws
     decisions = decide(artifact, asked)
     reasons = [decisions.find_reason(row) for row in range(200)]
-    assert set(reasons) == {"answered", "no_candidate_accepted", "not_certifiable"}
+    assert set(reasons) == {"answered", "not_certifiable"}
     for row, reason in enumerate(reasons):
         assert decisions.accepted[row].any() == (reason == "answered")
         assert np.isinf(decisions.thresholds[row]) == (reason == "not_certifiable")
@@ -104,15 +105,18 @@ def test_decide_gives_every_prompt_one_of_three_reasons() -> None:
 
 @pytest.mark.parametrize("set_rule", ["all", "best_prefix", "unique(all)"])
 @pytest.mark.parametrize("marginal", [False, True])
-def test_never_empty_only_adds_the_best_candidate_to_empty_sets(set_rule: str, marginal: bool) -> None:
+def test_decide_only_adds_the_best_candidate_to_empty_sets(
+    set_rule: str, marginal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = [one for one in make_records(0, 240, n=3, decimals=1) if one.metadata["topic"] != "c"]
     known += [one for one in make_records(1, 120, n=3, right=0.2, decimals=1) if one.metadata["topic"] == "c"]
     filled = calibrate(known, alpha="0.5", features="mean_score + group(topic)", set_rule=set_rule)
     asked = tabulate(make_records(2, 300, n=3, decimals=1)).draws
     # Far out a threshold lies below zero, so that even levels of 0 are above it.
     asked = replace(asked, scores=np.where(np.arange(300)[:, None] < 100, asked.scores / 10, asked.scores))
-    plain = decide(filled.model_copy(update={"never_empty": False}), asked, marginal=marginal)
     found = decide(filled, asked, marginal=marginal)
+    leave_sets_empty(monkeypatch)
+    plain = decide(filled, asked, marginal=marginal)
     assert found.thresholds.tobytes() == plain.thresholds.tobytes()
     assert found.not_certifiable.tolist() == plain.not_certifiable.tolist()
     added = found.accepted & ~plain.accepted
@@ -122,7 +126,7 @@ def test_never_empty_only_adds_the_best_candidate_to_empty_sets(set_rule: str, m
         assert np.flatnonzero(added[row]).tolist() == ([best] if empty else [])
         assert not (plain.accepted & ~found.accepted)[row].any()
         if empty:
-            assert (plain.find_reason(row), found.find_reason(row)) == ("no_candidate_accepted", "answered")
+            assert found.find_reason(row) == "answered"
             assert (found.best[row], found.list_best_first(row).tolist()) == (best, [best])
     assert marginal or plain.not_certifiable.any()
     assert added.any()
@@ -161,31 +165,31 @@ def make_correct_records(scores: list[float]) -> list[PromptRecord]:
     ]
 
 
-def test_decide_accepts_a_score_equal_to_the_threshold() -> None:
+def test_decide_accepts_a_score_equal_to_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_sets_empty(monkeypatch)
     # An order statistic has no round-off, so that not even a neighbour of it is let in.
     known = make_correct_records([row / 10 for row in range(1, 10)])
-    artifact = calibrate(known, alpha="0.4", features="1", never_empty=False)
+    artifact = calibrate(known, alpha="0.4", features="1")
     above, below = (float(np.nextafter(0.6, end)) for end in (1.0, 0.0))
     decisions = decide(artifact, CandidateBatch.from_arrays([[0.6], [above], [below]]), marginal=True)
     assert decisions.thresholds.tolist() == [0.6] * 3  # the sixth of nine
     assert decisions.accepted.ravel().tolist() == [True, False, True]
 
 
-def test_decide_accepts_scores_within_round_off_of_the_threshold() -> None:
+def test_decide_accepts_scores_within_round_off_of_the_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_sets_empty(monkeypatch)
     # The success score is the feature itself, so that every prompt lies on the fit: with exact arithmetic all
     # are accepted, with a plain comparison of floats those whose threshold was rounded down are lost.
     rng = np.random.default_rng(0)
     features = FeatureMap.parse("hat(min_score, 5)").fit(CandidateBatch.from_arrays(rng.random((50, 1))))
-    artifact = calibrate(
-        make_correct_records(rng.random(60).tolist()), alpha="0.2", features=features, never_empty=False
-    )
+    artifact = calibrate(make_correct_records(rng.random(60).tolist()), alpha="0.2", features=features)
     decisions = decide(artifact, CandidateBatch.from_arrays(rng.random((300, 1))))
     plain = decisions.levels <= decisions.thresholds[:, None]
     assert (~plain).sum() > 10
     assert decisions.accepted.all()
 
 
-def test_decide_accepts_none_below_and_all_above_every_score() -> None:
+def test_decide_accepts_none_below_and_all_above_every_score(monkeypatch: pytest.MonkeyPatch) -> None:
     # Success scores 3 t - 1, known for t from 0.35 to 0.65; beyond, the threshold follows the line out of [0,
     # 1].
     known = [
@@ -200,28 +204,26 @@ def test_decide_accepts_none_below_and_all_above_every_score() -> None:
     line = FeatureMap.parse("meta(t)").fit(
         CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": 0.0}, {"t": 1.0}])
     )
-    artifact = calibrate(known, alpha="0.5", features=line, never_empty=False)
+    artifact = calibrate(known, alpha="0.5", features=line)
     asked = CandidateBatch.from_arrays([[0.0], [1.0], [0.0]], metadata=[{"t": 0.2}, {"t": 0.8}, {"t": 1.0}])
     decisions = decide(artifact, asked)
     assert decisions.thresholds[:2] == pytest.approx([-0.4, 1.4])
-    assert [decisions.find_reason(row) for row in range(3)] == [
-        "no_candidate_accepted",
-        "answered",
-        "not_certifiable",
-    ]
+    assert [decisions.find_reason(row) for row in range(3)] == ["answered", "answered", "not_certifiable"]
     # At t = 1 the line reaches the cap, up to round-off.
     assert np.isinf(decisions.thresholds[2])
+    leave_sets_empty(monkeypatch)
+    assert decide(artifact, asked).accepted.tolist() == [[False], [True], [False]]
 
 
 def test_best_first_orders_by_score_with_ties_in_draw_order() -> None:
     known = [
         one.model_copy(update={"candidates": one.candidates * 5}) for one in make_correct_records([0.8] * 9)
     ]
-    artifact = calibrate(known, alpha="0.2", features="1", never_empty=False)
+    artifact = calibrate(known, alpha="0.2", features="1")
     scores = np.array([[0.5, 0.2, 0.9, 0.2, 0.0], [0.8, 0.8, 0.1, 0.8, 0.81], [0.9] * 5])
     decisions = decide(artifact, CandidateBatch.from_arrays(scores))
     listed = [decisions.list_best_first(row).tolist() for row in range(3)]
-    assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], []]
+    assert listed == [[4, 1, 3, 0], [2, 0, 1, 3], [0]]
     # So many ties that a sort which need not keep their order does not.
     many = [
         one.model_copy(update={"candidates": one.candidates * 90}) for one in make_correct_records([0.8] * 9)
@@ -280,7 +282,7 @@ def test_decide_with_marginal_gives_all_prompts_one_threshold() -> None:
     assert len(set(decide(artifact, draws, "0.4").thresholds)) > 10
 
 
-def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:
+def test_decide_flags_prompts_that_the_prompts_kept_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     # 600 prompts along a line with noise; 64 are kept, and those say nothing of a prompt far out.
     rng = np.random.default_rng(2)
     records = [
@@ -297,8 +299,10 @@ def test_decide_flags_prompts_that_the_window_does_not_decide() -> None:
         CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": -40.0}, {"t": 1.0}])
     )
     asked = CandidateBatch.from_arrays([[0.5]] * 2, metadata=[{"t": 0.5}, {"t": -10.0}])
-    few = decide(calibrate(records, alpha="0.2", features=line, window=16), asked)
-    everything = decide(calibrate(records, alpha="0.2", features=line, window=None), asked)
+    set_window(monkeypatch, 16)
+    few = decide(calibrate(records, alpha="0.2", features=line), asked)
+    set_window(monkeypatch, None)
+    everything = decide(calibrate(records, alpha="0.2", features=line), asked)
     assert few.find_reason(0) == everything.find_reason(0) == "answered"
     assert few.find_reason(1) == "not_certifiable"
     assert everything.find_reason(1) != "not_certifiable"

@@ -96,11 +96,11 @@ def test_other_errors_can_be_pickled() -> None:
 
 
 def test_abstention_error_can_be_pickled_with_its_result() -> None:
-    result = make_chain(generator=ScriptedModel(texts=("a|0.9",) * N)).invoke("where?")
+    result = make_chain(generator=ScriptedModel(texts=(" ",) * N)).invoke("where?")
     error = AbstentionError(result)
     assert str(error) == (
-        "Abstained, because none of the 4 answers that the model gave passed the check "
-        "(no_candidate_accepted); answer in another way, for example by with_fallbacks or a person; do not "
+        "Abstained, because all of the 4 answers that the model gave are blank, refused or not judged "
+        "(only_blank_answers); answer in another way, for example by with_fallbacks or a person; do not "
         "draw again, because no guarantee covers that"
     )
     again = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes

@@ -27,7 +27,7 @@ from langchain_cfc.guarantee import (
     state_guarantee,
 )
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.guarantee.words import BEST_ALONE, EMPTY_IS_A_MISS, NOT_BY_LEVEL, ON_AVERAGE
+from langchain_cfc.guarantee.words import BEST_ALONE, NOT_BY_LEVEL, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
 
 ALL = Weighting(name="1", kind="constant", words="all prompts", coefficients=(1.0,))
@@ -95,7 +95,7 @@ def test_state_guarantee_shows_the_target_without_rounding(target: float, percen
 
 
 def test_list_assumptions_ends_with_a_text_per_binding() -> None:
-    texts = {binding: list_assumptions(within_clusters="one", binding=binding) for binding in BINDINGS}
+    texts = {binding: list_assumptions(binding=binding) for binding in BINDINGS}
     assert len({text[-1] for text in texts.values()}) == len(BINDINGS)
     assert len({text[:-1] for text in texts.values()}) == 1
     assert "assumed" not in texts["matched"][-1]
@@ -150,9 +150,6 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     assert (found.heuristics, found.estimated_slack) == ((), {})
     assert (found.certificate, found.wrong_answers) == (None, None)
     assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
-    allowing = artifact.model_copy(update={"never_empty": False}).make_guarantee(0.25)
-    assert allowing.not_promised == (*NOT_PROMISED, EMPTY_IS_A_MISS, ON_AVERAGE)
-    assert allowing.sentence == found.sentence
     assert "covered or flagged" in found.not_certifiable
     assert "75 %" in found.sentence
     assert "90 %" in artifact.make_guarantee("0.1").sentence
@@ -167,15 +164,6 @@ def test_guarantee_lists_only_weightings_that_are_covered(options: dict[str, Any
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
     assert ("topic" in found.sentence) == (not options)
-
-
-def test_guarantee_is_heuristic_if_prompts_share_a_cluster() -> None:
-    artifact = calibrate(make_records(clusters=30), alpha="0.2", features="1", within_clusters="all")
-    found = artifact.make_guarantee()
-    assert (found.kind, found.weightings) == ("heuristic", ())
-    assert "no theorem" in found.assumptions[0]
-    one = calibrate(make_records(clusters=30), alpha="0.2", features="1").make_guarantee()
-    assert "one per cluster" in one.assumptions[0]
 
 
 def test_guarantee_is_frozen_plain_data() -> None:
@@ -196,18 +184,17 @@ def test_guarantee_is_frozen_plain_data() -> None:
         ({"every_coefficient": True}, "heuristic"),
     ],
 )
-def test_find_guarantee_kind_follows_ridge_and_exchangeability(options: dict[str, bool], kind: str) -> None:
-    assert find_guarantee_kind(exchangeable=True, **options) == kind
-    assert find_guarantee_kind(exchangeable=False, **options) == "heuristic"
+def test_find_guarantee_kind_follows_the_ridge(options: dict[str, bool], kind: str) -> None:
+    assert find_guarantee_kind(**options) == kind
 
 
 def test_state_guarantee_mentions_weighted_labels() -> None:
     weighted = state_guarantee("conditional", 0.9, 500, (ALL,), weighted=True)
     assert "exchangeable with the prompts from which the 500 calibration prompts were chosen" in weighted
-    assumed = list_assumptions(within_clusters="one", binding="matched", weighted=True)
+    assumed = list_assumptions(binding="matched", weighted=True)
     assert "does not depend on what labels say" in assumed[0]
     assert "would not be smaller for any new prompt" in assumed[0]
-    assert "chosen to be labelled" not in list_assumptions(within_clusters="one", binding="matched")[0]
+    assert "chosen to be labelled" not in list_assumptions(binding="matched")[0]
 
 
 def test_state_guarantee_of_adaptive_levels_holds_on_average() -> None:
@@ -273,18 +260,6 @@ def test_guarantee_with_confidence_covers_all_weightings(features: str, names: l
     assert ON_AVERAGE in plain.not_promised
     assert "With confidence" not in plain.sentence
     assert not any("independent and identically" in one for one in plain.assumptions)
-
-
-def test_confident_guarantee_is_empty_if_prompts_share_a_cluster() -> None:
-    found = calibrate(
-        make_records(clusters=30),
-        alpha="0.4",
-        features="1",
-        delta="0.05",
-        within_clusters="all",
-    ).make_guarantee()
-    assert (found.kind, found.failure_probability) == ("heuristic", None)
-    assert "confidence" not in found.sentence
 
 
 def test_guarantee_lists_stability_as_a_heuristic() -> None:

@@ -20,6 +20,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.thresholds import ConditionalThreshold
+from tests.factories import set_window
 
 
 def make_recorded(size: int, decimals: int = 8) -> list[PromptRecord]:
@@ -53,8 +54,9 @@ def test_verify_confirms_an_artifact_with_all_calibration_prompts(features: str,
         assert level.largest_difference <= 1e-9
 
 
-def test_verify_confirms_an_artifact_with_a_window() -> None:
-    artifact = calibrate(make_recorded(900), alpha="0.3", features="mean_score", window=100)
+def test_verify_confirms_an_artifact_that_keeps_some_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_window(monkeypatch, 100)
+    artifact = calibrate(make_recorded(900), alpha="0.3", features="mean_score")
     [level] = verify(artifact, prompts=6)
     assert level.agrees
     assert not level.complete
@@ -63,7 +65,7 @@ def test_verify_confirms_an_artifact_with_a_window() -> None:
 
 
 def test_verify_counts_prompts_outside_the_certified_region(monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score", window=100)
+    artifact = calibrate(make_recorded(300), alpha="0.3", features="mean_score")
 
     def leave_out(*_: Any, **__: Any) -> float:
         raise OutsideCertifiedRegionError([0])

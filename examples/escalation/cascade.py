@@ -65,17 +65,13 @@ class Outcomes:
 
 
 def calibrate_tier(tier: Tier, rows: IntArray, alpha: str, features: str) -> CalibrationArtifact:
-    """Calibrate a chain on some of its questions; what is out of its reach, it will flag and pass on.
-
-    Its sets may be empty: a question all of whose answers score worse than the threshold goes on as well.
-    """
+    """Calibrate a chain on some of its questions; what is out of its reach, it will flag and pass on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AttainabilityWarning)
         return calibrate(
             tier.table.take(rows),
             alpha=alpha,
             features=features,
-            never_empty=False,
             allow_unattainable=True,
             provenance=tier.provenance,
         )

@@ -23,7 +23,6 @@ from langchain_cfc.errors import CFCError
 MODEL, PROBABILITY = rag_models.load_recorded()
 
 WHY = {
-    "no_candidate_accepted": "none of the answers drawn scores well enough for questions on this topic",
     "only_blank_answers": "the model gave no answer, or refused to",
     "not_certifiable": "for questions on this topic no set of the answers drawn can be certified",
 }

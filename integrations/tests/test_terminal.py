@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import CalibrationArtifact, Candidate, CFCRunnable, PromptRecord, calibrate
 from langchain_cfc.errors import CFCWarning
-from langchain_cfc.records import Provenance, write_records
+from langchain_cfc.records import Provenance, tabulate, write_records
 from tests.cli.running import Ran, run
 
 # Writes the clipboard, sets the title, clears the screen; the same as one-byte controls of eight bits; and
@@ -101,7 +101,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CFCWarning)
         calibrate(
-            made, alpha=0.5, features="group(topic)", test_fraction=0.5, provenance=provenance, n=3
+            tabulate(made, n=3), alpha=0.5, features="group(topic)", test_fraction=0.5, provenance=provenance
         ).save(artifact)
     (folder / "hostile_bot.py").write_text(BOT, encoding="utf-8")
     (folder / "collect.toml").write_text(COLLECT, encoding="utf-8")

@@ -89,7 +89,6 @@ class ArtifactContent(ArtifactData):
     library_version: str
     created_at: str
     n: int
-    cap: float
     set_rule: str
     features: dict[str, Any]
     levels: list[LevelState]
@@ -99,7 +98,6 @@ class ArtifactContent(ArtifactData):
     ridge: Ridge | None = None
     stability: PaperStability | None = None
     confidence: Confidence | None = None
-    never_empty: bool = False
     certificates: list[CoverageCertificate] = Field(default=[])
     policy: CertifiedPolicy | None = None
     people_certificates: list[PeopleCertificate] = Field(default=[])
@@ -149,13 +147,6 @@ class ArtifactContent(ArtifactData):
         adaptive = self.feature_map.adaptive_alpha
         levels = () if adaptive is None else reversed(adaptive.list_levels(alpha))
         return tuple([float(compute_tau(one)) for one in levels])
-
-    @property
-    def set_rule_words(self) -> str:
-        """The set rule, with a note on whether its sets may be empty."""
-        if self.unit == "claims":
-            return self.set_rule
-        return f"{self.set_rule}, {'never empty' if self.never_empty else 'may be empty'}"
 
     @cached_property
     def digest(self) -> str:

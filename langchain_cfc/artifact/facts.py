@@ -27,7 +27,6 @@ from langchain_cfc.guarantee import (
 )
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.thresholds import (
-    WINDOW,
     ConditionalThreshold,
     GroupedThreshold,
     Level,
@@ -75,8 +74,6 @@ class CalibrationFacts(ArtifactData):
         fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, adaptive
             levels and the units of a ridge; none of them calibrated.
         held_out_size: Number of prompts held out for evaluation.
-        within_clusters: Whether `one` prompt of each cluster was used, or `all`.
-        exchangeable: Whether no two calibration prompts share a cluster.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
         sketch: Keyed hashes of some ids and clusters of the fit and calibration splits, to recognise them
@@ -86,7 +83,6 @@ class CalibrationFacts(ArtifactData):
         certification_size: Number of prompts of the certification split.
         sampled: Whether prompts were chosen to be labelled with unequal probabilities.
         weight: Sum of the calibration prompts' sampling weights; None if each prompt counts as one.
-        window: The option `window` of `calibrate`, 0 for all prompts; None for the default.
         allow_unattainable: The option `allow_unattainable` of `calibrate`.
         prompt_kinds: Kinds of the recorded prompts, `text`, `messages` and `object`, sorted; None if they are
             unknown, as for arrays.
@@ -99,8 +95,6 @@ class CalibrationFacts(ArtifactData):
     map_came_fitted: bool
     fit_size: int
     held_out_size: int
-    within_clusters: Literal["one", "all"]
-    exchangeable: bool
     split: SplitPlan
     digests: dict[str, str]
     sketch: list[str]
@@ -109,7 +103,6 @@ class CalibrationFacts(ArtifactData):
     certification_size: Count = 0
     sampled: bool = False
     weight: float | None = None
-    window: Count | None = None
     allow_unattainable: bool = False
     prompt_kinds: list[PromptKind] | None = None
     normalised: str | None = None
@@ -400,12 +393,10 @@ class PeopleEvidence(ArtifactData):
 
 def make_threshold_rule(
     alpha: Level,
-    cap: float,
     *,
     effective_alpha: str | None = None,
     delta: str | None = None,
     ridge: Ridge | None = None,
-    window: int | None = WINDOW,
     levels: tuple[str, ...] = (),
 ) -> ConditionalThreshold | GroupedThreshold:
     """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group.
@@ -414,13 +405,11 @@ def make_threshold_rule(
     alpha; only the conditional rule uses them.
     """
     if delta is not None or effective_alpha == "0":
-        return GroupedThreshold(alpha, cap, delta=delta)
+        return GroupedThreshold(alpha, delta=delta)
     penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
     return ConditionalThreshold(
         alpha if effective_alpha is None else effective_alpha,
-        cap,
         ridge=penalty.strength,
         penalised=penalty.penalised,
-        window=window,
         levels=levels,
     )

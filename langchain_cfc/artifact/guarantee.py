@@ -30,7 +30,6 @@ def build_guarantee(
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
     kind = find_guarantee_kind(
-        exchangeable=facts.exchangeable,
         ridge=ridge is not None,
         every_coefficient=ridge is not None and ridge.penalised == "all",
     )
@@ -74,7 +73,6 @@ def build_guarantee(
         feature_names=artifact.feature_map.names,
         not_certifiable=NOT_CERTIFIABLE if artifact.at_most is None else NOT_CERTIFIABLE_CLAIMS,
         assumptions=list_assumptions(
-            within_clusters="one" if facts.exchangeable else "all",
             binding=binding,
             map_came_fitted=facts.map_came_fitted,
             fewer_than_recorded=artifact.draws is None and artifact.n < facts.recorded_candidates,
@@ -89,7 +87,6 @@ def build_guarantee(
             kind,
             confident=delta is not None,
             chosen=artifact.has_used_certification,
-            never_empty=artifact.never_empty,
             claims=artifact.unit == "claims",
             adaptive=bool(adaptive),
         ),
@@ -104,7 +101,7 @@ def build_guarantee(
     if artifact.policy is not None:
         coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
         if coverage is not None:
-            guarantee = reduce_to_certificate(guarantee, coverage, never_empty=artifact.never_empty)
+            guarantee = reduce_to_certificate(guarantee, coverage)
     return add_people(guarantee, [one for one in artifact.people_certificates if one.is_about(alpha)])
 
 

@@ -47,7 +47,6 @@ class CalibrationArtifact(ArtifactContent):
         library_version: Version of this library that made the artifact.
         created_at: Time of creation in ISO 8601, UTC.
         n: Number of candidates per prompt.
-        cap: Success score of a prompt without a correct candidate.
         set_rule: Text form of the set rule.
         features: Data form of the fitted feature map.
         levels: One entry per error level, alpha ascending.
@@ -58,8 +57,6 @@ class CalibrationArtifact(ArtifactContent):
         stability: The paper's slack, by which levels were made stricter; None without one.
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
-        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
-            candidate reaches the threshold.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
         policy: The policy of bot mode, with its certificate.
         people_certificates: Certificates from people's labels, at most one about the sets of each level and
@@ -142,7 +139,6 @@ class CalibrationArtifact(ArtifactContent):
         return {
             level.alpha: make_threshold_rule(
                 level.alpha,
-                self.cap,
                 effective_alpha=level.effective_alpha,
                 delta=delta,
                 ridge=self.ridge,
@@ -154,7 +150,7 @@ class CalibrationArtifact(ArtifactContent):
     @cached_property
     def _marginal_rules(self) -> dict[str, GroupedThreshold]:
         return {
-            level.alpha: GroupedThreshold(level.alpha, self.cap).restore(self.unpack_state(level.marginal))
+            level.alpha: GroupedThreshold(level.alpha).restore(self.unpack_state(level.marginal))
             for level in self.levels
         }
 

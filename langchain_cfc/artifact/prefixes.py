@@ -84,7 +84,7 @@ def check_first_candidates(labelled: LabelledBatch, provenance: Provenance | Non
         msg = (
             f"n = {labelled.draws.n}: the verifier compares the candidates of a prompt, so "
             f"{labelled.draws.n} candidates get other scores in serving than among the {labelled.recorded} "
-            f"recorded: record {labelled.draws.n}, or omit n"
+            f"recorded: record {labelled.draws.n}"
         )
         raise InputError(msg)
 

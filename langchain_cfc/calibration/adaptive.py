@@ -26,13 +26,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import require_fit_split
 from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
-from langchain_cfc.thresholds import ConditionalThreshold, format_alpha
+from langchain_cfc.thresholds import CAP, ConditionalThreshold, format_alpha
 
 # Distance between offered levels, and the largest of them.
 LEVEL_STEP, MAX_LEVEL = 0.05, 0.95
@@ -62,7 +61,7 @@ class FitPrompts:
 
 
 def fit_adaptive_alpha(
-    feature_map: FeatureMap, fit_split: LabelledBatch, set_rule: SetRule, config: CalibrationConfig
+    feature_map: FeatureMap, fit_split: LabelledBatch, set_rule: SetRule, alphas: Sequence[str]
 ) -> FeatureMap:
     """Add adaptive levels to a fitted feature map.
 
@@ -70,7 +69,7 @@ def fit_adaptive_alpha(
         feature_map: The fitted map, without adaptive levels.
         fit_split: The prompts of the fit split, none of which may calibrate.
         set_rule: The set rule, which gives success scores.
-        config: The options; prompts get at least the smallest of its error levels.
+        alphas: Error levels as decimal text, ascending; prompts get at least the smallest.
 
     Returns:
         The map with `adaptive_alpha`.
@@ -80,26 +79,26 @@ def fit_adaptive_alpha(
         MissingExtraError: If SciPy is not installed.
     """
     require_fit_split(fit_split, "adaptive levels are fitted on")
-    success_scores = set_rule.compute_success_scores(fit_split, float(config.cap))
+    success_scores = set_rule.compute_success_scores(fit_split)
     with name_records_in_errors(fit_split.ids):
         prompts = FitPrompts(
             features=feature_map.transform(fit_split.draws),
             mean_scores=AdaptiveAlpha.read_mean_scores(fit_split.draws),
             success_scores=success_scores,
-            is_reachable=success_scores < _compute_reach_thresholds(fit_split, set_rule, float(config.cap)),
+            is_reachable=success_scores < _compute_reach_thresholds(fit_split, set_rule),
         )
-    grid = _list_offered_levels(config.alphas)
+    grid = _list_offered_levels(alphas)
     sample = np.unique(np.linspace(0, len(fit_split) - 1, MAX_SAMPLE_SIZE).astype(np.int64))
     is_answers = set_rule.unit == "answers"
-    margin = _choose_margin(prompts.take(sample), grid, config) if is_answers else 0.0
+    margin = _choose_margin(prompts.take(sample), grid) if is_answers else 0.0
     estimate = _ReachabilityModel.fit(prompts)
     return replace(feature_map, adaptive_alpha=estimate.make_levels(grid, margin))
 
 
-def _compute_reach_thresholds(fit_split: LabelledBatch, set_rule: SetRule, cap: float) -> FloatArray:
+def _compute_reach_thresholds(fit_split: LabelledBatch, set_rule: SetRule) -> FloatArray:
     """Return (M,) thresholds below which a prompt is answered; for claims, below which one can be kept."""
     if set_rule.unit == "answers":
-        return np.full(len(fit_split), cap)
+        return np.full(len(fit_split), CAP)
     confidences = np.where(fit_split.draws.is_drawn, set_rule.compute_levels(fit_split.draws), 0.0)
     return np.asarray(confidences.max(axis=1), dtype=np.float64)
 
@@ -111,7 +110,7 @@ def _list_offered_levels(alphas: Sequence[str]) -> list[str]:
     return sorted(offered, key=float)
 
 
-def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: CalibrationConfig) -> float:
+def _choose_margin(prompts: FitPrompts, grid: Sequence[str]) -> float:
     """Return the smallest margin that flags few enough prompts, or else the one that flags fewest."""
     size = len(prompts.mean_scores)
     if size < FOLDS:
@@ -125,7 +124,7 @@ def _choose_margin(prompts: FitPrompts, grid: Sequence[str], config: Calibration
         for (others, fold), estimate in zip(folds, estimates, strict=True):
             levels = estimate.make_levels(grid, margin)
             features, alphas = _add_level_columns(levels, others, grid[0])
-            rule = ConditionalThreshold(grid[0], float(config.cap), levels=levels.list_levels(grid[0]))
+            rule = ConditionalThreshold(grid[0], levels=levels.list_levels(grid[0]))
             fitted = rule.fit(features, others.success_scores, alphas=alphas)
             features, alphas = _add_level_columns(levels, fold, grid[0])
             flagged += int(np.isinf(fitted.solve(features, alphas=alphas).values).sum())

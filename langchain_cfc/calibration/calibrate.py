@@ -36,7 +36,7 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import WINDOW, Level, format_delta
+from langchain_cfc.thresholds import Level, format_delta
 
 
 def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
@@ -48,11 +48,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     unit: Unit = "answers",
     at_most: int = 0,
     set_rule: str = "all",
-    never_empty: bool = True,
-    n: int | None = None,
     draws: str | None = None,
-    cap: float = 2.0,
-    window: int | None = WINDOW,
     ridge: float = 0.0,
     penalised: Literal["slopes", "all"] = "slopes",
     stability: PaperStability | None = None,
@@ -63,7 +59,6 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     fit_fraction: float | None = None,
     test_fraction: float = 0.0,
     certification_fraction: float | None = None,
-    within_clusters: Literal["one", "all"] = "one",
     allow_unattainable: bool = False,
     provenance: Provenance | None = None,
     after: Previous = None,
@@ -134,18 +129,17 @@ def _calibrate(
     )
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.get_part("fit")
-    labelled = prompts.get_calibration_prompts(config.within_clusters)
+    labelled = prompts.get_calibration_prompts()
     feature_map = fit_feature_map(given, fit_split, labelled)
     if config.adaptive_alpha and not config.has_given_levels:
-        feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config)
+        feature_map = fit_adaptive_alpha(feature_map, fit_split, rule, config.alphas)
     with name_records_in_errors(labelled.ids):
         data = CalibrationData(
             labelled=labelled,
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
-            success_scores=rule.compute_success_scores(labelled, config.cap),
+            success_scores=rule.compute_success_scores(labelled),
             units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
-            cap=float(config.cap),
         )
     attempt = _plan_attempt(config, prompts, labelled, ledger, provenance)
     alphas = _select_alphas(config, data)
@@ -174,7 +168,6 @@ def _calibrate(
         library_version=__version__,
         created_at=read_creation_time().isoformat(timespec="seconds"),
         n=prompts.count_candidates(provenance),
-        cap=data.cap,
         set_rule=rule.text,
         features=feature_map.to_data(),
         levels=levels,
@@ -192,8 +185,6 @@ def _calibrate(
         confidence=confidence,
         # An order statistic holds with confidence in any case; what is tested may still be refused.
         attempts=list(ledger.attempts if confidence is None else made.attempts),
-        # An answer without claims keeps the promise about unsupported claims.
-        never_empty=config.never_empty and rule.unit == "answers",
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
     if config.wrong_rates and attempt is not None:
@@ -216,7 +207,7 @@ def _calibrate(
                 keep_levels=config.alpha is not None,
             )
     # Only now, since the labels that show the orientation may have had to certify.
-    check_orientation(prompts.select_one_per_cluster(labelled))
+    check_orientation(labelled)
     reference = make_reference_histograms(artifact, prompts, fair)
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
 
@@ -239,11 +230,11 @@ def _plan_attempt(
         rule = None if config.draw_rule is None else config.draw_rule.stored_text
         is_rule_given = rule is None or (provenance is not None and provenance.draws is not None)
         fits = config.wrong_rate_groups or not is_rule_given
-        fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts(config.within_clusters))
+        fair = prompts.plan.draw_fair_sample(prompts.get_calibration_prompts())
         used = fair if fits else prompts.get_fit_and_calibration_prompts()
         used = prompts.select_one_per_cluster(used)
-        # Of what `suggest` chooses, features and set rules do not change the mean scores.
-        depends_on_suggestion = fits or config.n is not None
+        # Features and set rules, which `suggest` chooses, do not change the mean scores; fewer candidates do.
+        depends_on_suggestion = fits or (config.draws is not None and rule is None)
     elif config.needs_certification:
         used = prompts.get_certification_prompts()
     elif config.is_confident:

@@ -24,7 +24,6 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.thresholds import (
-    WINDOW,
     ConditionalThreshold,
     GroupedThreshold,
     Level,
@@ -61,19 +60,11 @@ class CalibrationConfig:
             `at_most` unsupported claims are left.
         at_most: Maximum number of unsupported claims left, 0 or more.
         set_rule: `all`, `best_prefix` or `rank`, or `unique(...)` or `at_least_one(...)` around one of them.
-        never_empty: Whether a prompt that is not flagged always gets a set: its best candidate alone if no
-            candidate reaches the threshold. This can only raise coverage, and flags no further prompt.
-            Without it such a set is empty: an abstention that counts as a miss.
-        n: Number of candidates to use, the first n slots; by default all that are recorded. Use fewer only if
-            the verifier scores each candidate separately: scores that compare all candidates would differ.
-        draws: A draw rule such as `lead(3, at_most=10)`, in place of `n`; see `parse_draw_rule`. Recorded
-            candidates after its stop are left out, and serving stops at the same draw, so every guarantee is
-            unchanged and most prompts cost less. Choose it on other records, or on the fit split as
-            `suggest --draws` does; labels of the fit split then certify no wrong-answer rate.
-        cap: Success score of a prompt without a correct candidate, above 1; choose it before seeing the data.
-        window: Minimum number of calibration prompts that the artifact keeps for each level of the
-            conditional rule; more are kept if a sample of the calibration prompts needs more. None keeps all.
-            An unusual prompt whose threshold the prompts kept do not determine is flagged.
+        draws: A draw rule such as `fixed(5)` or `lead(3, at_most=10)`; see `parse_draw_rule`. By default all
+            recorded candidates are used. Those after its stop are left out, and serving stops at the same
+            draw, so every guarantee is unchanged and most prompts cost less. Choose it on other records, or
+            on the fit split as `suggest --draws` does; labels of the fit split then certify no wrong-answer
+            rate.
         ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
             guarantee over all prompts stays exact; under other weightings it becomes an estimate.
         penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
@@ -98,8 +89,6 @@ class CalibrationConfig:
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
             default 0.3 if a policy on sets needs it, else 0.
-        within_clusters: Calibrate on `one` hash-chosen prompt of each cluster, or on `all`, which no theorem
-            covers.
         allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
             flagged.
     """
@@ -110,11 +99,7 @@ class CalibrationConfig:
     unit: Unit = "answers"
     at_most: int = 0
     set_rule: str = "all"
-    never_empty: bool = True
-    n: int | None = None
     draws: str | None = None
-    cap: float = 2.0
-    window: int | None = WINDOW
     ridge: float = 0.0
     penalised: Literal["slopes", "all"] = "slopes"
     stability: PaperStability | None = None
@@ -125,7 +110,6 @@ class CalibrationConfig:
     fit_fraction: float | None = None
     test_fraction: float = 0.0
     certification_fraction: float | None = None
-    within_clusters: Literal["one", "all"] = "one"
     allow_unattainable: bool = False
 
     @classmethod
@@ -136,6 +120,7 @@ class CalibrationConfig:
         """
         facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
         certificate = None if artifact.policy is None else artifact.policy.certificate
+        uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
         level_chosen = artifact.policy is not None and artifact.policy.level_chosen
         deltas = [one.delta for one in (confidence, certificate) if one is not None]
         return cls(
@@ -145,11 +130,7 @@ class CalibrationConfig:
             unit=artifact.unit,
             at_most=artifact.at_most or 0,
             set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
-            never_empty=artifact.never_empty or artifact.unit == "claims",
-            n=artifact.n if artifact.n < facts.recorded_candidates and artifact.draws is None else None,
-            draws=artifact.draws,
-            cap=artifact.cap,
-            window=WINDOW if facts.window is None else facts.window or None,
+            draws=artifact.draws or (f"fixed({artifact.n})" if uses_fewer else None),
             ridge=0.0 if ridge is None else ridge.strength,
             penalised="slopes" if ridge is None else ridge.penalised,
             stability=artifact.stability,
@@ -161,7 +142,6 @@ class CalibrationConfig:
             fit_fraction=facts.split.fit or None,
             test_fraction=facts.split.test,
             certification_fraction=facts.split.certification or None,
-            within_clusters=facts.within_clusters,
             allow_unattainable=facts.allow_unattainable,
         )
 
@@ -174,7 +154,7 @@ class CalibrationConfig:
         if self.alpha is None and self.max_wrong_rate is None:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
-        # Each property refuses an impossible value; the threshold rule refuses an invalid cap.
+        # Each property refuses an impossible value.
         _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
@@ -204,12 +184,9 @@ class CalibrationConfig:
             "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
             ),
-            "draws cannot be combined with n: the rule determines the number of candidates": (
-                self.draws is not None and self.n is not None
+            "claims cannot be combined with set_rule or draws: these are about several answers to a prompt": (
+                self.unit == "claims" and (self.set_rule != "all" or self.draws is not None)
             ),
-            "claims cannot be combined with set_rule, n or draws: these are about several answers to a "
-            "prompt": self.unit == "claims"
-            and bool(self.set_rule != "all" or self.n is not None or self.draws is not None),
             "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
             "claims)": self.at_most != 0 and self.unit != "claims",
             "penalised: needs a ridge": self.penalised != "slopes" and not self.ridge,
@@ -323,11 +300,9 @@ class CalibrationConfig:
         """
         return make_threshold_rule(
             alpha,
-            float(self.cap),
             effective_alpha=effective_alpha,
             delta=delta,
             ridge=self.ridge_penalty,
-            window=self.window,
             levels=levels,
         )
 
@@ -419,8 +394,6 @@ def _get_wrong_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | N
 
 def _format_option(name: str, value: Any) -> list[str]:
     """Return one option as the words of a command line."""
-    if name == "never_empty":  # on by default
-        return ["--allow-empty"]
     flag = f"--{_FLAG_NAMES.get(name, name.replace('_', '-'))}"
     if value is True:
         return [flag]
@@ -430,6 +403,4 @@ def _format_option(name: str, value: Any) -> list[str]:
         value = value.text
     elif isinstance(value, PaperStability):
         value = value.delta
-    elif value is None:  # only `window` can be None without this being its default: keep all prompts
-        value = 0
     return [flag, str(value)]

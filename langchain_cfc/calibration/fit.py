@@ -28,11 +28,11 @@ from langchain_cfc.artifact import (
 from langchain_cfc.calibration.checks import compute_attainable_groups
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
-from langchain_cfc.errors import CalibrationError, InputError
+from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
-from langchain_cfc.thresholds import WINDOW, ConditionalThreshold, GroupedThreshold
+from langchain_cfc.thresholds import CAP, ConditionalThreshold, GroupedThreshold
 
 # Number of calibration prompts that test a fitted rule.
 SELF_CHECK_SIZE = 1_000
@@ -51,7 +51,6 @@ class CalibrationData:
         features: (N, d) features of these prompts.
         success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
         units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
-        cap: Success score of a prompt that cannot be covered, above 1.
     """
 
     labelled: LabelledBatch
@@ -59,12 +58,11 @@ class CalibrationData:
     features: FloatArray
     success_scores: FloatArray
     units_of: FloatArray | None
-    cap: float
 
     @property
     def reachable(self) -> BoolArray:
         """(N,) whether a threshold below the cap can cover the prompt."""
-        return np.asarray(self.success_scores < self.cap, dtype=np.bool_)
+        return np.asarray(self.success_scores < CAP, dtype=np.bool_)
 
     @property
     def weights(self) -> FloatArray | None:
@@ -166,8 +164,8 @@ def fit_levels(
             fitted, check = _widen_window(_fit_rule(rule, data, stated), data, stated)
         elif effective != "0":
             fitted = rule.fit(data.features, data.success_scores)
-        alike = data.success_scores[fair] if fair.any() else np.full(1, data.cap)
-        compared = GroupedThreshold(alpha, data.cap).fit(np.ones((len(alike), 1)), alike)
+        alike = data.success_scores[fair] if fair.any() else np.full(1, CAP)
+        compared = GroupedThreshold(alpha).fit(np.ones((len(alike), 1)), alike)
         levels.append(
             LevelState(
                 alpha=alpha,
@@ -212,7 +210,7 @@ def _get_state(fitted: Rule | None, data: CalibrationData) -> dict[str, FloatArr
     """Return the state of a rule; for None, the state of a rule that flags every prompt."""
     if fitted is not None:
         return fitted.get_state_data()
-    return {"quantiles": np.full(data.feature_map.dimension, data.cap)}
+    return {"quantiles": np.full(data.feature_map.dimension, CAP)}
 
 
 def _estimate_slack(fitted: Rule | None, data: CalibrationData) -> dict[str, float]:
@@ -259,7 +257,6 @@ class CalibrationPrompts:
         rule = config.draw_rule
         labelled = tabulate(
             records,
-            n=config.n,
             provenance=provenance,
             weighted=True,
             shortened=rule is not None,
@@ -291,11 +288,8 @@ class CalibrationPrompts:
     def _keeps_weights(self, name: Part) -> bool:
         return self.uses_weights and name == "calibration"
 
-    def get_calibration_prompts(self, within_clusters: str) -> LabelledBatch:
-        """Return the prompts that calibrate: `one` of each cluster, or `all`."""
-        if within_clusters not in {"one", "all"}:
-            msg = f"within_clusters must be 'one' or 'all', got {within_clusters!r}"
-            raise InputError(msg)
+    def get_calibration_prompts(self) -> LabelledBatch:
+        """Return the prompts that calibrate, one of each cluster."""
         part = self.get_part("calibration")
         if len(part) == 0:
             msg = (
@@ -303,7 +297,7 @@ class CalibrationPrompts:
                 "test_fraction, or add more records"
             )
             raise CalibrationError(msg)
-        return self.select_one_per_cluster(part) if within_clusters == "one" else part
+        return self.select_one_per_cluster(part)
 
     def count_candidates(self, provenance: Provenance | None) -> int:
         """Return the number of candidates, or of answers with claims, drawn for each prompt."""
@@ -344,7 +338,6 @@ class CalibrationPrompts:
         needs_answers: bool,
     ) -> CalibrationFacts:
         """Return the facts that an artifact states about its prompts."""
-        used = [cluster for cluster in data.labelled.clusters if cluster is not None]
         labelled = self.labelled
         ids = {name: [labelled.ids[row] for row in rows.tolist()] for name, rows in self.rows.items()}
         known: tuple[Part, ...] = ("fit", "calibration")
@@ -362,8 +355,6 @@ class CalibrationPrompts:
             map_came_fitted=came_fitted,
             fit_size=len(ids["fit"]),
             held_out_size=len(ids["test"]),
-            within_clusters=config.within_clusters,
-            exchangeable=len(set(used)) == len(used),
             split=self.plan,
             digests={
                 name: digest_ids(members)
@@ -374,7 +365,6 @@ class CalibrationPrompts:
             attainable_coverage=float(np.average(data.reachable, weights=data.labelled.weights)),
             groups=data.groups,
             certification_size=len(ids["certification"]),
-            window=None if config.window == WINDOW else config.window or 0,
             allow_unattainable=config.allow_unattainable,
             prompt_kinds=None if labelled.prompt_kinds is None else sorted(labelled.prompt_kinds),
         )

@@ -36,8 +36,7 @@ def make_reference_histograms(
     """
     fit, test = (prompts.select_one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
     fit_values, fit_within = _measure_prompts(artifact, fit)
-    # Prompts of one cluster are alike, so they are not exchangeable with new prompts.
-    values_by_name, within = _measure_prompts(artifact, prompts.select_one_per_cluster(calibration))
+    values_by_name, within = _measure_prompts(artifact, calibration)
     histograms = []
     for name, values in values_by_name.items():
         edges = _choose_edges(fit_values[name])

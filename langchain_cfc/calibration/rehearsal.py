@@ -53,10 +53,10 @@ def rehearse_calibration(
     try:
         rehearsed = CalibrationPrompts.from_records(made_up, config, config.plan_split(given), provenance)
         _check_parts(config, rehearsed, given)
-        calibration = rehearsed.get_calibration_prompts(config.within_clusters)
+        calibration = rehearsed.get_calibration_prompts()
     except CalibrationError as error:  # nothing is labelled yet, so an argument is at fault
         raise InputError(str(error)) from error
-    _check_features(config, rehearsed, given, metadata_known=metadata_known)
+    _check_features(rehearsed, given, metadata_known=metadata_known)
     _check_target(config, len(calibration))
     if config.certifies_mean_score:
         certifying = calibration if config.wrong_rate_groups else rehearsed.get_fit_and_calibration_prompts()
@@ -96,9 +96,7 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
         raise InputError(msg)
 
 
-def _check_features(
-    config: CalibrationConfig, prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool
-) -> None:
+def _check_features(prompts: CalibrationPrompts, given: FeatureMap, *, metadata_known: bool) -> None:
     """Refuse features that need metadata the prompts lack, or statistics that claims lack."""
     labelled = prompts.labelled
     statistics = [one for term in given.terms for one in term.statistics]
@@ -111,7 +109,7 @@ def _check_features(
     # Terms of scores or answers cannot be fitted to made-up candidates.
     terms = tuple(one for one in given.terms if all(part.key is not None for part in one.statistics))
     known = replace(given, terms=terms, adaptive_alpha=None)
-    calibration = prompts.get_calibration_prompts(config.within_clusters)
+    calibration = prompts.get_calibration_prompts()
     fitted = fit_feature_map(known, prompts.get_part("fit"), calibration)
     with name_records_in_errors(calibration.ids):
         fitted.transform(calibration.draws)

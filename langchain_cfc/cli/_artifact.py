@@ -53,10 +53,10 @@ def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
         yield f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
     else:
         most = "at most " if artifact.draws is not None else "n = "
-        yield f"candidates    {most}{artifact.n} per prompt, cap {artifact.cap:g}"
+        yield f"candidates    {most}{artifact.n} per prompt"
     if artifact.draws is not None:
         yield f"drawn         {artifact.draws}"
-    yield f"set rule      {artifact.set_rule_words}"
+    yield f"set rule      {artifact.set_rule}"
     yield f"features      {artifact.feature_map.text}"
     if artifact.feature_map.adaptive_alpha is not None:
         yield from _list_stated_levels(artifact, artifact.feature_map.adaptive_alpha)
@@ -246,7 +246,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
             f"{artifact.certified_policy.certificate.prompts} certification prompts, {drawn}"
             if artifact.is_bot_alone
             else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
-            f"{artifact.feature_map.text}; set rule {artifact.set_rule_words}"
+            f"{artifact.feature_map.text}; set rule {artifact.set_rule}"
         ),
     )
     yield (
@@ -265,8 +265,8 @@ def _format_refused(artifact: CalibrationArtifact) -> str:
         return ""
     return (
         f" {format_percent(worst.refused / worst.asked)} of {worst.asked} sampled calibration prompts are "
-        "flagged only because the file keeps too few prompts to compute their threshold: calibrate with a "
-        "larger window (--window)."
+        "flagged only because the file keeps too few prompts to compute their threshold: calibrate with "
+        "fewer features."
     )
 
 

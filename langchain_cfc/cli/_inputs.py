@@ -39,16 +39,6 @@ OutArtifact = Annotated[Path, typer.Option("--out", "-o", help="Where to write t
 ReportAsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON.")]
 # An error level that the artifact was calibrated for.
 ArtifactAlpha = Annotated[str | None, typer.Option(help="Error level, if the artifact holds several.")]
-FirstCandidates = Annotated[
-    int | None,
-    typer.Option(
-        "--n",
-        "-n",
-        rich_help_panel="Scores and sets",
-        help="Use only the first n candidates; valid only if the verifier scores each separately. Default: "
-        "all.",
-    ),
-]
 Jobs = Annotated[
     int, typer.Option(min=1, help="Number of processes. Default: one per core.", show_default=False)
 ]

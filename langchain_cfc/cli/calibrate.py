@@ -21,7 +21,6 @@ from langchain_cfc.cli._artifact import (
 from langchain_cfc.cli._format import emit_json, get_console, report_errors
 from langchain_cfc.cli._inputs import (
     RECORDS_HELP,
-    FirstCandidates,
     OutArtifact,
     TestFraction,
     check_output,
@@ -29,7 +28,6 @@ from langchain_cfc.cli._inputs import (
     split_option,
 )
 from langchain_cfc.guarantee.stability import PaperStability
-from langchain_cfc.thresholds import WINDOW
 
 # Options under headings of their own in the help.
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
@@ -64,27 +62,13 @@ def calibrate(
             help="all, best_prefix or rank, or unique(...) or at_least_one(...) around one of them."
         ),
     ] = "all",
-    never_empty: Annotated[
-        bool,
-        _scores_option(
-            "--never-empty/--allow-empty",
-            help="If no candidate reaches the threshold, return the best one, or abstain.",
-        ),
-    ] = True,
-    n: FirstCandidates = None,
     draws: Annotated[
         str | None,
         typer.Option(
-            help="Rule that stops drawing, instead of --n: 'lead(3, at_most=10)', 'below(0.05, at_most=10)' "
-            "or 'agree(0.8, rounds=4+4+8)'."
+            help="Rule that stops drawing: 'fixed(5)', 'lead(3, at_most=10)', 'below(0.05, at_most=10)' or "
+            "'agree(0.8, rounds=4+4+8)'."
         ),
     ] = None,
-    cap: Annotated[
-        float, _scores_option(help="Success score of a prompt without a correct candidate, above 1.")
-    ] = 2.0,
-    window: Annotated[
-        int, _scores_option(help="Smallest number of calibration prompts to keep per level; 0 keeps all.")
-    ] = WINDOW,
     ridge: Annotated[
         float,
         _variant_option(
@@ -136,10 +120,6 @@ def calibrate(
         float | None,
         split_option(help="Share of prompts held out for certificates. Default: 0.3 if needed, else 0."),
     ] = None,
-    within_clusters: Annotated[
-        Literal["one", "all"],
-        split_option(help="Calibrate on one prompt of each cluster, or on all (no theorem)."),
-    ] = "one",
     allow_unattainable: Annotated[
         bool,
         _promise_option(
@@ -165,11 +145,7 @@ def calibrate(
                 unit=unit,
                 at_most=at_most,
                 set_rule=set_rule,
-                never_empty=never_empty,
-                n=n,
                 draws=draws,
-                cap=cap,
-                window=window or None,
                 ridge=ridge,
                 penalised=penalised,
                 stability=None
@@ -183,7 +159,6 @@ def calibrate(
                 fit_fraction=fit_fraction,
                 test_fraction=test_fraction,
                 certification_fraction=certification_fraction,
-                within_clusters=within_clusters,
                 allow_unattainable=allow_unattainable,
                 provenance=dataset.provenance,
                 after=kept.ledger,

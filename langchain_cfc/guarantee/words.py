@@ -32,7 +32,6 @@ INDEPENDENT_PROMPTS = (
     "Prompts are independent and identically distributed: a confidence needs more than exchangeability. "
     "Settings were chosen without figures from the labels that certify."
 )
-EMPTY_IS_A_MISS = "A set that is empty because the threshold is low counts as a miss."
 BEST_ALONE = (
     "If no candidate reaches the threshold, the set is the best candidate alone, which is a miss if that "
     "candidate is wrong."
@@ -83,17 +82,14 @@ _BINDING_SENTENCES = {
 _WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
-def find_guarantee_kind(
-    *, exchangeable: bool, ridge: bool = False, every_coefficient: bool = False
-) -> GuaranteeKind:
+def find_guarantee_kind(*, ridge: bool = False, every_coefficient: bool = False) -> GuaranteeKind:
     """Return the kind of guarantee of an artifact's thresholds; `heuristic` if there is no theorem.
 
     Args:
-        exchangeable: Whether calibration used at most one prompt per cluster.
         ridge: Whether coefficients are penalised, which leaves only the guarantee over all prompts.
         every_coefficient: Whether the constant is penalised as well, which leaves no guarantee.
     """
-    if not exchangeable or every_coefficient:
+    if every_coefficient:
         return "heuristic"
     return "marginal" if ridge else "conditional"
 
@@ -200,7 +196,6 @@ SAME_METADATA_FUNCTION = (
 
 def list_assumptions(
     *,
-    within_clusters: str,
     binding: Binding,
     map_came_fitted: bool = False,
     fewer_than_recorded: bool = False,
@@ -212,12 +207,9 @@ def list_assumptions(
     described: bool = False,
 ) -> tuple[str, ...]:
     """List the assumptions of a guarantee; the last one is about the binding."""
-    exchangeable = {
-        "one": "New prompts are exchangeable with the calibration prompts (one per cluster, if there are "
-        "clusters).",
-        "all": "Several calibration prompts share a cluster and are not exchangeable: no theorem covers "
-        "this.",
-    }[within_clusters]
+    exchangeable = (
+        "New prompts are exchangeable with the calibration prompts (one per cluster, if there are clusters)."
+    )
     if weighted:
         exchangeable = (
             "New prompts are exchangeable with all prompts from which the calibration prompts were chosen "
@@ -250,7 +242,6 @@ def list_exclusions(
     *,
     confident: bool = False,
     chosen: bool = False,
-    never_empty: bool = False,
     claims: bool = False,
     adaptive: bool = False,
 ) -> tuple[str, ...]:
@@ -260,13 +251,12 @@ def list_exclusions(
         kind: The kind of guarantee.
         confident: Whether it holds with confidence for this artifact.
         chosen: Whether labels chose a level or a policy.
-        never_empty: Whether the best candidate replaces an empty set.
         claims: Whether it is about the claims of an answer.
         adaptive: Whether prompts have error levels of their own.
     """
     if kind == "heuristic":
         return NOTHING_PROMISED
-    about_sets = (*NOT_PROMISED, BEST_ALONE if never_empty else EMPTY_IS_A_MISS)
+    about_sets = (*NOT_PROMISED, BEST_ALONE)
     about_claims = (*NOT_PROMISED_BESIDES_ANSWERS, NOTHING_LEFT_OUT, NOTHING_KEPT_IS_KEPT)
     return (
         *([NOT_AFTER_A_CHOICE] if chosen else []),
@@ -276,9 +266,7 @@ def list_exclusions(
     )
 
 
-def reduce_to_certificate(
-    guarantee: Guarantee, certificate: CoverageCertificate, *, never_empty: bool = False
-) -> Guarantee:
+def reduce_to_certificate(guarantee: Guarantee, certificate: CoverageCertificate) -> Guarantee:
     """Reduce a guarantee about sets to what held-out prompts certify."""
     return guarantee.model_copy(
         update={
@@ -291,7 +279,6 @@ def reduce_to_certificate(
                 "certified",
                 confident=True,
                 chosen=True,
-                never_empty=never_empty,
                 claims=certificate.claims is not None,
             ),
             "failure_probability": float(certificate.delta),

@@ -19,7 +19,6 @@ _ROUND_OFF = 1e-9
 # For prompts with a single candidate, for example after a draw rule that stopped early.
 _SINGLE_ANSWER = "the only answer that the model gave"
 _SINGLE_ANSWER_REASONS = {
-    "no_candidate_accepted": f"{_SINGLE_ANSWER} did not pass the check",
     "only_blank_answers": f"{_SINGLE_ANSWER} is blank, refused or not judged",
     "too_little_agreement": f"{_SINGLE_ANSWER} agrees with no other",
     "mean_score_too_high": f"{_SINGLE_ANSWER} does not look reliable enough",
@@ -41,7 +40,6 @@ def explain_reason(result: CFCResult) -> str:
         return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
     different = len({one.same_as for one in accepted})
     because = {
-        "no_candidate_accepted": f"none of {given} passed the check",
         "only_blank_answers": f"all of {given} are blank, refused or not judged",
         "not_certifiable": (
             "nothing can be promised for a question like this: the calibration had too few such questions, "

@@ -88,8 +88,7 @@ class CFCResult(BaseModel):
 
     Attributes:
         abstained: Whether there is no answer.
-        reason: `answered`, `no_candidate_accepted` (the threshold lies below every level, and the artifact
-            allows empty sets), `only_blank_answers` (every candidate is blank or a refusal, the extractor
+        reason: `answered`, `only_blank_answers` (every candidate is blank or a refusal, the extractor
             found no answer in it, or the verifier had no verdict), `not_certifiable` (the threshold reached
             the cap, the artifact keeps too few calibration prompts to determine it, or the prompt's category
             is unknown), or `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy

@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_cfc.artifact import CalibrationArtifact, has_separate_scores
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
-from langchain_cfc.decision import Decisions, Reason, decide
+from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.execution import Progress, Steps
 from langchain_cfc.guarantee import AnswerPolicy, Guarantee
 from langchain_cfc.no_answers import Unscored
@@ -243,15 +243,12 @@ class ServingPipeline:
         )
         decisions = decide(self.artifact, draws, promise.level, policy=promise.policy)
         kept = decisions.accepted[0].tolist()
-        reason: Reason = "answered" if any(kept) else "no_claim_kept"
-        if decisions.not_certifiable[0]:
-            reason = "not_certifiable"
         return ClaimsResult.from_claims(
             answer,
             spans,
             kept=kept,
             scores=scored.scores,
-            reason=reason,
+            reason=decisions.find_reason(0),
             described={**self._describe_decision(promise, decisions), **common},
             hidden=not self.show_rejected,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from langchain_cfc.thresholds.base import (
+    CAP,
     Level,
     ThresholdRule,
     Thresholds,
@@ -13,11 +14,11 @@ from langchain_cfc.thresholds.base import (
     format_delta,
 )
 from langchain_cfc.thresholds.certificate import Certificate
-from langchain_cfc.thresholds.conditional import WINDOW, ConditionalThreshold
+from langchain_cfc.thresholds.conditional import ConditionalThreshold
 from langchain_cfc.thresholds.order_statistics import GroupedThreshold
 
 __all__ = [
-    "WINDOW",
+    "CAP",
     "Certificate",
     "ConditionalThreshold",
     "GroupedThreshold",

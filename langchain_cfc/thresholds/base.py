@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # The floats of the solver could not distinguish levels with more decimals.
 MAX_DECIMALS = 12
+# Success score of a prompt without a correct candidate: above 1, the largest score.
+CAP = 2.0
 # Relative round-off of a binomial tail per count that is visited: see `_binomial_tails`.
 TAIL_ROUND_OFF = 2.0**-42
 State = TypeVar("State")
@@ -242,7 +244,7 @@ class ThresholdRule(ABC, Generic[State]):
     kind: ClassVar[str]
 
     alpha: Level
-    cap: float = 2.0
+    cap: float = CAP
     _state: State | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
     "stability": lambda: calibrate(
         SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
     ),
-    "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True, window=32),
+    "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
     "draws": lambda: certify(
         calibrate(SMALL, alpha="0.5", features="1", draws="lead(2, at_most=4)", provenance=PARTS), NEW

@@ -148,8 +148,6 @@ def test_load_refuses_certificates_of_another_artifact(
         ("set_rule", "rank"),
         ("created_at", "2000-01-01T00:00:00+00:00"),
         ("calibration.size", 10_000),
-        ("calibration.exchangeable", False),
-        ("cap", 3.0),
     ],
 )
 def test_load_refuses_a_certified_artifact_changed_afterwards(

@@ -78,22 +78,6 @@ def test_digest_follows_the_content(artifact: CalibrationArtifact) -> None:
     assert artifact.model_copy(update={"set_rule": "rank"}).parsed_set_rule.text == "rank"
 
 
-def test_artifact_without_never_empty_loads_and_keeps_its_digest(
-    artifact: CalibrationArtifact, content: dict[str, Any], tmp_path: Path
-) -> None:
-    assert artifact.never_empty
-    assert content.pop("never_empty") is True
-    old = seal_content(content)
-    (tmp_path / "old.json").write_bytes(old)
-    loaded = CalibrationArtifact.load(tmp_path / "old.json")
-    assert not loaded.never_empty
-    assert loaded.digest == json.loads(old)["digest"] != artifact.digest
-    loaded.save(tmp_path / "again.json")
-    assert (tmp_path / "again.json").read_bytes() == old
-    # A certificate speaks of sets of one kind only.
-    assert loaded.frozen_digest != artifact.frozen_digest
-
-
 def test_saved_file_contains_no_infinite_thresholds(tmp_path: Path) -> None:
     # Three prompts cannot certify anything at alpha = 0.05, under either rule.
     artifact = calibrate(make_records(3, 3), alpha="0.05", features="1", allow_unattainable=True)
@@ -139,7 +123,7 @@ def test_save_names_a_missing_folder(artifact: CalibrationArtifact, tmp_path: Pa
 
 def test_artifact_is_frozen(artifact: CalibrationArtifact) -> None:
     with pytest.raises(ValueError, match="frozen"):
-        artifact.cap = 3.0
+        artifact.n = 3
 
 
 def test_artifact_text_is_one_line(artifact: CalibrationArtifact) -> None:

@@ -16,6 +16,7 @@ from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.features import AdaptiveAlpha
+from tests.factories import leave_sets_empty
 from tests.lengths import mostly_long, repetitions
 from tests.thresholds.oracles import NUDGE, minimise_by_highs
 
@@ -158,7 +159,7 @@ def test_adaptive_levels_fitted_on_calibration_prompts_break_the_promise(
     assert (gap < -0.2) if broken else (gap > -0.1)
 
 
-def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
+def test_choosing_the_level_after_the_answer_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking at 80 % and, where the set is empty, again at 90 % states 90 % there and keeps only half.
 
     A candidate that is correct comes with a uniform score, so that sets at 80 % end near 0.8 and those at
@@ -172,7 +173,8 @@ def test_choosing_the_level_after_the_answer_breaks_the_promise() -> None:
         CandidateBatch.from_arrays(scores), np.ones((6000, 1), dtype=bool), ids, (None,) * 6000
     )
     known, fresh = everyone.take(np.arange(1000)), everyone.take(np.arange(1000, 6000))
-    artifact = calibrate(known, alpha=("0.1", "0.2"), features="1", never_empty=False)
+    artifact = calibrate(known, alpha=("0.1", "0.2"), features="1")
+    leave_sets_empty(monkeypatch)
 
     def is_kept(alpha: str) -> BoolArray:
         return np.asarray(decide(artifact, fresh.draws, alpha).accepted.any(axis=1), dtype=np.bool_)

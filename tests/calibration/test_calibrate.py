@@ -25,9 +25,10 @@ from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.thresholds import ConditionalThreshold
+from langchain_cfc.thresholds import CAP, ConditionalThreshold
 from langchain_cfc.thresholds._locality import Neighbourhood
 from tests.calibration.prompts import make_prompts, remove_date
+from tests.factories import set_window
 
 
 @pytest.mark.parametrize("size", [9, 19, 20, 99, 137])
@@ -71,20 +72,20 @@ def read_success_scores(artifact: CalibrationArtifact) -> FloatArray:
 
 def test_prompts_without_a_correct_candidate_have_the_cap_as_success_score() -> None:
     records = make_prompts(0, 40, n=1, right=0.5)
-    for cap in (1.25, 2.0):
-        artifact = calibrate(records, alpha="0.6", features="1", cap=cap)
-        assert artifact.cap == cap
-        scores = read_success_scores(artifact)
-        hopeless = sum(not record.candidates[0].correct for record in records)
-        assert hopeless > 5
-        assert (scores == cap).sum() == hopeless
-        assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
+    artifact = calibrate(records, alpha="0.6", features="1")
+    scores = read_success_scores(artifact)
+    hopeless = sum(not record.candidates[0].correct for record in records)
+    assert hopeless > 5
+    assert (scores == CAP).sum() == hopeless
+    assert artifact.calibration.attainable_coverage == 1 - hopeless / 40
 
 
-def test_window_keeps_what_the_calibration_prompts_need() -> None:
+def test_artifact_keeps_what_the_calibration_prompts_need(monkeypatch: pytest.MonkeyPatch) -> None:
     records = make_prompts(0, 900, n=4)
-    small = calibrate(records, alpha="0.3", features="mean_score", window=20)
-    whole = calibrate(records, alpha="0.3", features="mean_score", window=None)
+    set_window(monkeypatch, 20)
+    small = calibrate(records, alpha="0.3", features="mean_score")
+    set_window(monkeypatch, None)
+    whole = calibrate(records, alpha="0.3", features="mean_score")
     assert 20 <= len(read_success_scores(small)) < 60
     check = small.levels[0].self_check
     assert check is not None
@@ -123,11 +124,12 @@ def test_evaluate_counts_refused_prompts_apart_from_not_certifiable_ones() -> No
     assert evaluate(artifact, fresh).methods["conditional"].refused_rate == 0.0
 
 
-def test_calibrate_n_uses_the_first_slots() -> None:
+def test_fixed_draws_use_the_first_slots() -> None:
     records = make_prompts(0, 80, n=6)
     first_two = [r.model_copy(update={"candidates": r.candidates[:2]}) for r in records]
     last_two = [r.model_copy(update={"candidates": r.candidates[-2:]}) for r in records]
-    artifact = calibrate(records, alpha="0.2", n=2, features="mean_score")
+    provenance = Provenance(n=6, separate_scores=True)
+    artifact = calibrate(records, alpha="0.2", draws="fixed(2)", features="mean_score", provenance=provenance)
     assert artifact.n == 2
     direct = calibrate(first_two, alpha="0.2", features="mean_score")
     assert (artifact.arrays, artifact.levels, artifact.features) == (
@@ -139,9 +141,9 @@ def test_calibrate_n_uses_the_first_slots() -> None:
     assert any("scores each candidate separately" in one for one in artifact.make_guarantee().assumptions)
     assert not any("scores each candidate separately" in one for one in direct.make_guarantee().assumptions)
     assert artifact.arrays != calibrate(last_two, alpha="0.2", features="mean_score").arrays
-    for n in (0, 7):
-        with pytest.raises(InputError, match=f"n is {n}; expected at least 1 and at most 6"):
-            calibrate(records, alpha="0.2", n=n)
+    for draws, problem in {"fixed(0)": "at least 1", "fixed(7)": "these prompts have 6"}.items():
+        with pytest.raises(InputError, match=problem):
+            calibrate(records, alpha="0.2", draws=draws, provenance=provenance)
 
 
 @pytest.mark.parametrize("alpha", [0.2, "0.2", "0.20", Decimal("0.200"), [0.2], ("0.2", 0.2)])
@@ -170,11 +172,6 @@ def test_calibrate_refuses_invalid_alpha(alpha: Any) -> None:
     ("options", "message"),
     [
         ({"set_rule": "some"}, "'some'; known are all, best_prefix, rank"),
-        ({"within_clusters": "two"}, "'one' or 'all', got 'two'"),
-        ({"cap": 1.0}, "cap must be a finite number above 1"),
-        ({"cap": 0.5}, "cap must be a finite number above 1"),
-        ({"cap": math.nan}, "cap must be a finite number above 1"),
-        ({"cap": math.inf}, "cap must be a finite number above 1"),
     ],
 )
 def test_calibrate_refuses_an_unknown_option_value_and_lists_known_ones(

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.Attainabil
 
 
 def make_config(**options: Any) -> CalibrationConfig:
-    config = CalibrationConfig(**{"alpha": "0.3", "window": None, **options})
+    config = CalibrationConfig(**{"alpha": "0.3", **options})
     config.check()
     return config
 
@@ -50,10 +50,10 @@ def test_calibration_config_documents_every_option() -> None:
 
 
 def test_config_command_states_options_that_differ_from_defaults() -> None:
-    config = CalibrationConfig(alpha=["0.1", 0.2], window=None, never_empty=False)
+    config = CalibrationConfig(alpha=["0.1", 0.2])
     assert config.format_command(["r.jsonl"], "a.json") == (
         "langchain-cfc calibrate r.jsonl --out a.json --alpha 0.1 --alpha 0.2 "
-        "--features 'hat(mean_score, 5)' --set-rule all --allow-empty --window 0 --seed 0"
+        "--features 'hat(mean_score, 5)' --set-rule all --seed 0"
     )
 
 
@@ -71,41 +71,39 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "n"),
+    ("options", "draws"),
     [
         ({}, None),
-        ({"n": 3}, 3),
-        # n is not stated if it is the recorded number, or if a draw rule states it.
-        ({"n": 4}, None),
-        ({"draws": "lead(1, at_most=4)"}, None),
-        ({"draws": "lead(1, at_most=3)"}, None),
+        ({"draws": "fixed(3)"}, "fixed(3)"),
+        # Not stated if it is the recorded number.
+        ({"draws": "fixed(4)"}, None),
+        ({"draws": "lead(1, at_most=4)"}, "lead(1, at_most=4)"),
+        ({"draws": "lead(1, at_most=3)"}, "lead(1, at_most=3)"),
         ({"adaptive_alpha": True, "features": "mean_score"}, None),
-        ({"never_empty": False, "set_rule": "unique(all)"}, None),
+        ({"set_rule": "unique(all)"}, None),
         ({"alpha": None, "max_wrong_rate": ["0.3", "0.4"]}, None),
         (
             {"alpha": None, "max_wrong_rate": "0.4", "wrong_rate_groups": True, "features": "group(topic)"},
             None,
         ),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
-        ({"stability": STABLE, "cap": 3.0, "window": None}, None),
-        ({"never_empty": False, "seed": "other", "test_fraction": 0.25}, None),
+        ({"stability": STABLE}, None),
+        ({"seed": "other", "test_fraction": 0.25}, None),
         ({"alpha": ["0.3", "0.4"], "features": "group(topic)", "delta": "0.1"}, None),
-        ({"within_clusters": "all", "allow_unattainable": True}, None),
     ],
 )
 def test_config_from_artifact_reproduces_the_artifact(
-    options: dict[str, Any], n: int | None, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], draws: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")  # the digest holds the time of making
-    clusters = [str(row // 2) for row in range(200)] if "within_clusters" in options else None
-    records = make_prompts(0, 200, clusters=clusters)
+    records = make_prompts(0, 200)
     provenance = Provenance(n=4, separate_scores=True)
     made = calibrate(records, provenance=provenance, **{"alpha": "0.3", "features": "1", **options})
     config = CalibrationConfig.from_artifact(made)
-    assert config.n == n
+    assert config.draws == draws
     for name, value in options.items():
         found = getattr(config, name)
-        if name not in {"n", "features"}:
+        if name not in {"draws", "features"}:
             assert (list(found) if isinstance(value, list) else found) == value
     again = calibrate(records, provenance=provenance, **config.to_arguments())
     assert again.frozen_digest == made.frozen_digest
@@ -137,7 +135,6 @@ def test_config_from_artifact_reproduces_the_artifact(
         ({"ridge": math.nan}, "ridge must be a finite number, at least 0"),
         ({"ridge": math.inf}, "ridge must be a finite number, at least 0"),
         ({"ridge": 0.1, "penalised": "none"}, "penalised must be 'slopes' or 'all'"),
-        ({"cap": 1.0}, "cap must be"),
         # Options that would have no effect without another one.
         ({"penalised": "all"}, "penalised: needs a ridge"),
         ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
@@ -267,9 +264,9 @@ def test_ridge_takes_its_units_from_the_fit_split() -> None:
         for part in ("fit", "calibration")
     )
     transform = artifact.feature_map.transform
-    scores = artifact.parsed_set_rule.compute_success_scores(calibrating, artifact.cap)
+    scores = artifact.parsed_set_rule.compute_success_scores(calibrating)
     asked = transform(tabulate(make_prompts(1, 20)).draws)
-    rule = ConditionalThreshold("0.3", artifact.cap, ridge=0.1)
+    rule = ConditionalThreshold("0.3", ridge=0.1)
     found = decide(artifact, tabulate(make_prompts(1, 20)).draws).thresholds
 
     def solve(units_of: Any) -> Any:

@@ -57,7 +57,7 @@ def score_by_votes(records: list[PromptRecord], seen: int = 8) -> list[PromptRec
 
 
 def calibrate_with(
-    draws: str, records: Any = None, provenance: Provenance | None = SEPARATE, **options: Any
+    draws: str | None, records: Any = None, provenance: Provenance | None = SEPARATE, **options: Any
 ) -> Any:
     given = {"alpha": "0.3", "features": "1", "allow_unattainable": True, **options}
     return calibrate(records or make_records(), draws=draws, provenance=provenance, **given)
@@ -195,7 +195,6 @@ def test_draw_rule_requires_scores_of_separate_candidates_or_agreement(
     ("options", "problem"),
     [
         ({"draws": "lead(2, at_most=9)"}, "may draw 9 candidates, but these prompts have 8"),
-        ({"draws": RULES[0], "n": 6}, "cannot be combined with n"),
         ({"draws": "lead(2)"}, "takes at_most= or rounds="),
     ],
 )
@@ -206,14 +205,12 @@ def test_calibrate_refuses_a_draw_rule_that_records_cannot_replay(
         calibrate_with(**options)
 
 
-def test_fixed_draw_rule_equals_n() -> None:
+def test_fixed_draw_rule_uses_the_first_candidates() -> None:
     fixed = calibrate_with("fixed(6)")
-    plain = calibrate(
-        make_records(), alpha="0.3", features="1", n=6, allow_unattainable=True, provenance=SEPARATE
-    )
+    first = [one.model_copy(update={"candidates": one.candidates[:6]}) for one in make_records()]
+    plain = calibrate_with(None, first, SEPARATE.model_copy(update={"n": 6}))
     assert (fixed.draws, fixed.n) == (None, 6)
-    assert fixed.model_copy(update={"created_at": plain.created_at}).digest == plain.digest
-    assert "draws" not in plain.model_dump()
+    assert (fixed.levels, fixed.arrays) == (plain.levels, plain.arrays)
     with pytest.raises(InputError, match="record exactly that many"):
         calibrate_with("fixed(6)", score_by_votes(make_records()), VOTES)
 
@@ -259,7 +256,7 @@ def test_artifact_refuses_a_forged_draw_rule() -> None:
 def test_config_from_artifact_reproduces_the_draw_rule() -> None:
     artifact = calibrate_with(RULES[2], adaptive_alpha=True, features="hat(mean_score, 3)")
     config = CalibrationConfig.from_artifact(artifact)
-    assert (config.draws, config.n) == (RULES[2], None)
+    assert config.draws == RULES[2]
     again = calibrate(make_records(), **config.to_arguments(), provenance=SEPARATE)
     assert again.levels == artifact.levels
     assert "--draws 'agree(0.8, rounds=2+2+4)'" in config.format_command(["r.jsonl"])
@@ -360,12 +357,13 @@ def test_draw_rule_refuses_all_candidates_of_an_ensemble_that_compares_them(draw
         calibrate_with(draws, add_outputs(make_records()), BOTH)
 
 
-def test_calibrate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
+def test_tabulate_n_refuses_a_table_that_a_draw_rule_stopped() -> None:
     stopped = replay(parse_draw_rule(RULES[0]), tabulate(make_records()))
     with pytest.raises(InputError, match="a draw rule stopped drawing these candidates"):
-        calibrate(stopped, alpha="0.6", features="1", n=3, provenance=SEPARATE)
+        tabulate(stopped, n=3, provenance=SEPARATE)
     # The first two were drawn for every prompt.
-    assert calibrate(stopped, alpha="0.6", features="1", n=2, provenance=SEPARATE).n == 2
+    drawn = tabulate(stopped, n=2, provenance=SEPARATE)
+    assert calibrate(drawn, alpha="0.6", features="1", provenance=SEPARATE).n == 2
 
 
 @pytest.mark.parametrize(

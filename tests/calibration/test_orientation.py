@@ -82,7 +82,6 @@ def test_orientation_warning_counts_a_cluster_once() -> None:
         record(f"a{row}", float(rng.uniform(0, 0.6)), float(rng.uniform(0.4, 1)), None) for row in range(30)
     ]
     talk = [record(f"t{row}", 0.9, 0.1, "talk") for row in range(200)]
-    for within in ("one", "all"):
-        assert catch_orientation_warnings([*alone, *talk], within_clusters=within) == []
+    assert catch_orientation_warnings([*alone, *talk]) == []
     strangers = [one.model_copy(update={"cluster": None}) for one in talk]
     assert len(catch_orientation_warnings([*alone, *strangers])) == 1

@@ -112,7 +112,6 @@ def test_calibrate_uses_one_prompt_of_each_cluster_chosen_by_hash() -> None:
     records = make_prompts(0, 240, clusters=clusters)
     artifact = calibrate(records, alpha="0.2", features="1")
     assert artifact.calibration.size == 50 + 40
-    assert artifact.calibration.exchangeable
     assert artifact.make_guarantee().kind == "conditional"
     used = set(read_success_scores(artifact).tolist())
     chosen = {record.id for record in records if compute_success_score(record) in used}
@@ -125,25 +124,6 @@ def test_calibrate_uses_one_prompt_of_each_cluster_chosen_by_hash() -> None:
     )
     places = {rows[0] % 4 for rows in by_cluster if rows}
     assert places == {0, 1, 2, 3}
-
-
-def test_within_clusters_all_gives_no_guarantee() -> None:
-    records = make_prompts(0, 120, clusters=[f"c{row // 2}" for row in range(120)])
-    artifact = calibrate(records, alpha="0.2", features="mean_score", within_clusters="all", fit_fraction=0.3)
-    facts, promise = artifact.calibration, artifact.make_guarantee()
-    assert facts.size + facts.fit_size == 120
-    assert (facts.within_clusters, facts.exchangeable) == ("all", False)
-    assert promise.kind == "heuristic"
-    assert promise.sentence.startswith("No guarantee")
-    assert promise.weightings == ()
-    assert "share a cluster" in promise.assumptions[0]
-
-
-def test_within_clusters_all_keeps_the_guarantee_without_shared_clusters() -> None:
-    records = make_prompts(0, 60, clusters=[f"c{row}" for row in range(60)])
-    artifact = calibrate(records, alpha="0.2", features="1", within_clusters="all")
-    assert artifact.calibration.exchangeable
-    assert artifact.make_guarantee().kind == "conditional"
 
 
 def test_feature_map_is_fitted_on_the_fit_split_alone() -> None:

@@ -31,7 +31,7 @@ def records() -> Records:
     "options",
     [
         {},
-        {"features": "hat(mean_score, 3) + group(topic) + entropy", "n": 5, "set_rule": "unique(all)"},
+        {"features": "hat(mean_score, 3) + entropy", "draws": "fixed(5)", "set_rule": "unique(all)"},
     ],
     quick=1,
 )

@@ -399,7 +399,7 @@ def test_certify_refuses_answers_without_the_extractor_of_calibration() -> None:
 
 
 def test_certify_leaves_out_more_candidates_than_calibrated() -> None:
-    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", n=2)
+    artifact = calibrate(tabulate(KNOWN, n=2), alpha="0.3", features="group(topic)")
     short = [one.model_copy(update={"candidates": one.candidates[:2]}) for one in FRESH]
     assert certify_and_get(artifact, FRESH) == certify_and_get(artifact, short)
 

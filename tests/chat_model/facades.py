@@ -18,8 +18,8 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel
 from tests.calls import invoke_async, invoke_sync
 from tests.factories import make_artifact, make_chain, with_prompt_kind
 
-# All lie above the threshold.
-HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+# All are blank.
+HOPELESS = (" ",) * 4
 
 
 @cache
@@ -45,10 +45,10 @@ def accept_all(prompt: Any, candidates: Sequence[Any]) -> list[float]:
     return [0.1] * len(candidates)
 
 
-def reject_all(prompt: Any, candidates: Sequence[Any]) -> list[float]:
+def reject_all(prompt: Any, candidates: Sequence[Any]) -> list[None]:
     """The verifier that believes none."""
     del prompt
-    return [0.9] * len(candidates)
+    return [None] * len(candidates)
 
 
 @tool

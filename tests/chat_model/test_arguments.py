@@ -128,7 +128,7 @@ def test_with_structured_output_returns_none_on_abstention(
     assert invoke(facade.with_structured_output(Town), "Lima") is None
     found = invoke(facade.with_structured_output(Town, include_raw=True), "Lima")
     assert (found["parsed"], found["parsing_error"]) == (None, None)
-    assert found["raw"].response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert found["raw"].response_metadata["cfc"]["reason"] == "only_blank_answers"
 
 
 def test_temperature_and_max_tokens_of_the_chat_model_reach_every_draw(
@@ -265,7 +265,7 @@ def named() -> CalibrationArtifact:
     """An artifact whose records say which model drew their candidates."""
     stated = compute_fingerprint(make_client("http://127.0.0.1", temperature=0.7), "mine")
     provenance = Provenance(n=N, generator=stated, verifier={"id": "certain"})
-    return calibrate(make_records(), alpha=0.25, features="1", never_empty=False, provenance=provenance)
+    return calibrate(make_records(), alpha=0.25, features="1", provenance=provenance)
 
 
 @pytest.mark.parametrize("arguments", [{"model": "gpt-5"}, {"temperature": 0.0}])

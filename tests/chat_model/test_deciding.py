@@ -64,7 +64,7 @@ def test_chat_model_says_abstain_message_on_abstention(artifact: CalibrationArti
     chain = make_chain(artifact, generator=ScriptedModel(texts=HOPELESS))
     message = ask(CFCChatModel(chain=chain, abstain_message="No idea."), "where?")
     assert message.text == "No idea."
-    assert read_decision(message)["reason"] == "no_candidate_accepted"
+    assert read_decision(message)["reason"] == "only_blank_answers"
 
 
 def test_chat_model_raises_errors_of_its_chain(invoke: Invoke) -> None:

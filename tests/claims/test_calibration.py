@@ -96,7 +96,6 @@ def test_guarantee_of_claims_states_unsupported_claims(artifact: CalibrationArti
     assert any("omits" in sentence for sentence in guarantee.not_promised)
     assert not any("set" in sentence.split() for sentence in guarantee.not_promised)
     assert artifact.unit == "claims"
-    assert not artifact.never_empty
 
 
 def test_config_from_artifact_reproduces_claims_options(artifact: CalibrationArtifact) -> None:
@@ -151,7 +150,6 @@ def test_adaptive_levels_of_claims_empty_fewer_answers() -> None:
         ({"at_most": 1}, "needs unit='claims'"),
         ({"unit": "claims", "at_most": -1}, "unknown set rule"),
         ({"unit": "claims", "set_rule": "rank"}, "several answers"),
-        ({"unit": "claims", "n": 1}, "several answers"),
         ({"unit": "claims", "draws": "fixed(3)"}, "several answers"),
     ],
 )

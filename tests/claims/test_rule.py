@@ -33,7 +33,7 @@ def keep_claims(labelled: LabelledBatch, rule: Claims, threshold: float) -> list
     size = len(labelled)
     thresholds = Thresholds(np.full(size, threshold), np.zeros(size), np.zeros(size, dtype=np.bool_))
     sets = AnswerSets.from_levels(
-        labelled.draws, rule.compute_levels(labelled.draws), thresholds, never_empty=False, unit=rule.unit
+        labelled.draws, rule.compute_levels(labelled.draws), thresholds, unit=rule.unit
     )
     counts = labelled.draws.counts.tolist()
     assert not sets.accepted[~labelled.draws.is_drawn].any()
@@ -75,7 +75,7 @@ def test_claims_threshold_drops_within_its_error_bound() -> None:
     labelled = make_batch([[(0.5, True)]])
     thresholds = Thresholds(np.array([0.4]), np.array([0.1]), np.array([False]))
     levels = Claims(0).compute_levels(labelled.draws)
-    sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, never_empty=False, unit="claims")
+    sets = AnswerSets.from_levels(labelled.draws, levels, thresholds, unit="claims")
     assert not sets.accepted.any()
 
 

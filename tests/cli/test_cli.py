@@ -199,7 +199,8 @@ def test_demo_with_another_seed_uses_another_split(demo: tuple[Ran, Path], tmp_p
 
 def test_calibrate_prints_facts_and_json_alike(records: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    ran = run("calibrate", records, "-o", path, "--alpha", "0.3", "--alpha", "0.2", "--n", "5", "--json")
+    levels = ("--alpha", "0.3", "--alpha", "0.2")
+    ran = run("calibrate", records, "-o", path, *levels, "--draws", "fixed(5)", "--json")
     assert ran.code == 0
     assert ran.data["alphas"] == ["0.2", "0.3"]
     assert ran.data["n"] == 5
@@ -329,7 +330,7 @@ def test_inspect_verify_exits_with_1_if_solvers_contradict(
 
 def test_inspect_refuses_a_changed_file(artifact: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "a.json"
-    damaged.write_text(artifact.read_text().replace('"cap": 2.0', '"cap": 3.0'))
+    damaged.write_text(artifact.read_text().replace('"n": 10', '"n": 9'))
     run("inspect", damaged).assert_refused("does not match its digest")
 
 
@@ -447,9 +448,8 @@ def test_calibrate_overwrites_artifacts_only(records: Path, tmp_path: Path) -> N
     path = tmp_path / "a.json"
     assert [run("calibrate", mine, "-o", path, "--alpha", "0.2").code for _ in range(2)] == [0, 0]
     # An artifact of another version, or a damaged one, is an artifact still.
-    path.write_text(
-        path.read_text().replace('"version": 1\n', '"version": 99\n').replace('"cap": 2.0', '"cap": 3.0')
-    )
+    changed = path.read_text().replace('"version": 1\n', '"version": 99\n')
+    path.write_text(changed.replace('"n": 10', '"n": 9'))
     assert run("inspect", path).code == 2
     assert run("calibrate", mine, "-o", path, "--alpha", "0.2").code == 0
     assert run("inspect", path).code == 0

@@ -247,7 +247,7 @@ def make_soak_artifact() -> CalibrationArtifact:
         )
         for rank in range(1, 40)
     ]
-    return calibrate(records, alpha=0.25, features="1", never_empty=False)
+    return calibrate(records, alpha=0.25, features="1")
 
 
 class Soak:

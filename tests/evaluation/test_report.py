@@ -42,7 +42,7 @@ def artifact() -> CalibrationArtifact:
         for row, (topic, score) in enumerate(success)
     ]
     with pytest.warns(AttainabilityWarning, match="topic: c "):
-        return calibrate(records, alpha="0.5", features=topics, never_empty=False)
+        return calibrate(records, alpha="0.5", features=topics)
 
 
 @pytest.fixture

@@ -25,8 +25,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-import langchain_cfc
-from langchain_cfc import Candidate, CFCResult, CFCRunnable, FeatureMap, PromptRecord
+from langchain_cfc import Candidate, CFCResult, CFCRunnable, FeatureMap, PromptRecord, calibrate
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.artifact import CalibrationArtifact
@@ -46,19 +45,10 @@ ALARM = -math.log(FALSE_ALARM)
 ROUND_OFF = 1e-12
 
 
-def calibrate(records: Iterable[PromptRecord] | LabelledBatch, **options: Any) -> CalibrationArtifact:
-    """An artifact whose sets follow their thresholds alone, as the laws of thresholds want it.
-
-    Sets that are never empty hold these sets, under the same flags: `test_never_empty` is about that. With
-    them coverage exceeds its exact laws, and makes up for what a control breaks.
-    """
-    return langchain_cfc.calibrate(records, **{"never_empty": False, **options})
-
-
 def calibrate_and_reload(
     records: Iterable[PromptRecord] | LabelledBatch, **options: Any
 ) -> CalibrationArtifact:
-    """The same artifact as serving sees it: saved to a file and loaded."""
+    """An artifact as serving sees it: saved to a file and loaded."""
     return reload_artifact(calibrate(records, **options))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from langchain_cfc import CalibrationArtifact
+from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import AttemptLedger
 from langchain_cfc.candidates import LabelledBatch
@@ -21,7 +21,7 @@ from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import WrongRateCertificate
 from tests.lengths import mostly_long, repetitions
 
-from .laws import ROUND_OFF, calibrate, is_too_often
+from .laws import ROUND_OFF, is_too_often
 from .test_cuts import DELTA, JUST_ABOVE, RATE, SCALES, Scale, make_scale
 
 LOOKS = (100, 200, 300, 400, 500, 600, 700, 800, 1000)

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import CalibrationArtifact
+from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 
-from .laws import FALSE_ALARM, calibrate, draw_ids, find_kept
+from .laws import FALSE_ALARM, draw_ids, find_kept
 
 N, PROMPTS, ALPHA, TAU = 2, 8000, "0.4", 0.6
 

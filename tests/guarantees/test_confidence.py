@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import FeatureMap
+from langchain_cfc import FeatureMap, calibrate
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -35,7 +35,6 @@ from .laws import (
     TIERS,
     World,
     agrees_with_chances,
-    calibrate,
     calibrate_and_reload,
     compute_coverage_at,
     compute_smaller_tail,

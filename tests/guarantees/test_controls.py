@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from langchain_core.caches import InMemoryCache
 
-from langchain_cfc import CFCRunnable, FeatureMap
+from langchain_cfc import CFCRunnable, FeatureMap, calibrate
 from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
@@ -29,7 +29,6 @@ from tests.lengths import repetitions
 
 from .laws import (
     ALARM,
-    calibrate,
     calibrate_and_reload,
     draw_ids,
     draw_prompts,
@@ -152,8 +151,7 @@ def test_plain_float_comparisons_break_the_promise_at_a_level_or_the_cap(
 ) -> None:
     rng = np.random.default_rng(4)
     feature_map = FeatureMap.parse(features).fit(sampled(rng, 400).draws)
-    # Sets that may be empty: the best candidate would hide a comparison that went wrong.
-    options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map, "never_empty": False}
+    options: dict[str, Any] = {"alpha": ALPHA, "features": feature_map}
     options["allow_unattainable"] = True
     own, plain = [], []
     for number in range(repetitions(300, share=0.6)):

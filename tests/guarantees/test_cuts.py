@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from langchain_cfc import calibrate
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -25,7 +26,7 @@ from langchain_cfc.guarantee import AnswerPolicy
 from tests.factories import find_delta, plan_first_test
 from tests.lengths import mostly_long, repetitions
 
-from .laws import ROUND_OFF, calibrate, draw_ids, is_too_often
+from .laws import ROUND_OFF, draw_ids, is_too_often
 
 RATE, DELTA = "0.1", "0.1"
 PROMPTS = 120

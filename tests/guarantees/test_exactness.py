@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from langchain_cfc import calibrate
 from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -28,7 +29,6 @@ from .laws import (
     GRID,
     PROBES,
     agrees_with_zero,
-    calibrate,
     calibrate_and_reload,
     compute_coverage_at,
     draw_prompts,
@@ -67,7 +67,7 @@ def measure_gains(
     decisions = decide(artifact, test.draws, marginal=marginal)
     kept = find_kept(decisions, test)
     if randomised:
-        success = artifact.parsed_set_rule.compute_success_scores(test, artifact.cap)
+        success = artifact.parsed_set_rule.compute_success_scores(test)
         kept = success <= solve_randomised(artifact, decisions.features, rng)
     return {
         one.name: float(np.mean(one.compute_values(decisions.features) * (kept - tau)))

@@ -20,13 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, PromptRecord
+from langchain_cfc import FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.records import tabulate
 from tests.guarantees.promises import make_prompts, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions
-
-from .laws import calibrate
 
 # A Bernstein polynomial may fall below zero by 1e-9; sums of 40 to 150 such terms stay below this.
 ROUND_OFF = 1e-6

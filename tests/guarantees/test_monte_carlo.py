@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import Candidate, FeatureMap, PromptRecord
+from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
@@ -27,7 +27,7 @@ from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth, make_prompts, measure_promise_gaps
 from tests.lengths import repetitions
 
-from .laws import calibrate, calibrate_and_reload, compute_smaller_tail
+from .laws import calibrate_and_reload, compute_smaller_tail
 
 FALSE_ALARM = 1e-6
 ALPHA = "0.2"

@@ -26,7 +26,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import CFCRunnable
+from langchain_cfc import CFCRunnable, calibrate
 from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -40,7 +40,7 @@ from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
 
-from .laws import agrees_with_chances, calibrate, is_same_as_served, is_too_often, record_figures
+from .laws import agrees_with_chances, is_same_as_served, is_too_often, record_figures
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load_recording, take_parts
 
 SET_RULE = "unique(all)"

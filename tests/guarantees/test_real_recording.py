@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc import FeatureMap, evaluate
+from langchain_cfc import FeatureMap, calibrate, evaluate
 from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
@@ -31,7 +31,7 @@ from langchain_cfc.thresholds import compute_confident_rank, compute_conformal_r
 from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions
 
-from .laws import ALARM, FALSE_ALARM, agrees_with_chances, calibrate, find_kept, is_uniform, record_figures
+from .laws import ALARM, FALSE_ALARM, agrees_with_chances, find_kept, is_uniform, record_figures
 from .recordings import NAMES, PATHS, SHIPPED, Recording, load_recording, take_parts
 
 SOFT = "mean_score + hard(mean_score, 0.8)"
@@ -248,9 +248,7 @@ def count_split(artifact: CalibrationArtifact, pool: LabelledBatch, *, confident
     calibration, test = take_parts(artifact, pool, "calibration"), take_parts(artifact, pool, "test")
     groups = artifact.feature_map.transform(calibration.draws).T == 1.0
     tested = artifact.feature_map.transform(test.draws).T == 1.0
-    known, scores = (
-        artifact.parsed_set_rule.compute_success_scores(one, artifact.cap) for one in (calibration, test)
-    )
+    known, scores = (artifact.parsed_set_rule.compute_success_scores(one) for one in (calibration, test))
     kept = compute_outcomes(artifact, test, artifact.alphas[0]).kept
     marginal = find_kept(decide(artifact, test.draws, marginal=True), test)
     tau, delta = compute_tau(artifact.alphas[0]), 1 - compute_tau(DELTA)

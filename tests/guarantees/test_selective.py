@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc import FeatureMap, certificates
+from langchain_cfc import FeatureMap, calibrate, certificates
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.certificates import certify_policy
@@ -32,7 +32,6 @@ from .laws import (
     Outcome,
     Reloaded,
     World,
-    calibrate,
     draw_ids,
     has_broken_bound,
     is_same_as_served,

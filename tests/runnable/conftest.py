@@ -11,7 +11,7 @@ from tests.factories import fit_topics, make_artifact, make_hopeless_records, ma
 
 @pytest.fixture(scope="session")
 def artifact() -> CalibrationArtifact:
-    """Without features: the threshold is 0.75 for every prompt, and sets may be empty."""
+    """Without features: the threshold is 0.75 for every prompt."""
     return plain_artifact()
 
 
@@ -23,16 +23,12 @@ def two_levels() -> CalibrationArtifact:
 
 @pytest.fixture(scope="session")
 def by_topics() -> CalibrationArtifact:
-    """A threshold per topic: 0.75 for easy prompts, and for hopeless ones nothing can be certified.
-
-    Sets may be empty.
-    """
+    """A threshold per topic: 0.75 for easy prompts, and for hopeless ones nothing can be certified."""
     prompts = [*make_records("easy"), *make_hopeless_records("hopeless")]
     with pytest.warns(AttainabilityWarning, match="hopeless"):
         return calibrate(
             prompts,
             alpha=0.25,
             features=fit_topics("easy", "hopeless"),
-            never_empty=False,
             allow_unattainable=True,
         )

@@ -20,9 +20,9 @@ from tests.calls import Invoke
 from tests.factories import make_chain
 from tests.fakes import TEXTS, ScriptedModel, topic_of
 
-HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+HOPELESS = (" ",) * 4
 # Drawn for every prompt of these topics by a chain whose artifact has a threshold per topic.
-REASONS = {"no_candidate_accepted": "an easy", "not_certifiable": "a hopeless"}
+REASONS = {"only_blank_answers": "an easy", "not_certifiable": "a hopeless"}
 
 
 class AnswersByPrompt(ScriptedModel):
@@ -71,7 +71,7 @@ def test_batch_returns_abstention_errors_in_their_places(kind: str) -> None:
         first, error, last = found
         assert text_of(first) == text_of(last) == "lima|0.1"
         assert isinstance(error, AbstentionError)
-        assert error.result.reason == "no_candidate_accepted"
+        assert error.result.reason == "only_blank_answers"
     with pytest.raises(AbstentionError):
         chain.batch(prompts)
 
@@ -137,7 +137,7 @@ def test_chat_model_inherits_on_abstain_from_its_chain(invoke: Invoke) -> None:
         invoke(CFCChatModel(chain=raised), "x")
     said = invoke(CFCChatModel(chain=raised, on_abstain="return"), "x")
     assert said.text == "I do not know."
-    assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert said.response_metadata["cfc"]["reason"] == "only_blank_answers"
     for wrong in ("ignore", True):
         with pytest.raises(ValidationError, match="on_abstain"):
             CFCChatModel(chain=returning, on_abstain=wrong)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ def test_callbacks_receive_the_result_of_a_raised_abstention(invoke: Invoke) -> 
                 make_raising(kind, generator=ScriptedModel(texts=HOPELESS)), "x", {"callbacks": [recorder]}
             )
         carried = [error.result for error in recorder.raised if isinstance(error, AbstentionError)]
-        assert {one.reason for one in [*carried, *recorder.ended]} == {"no_candidate_accepted"}
+        assert {one.reason for one in [*carried, *recorder.ended]} == {"only_blank_answers"}
         # The chain's own run ends with the result where only the model raises.
         assert len(recorder.ended) == (kind == "model")
 

@@ -34,7 +34,7 @@ NO_AGREEMENT = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
 AGREEMENT = ("lima|0.1", "lima|0.9", "bogota|0.9", "santiago|0.8")
 # A set of two answers, whose best two candidates agree on.
 TWO_AGREED = ("lima|0.1", "lima|0.2", "quito|0.3", "bogota|0.9")
-NONE_ACCEPTED = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+BLANK = (" |0.9",) * 4
 
 
 def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
@@ -112,7 +112,7 @@ def make_bot(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fi
         (TWO_ANSWERS, "too_many_answers", None),
         (TWO_AGREED, "too_many_answers", None),
         (NO_AGREEMENT, "too_little_agreement", None),
-        (NONE_ACCEPTED, "no_candidate_accepted", None),
+        (BLANK, "only_blank_answers", None),
     ],
 )
 def test_bot_answers_or_abstains_by_its_certified_policy(
@@ -124,7 +124,7 @@ def test_bot_answers_or_abstains_by_its_certified_policy(
     # Whatever is withheld, the set is listed; for answer sets it is the answer.
     plain = invoke(make_bot(bot, texts, alpha="0.25"), "where?")
     assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
-    assert plain.reason == ("no_candidate_accepted" if texts is NONE_ACCEPTED else "answered")
+    assert plain.reason == ("only_blank_answers" if texts is BLANK else "answered")
 
 
 def test_bot_serves_the_level_of_its_certificate(bot: CalibrationArtifact) -> None:
@@ -132,7 +132,7 @@ def test_bot_serves_the_level_of_its_certificate(bot: CalibrationArtifact) -> No
     texts = ("lima|0.6", "lima|0.7", "quito|0.9", "bogota|0.9")
     assert make_bot(bot, texts).invoke("x").best == "lima"
     assert make_bot(bot, texts).guarantee.alpha == "0.25"
-    assert make_bot(bot, texts, alpha="0.5").invoke("x").abstained
+    assert [one.accepted for one in make_bot(bot, texts, alpha="0.5").invoke("x").candidates].count(True) == 1
 
 
 def test_bot_does_not_answer_flagged_prompts(by_topics: CalibrationArtifact) -> None:
@@ -144,7 +144,7 @@ def test_bot_does_not_answer_flagged_prompts(by_topics: CalibrationArtifact) -> 
 
 
 def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationArtifact) -> None:
-    for texts in (TEXTS, NO_AGREEMENT, NONE_ACCEPTED):
+    for texts in (TEXTS, NO_AGREEMENT, BLANK):
         chain = make_bot(bot, texts)
         result = chain.invoke("x")
         promise = result.guarantee

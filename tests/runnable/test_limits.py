@@ -144,7 +144,7 @@ def test_batch_of_a_sequence_keeps_max_concurrency(artifact: CalibrationArtifact
 def test_or_else_shares_max_concurrency_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
     gauge = Gauge()
     unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the fallback is asked
-    fallback = gauge.chain(make_artifact(alpha=0.5, never_empty=True))
+    fallback = gauge.chain(make_artifact(alpha=0.5))
     found = batch(unsure.or_else(fallback), RunnableConfig(max_concurrency=2))
     assert [result.reason for result in found] == ["answered"] * len(PROMPTS)
     assert gauge.most == 2

@@ -20,11 +20,11 @@ from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import AbstentionError, InputError, ServingError
 from langchain_cfc.runnable import Answer, OrElse
 from tests.calls import Invoke, copies_of
-from tests.factories import make_chain
+from tests.factories import make_artifact, make_chain
 from tests.fakes import TEXTS, N, RunRecorder, ScriptedModel, answer_of
 from tests.recordings import list_facts
 
-HOPELESS = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
+HOPELESS = (" ",) * N
 
 
 def test_as_answer_returns_a_message_that_states_the_guarantee(
@@ -55,7 +55,7 @@ def test_as_answer_says_abstain_message_on_abstention(invoke: Invoke) -> None:
     chain = make_chain(generator=ScriptedModel(texts=HOPELESS))
     message = invoke(chain.as_answer(abstain_message="No idea."), "x")
     assert message.text == "No idea."
-    assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert message.response_metadata["cfc"]["reason"] == "only_blank_answers"
     assert invoke(chain.as_answer(text=True), "x") == "I do not know."
 
 
@@ -87,7 +87,7 @@ def test_full_result_puts_the_whole_result_into_the_message(
             json.dumps(message.response_metadata, allow_nan=False)
         # The short form is a part of it, under the same names.
         short = invoke(CFCChatModel(chain=chain), "x").response_metadata["cfc"]
-        assert set(short) == {"reason", "guarantee"}
+        assert set(short) - {"unscored"} == {"reason", "guarantee"}
         assert short["reason"] == message.response_metadata["cfc"]["reason"]
         assert short["guarantee"].items() <= message.response_metadata["cfc"]["guarantee"].items()
 
@@ -168,11 +168,12 @@ def test_or_else_handles_raised_and_returned_abstentions(invoke: Invoke) -> None
     assert not invoke(returning.with_fallbacks([someone]), "where?")
 
 
-def test_alpha_given_to_or_else_is_that_of_the_first_chain(two_levels: CalibrationArtifact) -> None:
-    model = ScriptedModel(texts=("a|0.6",) * N)
-    chain = make_chain(two_levels, generator=model, alpha=0.25).or_else(lambda _: "escalated")
-    assert chain.invoke("x").best == "a|0.6"
-    assert chain.invoke("x", alpha=0.5) == "escalated"
+def test_alpha_given_to_or_else_is_that_of_the_first_chain() -> None:
+    # 39 prompts certify nothing at 0.01.
+    artifact = make_artifact(alpha=["0.01", "0.25"], allow_unattainable=True)
+    chain = make_chain(artifact, alpha=0.25).or_else(lambda _: "escalated")
+    assert chain.invoke("x").best == "lima|0.1"
+    assert chain.invoke("x", alpha=0.01) == "escalated"
 
 
 def test_or_else_child_runs_are_named() -> None:

@@ -21,7 +21,7 @@ from tests.fakes import N, ScriptedModel, answer_of, topic_of
 
 REASONS = {
     "answered": ("an easy", ("lima|0.3", "quito|0.9", "lima|0.1", "bogota|0.8")),
-    "no_candidate_accepted": ("an easy", ("lima|0.8", "quito|0.9", "lima|0.85", "bogota|0.8")),
+    "only_blank_answers": ("an easy", (" |0.8", " |0.9", " |0.85", " |0.8")),
     "not_certifiable": ("a hopeless", ("lima|0.3", "quito|0.9", "lima|0.1", "bogota|0.8")),
 }
 
@@ -117,18 +117,16 @@ def test_explain_describes_an_answer(result: CFCResult) -> None:
     )
 
 
-@pytest.mark.parametrize("result", ["no_candidate_accepted"], indirect=True)
+@pytest.mark.parametrize("result", ["only_blank_answers"], indirect=True)
 def test_explain_reason_describes_an_abstention(result: CFCResult) -> None:
     assert result.explain_reason() == (
-        "Abstained, because none of the 4 answers that the model gave passed the check."
+        "Abstained, because all of the 4 answers that the model gave are blank, refused or not judged."
     )
 
 
-def test_never_empty_answer_is_the_best_candidate_and_is_explained() -> None:
-    _, texts = REASONS["no_candidate_accepted"]
-    chain = make_chain(
-        make_artifact(never_empty=True), generator=ScriptedModel(texts=texts), answer=answer_of
-    )
+def test_best_candidate_alone_is_answered_and_explained() -> None:
+    texts = ("lima|0.8", "quito|0.9", "lima|0.85", "bogota|0.8")
+    chain = make_chain(make_artifact(), generator=ScriptedModel(texts=texts), answer=answer_of)
     result = chain.invoke("x")
     assert (result.abstained, result.reason) == (False, "answered")
     assert (result.answers, result.best, result.to_message("?").text) == (("lima",), "lima", "lima")
@@ -143,27 +141,18 @@ def test_never_empty_answer_is_the_best_candidate_and_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "never_empty", "expected"),
+    ("said", "expected"),
     [
-        ("lima|0.1", False, "Answered, because the only answer that the model gave passed the check."),
-        ("lima|0.9", False, "Abstained, because the only answer that the model gave did not pass the check."),
+        ("lima|0.1", "Answered, because the only answer that the model gave passed the check."),
         (
             "lima|0.9",
-            True,
             "Answered with the only answer that the model gave, although it did not pass the check.",
         ),
-        (
-            " |0.1",
-            False,
-            "Abstained, because the only answer that the model gave is blank, refused or not judged.",
-        ),
+        (" |0.1", "Abstained, because the only answer that the model gave is blank, refused or not judged."),
     ],
 )
-def test_explain_reason_speaks_of_a_single_answer_in_the_singular(
-    said: str, never_empty: bool, expected: str
-) -> None:
-    artifact = make_artifact(n=1, never_empty=never_empty)
-    chain = make_chain(artifact, generator=lambda _: said, answer=answer_of)
+def test_explain_reason_speaks_of_a_single_answer_in_the_singular(said: str, expected: str) -> None:
+    chain = make_chain(make_artifact(n=1), generator=lambda _: said, answer=answer_of)
     assert chain.invoke("x").explain_reason() == expected
 
 

@@ -28,55 +28,47 @@ MARK = "zurich-7f3a"
 # At the threshold 0.75 of the artifacts: accepted texts that the policy of each case withholds.
 TWO_ANSWERS = (f"{MARK} a|0.1", f"{MARK} b|0.3", f"{MARK} a|0.9", f"{MARK} c|0.8")
 ONE_VOTE = (f"{MARK} a|0.1", f"{MARK} b|0.9", f"{MARK} c|0.9", f"{MARK} d|0.8")
-NONE_ACCEPTED = (f"{MARK} a|0.9", f"{MARK} b|0.9", f"{MARK} c|0.8", f"{MARK} d|1.0")
 # The best answer, another accepted one, and rejected ones.
 ANSWERED = ("lima|0.1", f"{MARK} b|0.3", "lima|0.9", f"{MARK} c|0.8")
 
 
 def make_case(texts: tuple[str, ...], policy: dict[str, Any] | None, **fields: Any) -> CFCRunnable:
     """A bot with a policy, or answer sets without one."""
-    artifact = make_artifact(extracted=True, never_empty=False)
+    artifact = make_artifact(extracted=True)
     if policy is not None:
         artifact = with_policy(artifact, "0.25", **policy)
         fields["max_wrong_rate"] = "0.05"
     return make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of, **fields)
 
 
-def make_structured(**fields: Any) -> CFCRunnable:
-    """Answer sets of structured candidates, all rejected."""
-    model: Any = RunnableLambda(lambda _: {"city": MARK})
-    return make_chain(
-        make_artifact(never_empty=False),
-        generator=model,
-        verifier=lambda _, candidates: [0.9] * len(candidates),
-        **fields,
-    )
-
-
 def make_flagged(by_topics: CalibrationArtifact, **fields: Any) -> CFCRunnable:
-    return make_chain(
-        by_topics,
-        generator=ScriptedModel(texts=TWO_ANSWERS),
-        metadata=lambda _: {"topic": "hopeless"},
-        **fields,
-    )
+    """A chain that flags every prompt."""
+    given: dict[str, Any] = {"metadata": lambda _: {"topic": "hopeless"}, **fields}
+    return make_chain(by_topics, **given)
+
+
+FLAGGED: dict[str, Callable[[], dict[str, Any]]] = {
+    "flagged": lambda: {"generator": ScriptedModel(texts=TWO_ANSWERS)},
+    "structured": lambda: {
+        "generator": RunnableLambda(lambda _: {"city": MARK}),
+        "verifier": lambda _, candidates: [0.1] * len(candidates),
+    },
+}
 
 
 CASES: dict[str, tuple[str, Callable[..., CFCRunnable]]] = {
     "bot, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, {"max_answers": 1}, **f)),
     "bot, one vote": ("too_little_agreement", lambda **f: make_case(ONE_VOTE, {"min_agreement": 2}, **f)),
-    "bot, empty": ("no_candidate_accepted", lambda **f: make_case(NONE_ACCEPTED, {"max_answers": 1}, **f)),
     "bot, answered": ("answered", lambda **f: make_case(ANSWERED, {"max_answers": 2}, **f)),
     "sets, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, None, max_answers=1, **f)),
-    "sets, empty": ("no_candidate_accepted", lambda **f: make_case(NONE_ACCEPTED, None, **f)),
-    "structured": ("no_candidate_accepted", make_structured),
 }
 
 
-@pytest.fixture(params=[*CASES, "flagged"])
+@pytest.fixture(params=[*CASES, *FLAGGED])
 def case(request: Any, by_topics: CalibrationArtifact) -> tuple[str, Callable[..., CFCRunnable]]:
-    if request.param == "flagged":
-        return "not_certifiable", lambda **fields: make_flagged(by_topics, **fields)
+    if request.param in FLAGGED:
+        parts = FLAGGED[request.param]()
+        return "not_certifiable", lambda **fields: make_flagged(by_topics, **parts, **fields)
     return CASES[request.param]
 
 

@@ -118,7 +118,7 @@ def list_kinds(draws: list[DrawnCandidate]) -> list[NoAnswer]:
 
 @pytest.mark.parametrize(("kind", "reply"), REPLIES)
 def test_odd_reply_of_a_provider_is_classified_and_never_served(kind: NoAnswer, reply: Reply) -> None:
-    artifact = make_artifact(n=PERIOD, alpha=0.5, never_empty=True)
+    artifact = make_artifact(n=PERIOD, alpha=0.5)
 
     def prefer_odd(prompt: Any, candidates: list[DrawnCandidate]) -> list[float]:
         del prompt

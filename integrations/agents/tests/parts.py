@@ -57,6 +57,8 @@ def measure(town: str) -> str:
 def script() -> Script:
     """What the server answers: the first to each prompt is for the agent, the next n are for the chain."""
     answered = [Answer(DISCARDED), Answer(REJECTED[0]), Answer(RIGHT), Answer(REJECTED[1])]
+    # No answers, so that the guard abstains.
+    thought = [Answer(f"<think>{one}</think>") for one in (*REJECTED, REJECTED[0])]
     calls = (("look_up", {"topic": "towns"}), ("measure", {"town": "Lima"}))
     return Script(
         {
@@ -64,7 +66,7 @@ def script() -> Script:
             LOOKED_UP: [Answer(tools=calls[:1])],
             COMPARED: [Answer(tools=calls)],
             NOTED: answered,
-            HOPELESS: [Answer(DISCARDED), *map(Answer, (*REJECTED, REJECTED[0]))],
+            HOPELESS: [Answer(DISCARDED), *thought],
         }
     )
 
@@ -100,8 +102,7 @@ def artifact_in(
     named = Provenance(
         n=N, generator={"id": "clerk", "model": model}, verifier={"id": "judge"}, separate_scores=True
     )
-    # Where every candidate scores badly, the guard abstains.
-    given = options or {"alpha": 0.1, "never_empty": False}
+    given = options or {"alpha": 0.1}
     made = calibrate(records, features="1", provenance=named, **given)
     made.save(folder / "artifact.json")
     return CalibrationArtifact.load(folder / "artifact.json")

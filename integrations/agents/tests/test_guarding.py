@@ -79,14 +79,14 @@ def test_guarded_answer_ends_the_run_with_the_answer_of_the_chain(
 def test_guarded_answer_abstains_where_the_chain_does(guarded: Callable[..., Agent], way: Way) -> None:
     said = last(way(guarded(), HOPELESS))
     assert said.text == ABSTAINED
-    assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert said.response_metadata["cfc"]["reason"] == "only_blank_answers"
 
 
 @both_ways
 def test_guarded_answer_under_a_draw_rule_reports_its_draws(
     url: str, served: Script, tmp_path: Path, way: Way
 ) -> None:
-    stopping = artifact_in(tmp_path, alpha=0.1, never_empty=False, draws="below(0.5, at_most=3)")
+    stopping = artifact_in(tmp_path, alpha=0.1, draws="below(0.5, at_most=3)")
     agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, stopping), full_result=True)])
     # The second of the three is right; where none is, all are drawn. One more is the agent's own.
     for question, text, drawn in ((PLAIN, RIGHT, 2), (HOPELESS, ABSTAINED, N)):
@@ -129,7 +129,7 @@ def test_raised_abstention_is_said_and_drawn_once(
     guard, again = GuardedAnswer(chain_at(url, artifact, on_abstain="raise")), RetryMiddleware()
     agent = agent_of(model_at(url), [again, guard] if outside else [guard, again])
     said = last(ask(agent, HOPELESS))
-    assert (said.text, said.response_metadata["cfc"]["reason"]) == (ABSTAINED, "no_candidate_accepted")
+    assert (said.text, said.response_metadata["cfc"]["reason"]) == (ABSTAINED, "only_blank_answers")
     assert len(served.requests) == 1 + N
 
 
@@ -137,14 +137,15 @@ def test_agent_without_guard_answers_with_its_model(url: str) -> None:
     assert last(ask(agent_of(model_at(url), []), PLAIN)).text == DISCARDED
 
 
-def test_guarded_answer_abstains_if_the_verifier_rejects_all(url: str, artifact: CalibrationArtifact) -> None:
-    """A chain that scores the right answer like a wrong one must not be heard to say it."""
+def test_guarded_answer_abstains_if_the_verifier_judges_none(url: str, artifact: CalibrationArtifact) -> None:
+    """A right answer without a verdict is not given either."""
 
-    def blind(prompt: Any, candidates: Any) -> list[float]:
+    def blind(prompt: Any, candidates: Any) -> list[None]:
         del prompt
-        return [0.95] * len(candidates)
+        return [None] * len(candidates)
 
-    for verifier, said in ((judge, RIGHT), (blind, ABSTAINED)):
+    given: list[tuple[Any, str]] = [(judge, RIGHT), (blind, ABSTAINED)]
+    for verifier, said in given:
         agent = agent_of(model_at(url), [GuardedAnswer(chain_at(url, artifact, verifier=verifier))])
         assert last(ask(agent, PLAIN)).text == said
 
@@ -385,7 +386,7 @@ def test_guard_takes_a_function_before_a_chain_on_texts(url: str, tmp_path: Path
     guard = GuardedAnswer(question | chain_at(url, artifact, verifier=texts), abstain_message="No.")
     agent = agent_of(model_at(url), [guard])
     assert [last(ask(agent, one)).text for one in (PLAIN, HOPELESS)] == [RIGHT, "No."]
-    assert asked_for == [PLAIN, HOPELESS]
+    assert asked_for == [PLAIN]  # the other question got no answer to judge
 
 
 def test_conversation_continues_after_an_abstention(guarded: Callable[..., Agent], served: Script) -> None:

@@ -72,11 +72,11 @@ def model() -> Iterator[ChatOpenAI]:
 
 
 def make_guarded(model: ChatOpenAI, folder: Path, *, fond: bool) -> Agent:
-    """An agent whose verifier likes the first candidate, or none."""
+    """An agent whose verifier likes the first candidate, or has no verdict."""
 
-    def verifier(prompt: Any, candidates: Any) -> list[float]:
+    def verifier(prompt: Any, candidates: Any) -> list[float | None]:
         del prompt
-        return [0.05 if fond and slot == 0 else 0.95 for slot in range(len(candidates))]
+        return [(0.05 if slot == 0 else 0.95) if fond else None for slot in range(len(candidates))]
 
     artifact = artifact_in(folder, model.model_name)
     chain = chain_at("", artifact, generator=model, verifier=verifier)
@@ -93,7 +93,7 @@ def test_guarded_agent_with_a_real_model_follows_the_chain(
     assert len(answers.texts) == 1 + N
     decision = said.response_metadata["cfc"]
     assert fond or said.text == ABSTAINED
-    assert decision["reason"] == ("answered" if fond else "no_candidate_accepted")
+    assert decision["reason"] == ("answered" if fond else "only_blank_answers")
     assert not fond or said.text in answers.texts[1:]
     assert decision["routing"]["usage"]["output_tokens"] > 0
 

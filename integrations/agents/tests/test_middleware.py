@@ -194,7 +194,7 @@ def test_guard_refuses_answers_redacted_by_pii_middleware(guarded: Callable[...,
         ask(guarded(outside=[towns]), PLAIN)
     # An abstention holds none, and passes.
     said = last(ask(guarded(outside=[towns]), HOPELESS))
-    assert said.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert said.response_metadata["cfc"]["reason"] == "only_blank_answers"
 
 
 class GoingOn(AgentMiddleware[Any, Any, Any]):

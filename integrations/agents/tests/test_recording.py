@@ -210,7 +210,6 @@ def world(facts: list[PromptRecord], tmp_path_factory: pytest.TempPathFactory) -
                 records,
                 alpha=0.3,
                 features="mean_score",
-                never_empty=False,  # so that some prompts are abstained on
                 test_fraction=0.4,
                 provenance=provenance,
             )

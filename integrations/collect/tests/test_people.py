@@ -384,9 +384,7 @@ def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecor
 
 
 def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
-    artifact = calibrate(
-        make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0, never_empty=False
-    )
+    artifact = calibrate(make_claims(0, 500, 0.05), alpha="0.2", features="1", unit="claims", at_most=0)
     sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), until=0.7)
     header, *rows = read_rows_of(sheet)
     assert header[-1] == "supported"

@@ -99,8 +99,8 @@ def test_collect_stores_candidates_without_a_verdict(tmp_path: Path) -> None:
 def test_candidates_without_a_verdict_are_never_served(
     texts: tuple[str, ...], settings: dict[str, Any]
 ) -> None:
-    """Not by `never_empty` either; the control has a verdict of the same score."""
-    artifact = make_artifact(never_empty=True, **settings)
+    """Not as the best candidate either; the control has a verdict of the same score."""
+    artifact = make_artifact(**settings)
     for verdict, is_answered in ((None, False), (1.0, True)):
         chain = make_chain(
             artifact,

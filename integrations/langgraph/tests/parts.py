@@ -40,10 +40,11 @@ def script() -> Script:
     """What the server answers: a good answer scores 0.05, a rejected one 0.95."""
     bad = [planted("quito"), planted("cusco"), planted("sucre")]
     accepted = [Answer(GOOD, -0.05), *bad[:2]]
+    thought = [Answer(f"<think>{one.text}</think>", -3.0) for one in bad]
     several = [Answer(f"city {number}", -0.05) for number in range(N)]
     # Prompts of a kind that had no correct candidate are flagged, however sure the model is.
     sure = [planted("ys", -0.05), planted("lyonesse", -0.06), planted("mu", -0.07)]
-    return Script({EASY: accepted, UNSURE: bad, HARD: sure, MANY: several})
+    return Script({EASY: accepted, UNSURE: thought, HARD: sure, MANY: several})
 
 
 def topic(prompt: Any) -> dict[str, str]:
@@ -69,7 +70,7 @@ def make_artifact(size: int = 120, worst: float = 0.3, **options: Any) -> Calibr
         for number in range(size)
     ]
     named = Provenance(n=N, generator={"id": BOT}, verifier={"id": "sequence-probability"})
-    given = {"alpha": [0.1, 0.2], "features": "group(topic)", "never_empty": False}
+    given = {"alpha": [0.1, 0.2], "features": "group(topic)"}
     return calibrate(records, provenance=named, allow_unattainable=True, **{**given, **options})
 
 

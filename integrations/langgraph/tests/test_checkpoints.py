@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 from integrations.langgraph.tests.parts import (
     EASY,
     GOOD,
+    HARD,
     MARK,
     MODES,
     QUESTIONS,
@@ -145,7 +146,7 @@ def test_checkpoint_holds_the_decision_as_plain_data(chain: CFCRunnable, tmp_pat
 def test_state_under_a_draw_rule_holds_its_draws(
     stopping_chain: CFCRunnable, served: Script, tmp_path: Path, run: Run
 ) -> None:
-    for question, drawn, reason in ((EASY, 1, "answered"), (UNSURE, N, "no_candidate_accepted")):
+    for question, drawn, reason in ((EASY, 1, "answered"), (UNSURE, N, "only_blank_answers")):
         served.requests.clear()
         _, snapshot = run(tmp_path / reason, make_guarded(stopping_chain), [{"question": question}])
         decision = CFCResult.model_validate(snapshot.values["decision"])
@@ -210,10 +211,10 @@ def test_failure_is_typed_and_leaves_only_the_question(
 ) -> None:
     folder = tmp_path / "database"
     broken = make_failing(chain, served, what)
-    error, snapshot = run(folder, make_guarded(broken), [{"question": UNSURE}])
+    error, snapshot = run(folder, make_guarded(broken), [{"question": HARD}])
     assert type(error) is FAILING[what][1]
     values = snapshot.values
-    assert values["question"] == UNSURE
+    assert values["question"] == HARD
     assert (values["asked"], values["decision"], values["answer"]) == (None, None, None)
     assert snapshot.next == ("decide",)
     assert MARK not in str(error)
@@ -241,12 +242,12 @@ def test_error_cause_quotes_candidates_and_checkpoints_do_not(
 ) -> None:
     # A chain that shows rejected texts quotes them in its errors as well.
     broken = make_failing(chain, served, what).model_copy(update={"show_rejected": True})
-    error, _ = run(tmp_path / "guarded", make_guarded(broken), [{"question": UNSURE}])
+    error, _ = run(tmp_path / "guarded", make_guarded(broken), [{"question": HARD}])
     assert MARK in str(error.__cause__)
     assert "ValueError: (withheld" in str(error)
     assert MARK not in stored(tmp_path / "guarded")
     # The negative control.
-    error, _ = run(tmp_path / "unguarded", make_unguarded(broken), [{"question": UNSURE}])
+    error, _ = run(tmp_path / "unguarded", make_unguarded(broken), [{"question": HARD}])
     assert MARK in str(error)
     assert MARK in stored(tmp_path / "unguarded")
 
@@ -258,7 +259,7 @@ def test_streams_do_not_quote_candidates_of_errors(
     broken = chain.model_copy(update={**FAILING["verifier"][0], "show_rejected": True})
     shown = []
     with SqliteSaver.from_conn_string(str(tmp_path / "threads.db")) as saver:
-        stream = make(broken)(saver).stream({"question": UNSURE}, thread(), stream_mode=list(MODES))
+        stream = make(broken)(saver).stream({"question": HARD}, thread(), stream_mode=list(MODES))
         with pytest.raises(VerifierError):
             shown.extend(stream)
         shown.append(make(broken)(saver).get_state(thread()))

@@ -221,4 +221,4 @@ def test_conversation_holds_answers_of_model_and_person(chain: CFCRunnable) -> N
     )
     (_, message) = silent.invoke({"messages": [("human", UNSURE)]})["messages"]
     assert message.text == "I do not know."
-    assert message.response_metadata["cfc"]["reason"] == "no_candidate_accepted"
+    assert message.response_metadata["cfc"]["reason"] == "only_blank_answers"

@@ -326,7 +326,11 @@ def test_shadow_refuses_artifacts_that_do_not_fit_the_draws(
     assert old.provenance is not None
     elsewhere = old.provenance.model_copy(update={"verifier": {"id": "another"}})
     others: Mapping[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
-        "results hold 10 candidates, but the other artifact decides on 5": (InputError, {"n": 5}, {}),
+        "results hold 10 candidates, but the other artifact decides on 5": (
+            InputError,
+            {"draws": "fixed(5)"},
+            {},
+        ),
         "calibrated for another verifier": (FingerprintError, {}, {"provenance": elsewhere}),
         "under a promise of both artifacts": (InputError, {"alpha": "0.35"}, {}),
     }
@@ -463,15 +467,6 @@ def test_recalibrate_refuses_results_without_a_known_source(
     with (
         watch_results(old, tmp_path / "unsure.db", asked[:300], some) as monitor,
         pytest.raises(InputError, match="1 of 300 results come from a generator, verifier or extractor"),
-    ):
-        recalibrate(monitor, min_kept=0.0)
-    facts = old.calibration.model_copy(update={"exchangeable": False, "within_clusters": "all"})
-    clustered = old.model_copy(update={"calibration": facts, "certificates": []})
-    said = results[0].guarantee.model_copy(update={"artifact_digest": clustered.digest})
-    theirs = [one.model_copy(update={"guarantee": said}) for one in results[:50]]
-    with (
-        watch_results(clustered, tmp_path / "clusters.db", asked[:50], theirs) as monitor,
-        pytest.raises(InputError, match="results do not state their clusters"),
     ):
         recalibrate(monitor, min_kept=0.0)
     said = results[0].guarantee.model_copy(update={"artifact_digest": plain_artifact.digest})

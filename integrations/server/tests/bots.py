@@ -54,7 +54,7 @@ def make_script() -> Script:
         {
             EASY: [Answer(GOOD, -0.1), *bad[:2]],
             SURE: [Answer(GOOD, -0.1)],
-            UNSURE: bad,
+            UNSURE: [Answer(f"<think>{one.text}</think>", -3.0) for one in bad],
             HARD: bad,
             TOOL: calls,
             EMOJI: [Answer("una «llama» 🦙\r\n\r\ndata: [DONE]\n\n", -0.1), *bad[:2]],
@@ -86,7 +86,6 @@ def make_artifact(**options: Any) -> CalibrationArtifact:
             records,
             alpha=[0.1, 0.2],
             features="group(topic)",
-            never_empty=False,
             provenance=named,
             allow_unattainable=True,
             **options,

@@ -24,7 +24,7 @@ def test_chat_openai_invoke_gets_answer_and_headers(server: Server) -> None:
     message = make_client(server, include_response_headers=True).invoke(UNSURE)
     assert message.text == "I do not know."
     headers = message.response_metadata["headers"]
-    assert (headers["x-cfc-abstained"], headers["x-cfc-reason"]) == ("true", "no_candidate_accepted")
+    assert (headers["x-cfc-abstained"], headers["x-cfc-reason"]) == ("true", "only_blank_answers")
     assert message.usage_metadata is not None
     assert message.usage_metadata["total_tokens"] == 39
 

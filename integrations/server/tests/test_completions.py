@@ -118,9 +118,7 @@ def test_request_names_one_of_the_certified_rates() -> None:
         assert (refused.value.status, refused.value.code) == (400, "level_not_calibrated")
 
 
-@pytest.mark.parametrize(
-    ("question", "reason"), [(UNSURE, "no_candidate_accepted"), (HARD, "not_certifiable")]
-)
+@pytest.mark.parametrize(("question", "reason"), [(UNSURE, "only_blank_answers"), (HARD, "not_certifiable")])
 def test_abstention_is_answered_in_words(server: Server, question: str, reason: str) -> None:
     response = server.ask(make_request(question))
     body = json.loads(response.content, parse_constant=refuse_constant)

@@ -36,7 +36,7 @@ def test_metrics_count_requests_decisions_and_tokens(bots: dict[str, str]) -> No
         counted = {key[1:]: value for key, value in found.items() if key[0] == requests}
         assert {tuple(sorted(key)): value for key, value in counted.items() if route in key} == {
             tuple(sorted((route, "200", "answered"))): 2,
-            tuple(sorted((route, "200", "no_candidate_accepted"))): 1,
+            tuple(sorted((route, "200", "only_blank_answers"))): 1,
             tuple(sorted((route, "200", "fallback"))): 1,
             tuple(sorted((route, "500", "internal_error"))): 1,
             tuple(sorted((route, "400", "level_not_calibrated"))): 1,
@@ -44,7 +44,7 @@ def test_metrics_count_requests_decisions_and_tokens(bots: dict[str, str]) -> No
         decisions = {key[1:]: value for key, value in found.items() if key[0] == "cfc_server_decisions_total"}
         assert {tuple(sorted(key)): value for key, value in decisions.items()} == {
             ("answered", "bot"): 2,
-            ("bot", "no_candidate_accepted"): 1,
+            ("bot", "only_blank_answers"): 1,
             ("fallback", "helped"): 1,
         }
         tokens = {

@@ -11,7 +11,7 @@ from langchain_cfc_collect.review import create_review_report, format_candidate,
 
 from integrations.collect.tests.filling import fill_in, write_rows
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
-from langchain_cfc.records import Provenance, read_records, write_records
+from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from tests.cli.running import run
 from tests.recordings import list_facts
 
@@ -57,7 +57,8 @@ def write_artifact(
 ) -> Path:
     path = folder / "artifact.json"
     header = Provenance(n=10, labeler={"id": labeler})
-    made = calibrate(records, alpha=["0.2", "0.3"], features="1", n=4, provenance=header, **options)
+    first = tabulate(records, n=4)
+    made = calibrate(first, alpha=["0.2", "0.3"], features="1", provenance=header, **options)
     made.save(path)
     return path
 

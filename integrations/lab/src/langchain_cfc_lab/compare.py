@@ -236,7 +236,6 @@ def compare(
     set_rule: str = "all",
     groups: str = GROUPS,
     group_on: GroupedOn = "all",
-    n: int | None = None,
     draws: str | None = None,
     splits: int = 100,
     seed: str | int = 0,
@@ -263,7 +262,6 @@ def compare(
         set_rule: Set rule of methods that have none of their own.
         groups: Groups in which coverage is measured: one of `bins(...)`, `group(...)`, `hard(...)`.
         group_on: Prompts from which bins and categories are made: `all`, or the `test` prompts of each split.
-        n: Number of candidates to use, the first n slots; by default all.
         draws: A draw rule, such as `lead(3, at_most=10)`, applied to all methods; see `parse_draw_rule`.
             Only threshold methods are compared then, and the rest are left out.
         splits: Number of splits, at least 1.
@@ -286,17 +284,17 @@ def compare(
     provenance = find_provenance(records, provenance)
     splits = check_count(splits, "splits", "splits")
     test, fit = _check_share(test_fraction, "test_fraction"), _check_share(fit_fraction, "fit_fraction")
-    n = None if n is None else check_count(n, "n", "candidates")
     # Checks that the options fit together, as in calibration; the level given here is a placeholder.
-    given = CalibrationConfig(alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, n=n, draws=draws)
+    given = CalibrationConfig(alpha="0.5", unit=unit, at_most=at_most, set_rule=set_rule, draws=draws)
     given.check()
     rule, claims = given.draw_rule, unit == "claims"
     compared = get_methods(methods, unit)
-    kept = tuple(one for one in compared if rule is None or isinstance(one, ThresholdMethod))
+    stops_early = rule is not None and rule.stored_text is not None
+    kept = tuple(one for one in compared if not stops_early or isinstance(one, ThresholdMethod))
     if rule is not None:
         table = replay_prefixes(rule, tabulate(records, provenance=provenance, shortened=True), provenance)
     else:
-        table = tabulate(records, n=n, provenance=provenance, claims=claims)
+        table = tabulate(records, provenance=provenance, claims=claims)
         check_first_candidates(table, provenance)
     settings = ComparisonSettings(
         methods=kept,

@@ -48,10 +48,10 @@ from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import make_split_plan
-from langchain_cfc.thresholds import Level, compute_tau, format_alpha
+from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
 from langchain_cfc_lab.compare import FEATURES, GROUPS, compare
 from langchain_cfc_lab.comparison_report import LevelComparison
-from langchain_cfc_lab.methods import CAP, Pool
+from langchain_cfc_lab.methods import Pool
 from langchain_cfc_lab.metrics import make_groups
 from langchain_cfc_lab.splits import Progress
 
@@ -262,7 +262,7 @@ def analyse_recording(
         grouped = make_groups(groups, pool.draws, pool.draws)
     distinct = pool.draws.answer_codes is not None
     rule = "unique(all)" if distinct else "all"
-    success, levels = pool.compute_success_scores(rule, CAP), pool.compute_levels(rule)
+    success, levels = pool.compute_success_scores(rule), pool.compute_levels(rule)
     rng = np.random.default_rng([seed, 3])
     curves = []
     for place, words in enumerate(grouped.words):

@@ -33,6 +33,7 @@ from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.set_rules import Claims, parse_set_rule
 from langchain_cfc.thresholds import (
+    CAP,
     ConditionalThreshold,
     GroupedThreshold,
     Thresholds,
@@ -47,7 +48,6 @@ RuleName: TypeAlias = Literal["conditional", "randomised", "marginal", "confiden
 # `development` is everything but `test`; the paper uses all of it both to calibrate and to fit feature maps.
 SplitPart: TypeAlias = Literal["fit", "calibration", "development", "test"]
 T = TypeVar("T")
-CAP = 2.0
 DELTA = "0.05"
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -97,7 +97,7 @@ class Pool(Cache):
         """Return (N, n) entry levels under a set rule."""
         return self.get_or_make((set_rule,), lambda: parse_set_rule(set_rule).compute_levels(self.draws))
 
-    def compute_success_scores(self, set_rule: str, cap: float) -> FloatArray:
+    def compute_success_scores(self, set_rule: str, cap: float = CAP) -> FloatArray:
         """Return (N,) success scores under a set rule, `cap` for prompts without a correct candidate."""
         rule = parse_set_rule(set_rule)
         return self.get_or_make((set_rule, cap), lambda: rule.compute_success_scores(self.labelled, cap))
@@ -226,7 +226,7 @@ class Convention:
     cap: float  # success score of a prompt without a correct candidate
     calibration_part: SplitPart
     fit_part: SplitPart  # the part that feature maps are fitted on
-    never_empty: bool  # whether an unflagged prompt gets its best candidate if none reaches the threshold
+    fills_empty: bool  # whether an unflagged prompt gets its best candidate if none reaches the threshold
 
     def clip_thresholds(self, thresholds: Thresholds) -> Thresholds:
         """Return the thresholds to use; the paper's are clipped to [0, 1], so that no prompt is flagged."""
@@ -248,8 +248,8 @@ def predict_learned(fitted: ConditionalThreshold, features: FloatArray) -> Thres
     return Thresholds.apply_cap(np.where(inside, terms.sum(axis=1), np.inf), errors, fitted.cap)
 
 
-OUR_CONVENTION = Convention("ours", CAP, "calibration", "fit", never_empty=True)
-PAPER_CONVENTION = Convention("paper", 1.0, "development", "development", never_empty=False)
+OUR_CONVENTION = Convention("ours", CAP, "calibration", "fit", fills_empty=True)
+PAPER_CONVENTION = Convention("paper", 1.0, "development", "development", fills_empty=False)
 
 
 @dataclass(frozen=True)
@@ -274,14 +274,10 @@ class ThresholdMethod(Method):
         """See `Method.make_sets`."""
         features, served = self.get_inputs(split.features_text, split.set_rule)
         thresholds = self._compute_thresholds(split, alpha, self.calibrated_on or served, features)
-        unit = split.pool.labelled.unit
-        sets = AnswerSets.from_levels(
-            split.test_candidates,
-            split.compute_test_levels(served),
-            thresholds,
-            never_empty=self.convention.never_empty and unit == "answers",
-            unit=unit,
-        )
+        unit, levels = split.pool.labelled.unit, split.compute_test_levels(served)
+        sets = AnswerSets.from_levels(split.test_candidates, levels, thresholds, unit=unit)
+        if self.convention.fills_empty and unit == "answers":
+            sets = sets.fill_empty(levels)
         return MethodOutput(sets, thresholds.values, split.draw_counts)
 
     def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
@@ -313,11 +309,11 @@ class ThresholdMethod(Method):
 
     def _make_rule(self, level: str) -> ConditionalThreshold | GroupedThreshold:
         if self.rule == "marginal":
-            return GroupedThreshold(level, CAP)
+            return GroupedThreshold(level)
         if self.rule == "confident":
             # As in `calibrate`: the first attempt to certify with the labels gets this part of delta.
-            return GroupedThreshold(level, CAP, delta=format_delta(float(Fraction(DELTA) * compute_share(1))))
-        return ConditionalThreshold(level, CAP, window=None)
+            return GroupedThreshold(level, delta=format_delta(float(Fraction(DELTA) * compute_share(1))))
+        return ConditionalThreshold(level, window=None)
 
 
 @dataclass(frozen=True)
@@ -350,16 +346,14 @@ class TopK(Method):
         level = np.full(m, chosen / n)
         thresholds = Thresholds(level, np.zeros(m), np.zeros(m, dtype=np.bool_))
         # K is at least 1, so no set is empty.
-        sets = AnswerSets.from_levels(
-            split.test_candidates, levels[split.test], thresholds, never_empty=False
-        )
+        sets = AnswerSets.from_levels(split.test_candidates, levels[split.test], thresholds)
         return MethodOutput(sets, None, split.draw_counts)
 
     def _compute_ranks(self, pool: Pool) -> FloatArray:
         """Return (N, n) levels, rank / n; infinite for repeated answers if K counts distinct answers."""
         if not self.distinct:
             return pool.compute_levels("rank")
-        pool.compute_success_scores("unique(all)", CAP)  # raises if an answer is both correct and wrong
+        pool.compute_success_scores("unique(all)")  # raises if an answer is both correct and wrong
         best = pool.compute_levels("unique(all)")
         # Repeated answers sort last, so they do not change the ranks of the others.
         places = np.argsort(np.argsort(best, axis=1, kind="stable"), axis=1, kind="stable") + 1.0

@@ -24,7 +24,7 @@ from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc_lab.methods import CAP, Method, Pool, Split
+from langchain_cfc_lab.methods import Method, Pool, Split
 from langchain_cfc_lab.metrics import (
     Groups,
     Outcomes,
@@ -144,7 +144,7 @@ class Comparison:
         _ = self.groups
         for features, set_rule in self._inputs:
             self.pool.compute_features(features, np.arange(len(labelled)))
-            self.pool.compute_success_scores(set_rule, CAP)
+            self.pool.compute_success_scores(set_rule)
 
     @cached_property
     def _inputs(self) -> list[tuple[str, str]]:

@@ -219,13 +219,12 @@ def reproduce_study(
 
     def run_comparison(setting: Setting, alphas: Sequence[Level]) -> ComparisonReport:
         return compare(
-            table,
+            table.keep_first_candidates(min(setting.n, recorded)),
             alpha=alphas,
             methods=[*list_paper_methods(distinct=distinct), *get_methods("ours")],
             features=setting.features,
             groups=study.groups,
             group_on=group_on,
-            n=min(setting.n, recorded),
             splits=splits,
             seed=seed,
             jobs=jobs,

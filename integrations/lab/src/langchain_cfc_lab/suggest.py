@@ -45,9 +45,9 @@ from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
-from langchain_cfc.thresholds import Level, compute_tau, format_alpha
+from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
 from langchain_cfc_lab.compare import compute_standard_error, find_worst_group
-from langchain_cfc_lab.methods import CAP, Pool
+from langchain_cfc_lab.methods import Pool
 from langchain_cfc_lab.splits import Progress, measure_splits
 from langchain_cfc_lab.trials import (
     DEFAULT_SET_RULES,
@@ -132,7 +132,6 @@ class Suggestion(ReportData):
         groups: Number of groups whose gaps were measured.
         tolerance: One standard error of a gap; the median over the options.
         splits: Number of inner splits.
-        n: Number of candidates to use; None for all.
         seed: Seed of the split into fit, calibration and other parts.
         fit_fraction: Share of the prompts not held out on which options were selected.
         test_fraction: Share of all prompts held out for evaluation.
@@ -154,7 +153,6 @@ class Suggestion(ReportData):
     groups: int
     tolerance: float
     splits: int
-    n: int | None
     seed: str
     fit_fraction: float
     test_fraction: float
@@ -168,7 +166,6 @@ class Suggestion(ReportData):
             "alpha": self.alpha,
             "features": self.features,
             "set_rule": self.set_rule,
-            "n": self.n,
             "seed": self.seed,
             "fit_fraction": self.fit_fraction,
             "test_fraction": self.test_fraction,
@@ -332,7 +329,7 @@ class OptionJudge:
         for rule in set_rules:
             try:
                 check_answers(pool.labelled, self.provenance, needed=parse_set_rule(rule).needs_answers)
-                reached = int((pool.compute_success_scores(rule, CAP) < CAP).sum())
+                reached = int((pool.compute_success_scores(rule) < CAP).sum())
             except InputError as error:
                 self._reject(f"set rule {rule}", get_first_line(error))
                 continue
@@ -415,7 +412,6 @@ def suggest(
     features: Sequence[str] | None = None,
     set_rules: Sequence[str] | None = None,
     judge: Sequence[str] | None = None,
-    n: int | None = None,
     seed: str | int = 0,
     fit_fraction: float = 0.3,
     test_fraction: float = 0.0,
@@ -438,7 +434,6 @@ def suggest(
         set_rules: Set rules to choose from; by default `all` and `best_prefix`.
         judge: Feature texts of the groups whose gaps are measured, such as `group(topic)` or
             `bins(mean_score, 5)`; by default groups by every known property of the prompts.
-        n: Number of candidates to use, the first n slots; by default all.
         seed: The seed that `calibrate` will get; the three shares must be those for `calibrate` too.
         fit_fraction: Share of the prompts not held out on which options are selected, in (0, 1).
         test_fraction: Share of all prompts held out for evaluation.
@@ -469,7 +464,7 @@ def suggest(
     maps = None if features is None else list(dict.fromkeys(FeatureMap.parse(one).text for one in features))
     rules = tuple(dict.fromkeys(parse_set_rule(one).text for one in set_rules or DEFAULT_SET_RULES))
     provenance = find_provenance(records, provenance)
-    table = tabulate(records, n=n, provenance=provenance)
+    table = tabulate(records, provenance=provenance)
     rows = plan.list_rows(table)
     part = table.take(rows["fit"])
     if not len(part):
@@ -518,7 +513,6 @@ def suggest(
         digest=digest_ids(part.ids),
         groups=len(groups.words),
         splits=splits,
-        n=n,
         seed=plan.seed,
         fit_fraction=plan.fit,
         test_fraction=plan.test,

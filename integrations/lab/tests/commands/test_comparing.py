@@ -77,7 +77,7 @@ def test_compare_does_not_overwrite_foreign_files(tmp_path: Path) -> None:
         (("--groups", "hat(mean_score, 5)"), "groups must be one term that splits prompts"),
         (("--features", "bins(mean_scor, 5)"), "did you mean 'mean_score'"),
         (("--set-rule", "some"), "unknown set rule"),
-        (("--n", "99"), "at most 10"),
+        (("--draws", "fixed(99)"), "may draw 99 candidates"),
         (("--test-fraction", "1.5"), "must be"),
         (("--fit-fraction", "0"), "above 0"),
         (("--alpha", "1.5"), "alpha must be"),

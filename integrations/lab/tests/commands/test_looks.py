@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate, write_records
+from langchain_cfc.records import Provenance
 from tests.artifact.test_attempt_files import KNOWN, MORE, list_looks, list_options
 from tests.cli.running import run
 
@@ -55,10 +56,12 @@ def test_every_command_that_shows_figures_by_setting_is_a_look(path: Path) -> No
     run(*list_options(path, out="bot.json")).assert_refused("label new prompts")
 
 
-@pytest.mark.parametrize(("options", "kept"), [((), 1.0), (("--n", "2"), 0.7)])
+@pytest.mark.parametrize(("options", "kept"), [((), 1.0), (("--draws", "fixed(2)"), 0.7)])
 def test_labels_that_suggest_used_certify_no_setting_that_it_may_have_chosen(
     options: tuple[str, ...], kept: float, path: Path
 ) -> None:
+    header = Provenance(n=len(KNOWN[0].candidates), separate_scores=True)
+    write_records(path, KNOWN, header)
     suggested = ("--alpha", "0.5", "--features", "1", "--splits", "2", "--jobs", "1")
     assert run("suggest", path, *suggested).code == 0
     # The choice used 30 % of the prompts; another seed does not bring them back.

@@ -70,7 +70,6 @@ def test_compare_with_one_split_equals_evaluate(features: str, set_rule: str) ->
         alpha="0.3",
         features=features,
         set_rule=set_rule,
-        window=None,
         seed="5/0",
         test_fraction=0.4,
         fit_fraction=0.25,
@@ -168,14 +167,6 @@ def test_comparison_plan_parts_are_disjoint_and_complete() -> None:
     # more than 0.056 of 40 with probability 1e-6 (Hoeffding 1963, 12,000 hashes).
     assert abs(tested.mean() / 40 - 0.3) < math.sqrt(math.log(2 / FALSE_ALARM) / (2 * 12_000))
     assert tested.std() > 1.0
-
-
-def test_compare_n_uses_the_first_slots() -> None:
-    labelled = draw_world(5, 200, 5)
-    some = compare(labelled, n=2, alpha="0.4", splits=1)
-    assert some.n_candidates == 2
-    assert some == compare(labelled.keep_first_candidates(2), alpha="0.4", splits=1)
-    assert some != compare(labelled, alpha="0.4", splits=1)
 
 
 def test_compare_reports_progress_for_every_split() -> None:
@@ -409,8 +400,6 @@ def test_compare_refuses_mixed_extracted_answers_where_they_matter(settings: dic
         ({"test_fraction": 1.0}, "test_fraction must be a share above 0 and below 1, got 1.0"),
         ({"fit_fraction": -0.1}, "fit_fraction must be a share above 0 and below 1, got -0.1"),
         ({"test_fraction": math.nan}, "test_fraction must be a share above 0 and below 1, got nan"),
-        ({"n": 5}, "n is 5; expected at least 1 and at most 4"),
-        ({"n": 0}, "n must be a whole number of candidates, at least 1; got 0"),
     ],
 )
 def test_compare_refuses_invalid_arguments_before_measuring(changes: dict[str, Any], message: str) -> None:
@@ -477,7 +466,7 @@ MAY_BE_EMPTY = ThresholdMethod(
     "all prompts together",
     "ours",
     rule="marginal",
-    convention=replace(OUR_CONVENTION, never_empty=False),
+    convention=replace(OUR_CONVENTION, fills_empty=False),
 )
 
 

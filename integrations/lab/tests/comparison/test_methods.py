@@ -70,8 +70,6 @@ def decide_by_artifact(
         features=split.features_text if kind == "conditional" else "1",
         set_rule=set_rule or split.set_rule,
         delta="0.05" if kind == "confident" else None,
-        cap=2.0,
-        window=None,
         seed=f"0/{number}",
         fit_fraction=0.2,
         test_fraction=0.5,

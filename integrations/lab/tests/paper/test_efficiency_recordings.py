@@ -11,12 +11,12 @@ from langchain_cfc_lab import RecordedEfficiency, analyse_recording
 from langchain_cfc_lab.efficiency import compare_rules
 from langchain_cfc_lab.efficiency_recordings import _GroupCurves, count_inequalities
 from langchain_cfc_lab.efficiency_world import RARER_WORLD, WORLDS, EfficiencyWorld
-from langchain_cfc_lab.methods import CAP
 from scipy import stats
 
 from langchain_cfc import read_records
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
+from langchain_cfc.thresholds import CAP
 from tests.lengths import mostly_long
 
 RECORDING = Path(str(files("langchain_cfc") / "demo" / "facts.jsonl.gz"))

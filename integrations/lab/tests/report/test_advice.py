@@ -45,11 +45,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "adaptive_alpha": (True, {}),
     "features": ("bins(mean_score, 2)", {}),
     "set_rule": ("rank", {}),
-    "never_empty": (False, {}),
-    "n": (3, {}),
     "draws": ("lead(2, at_most=4)", {}),
-    "cap": (1.7, {}),
-    "window": (None, {}),
     "ridge": (0.0123456789, {}),
     "penalised": ("all", {"ridge": 0.01}),
     "stability": (PaperStability.from_constant(delta="0.95"), {}),
@@ -60,7 +56,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "fit_fraction": (0.3123456789, {}),
     "test_fraction": (0.4123456789, {}),
     "certification_fraction": (0.2123456789, {}),
-    "within_clusters": ("all", {}),
     "allow_unattainable": (True, {"alpha": "0.01"}),
 }
 
@@ -171,11 +166,10 @@ def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: P
 
 ARTIFACTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "clusters": {"within_clusters": "all"},
     "every coefficient": {"ridge": 0.01, "penalised": "all"},
     "ranks with confidence": {"features": "group(topic)", "delta": "0.2"},
     "bot": {"max_wrong_rate": "0.6"},
-    "first candidates": {"n": 3},
+    "first candidates": {"draws": "fixed(3)"},
 }
 EVERYTHING: dict[str, Any] = {
     "contradicted": ("all prompts",),

@@ -11,10 +11,7 @@ from langchain_cfc.records import tabulate
 
 
 def make_artifact(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
-    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct.
-
-    Sets may be empty.
-    """
+    """Two topics: `a` with success scores 0.05 to 0.45, `b` in which no candidate is ever correct."""
     records = [
         make_prompt(f"a{k}", (0.05 + 0.4 * k / 39, "yes", True), *[(0.9, "no", False)] * (n - 1))
         for k in range(40)
@@ -26,7 +23,6 @@ def make_artifact(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
             alpha=0.4,
             features="group(topic)",
             set_rule=set_rule,
-            never_empty=False,
             fit_fraction=0.3,
             allow_unattainable=True,
         )
@@ -34,19 +30,19 @@ def make_artifact(set_rule: str = "all", n: int = 2) -> CalibrationArtifact:
 
 ARTIFACT = make_artifact()
 COVERED = make_prompt("covered", (0.1, "yes", True), (0.8, "no", False))
-EMPTY = make_prompt("empty", (0.7, "yes", True), (0.8, "no", False))
+WORSE = make_prompt("worse", (0.7, "no", False), (0.8, "yes", True))
 WRONG = make_prompt("wrong", (0.1, "no", False), (0.8, "yes", True))
 HOPELESS = make_prompt("hopeless", (0.1, "no", False), (0.2, "no", False))
 FLAGGED = make_prompt("flagged", (0.3, "no", False), (0.4, "yes", True), topic="b")
 HARDER = make_prompt("harder", (0.8, "no", False), (0.9, "no", False), topic="b")
-ALL = [COVERED, EMPTY, FLAGGED, WRONG, HARDER, HOPELESS]
+ALL = [COVERED, WORSE, FLAGGED, WRONG, HARDER, HOPELESS]
 
 
 def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
     found = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     assert (found.missed, found.flagged) == (3, 2)
     # Thresholds of one group are equal, so the mean score decides.
-    assert [one.id for one in found.prompts] == ["empty", "harder", "wrong", "flagged", "hopeless"]
+    assert [one.id for one in found.prompts] == ["worse", "harder", "wrong", "flagged", "hopeless"]
     assert [one.outcome for one in found.prompts] == ["missed", "flagged", "missed", "flagged", "missed"]
     assert found.prompts[0].threshold == pytest.approx(found.prompts[2].threshold or 0.0)
     assert found.prompts[1].threshold is None
@@ -55,8 +51,8 @@ def test_find_hardest_prompts_alternates_missed_and_flagged() -> None:
 def test_find_hardest_prompts_states_reasons() -> None:
     why = {one.id: one.why for one in find_hardest_prompts(ARTIFACT, tabulate(ALL)).prompts}
     assert why == {
-        "empty": "Missed: its set is empty. 1 of its 2 candidates is correct: the best correct one would "
-        "enter at 0.700.",
+        "worse": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
+        "the best correct one would enter at 0.800.",
         "wrong": "Missed: its set holds 1 candidate, none of them correct. 1 of its 2 candidates is correct: "
         "the best correct one would enter at 0.800.",
         "hopeless": "Missed: its set holds 2 candidates, none of them correct. No candidate is correct, so "
@@ -69,7 +65,7 @@ def test_find_hardest_prompts_states_reasons() -> None:
 def test_find_hardest_prompts_returns_at_most_the_requested_number() -> None:
     table = tabulate(ALL)
     assert [one.id for one in find_hardest_prompts(ARTIFACT, table, most=3).prompts] == [
-        "empty",
+        "worse",
         "harder",
         "wrong",
     ]
@@ -83,8 +79,8 @@ def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
     with_text = find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=ALL)
     without = find_hardest_prompts(ARTIFACT, tabulate(ALL))
     assert (with_text.with_text, without.with_text) == (True, False)
-    assert with_text.prompts[0].prompt == "empty"
-    assert [one.answer for one in with_text.prompts[0].answers] == ["yes", "no"]
+    assert with_text.prompts[0].prompt == "worse"
+    assert [one.answer for one in with_text.prompts[0].answers] == ["no", "yes"]
     for shown, hidden in zip(with_text.prompts, without.prompts, strict=True):
         assert hidden.prompt is None
         assert {(one.answer, one.text) for one in hidden.answers} == {(None, None)}
@@ -92,7 +88,7 @@ def test_find_hardest_prompts_contains_no_text_without_texts() -> None:
 
 
 def test_find_hardest_prompts_refuses_texts_that_lack_prompts() -> None:
-    with pytest.raises(InputError, match="record 'empty' is missing from the records"):
+    with pytest.raises(InputError, match="record 'worse' is missing from the records"):
         find_hardest_prompts(ARTIFACT, tabulate(ALL), texts=[COVERED, *ALL[2:]])
 
 

@@ -254,7 +254,6 @@ def describe_topic(topic: object) -> str:
         ({"features": ["mean_scor"]}, "did you mean"),
         ({"set_rules": ["some"]}, "unknown set rule"),
         ({"judge": ["mean_score"]}, "groups must be one term"),
-        ({"n": 11}, "n is 11"),
     ],
 )
 def test_suggest_refuses_invalid_options(

@@ -225,12 +225,6 @@ def _check_usable(monitor: CFCMonitor, traffic: Traffic, since: float | None) ->
             "asks for, such as verifier_id, and use later results"
         )
         raise InputError(msg)
-    if not monitor.artifact.calibration.exchangeable:
-        msg = (
-            f"{digest} was calibrated on several prompts per cluster, and results do not state their "
-            "clusters: collect records that do"
-        )
-        raise InputError(msg)
 
 
 def _make_provenance(traffic: Traffic) -> Provenance | None:

@@ -228,7 +228,6 @@ def compare(
     groups: Annotated[
         str, _method_option(help="Groups to report: bins(STATISTIC, K), group(KEY) or hard(...).")
     ] = GROUPS,
-    n: Annotated[int | None, _method_option("--n", "-n", help="Use only the first n candidates.")] = None,
     draws: Annotated[
         str | None,
         _method_option(help="Stop drawing by this rule, e.g. 'lead(3, at_most=10)', for all methods."),
@@ -277,7 +276,6 @@ def compare(
                 at_most=at_most,
                 set_rule=set_rule,
                 groups=groups,
-                n=n,
                 draws=draws,
                 splits=splits,
                 seed=seed,

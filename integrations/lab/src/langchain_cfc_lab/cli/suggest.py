@@ -30,7 +30,6 @@ from langchain_cfc.cli._inputs import (
     CORE_COUNT,
     RECORDS_HELP,
     Dataset,
-    FirstCandidates,
     Jobs,
     TestFraction,
     check_output,
@@ -77,7 +76,6 @@ def suggest(
             "everything known about the prompts."
         ),
     ] = None,
-    n: FirstCandidates = None,
     seed: Annotated[
         str, split_option(help="Seed of the split; it determines which prompts the choice uses.")
     ] = "0",
@@ -148,13 +146,12 @@ def suggest(
         # A terminal shows one progress bar at a time: read all records before trying options.
         with open_attempts(records) as kept, open_records(records) as dataset:
             kept.check_writable()
-            table = tabulate(dataset.records, n=n, provenance=dataset.provenance)
+            table = tabulate(dataset.records, provenance=dataset.provenance)
         found = lab.suggest(
             table,
             features=features or None,
             set_rules=set_rule or None,
             judge=groups or None,
-            n=n,
             progress=make_tracker("trying options"),
             provenance=dataset.provenance,
             **shared,

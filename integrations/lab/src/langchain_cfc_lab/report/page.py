@@ -75,9 +75,7 @@ _GLOSSARY: dict[Unit | Literal["bot"], dict[str, str]] = {
             "Cannot be certified: too few prompts like this have a correct candidate. No answer is given."
         ),
         "Promise kept": "Covered or flagged. This is what is promised.",
-        "Missed": (
-            "Neither covered nor flagged: the promise was broken. Includes empty sets that are not flagged."
-        ),
+        "Missed": "Neither covered nor flagged: the promise was broken.",
         "Attainable": "The share of prompts with a correct candidate. No threshold can cover more.",
         "Very easy … very hard": _DIFFICULTY.format("candidates"),
         "Interval": _INTERVAL,
@@ -138,7 +136,7 @@ def list_artifact_facts(
     if not is_bot:
         yield "Features", artifact.feature_map.text
         if claims is None:
-            yield "Set rule", artifact.set_rule_words
+            yield "Set rule", artifact.set_rule
         several = f"; this page is about {evaluation.alpha:g}" if len(artifact.alphas) > 1 else ""
         yield "Error level", f"alpha = {', '.join(artifact.alphas)}{several}"
     yield "Artifact", f"{artifact.digest}, made {artifact.created_at} by version {artifact.library_version}"

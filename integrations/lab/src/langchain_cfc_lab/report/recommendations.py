@@ -189,7 +189,6 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
             "Calibrate with a rule that makes a promise",
             "No theorem covers these thresholds, however good the figures are.",
             penalised="slopes",
-            within_clusters="one",
         )
 
 
