@@ -237,7 +237,8 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         guarantee: Kind of the artifact's guarantee: `conditional`, `marginal`, `certified` or `heuristic`.
         contradicted: Names of the groups (`1` is all prompts) on which the artifact's own rule kept its
             promise, or that of the certificate over all prompts, too rarely for chance.
-        methods: Results by threshold rule: the artifact's own, and `marginal` for comparison.
+        methods: Results of the artifact's own thresholds (`conditional`) and of one threshold for all prompts
+            (`marginal`).
         answers: Results of bot mode at the smallest certified rate; None without a certified policy.
         other_answers: Results of bot mode at further rates, ascending.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's

@@ -188,7 +188,7 @@ def format_verdict(report: EvaluationReport) -> str:
             return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
         return "These results do not contradict the certified rates."
     if report.guarantee == "heuristic":
-        return "There is no promise to check: the threshold rule has no guarantee."
+        return "There is no promise to check: the thresholds have no guarantee."
     if not report.contradicted:
         scope = " (made only for all prompts together)" if report.guarantee == "marginal" else ""
         return f"These results do not contradict the promise{scope}."

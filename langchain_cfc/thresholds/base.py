@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -240,8 +240,6 @@ class ThresholdRule(ABC, Generic[State]):
     Raises:
         InputError: If alpha or cap is out of range.
     """
-
-    kind: ClassVar[str]
 
     alpha: Level
     cap: float = CAP

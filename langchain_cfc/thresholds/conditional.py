@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property, reduce
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,8 +76,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         >>> rule.threshold([1, 0]), rule.threshold([0, 1])
         (0.2, 0.8)
     """
-
-    kind: ClassVar[str] = "conditional"
 
     ridge: float = field(default=0.0, kw_only=True)
     penalised: Penalised = field(default="slopes", kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
@@ -68,8 +67,6 @@ class GroupedThreshold(ThresholdRule[_GroupedState]):
         >>> rule.threshold([1, 0]), rule.threshold([0, 1]), rule.threshold([1, 1])
         (0.3, inf, inf)
     """
-
-    kind: ClassVar[str] = "grouped"
 
     delta: Level | None = field(default=None, kw_only=True)
 

@@ -26,7 +26,7 @@ RULES: tuple[type[ThresholdRule[Any]], ...] = (ConditionalThreshold, GroupedThre
 FEATURES = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
 SCORES = np.array([0.1, 0.4, 0.3, 0.2])
 
-every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 
 
 @every_rule
