@@ -1,6 +1,6 @@
 """What a sweep costs: 100 splits x 7 methods x 8 alphas, against one HiGHS linear programme per test prompt.
 
-    python benchmarks/sweep.py > sweep.json
+    python benchmarks/sweep.py --json sweep.json
 
 20,000 prompts of the synthetic world with 50 candidates each, half of which calibrate in each split and half
 of which are tested on; d = 3 features [1, T, T^2]; the paper's methods, all figures included. The same sweep
@@ -36,11 +36,15 @@ FEATURES = "meta(difficulty)^2"
 def main() -> None:
     """Measure, and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what docs/reproduce.py reads")
     parser.add_argument("--splits", type=int, default=SPLITS, help="number of splits that are measured")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="number of programmes that are solved")
     options = parser.parse_args()
     limit_threads()
-    print(json.dumps(measure_sweep(options.splits, options.sample), indent=2))
+    text = json.dumps(measure_sweep(options.splits, options.sample), indent=2)
+    print(text)
+    if options.json:  # HiGHS prints, too
+        options.json.write_text(text + "\n", encoding="utf-8")
 
 
 def measure_sweep(splits: int, sample: int) -> dict[str, float]:

@@ -3,7 +3,7 @@
     python docs/reproduce.py RECORDING ... [--sweep sweep.json]
 
 takes the recordings that the page compares on, in the order of `RECORDINGS`, and what `benchmarks/sweep.py`
-has printed. It takes a quarter of an hour on two cores.
+has written. It takes a quarter of an hour on two cores.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> None:
     """Write the page."""
     options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     options.add_argument("recordings", nargs=len(RECORDINGS), type=Path, help="records files")
-    options.add_argument("--sweep", type=Path, help="what benchmarks/sweep.py has printed")
+    options.add_argument("--sweep", type=Path, help="what benchmarks/sweep.py --json has written")
     given = options.parse_args()
     FIGURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
