@@ -34,7 +34,7 @@ KNOWN_COMMANDS = {
         "store": ("collect", "Export, import, rescore, review, check or shrink a store."),
     },
     "Calibrate and check": {
-        "suggest": ("lab", "Choose features, set rule, verifiers or draw rule, with reasons."),
+        "suggest": ("lab", "Choose features, set rule or draw rule, with reasons."),
         "calibrate": ("calibrate:calibrate", "Build a calibration artifact from labelled records."),
         "inspect": ("inspect:inspect", "Check an artifact's digest and show what it promises."),
         "sign": ("sign:sign", "Sign an artifact with an Ed25519 key."),
