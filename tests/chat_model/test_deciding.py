@@ -182,9 +182,11 @@ def _find_root(watcher: RunWatcher, run: UUID) -> UUID:
 
 
 @every_way
-def test_alpha_can_be_chosen_per_call(two_levels: CalibrationArtifact, ask: Invoke) -> None:
+def test_alpha_can_be_chosen_per_call(ask: Invoke) -> None:
     model = ScriptedModel(texts=("a|0.6", "b|0.9", "b|0.9", "b|0.9"))
-    chain = make_chain(two_levels, generator=model, alpha="0.5")
+    # 39 prompts certify nothing at 0.01.
+    artifact = make_artifact(alpha=["0.01", "0.25"], allow_unattainable=True)
+    chain = make_chain(artifact, generator=model, alpha="0.01")
     chains: list[Runnable[Any, Any]] = [
         chain,
         chain.or_else(ScriptedModel(texts=["someone else"] * N)),
