@@ -124,7 +124,7 @@ def test_options_have_the_same_short_form_in_every_command() -> None:
                 if flag.startswith("--"):
                     short.setdefault(flag, set()).add(tuple(sorted(set(one.opts) - {flag})))
     assert {flag: forms for flag, forms in short.items() if len(forms) > 1} == {}
-    assert short["--n"] == {("-n",)}
+    assert short["--out"] == {("-o",)}
 
 
 def test_shell_completion_imports_only_what_it_needs() -> None:
@@ -176,5 +176,5 @@ def test_mistyped_commands_and_options_get_a_suggestion(words: list[str], meant:
 
 def test_absent_companion_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommandGroup, "_added_commands", {})
-    run("collect", "--source", "questions.csv").assert_refused("langchain-cfc-collect", "[collect]")
+    run("collect", "--source", "questions.csv").assert_refused("pip install langchain-cfc-collect", "./integrations/collect")
     assert "Propose the settings" not in run("--help").out
