@@ -110,13 +110,16 @@ def make_outputs(outputs: Path, stored: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def _make_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `calibrate`, with the paper's second method as its class."""
-    if "pac" not in options:
-        return dict(options)
-    from langchain_cfc import PaperPAC
+    """Return the options of `calibrate`; `pac` is the paper's second method: its slack, and its ridge."""
+    from langchain_cfc.guarantee.stability import PaperStability
 
-    delta, ridge = options["pac"]
-    return {**options, "pac": PaperPAC(delta=delta, ridge=ridge)}
+    made = dict(options)
+    if "pac" in made:
+        delta, ridge = made.pop("pac")
+        made["stability"] = PaperStability.from_constant(delta=delta)
+        if ridge:
+            made |= {"ridge": ridge, "penalised": "all"}
+    return made
 
 
 def draw(prompt: str) -> str:
