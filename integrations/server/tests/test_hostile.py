@@ -532,9 +532,10 @@ def test_stream_and_completion_have_the_same_content(server: Server, question: s
     assert last == whole.json()["cfc"]
     names = {name for name in whole.headers if name.startswith("x-cfc-")}
     assert {name: whole.headers[name] for name in names} == {name: streamed.headers[name] for name in names}
-    # Tool calls are no answers of a model without bound tools.
-    assert whole.headers.get("x-cfc-unscored") == (f"tool_call_only={N}" if question == TOOL else None)
-    assert len(names) == (5 if question == TOOL else 4)
+    # Tool calls are no answers of a model without bound tools, and neither is reasoning alone.
+    unscored = {TOOL: f"tool_call_only={N}", UNSURE: f"reasoning_only={N}"}.get(question)
+    assert whole.headers.get("x-cfc-unscored") == unscored
+    assert len(names) == (4 if unscored is None else 5)
 
 
 @pytest.mark.parametrize("stream", [False, True])
