@@ -6,7 +6,7 @@
 Each split certifies on a random half of the prompts and is judged on the other half. The baseline knows one
 score, the mean score of the candidates, and a grid of cuts fixed beforehand. It tests them from the strictest
 on, with exact binomial tests on all labels, and answers below the last cut that passes. Bot mode has the same
-labels. A share answered counts 0 where nothing was certified. A policy is violated if its wrong answers on
+labels. A share answered counts 0 where nothing was certified. A bot is violated if its wrong answers on
 the test half refute the certified rate at level 0.01 (exact binomial test); the law allows it in a share
 delta of the splits and, by chance alone, in a further 0.01. The control answers below the largest cut whose
 wrong answers are few enough among the labels, without a test.
@@ -58,9 +58,9 @@ class Row:
 
     rate: str
     method: str
-    found: float  # share of splits with a policy
+    found: float  # share of splits with a bot
     answered: float  # mean share of the test prompts that are answered
-    violated: float  # share of splits whose policy is violated on the test prompts
+    violated: float  # share of splits whose bot is violated on the test prompts
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -173,15 +173,15 @@ def run_control(known: LabelledBatch, test: LabelledBatch, rate: str, _: int) ->
 
 
 def run_bot(known: LabelledBatch, test: LabelledBatch, rate: str, seed: int) -> Counts:
-    """Certify a policy with bot mode, and follow it."""
+    """Certify a cut with bot mode, and follow it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             artifact = calibrate(known, max_wrong_rate=rate, delta=DELTA, seed=seed)
         except UnattainableTargetError:
             return None
-    certificate = artifact.certified_policy.certificate
-    seen = compute_outcomes(artifact, test, certificate.alpha, certificate.policy)
+    certificate = artifact.certified_bot.certificates[0]
+    seen = compute_outcomes(artifact, test, certificate.alpha, max_mean_score=certificate.max_mean_score)
     return seen.count_answers(seen.decisions.answered)
 
 

@@ -216,8 +216,7 @@ def _project_guarantee(guarantee: Guarantee) -> list[str]:
     rows = [_write_row(*known)]
     one = guarantee.wrong_answers
     if one is not None:
-        cut = one.policy.max_mean_score
-        rows.append(_write_row(one.max_wrong_rate, one.delta, one.level, one.prompts, cut))
+        rows.append(_write_row(one.max_wrong_rate, one.delta, one.level, one.prompts, one.max_mean_score))
         rows += [_write_row(each.name, each.prompts, each.answered, each.wrong) for each in one.groups]
     return rows
 

@@ -14,9 +14,7 @@ import numpy as np
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, Unit
-from langchain_cfc.errors import InputError
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.set_rules import select_candidates
 from langchain_cfc.thresholds import Level, Thresholds
 
@@ -27,13 +25,10 @@ Reason = Literal[
     "answered",
     "only_blank_answers",
     "not_certifiable",
-    "too_many_answers",
-    "too_little_agreement",
     "mean_score_too_high",
     "no_claim_kept",
     "no_claims",
 ]
-EVERY_SET = AnswerPolicy()
 
 
 @dataclass(frozen=True)
@@ -101,16 +96,6 @@ class AnswerSets:
         held[rows, codes[rows, slots]] = True
         return np.asarray(held.sum(axis=1), dtype=np.int64)
 
-    @cached_property
-    def agreement(self) -> IntArray:
-        """(N,) number of candidates, accepted or not, that give the best answer; 0 for an empty set."""
-        codes = self.draws.answer_codes
-        if codes is None:
-            msg = "agreement needs the candidates' answers; these candidates have scores only"
-            raise InputError(msg)
-        same = codes == np.take_along_axis(codes, self.best[:, np.newaxis], axis=1)
-        return np.asarray(same.sum(axis=1) * self.accepted.any(axis=1), dtype=np.int64)
-
 
 @dataclass(frozen=True)
 class Decisions(AnswerSets):
@@ -123,18 +108,14 @@ class Decisions(AnswerSets):
     refused: BoolArray
     levels: FloatArray  # (N, n) entry levels
     stated_alphas: FloatArray  # (N,) error levels stated for the prompts: alpha for all, or adaptive
-    policy: AnswerPolicy  # The policy that decides which sets are answered
+    max_mean_score: float | None  # a bot answers prompts with at most this mean score; None for answer sets
 
     @cached_property
     def answered(self) -> BoolArray:
-        """(N,) whether the policy answers; it abstains on flagged prompts and empty sets."""
+        """(N,) whether there is an answer: not for flagged prompts, empty sets and prompts above the cut."""
         answered = np.asarray(self.accepted.any(axis=1), dtype=np.bool_)
-        if self.policy.max_answers is not None:
-            answered &= self.distinct_answers <= self.policy.max_answers
-        if self.policy.min_agreement > 1:
-            answered &= self.agreement >= self.policy.min_agreement
-        if self.policy.max_mean_score is not None:
-            answered &= MEAN_SCORE.compute_values(self.draws) <= self.policy.max_mean_score
+        if self.max_mean_score is not None:
+            answered &= MEAN_SCORE.compute_values(self.draws) <= self.max_mean_score
         return answered
 
     def find_reason(self, row: int) -> Reason:
@@ -145,14 +126,8 @@ class Decisions(AnswerSets):
             return "answered"
         if not np.isfinite(self.levels[row]).any():
             return "only_blank_answers"
-        if not self.accepted[row].any():
-            return "no_claim_kept"  # unflagged answers have a set, unless all are blank
-        most = self.policy.max_answers
-        too_many = most is not None and self.distinct_answers[row] > most
-        if too_many:
-            return "too_many_answers"
-        disagree = self.policy.min_agreement > 1 and self.agreement[row] < self.policy.min_agreement
-        return "too_little_agreement" if disagree else "mean_score_too_high"
+        # Unflagged answers have a set, unless all are blank.
+        return "mean_score_too_high" if self.accepted[row].any() else "no_claim_kept"
 
     def list_best_first(self, row: int) -> IntArray:
         """Return the slots in the answer set of prompt `row`, sorted by score and then by draw order."""
@@ -165,7 +140,7 @@ def decide(
     draws: CandidateBatch,
     alpha: Level | None = None,
     *,
-    policy: AnswerPolicy = EVERY_SET,
+    max_mean_score: float | None = None,
     marginal: bool = False,
 ) -> Decisions:
     """Compute the decisions for one or more prompts.
@@ -174,7 +149,8 @@ def decide(
         artifact: The calibration artifact.
         draws: N >= 1 prompts with the artifact's number of candidates each, or as drawn by its draw rule.
         alpha: Error level, chosen before the candidates were drawn; optional if the artifact has only one.
-        policy: The policy that decides which sets are answered; by default all non-empty sets.
+        max_mean_score: The cut of a bot: it answers with the best candidate, regardless of thresholds, if the
+            mean score of the candidates is at most this; None for answer sets.
         marginal: Whether to use the marginal rule instead of the artifact's own, for comparison. The two
             differ only in their thresholds.
 
@@ -191,12 +167,12 @@ def decide(
     thresholds = artifact.solve(features, alpha, marginal=marginal)
     rule = artifact.parsed_set_rule
     levels = rule.compute_levels(draws)
-    if policy.ignores_sets:
-        sets = AnswerSets.from_best_candidates(draws, levels)
-    else:
+    if max_mean_score is None:
         sets = AnswerSets.from_levels(draws, levels, thresholds, unit=rule.unit)
         if rule.unit == "answers":
             sets = sets.fill_empty(levels)
+    else:
+        sets = AnswerSets.from_best_candidates(draws, levels)
     return Decisions(
         draws,
         sets.accepted,
@@ -210,5 +186,5 @@ def decide(
             if marginal
             else artifact.read_alphas(features, alpha)
         ),
-        policy=policy,
+        max_mean_score=max_mean_score,
     )

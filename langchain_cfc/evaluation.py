@@ -201,10 +201,9 @@ class MethodReport(MethodFigures, _WithClaims):
 
 
 class AnswersReport(ReportData):
-    """Results of bot mode at one certified rate, for an artifact with a certified policy.
+    """Results of bot mode at one certified rate.
 
     Attributes:
-        alpha: Error level of the sets that the bot answers from.
         max_wrong_rate: The certified bound on the share of wrong answers.
         answered: Number of test prompts answered.
         answered_rate: Share of test prompts answered.
@@ -214,7 +213,6 @@ class AnswersReport(ReportData):
         contradicted: Whether so many wrong answers have a probability below 2.5 % at the certified bound.
     """
 
-    alpha: float
     max_wrong_rate: float
     answered: int
     answered_rate: float
@@ -239,8 +237,7 @@ class EvaluationReport(OmitsDefaults, LevelReport):
             promise, or that of the certificate over all prompts, too rarely for chance.
         methods: Results of the artifact's own thresholds (`conditional`) and of one threshold for all prompts
             (`marginal`).
-        answers: Results of bot mode at the smallest certified rate; None without a certified policy.
-        other_answers: Results of bot mode at further rates, ascending.
+        answers: Results of bot mode at each certified rate, ascending.
         n_unknown_category: Number of test prompts of a category that was not calibrated on. The artifact's
             own rule flags them, unless it is the marginal rule.
         mean_draws: Mean number of candidates drawn for a prompt; None without a draw rule.
@@ -249,7 +246,6 @@ class EvaluationReport(OmitsDefaults, LevelReport):
 
     _omitted: ClassVar[tuple[str, ...]] = (
         "other_parts",
-        "other_answers",
         "mean_draws",
         "certified_by_people",
     )
@@ -260,8 +256,7 @@ class EvaluationReport(OmitsDefaults, LevelReport):
     guarantee: str
     contradicted: list[str]
     methods: dict[str, MethodReport]
-    answers: AnswersReport | None = None
-    other_answers: tuple[AnswersReport, ...] = ()
+    answers: tuple[AnswersReport, ...] = ()
     n_unknown_category: int = 0
     mean_draws: float | None = None
     certified_by_people: tuple[str, ...] = ()
@@ -270,14 +265,14 @@ class EvaluationReport(OmitsDefaults, LevelReport):
         """Return a summary of a line; a bot's is about its answers alone."""
         own = next(iter(self.methods.values()))
         parts = [f"{self.n_test} test prompts"]
-        if self.answers is None or self.guarantee != "heuristic":
+        if not self.answers or self.guarantee != "heuristic":
             kept, target = format_percent(own.kept_promise), format_percent(self.target_coverage)
             flagged = format_percent(own.not_certifiable_rate)
             parts += [f"promise kept for {kept} (target {target})", f"{flagged} flagged"]
         parts += [
             f"bot with at most {format_percent(one.max_wrong_rate, 'g')} wrong: "
             f"{format_percent(one.answered_rate)} answered, {one.wrong} of {one.answered} wrongly"
-            for one in self.all_answers
+            for one in self.answers
         ]
         return f"EvaluationReport({'; '.join(parts)})"
 
@@ -288,13 +283,8 @@ class EvaluationReport(OmitsDefaults, LevelReport):
     @property
     def is_passed(self) -> bool:
         """Whether the records test what is promised, and nothing contradicts it."""
-        failed = self.other_parts or self.contradicted or any(one.contradicted for one in self.all_answers)
+        failed = self.other_parts or self.contradicted or any(one.contradicted for one in self.answers)
         return not failed
-
-    @property
-    def all_answers(self) -> tuple[AnswersReport, ...]:
-        """The results of bot mode at all certified rates, ascending."""
-        return () if self.answers is None else (self.answers, *self.other_answers)
 
     def describe_draws(self, each: str) -> str:
         """Return the number of candidates in words; `each` is a noun, or words such as `for each prompt`."""
@@ -393,8 +383,7 @@ def evaluate(
     own = _report_method(artifact, labelled, outcomes)
     compared = compute_outcomes(artifact, labelled, level, marginal=True)
     methods = {"conditional": own, "marginal": _report_method(artifact, labelled, compared)}
-    certificates = () if artifact.policy is None else artifact.policy.certificates
-    answers = [_report_answers(artifact, labelled, one) for one in certificates]
+    certificates = () if artifact.bot is None else artifact.bot.certificates
     return EvaluationReport(
         alpha=float(level),
         target_coverage=artifact.make_guarantee(level).target_coverage,
@@ -408,11 +397,12 @@ def evaluate(
         guarantee=artifact.make_guarantee(level).kind,
         contradicted=_find_contradicted(artifact, level, own, len(labelled)),
         methods=methods,
-        answers=answers[0] if answers else None,
-        other_answers=tuple(answers[1:]),
+        answers=tuple(_report_answers(artifact, labelled, one) for one in certificates),
         mean_draws=None if artifact.draws is None else float(labelled.draws.counts.mean()),
         certified_by_people=tuple(
-            one.sentence for one in artifact.people_certificates if one.alpha == level or one.policy
+            one.sentence
+            for one in artifact.people_certificates
+            if one.alpha == level or one.about == "answers"
         ),
         n_unknown_category=int(artifact.feature_map.has_unknown_category(outcomes.decisions.features).sum()),
     )
@@ -421,12 +411,12 @@ def evaluate(
 def _report_answers(
     artifact: CalibrationArtifact, labelled: LabelledBatch, certificate: WrongRateCertificate
 ) -> AnswersReport:
-    outcomes = compute_outcomes(artifact, labelled, certificate.alpha, certificate.policy)
+    cut = certificate.max_mean_score
+    outcomes = compute_outcomes(artifact, labelled, certificate.alpha, max_mean_score=cut)
     answered = int(outcomes.decisions.answered.sum())
     wrong = int((outcomes.wrong & outcomes.decisions.answered).sum())
     rate = float(certificate.max_wrong_rate)
     return AnswersReport(
-        alpha=float(certificate.alpha),
         max_wrong_rate=rate,
         answered=answered,
         answered_rate=answered / len(labelled),

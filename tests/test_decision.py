@@ -11,7 +11,6 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning, FeatureError, InputError
-from langchain_cfc.guarantee import AnswerPolicy
 from langchain_cfc.records import tabulate
 from tests.factories import leave_sets_empty, set_window
 from tests.lengths import mostly_long, repetitions
@@ -235,22 +234,19 @@ def test_best_first_orders_by_score_with_ties_in_draw_order() -> None:
     assert slots.tolist() == [*range(1, 90, 3), *range(2, 90, 3), *range(0, 90, 3)]
 
 
-def test_reason_is_the_first_condition_of_the_policy_that_fails() -> None:
+def test_reason_of_a_bot_names_blank_answers_before_the_cut() -> None:
     known = [
         one.model_copy(update={"candidates": one.candidates * 4}) for one in make_correct_records([0.8] * 9)
     ]
     artifact = calibrate(known, alpha="0.2", features="1", set_rule="all")
     rows: list[tuple[str, list[float], list[str]]] = [
         ("answered", [0.1] * 4, ["a", "a", "b", "b"]),
-        ("only_blank_answers", [0.1] * 4, [" "] * 4),
-        ("too_many_answers", [0.1] * 4, ["a", "b", "c", "c"]),
-        ("too_little_agreement", [0.1, 0.2, 0.9, 0.9], ["a", "b", "c", "d"]),
-        # As much agreement as is asked for.
+        ("answered", [0.4] * 4, ["a", "b", "c", "d"]),
+        ("only_blank_answers", [0.9] * 4, [" "] * 4),
         ("mean_score_too_high", [0.1, 0.2, 0.9, 0.9], ["a", "b", "a", "d"]),
     ]
     draws = CandidateBatch.from_arrays([scores for _, scores, _ in rows], [answers for *_, answers in rows])
-    policy = AnswerPolicy(max_answers=2, min_agreement=2, max_mean_score=0.4)
-    decisions = decide(artifact, draws, policy=policy)
+    decisions = decide(artifact, draws, max_mean_score=0.4)
     assert [decisions.find_reason(row) for row in range(len(rows))] == [reason for reason, *_ in rows]
 
 

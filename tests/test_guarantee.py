@@ -11,7 +11,6 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.guarantee import (
     NOT_PROMISED,
-    AnswerPolicy,
     Binding,
     CertifiedAnswers,
     CertifiedShare,
@@ -22,7 +21,7 @@ from langchain_cfc.guarantee import (
     format_bound,
     list_assumptions,
     list_exclusions,
-    restrict_to_policy,
+    restrict_to_answers,
     state_confidence,
     state_guarantee,
 )
@@ -305,7 +304,7 @@ CERTIFICATE = CoverageCertificate(
 EVERYONE = CertifiedAnswers(name="1", words="all prompts", prompts=200, answered=150, wrong=3, certified=True)
 
 
-def make_wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRateCertificate:
+def make_wrong_rate(*groups: CertifiedAnswers) -> WrongRateCertificate:
     return WrongRateCertificate(
         alpha="0.1",
         delta="0.05",
@@ -315,9 +314,8 @@ def make_wrong_rate(policy: AnswerPolicy, *groups: CertifiedAnswers) -> WrongRat
         records_digest="sha256:r",
         artifact_digest="sha256:a",
         max_wrong_rate="0.05",
-        policy=policy,
+        max_mean_score=0.25,
         groups=(EVERYONE, *groups),
-        policies_tested=4,
     )
 
 
@@ -345,33 +343,30 @@ def test_format_bound_keeps_bounds_with_few_decimals(share: float) -> None:
 def test_wrong_rate_certificate_sentence() -> None:
     capitals = EVERYONE.model_copy(update={"name": "g", "words": "prompts about capitals"})
     rivers = EVERYONE.model_copy(update={"name": "h", "words": "prompts about rivers", "certified": False})
-    policy = AnswerPolicy(max_answers=1, min_agreement=3)
-    sentence = make_wrong_rate(policy, capitals, rivers).sentence
+    sentence = make_wrong_rate(capitals, rivers).sentence
     assert "at most 5 % get a wrong best answer" in sentence
     assert "prompts about capitals" in sentence
     certified, _, missing = sentence.partition("The rate is not certified in: ")
     assert "rivers" not in certified
     assert missing.startswith("prompts about rivers (3 of 150 wrong). ")
     assert "with confidence 95 % for this very artifact" in sentence
-    assert "of at most 1 distinct answer and whose best answer at least 3 candidates agree on" in sentence
+    assert "prompts whose candidates have a mean score of at most 0.25" in sentence
     assert "150 of 200 certification prompts, 3 of them wrongly" in sentence
-    assert AnswerPolicy(max_answers=2).words == "of at most 2 distinct answers"
-    assert AnswerPolicy().words == ""
 
 
-def test_restrict_to_policy_states_what_is_excluded() -> None:
+def test_guarantee_of_answers_holds_nothing_of_sets() -> None:
     plain = make_artifact().make_guarantee()
-    policy = AnswerPolicy(max_answers=1)
-    certificate = make_wrong_rate(policy)
-    uncertified, certified = restrict_to_policy(plain, policy), restrict_to_policy(plain, policy, certificate)
-    about_answers = [one for one in plain.not_promised if "answered prompt gets a wrong answer" in one]
-    assert len(about_answers) == 1
-    assert set(about_answers) <= set(uncertified.not_promised)
-    assert not set(about_answers) & set(certified.not_promised)
-    assert (uncertified.wrong_answers, certified.wrong_answers) == (None, certificate)
-    assert sum("withheld" in one for one in certified.not_promised) == 1
-    assert restrict_to_policy(plain, AnswerPolicy()) == plain
-    assert certified.sentence == f"{plain.sentence} This also counts sets that are withheld."
+    certificate = make_wrong_rate()
+    found = restrict_to_answers(plain, certificate)
+    assert (found.kind, found.sentence, found.wrong_answers) == (
+        "certified",
+        certificate.sentence,
+        certificate,
+    )
+    assert (found.weightings, found.stated_coverage, found.certificate) == ((), None, None)
+    assert not any(" set" in one for one in (*found.not_promised, *found.assumptions))
+    # Control: the guarantee about sets speaks of them.
+    assert any(" set" in one for one in (*plain.not_promised, *plain.assumptions))
 
 
 def test_certified_guarantee_assumes_independent_prompts() -> None:
@@ -395,7 +390,7 @@ def test_certificates_are_frozen_plain_data() -> None:
     found = (
         make_artifact()
         .make_guarantee()
-        .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": make_wrong_rate(AnswerPolicy())})
+        .model_copy(update={"certificate": CERTIFICATE, "wrong_answers": make_wrong_rate()})
     )
     assert Guarantee.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ValueError, match="frozen"):

@@ -74,7 +74,7 @@ def test_readme_states_the_measured_draws_of_its_draw_rule() -> None:
     seen = evaluate(
         calibrate(recorded, max_wrong_rate=[0.05, 0.1], test_fraction=TEST_FRACTION, draws=rule), recorded
     )
-    loose = seen.all_answers[-1]
+    loose = seen.answers[-1]
     stated = f"{seen.mean_draws:.1f} draws a question on the recording above, and answers"
     assert (
         f"{stated} {loose.answered_rate:.0%} at the {loose.max_wrong_rate:.0%} rate".replace("%", " %")

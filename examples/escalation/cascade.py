@@ -1,26 +1,23 @@
-"""A cascade of two tiers: how it is calibrated, and what it does with questions that it never saw.
+"""A cascade of two bots: how it is calibrated, and what it does with questions that it never saw.
 
-The questions are split in three by hash. On the first part the cheap chain is calibrated. Of the second part
-the strong chain gets those on which the cheap one, now fixed, abstains: the very choice that the cheap one
-makes when it serves. The third part tests.
+The questions are split in three by hash. On the first part the cheap bot is certified. Of the second part the
+strong bot gets those on which the cheap one, now fixed, abstains: the very choice that the cheap one makes
+when it serves. The third part tests.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
-import numpy as np
 from two_models import Tier
 
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc._internal.arrays import BoolArray, IntArray
-from langchain_cfc.decision import decide
-from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.records.splits import make_split_plan
 
-ALPHA_CHEAP, ALPHA_STRONG = "0.2", "0.25"
-BY_DIFFICULTY = "hat(mean_score, 5)"
+RATE_CHEAP, RATE_STRONG = "0.3", "0.2"
+DELTA = "0.05"
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,8 @@ class Split:
     """Row numbers of three parts of the questions.
 
     Attributes:
-        first: Calibrates the cheap chain.
-        second: Where the cheap chain abstains on it, calibrates the strong one.
+        first: Certifies the cheap bot.
+        second: Where the cheap bot abstains on it, certifies the strong one.
         test: Measures.
     """
 
@@ -46,48 +43,35 @@ class Split:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """The outcomes of m questions at one chain.
+    """The outcomes of m questions at one bot.
 
     Attributes:
-        answered: (m,) whether it returned a set; where not, the next tier is asked.
-        covered: (m,) whether that set holds a correct answer.
-        flagged: (m,) whether the question was flagged as not certifiable.
+        answered: (m,) whether it answered; where not, the next tier is asked.
+        wrong: (m,) whether it answered wrongly.
     """
 
     answered: BoolArray
-    covered: BoolArray
-    flagged: BoolArray
-
-    @property
-    def kept(self) -> BoolArray:
-        """(m,) covered or flagged: what is promised."""
-        return self.covered | self.flagged
+    wrong: BoolArray
 
 
-def calibrate_tier(tier: Tier, rows: IntArray, alpha: str, features: str) -> CalibrationArtifact:
-    """Calibrate a chain on some of its questions; what is out of its reach, it will flag and pass on."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AttainabilityWarning)
-        return calibrate(
-            tier.table.take(rows),
-            alpha=alpha,
-            features=features,
-            allow_unattainable=True,
-            provenance=tier.provenance,
-        )
+def certify_tier(tier: Tier, rows: IntArray, rate: str) -> CalibrationArtifact:
+    """Certify a bot on some of its questions."""
+    return calibrate(
+        tier.table.take(rows), max_wrong_rate=rate, delta=DELTA, features="1", provenance=tier.provenance
+    )
 
 
 def decide_questions(artifact: CalibrationArtifact, tier: Tier, rows: IntArray) -> Outcomes:
     """Decide some questions at once, as `CFCRunnable` would."""
-    asked = tier.table.take(rows)
-    decisions = decide(artifact, asked.draws)
-    covered: BoolArray = np.any(decisions.accepted & asked.correct, axis=1)
-    return Outcomes(decisions.answered, covered, decisions.not_certifiable)
+    cut = artifact.certified_bot.certificates[0].max_mean_score
+    seen = compute_outcomes(artifact, tier.table.take(rows), None, max_mean_score=cut)
+    answered = seen.decisions.answered
+    return Outcomes(answered, answered & seen.wrong)
 
 
 @dataclass(frozen=True)
 class FirstTier:
-    """The cheap chain, calibrated, and what it does with the questions that did not calibrate it.
+    """The cheap bot, certified, and what it does with the questions that did not certify it.
 
     Attributes:
         artifact: Its artifact.
@@ -100,15 +84,15 @@ class FirstTier:
     on_test: Outcomes
 
     @classmethod
-    def of(cls, cheap: Tier, split: Split, alpha: str = ALPHA_CHEAP) -> FirstTier:
-        """Calibrate on the first part.
+    def of(cls, cheap: Tier, split: Split, rate: str = RATE_CHEAP) -> FirstTier:
+        """Certify on the first part.
 
         Args:
             cheap: The cheap model.
             split: Which questions are for what.
-            alpha: Error level, chosen beforehand.
+            rate: Largest share of wrong answers, chosen beforehand.
         """
-        artifact = calibrate_tier(cheap, split.first, alpha, BY_DIFFICULTY)
+        artifact = certify_tier(cheap, split.first, rate)
         return cls(
             artifact,
             decide_questions(artifact, cheap, split.second),
@@ -116,20 +100,19 @@ class FirstTier:
         )
 
 
-def calibrate_second_tier(
-    strong: Tier, split: Split, first: FirstTier, features: str = BY_DIFFICULTY, *, naive: bool = False
+def certify_second_tier(
+    strong: Tier, split: Split, first: FirstTier, *, naive: bool = False
 ) -> CalibrationArtifact:
-    """Calibrate the strong chain on the questions that the first passes on.
+    """Certify the strong bot on the questions that the first passes on.
 
     Args:
         strong: The strong model.
         split: Which questions are for what.
         first: The cheap tier.
-        features: Feature map.
-        naive: Whether to calibrate on the whole second part, which is what must not be done.
+        naive: Whether to certify on the whole second part, which is what must not be done.
 
     Returns:
         The artifact.
     """
     rows = split.second if naive else split.second[~first.on_second.answered]
-    return calibrate_tier(strong, rows, ALPHA_STRONG, features)
+    return certify_tier(strong, rows, RATE_STRONG)

@@ -1,4 +1,4 @@
-"""The cascade as it serves: cheap chain, else strong chain, else a person, put together with `or_else`.
+"""The cascade as it serves: cheap bot, else strong bot, else a person, put together with `or_else`.
 
     python cascade_served.py                   the test questions of one split
     python cascade_served.py --questions 20    only so many of them
@@ -13,14 +13,11 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cascade import FirstTier, Split, calibrate_second_tier
+from cascade import DELTA, RATE_CHEAP, RATE_STRONG, FirstTier, Split, certify_second_tier
 from two_models import CHEAP, STRONG
 
 from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable, PromptRecord
-from langchain_cfc.certificates.bounds import upper_bound
 from langchain_cfc.verifiers import normalise_answer
-
-DELTA = 0.05
 
 
 @dataclass
@@ -45,7 +42,7 @@ class ServedQuestion:
 
     Attributes:
         tier: `cheap`, `strong` or `person`.
-        right: Whether its set holds a correct answer; None where a person is asked.
+        right: Whether its answer is correct; None where a person is asked.
     """
 
     tier: str
@@ -58,8 +55,8 @@ def serve(
     """Ask the cascade a list of questions, one after the other.
 
     Args:
-        cheap: Artifact of the cheap chain.
-        strong: Artifact of the strong chain, calibrated on questions on which the cheap one abstains.
+        cheap: Artifact of the cheap bot.
+        strong: Artifact of the strong bot, certified on questions on which the cheap one abstains.
         asked: Questions; their references say which answers are correct.
         person: Asked last.
 
@@ -78,7 +75,7 @@ def _classify(result: object, cheap_digest: str, correct: set[str]) -> ServedQue
         return ServedQuestion("person", None)
     # Every result says whose promise it carries.
     tier = "cheap" if result.guarantee.artifact_digest == cheap_digest else "strong"
-    return ServedQuestion(tier, any(normalise_answer(answer) in correct for answer in result.answers))
+    return ServedQuestion(tier, normalise_answer(str(result.best)) in correct)
 
 
 def _collect_correct() -> dict[str, set[str]]:
@@ -91,29 +88,28 @@ def _collect_correct() -> dict[str, set[str]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Calibrate on one split, serve its test questions, and say what happened."""
+    """Certify on one split, serve its test questions, and say what happened."""
     parser = argparse.ArgumentParser(description="Serve a cascade of two models and a person.")
     parser.add_argument("--seed", type=int, default=0, help="another seed gives another split")
     parser.add_argument("--questions", type=int, help="how many test questions to ask; all if left out")
     options = parser.parse_args(arguments)
     split = Split.of(CHEAP, options.seed)
     first = FirstTier.of(CHEAP, split)
-    strong = calibrate_second_tier(STRONG, split, first)
+    strong = certify_second_tier(STRONG, split, first)
     asked = [CHEAP.records[row] for row in split.test.tolist()][: options.questions]
     person = Person()
     served = serve(first.artifact, strong, asked, person)
     tiers = Counter(one.tier for one in served)
-    wrong = sum(one.right is False for one in served)
     passed_on = int((~first.on_second.answered).sum())
-    print(
-        f"of {len(split.second)} questions the cheap chain passes {passed_on} on to calibrate the strong one"
-    )
-    for tier in ("cheap", "strong", "person"):
-        print(f"{tier}: {tiers[tier]} of {len(asked)} questions")
-    print(f"sets without a correct answer: {wrong} of {len(asked)} questions")
-    bound = upper_bound(wrong, len(asked), DELTA)
-    print(f"with confidence {1 - DELTA:.0%}, at most {bound:.1%} of questions like these get such a set,")
-    print("if all settings were fixed before anyone looked at these questions")
+    print(f"of {len(split.second)} questions the cheap bot passes {passed_on} on to certify the strong one")
+    for tier, rate in (("cheap", RATE_CHEAP), ("strong", RATE_STRONG)):
+        wrong = sum(one.tier == tier and not one.right for one in served)
+        print(
+            f"{tier}: {tiers[tier]} of {len(asked)} questions, {wrong} wrongly (certified: {float(rate):.0%})"
+        )
+    print(f"person: {tiers['person']} of {len(asked)} questions")
+    largest = max(float(RATE_CHEAP), float(RATE_STRONG))
+    print(f"with confidence {1 - 2 * float(DELTA):.0%}, at most {largest:.0%} of the bots' answers are wrong")
     print("the person's list begins:", *person.questions[:3], sep="\n  ")
 
 

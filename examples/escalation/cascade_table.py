@@ -1,4 +1,4 @@
-"""What the cascade costs and keeps, over many splits of the questions, next to its alternatives.
+"""What the cascade costs, and how often it is wrong, over many splits, next to its alternatives.
 
     python cascade_table.py                 over 50 splits
     python cascade_table.py --splits 10     a quick look
@@ -15,18 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from cascade import (
-    ALPHA_CHEAP,
-    ALPHA_STRONG,
-    BY_DIFFICULTY,
+    RATE_CHEAP,
+    RATE_STRONG,
     FirstTier,
+    Outcomes,
     Split,
-    calibrate_second_tier,
-    calibrate_tier,
+    certify_second_tier,
+    certify_tier,
     decide_questions,
 )
 from two_models import CHEAP, STRONG
-
-ONE_THRESHOLD = "1"
 
 
 @dataclass(frozen=True)
@@ -38,75 +36,69 @@ class Row:
         cheap: Answered by the cheap tier.
         strong: Answered by the strong tier.
         person: Passed on to the person.
-        cheap_kept: Share on which the cheap tier kept its promise: covered or flagged; NaN without one.
-        strong_kept: The same of the strong tier, among the questions that it was asked.
-        right: Got a set with a correct answer.
-        wrong: Got a set without one.
+        cheap_wrong: Share of the cheap tier's answers that are wrong; NaN without one.
+        strong_wrong: The same of the strong tier.
+        wrong: The same of both together.
     """
 
     cost: float
     cheap: float
     strong: float
     person: float
-    cheap_kept: float
-    strong_kept: float
-    right: float
+    cheap_wrong: float
+    strong_wrong: float
     wrong: float
 
 
-def cascade(split: Split, first: FirstTier, features: str = BY_DIFFICULTY, *, naive: bool = False) -> Row:
-    """A cascade on the test part of a split; see `calibrate_second_tier` for the options."""
-    passed_on = ~first.on_test.answered
-    artifact = calibrate_second_tier(STRONG, split, first, features, naive=naive)
-    second = decide_questions(artifact, STRONG, split.test[passed_on])
-    asked = float(passed_on.mean())
-    answered = 1.0 - asked, asked * float(second.answered.mean())
-    right = float(first.on_test.covered.mean()) + asked * float(second.covered.mean())
+def _divide(wrong: int, answered: int) -> float:
+    return wrong / answered if answered else math.nan
+
+
+def _make_row(cost: float, first: Outcomes | None, second: Outcomes, size: int) -> Row:
+    cheap = (0, 0) if first is None else (int(first.answered.sum()), int(first.wrong.sum()))
+    strong = int(second.answered.sum()), int(second.wrong.sum())
+    answered, wrong = cheap[0] + strong[0], cheap[1] + strong[1]
     return Row(
-        cost=CHEAP.cost / STRONG.cost + asked,
-        cheap=answered[0],
-        strong=answered[1],
-        person=1.0 - sum(answered),
-        cheap_kept=float(first.on_test.kept.mean()),
-        strong_kept=float(second.kept.mean()),
-        right=right,
-        wrong=sum(answered) - right,
+        cost=cost,
+        cheap=cheap[0] / size,
+        strong=strong[0] / size,
+        person=1.0 - answered / size,
+        cheap_wrong=_divide(cheap[1], cheap[0]),
+        strong_wrong=_divide(strong[1], strong[0]),
+        wrong=_divide(wrong, answered),
     )
+
+
+def cascade(split: Split, first: FirstTier, *, naive: bool = False) -> Row:
+    """A cascade on the test part of a split; see `certify_second_tier` for `naive`."""
+    passed_on = ~first.on_test.answered
+    artifact = certify_second_tier(STRONG, split, first, naive=naive)
+    second = decide_questions(artifact, STRONG, split.test[passed_on])
+    cost = CHEAP.cost / STRONG.cost + float(passed_on.mean())
+    return _make_row(cost, first.on_test, second, len(split.test))
 
 
 def strong_alone(split: Split) -> Row:
-    """The strong model asked everything, calibrated on all questions that do not test."""
+    """The strong model asked everything, certified on all questions that do not test."""
     rows = np.sort(np.concatenate([split.first, split.second]))
-    one = decide_questions(calibrate_tier(STRONG, rows, ALPHA_STRONG, BY_DIFFICULTY), STRONG, split.test)
-    answered, right = float(one.answered.mean()), float(one.covered.mean())
-    return Row(
-        cost=1.0,
-        cheap=0.0,
-        strong=answered,
-        person=1.0 - answered,
-        cheap_kept=math.nan,
-        strong_kept=float(one.kept.mean()),
-        right=right,
-        wrong=answered - right,
-    )
+    outcomes = decide_questions(certify_tier(STRONG, rows, RATE_STRONG), STRONG, split.test)
+    return _make_row(1.0, None, outcomes, len(split.test))
 
 
 WAYS: dict[str, Callable[[Split, FirstTier], Row]] = {
     "strong model alone": lambda split, _: strong_alone(split),
     "cascade": cascade,
     "naive cascade": lambda split, first: cascade(split, first, naive=True),
-    "cascade, one threshold": lambda split, first: cascade(split, first, ONE_THRESHOLD),
-    "naive, one threshold": lambda split, first: cascade(split, first, ONE_THRESHOLD, naive=True),
 }
 
 
-def measure_splits(ways: Iterable[str], splits: int, alpha: str = ALPHA_CHEAP) -> dict[str, list[Row]]:
+def measure_splits(ways: Iterable[str], splits: int, rate: str = RATE_CHEAP) -> dict[str, list[Row]]:
     """Measure each way on the splits by the seeds 0, 1, ...
 
     Args:
         ways: Names of `WAYS`.
         splits: How many.
-        alpha: Level of the cheap tier.
+        rate: Rate of the cheap tier.
 
     Returns:
         By way, a row for each split.
@@ -114,7 +106,7 @@ def measure_splits(ways: Iterable[str], splits: int, alpha: str = ALPHA_CHEAP) -
     rows: dict[str, list[Row]] = {name: [] for name in ways}
     for seed in range(splits):
         split = Split.of(CHEAP, seed)
-        first = FirstTier.of(CHEAP, split, alpha)
+        first = FirstTier.of(CHEAP, split, rate)
         for name, found in rows.items():
             found.append(WAYS[name](split, first))
     return rows
@@ -127,7 +119,7 @@ def compute_mean(rows: Sequence[Row]) -> Row:
 
 def format_table(means: dict[str, Row]) -> str:
     """Format the means as a table in Markdown."""
-    heads = ["", "cost", "cheap", "strong", "person", "cheap kept", "strong kept", "right set", "wrong set"]
+    heads = ["", "cost", "cheap", "strong", "person", "cheap wrong", "strong wrong", "wrong"]
     lines = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
     lines += [[name, *map(_percent, vars(row).values())] for name, row in means.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

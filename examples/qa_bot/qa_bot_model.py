@@ -53,7 +53,7 @@ class Bot:
     @property
     def certificates(self) -> dict[str, WrongRateCertificate]:
         """The certificates by their rates, strictest first."""
-        return {one.max_wrong_rate: one for one in self.artifact.certified_policy.certificates}
+        return {one.max_wrong_rate: one for one in self.artifact.certified_bot.certificates}
 
     def refusal(self, question: str) -> str | None:
         """Return why a question is not asked at all; None if it is."""
@@ -145,7 +145,7 @@ def _make_bot(
         one.max_wrong_rate: CFCRunnable(
             artifact=artifact, max_wrong_rate=one.max_wrong_rate, show_rejected=True, **parts
         )
-        for one in artifact.certified_policy.certificates
+        for one in artifact.certified_bot.certificates
     }
 
     def decide(question: str, rate: str) -> CFCResult:
@@ -172,12 +172,12 @@ def main() -> None:
     artifact = load_or_calibrate("recorded", records, RATES, FEATURES, DRAWS)
     report = evaluate(artifact, records)
     print("certified          answered  wrong answers")
-    for seen in report.all_answers:
+    for seen in report.answers:
         print(
             f"at most {seen.max_wrong_rate:3.0%} wrong  {seen.answered_rate:8.0%}  "
             f"{seen.wrong:3} of {seen.answered} ({seen.wrong_rate:.1%})"
         )
-    certified = artifact.certified_policy.certificate
+    certified = artifact.certified_bot.certificates[0]
     print(f"on {report.n_test} questions held out; certified on {certified.prompts} others")
     drawn = report.n_candidates if report.mean_draws is None else report.mean_draws
     print(f"{drawn:.1f} answers drawn for a question, at most {report.n_candidates}")

@@ -89,7 +89,7 @@ def choose_rate(bot: Bot, turns: Sequence[Turn]) -> None:
         help=f"Choose before you ask: the rate is stored with the question. The shares are those of the "
         f"{everyone[0].prompts:,} questions that certified the rates.",
     )
-    for rate, why in bot.artifact.certified_policy.refused.items():
+    for rate, why in bot.artifact.certified_bot.refused.items():
         st.caption(f"Not offered: {format_rate(rate)}, which could not be certified.", help=plain(why))
 
 

@@ -479,7 +479,7 @@ def test_qa_bot_readme_states_the_effect_of_the_draw_rule(modules: Callable[[str
     whole, stopping = (
         evaluate(calibrate(records, draws=draws, **options), records) for draws in (None, module.DRAWS)
     )
-    every, kept = ([round(100 * one.answered_rate) for one in seen.all_answers] for seen in (whole, stopping))
+    every, kept = ([round(100 * one.answered_rate) for one in seen.answers] for seen in (whole, stopping))
     assert "with all ten\ndrawn, {} %, {} % and {} % are answered".format(*every) in readme
     assert all(after >= before for before, after in zip(every, kept, strict=True))
 

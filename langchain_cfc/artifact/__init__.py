@@ -8,7 +8,7 @@ from langchain_cfc.artifact.content import LevelState, SelfCheck
 from langchain_cfc.artifact.facts import (
     AttainableGroup,
     CalibrationFacts,
-    CertifiedPolicy,
+    CertifiedBot,
     Confidence,
     PackedArray,
     PeopleEvidence,
@@ -42,7 +42,7 @@ __all__ = [
     "AttemptLedger",
     "CalibrationArtifact",
     "CalibrationFacts",
-    "CertifiedPolicy",
+    "CertifiedBot",
     "Confidence",
     "LevelState",
     "PackedArray",

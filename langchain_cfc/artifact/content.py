@@ -20,7 +20,7 @@ from langchain_cfc.artifact.attempts import Attempt
 from langchain_cfc.artifact.facts import (
     ArtifactData,
     CalibrationFacts,
-    CertifiedPolicy,
+    CertifiedBot,
     Confidence,
     PackedArray,
     PeopleEvidence,
@@ -99,7 +99,7 @@ class ArtifactContent(ArtifactData):
     stability: PaperStability | None = None
     confidence: Confidence | None = None
     certificates: list[CoverageCertificate] = Field(default=[])
-    policy: CertifiedPolicy | None = None
+    bot: CertifiedBot | None = None
     people_certificates: list[PeopleCertificate] = Field(default=[])
     people_evidence: list[PeopleEvidence] = Field(default=[])
     reference: list[ReferenceHistogram] = Field(default=[])
@@ -157,14 +157,13 @@ class ArtifactContent(ArtifactData):
     def frozen_digest(self) -> str:
         """Digest of what certificates are about: the artifact without them, and without counts for drift."""
         certified = ("attempts", "certificates", "people_certificates", "people_evidence", "reference")
-        bare: dict[str, Any] = {"policy": None, **{name: [] for name in certified}}
+        bare: dict[str, Any] = {"bot": None, **{name: [] for name in certified}}
         return self.model_copy(update=bare).digest
 
     @property
     def needs_answers(self) -> bool:
         """Whether any part compares answers, so that serving must extract them as calibration did."""
-        policy = None if self.policy is None else self.policy.certificate.policy
-        parts = (policy, self.feature_map, self.parsed_set_rule, self.draw_rule)
+        parts = (self.feature_map, self.parsed_set_rule, self.draw_rule)
         return any(part is not None and part.needs_answers for part in parts)
 
     def check_answers(self, *, extracted: bool, failure: type[CFCError]) -> None:
@@ -184,15 +183,15 @@ class ArtifactContent(ArtifactData):
         if facts.normalised != NORMALISATION:
             was, cure = f"on answers in the normal form {facts.normalised}", "calibrate again"
         msg = (
-            f"the artifact was calibrated {was}, and its set rule, features or policy look at distinct "
-            f"answers: {cure}"
+            f"the artifact was calibrated {was}, and its set rule, features or draw rule look at "
+            f"distinct answers: {cure}"
         )
         raise failure(msg)
 
     @property
     def is_bot_alone(self) -> bool:
         """Whether it certifies how often a bot is wrong, and promises nothing about sets."""
-        return self.policy is not None and self.policy.ignores_sets
+        return self.bot is not None and self.bot.is_alone
 
     @property
     def metadata_keys(self) -> tuple[str, ...]:
@@ -201,12 +200,12 @@ class ArtifactContent(ArtifactData):
 
     @property
     def has_used_certification(self) -> bool:
-        """Whether labels of certification prompts have chosen a level or a policy.
+        """Whether labels of certification prompts have chosen a level.
 
         A guarantee on average over calibration sets does not hold for an artifact that labels have chosen; a
         guarantee with confidence does.
         """
-        return self.policy is not None
+        return self.bot is not None and self.unit == "claims"
 
     def unpack_state(self, names: Mapping[str, str]) -> dict[str, FloatArray]:
         """Return the arrays of a fitted rule, given their names in a `LevelState`."""

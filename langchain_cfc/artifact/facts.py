@@ -16,15 +16,7 @@ from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, parse_statistic
-from langchain_cfc.guarantee import (
-    Alpha,
-    AnswerPolicy,
-    Count,
-    CoverageCertificate,
-    Delta,
-    Share,
-    WrongRateCertificate,
-)
+from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -146,19 +138,17 @@ class Confidence(ArtifactData):
 
 
 class TradeOff(ArtifactData):
-    """One of the policies that were compared, with its numbers of answers and wrong answers.
+    """A cut on the mean score, with its numbers of answers and wrong answers.
 
     Attributes:
-        alpha: Level of the sets it answers from, as decimal text.
-        policy: Conditions under which it answers.
+        max_mean_score: The cut: prompts whose candidates have at most this mean score are answered.
         answered: Number of certification prompts answered.
         wrong: Number of these with a wrong best answer.
-        wrong_rate_at_most: Upper bound on the wrong-answer rate; the bounds of all policies listed hold
-            together with confidence 1 - delta.
+        wrong_rate_at_most: Upper bound on the wrong-answer rate; the bounds of all cuts listed hold together
+            with confidence 1 - delta.
     """
 
-    alpha: Alpha
-    policy: AnswerPolicy
+    max_mean_score: Share
     answered: Count
     wrong: Count
     wrong_rate_at_most: Share
@@ -168,7 +158,7 @@ class Promise(NamedTuple):
     """One promise that a chain can serve: answer sets at an error level, or answers at a certified rate.
 
     Attributes:
-        alpha: Error level of the sets, as decimal text; of a bot, the level that its policy uses.
+        alpha: Error level of the sets, as decimal text; of a bot, the level of its certificate.
         max_wrong_rate: Certified rate of wrong answers, as decimal text; None for answer sets.
     """
 
@@ -183,35 +173,25 @@ class Promise(NamedTuple):
         return "max_wrong_rate", self.max_wrong_rate
 
 
-class CertifiedPolicy(ArtifactData):
-    """The certified policy of bot mode, and the policies it was chosen from.
+class CertifiedBot(ArtifactData):
+    """The rates that a bot was certified for, each by a cut on the mean score; for claims, by a level.
 
     Attributes:
-        certificate: The certificate about its answers.
-        coverage: Certificates about the sets of every level, from the same prompts and before the policy
-            withholds any set; the bounds of all levels hold jointly. Empty if the policy ignores sets.
-        curve: The policies compared, by number of answered prompts, ascending.
-        level_chosen: Whether the level was chosen too, because no alpha was given.
-        others: Certificates of further rates, each with a policy of its own, by rate ascending.
+        certificates: A certificate for each rate that is certified, by rate ascending; empty if all are
+            refused and the artifact promises something about sets as well.
         refused: The reason why a rate cannot be certified, by rate.
+        curve: Cuts that were compared, by number of answered prompts, ascending; empty for claims.
+        delta: Failure probability of all rates together, as decimal text.
+        by_group: Whether the rates were tested in the groups of the feature map as well.
+        is_alone: Whether no alpha was asked for, so that nothing is promised about sets.
     """
 
-    certificate: WrongRateCertificate
-    coverage: list[CoverageCertificate]
-    curve: list[TradeOff]
-    level_chosen: bool = False
-    others: list[WrongRateCertificate] = Field(default=[])
+    certificates: list[WrongRateCertificate]
     refused: dict[Alpha, str] = Field(default={})
-
-    @property
-    def certificates(self) -> tuple[WrongRateCertificate, ...]:
-        """The certificates of all rates, ascending."""
-        return (self.certificate, *self.others)
-
-    @property
-    def ignores_sets(self) -> bool:
-        """Whether bot mode decides by the mean score alone, with no guarantee about sets."""
-        return self.certificate.policy.ignores_sets
+    curve: list[TradeOff] = Field(default=[])
+    delta: Delta
+    by_group: bool = False
+    is_alone: bool
 
     @property
     def rates(self) -> tuple[str, ...]:
@@ -220,24 +200,20 @@ class CertifiedPolicy(ArtifactData):
         return tuple(sorted([*certified, *self.refused], key=float))
 
     def with_certified_points(self) -> list[tuple[TradeOff, bool]]:
-        """Return the curve together with the certified policies; the flag tells which points are certified.
+        """Return the curve together with the certified cuts; the flag tells which points are certified.
 
-        A certified cut on the mean score need not be among those compared; its bound is the certified rate.
+        A certified cut need not be among those compared; its bound is the certified rate.
         """
         certified = {}
         for one in self.certificates:
-            all_prompts = one.groups[0]
-            certified[one.alpha, one.policy.model_dump_json()] = TradeOff(
-                alpha=one.alpha,
-                policy=one.policy,
-                answered=all_prompts.answered,
-                wrong=all_prompts.wrong,
-                wrong_rate_at_most=float(one.max_wrong_rate),
-            )
-        points = []
-        for point in self.curve:
-            key = point.alpha, point.policy.model_dump_json()
-            points.append((point, certified.pop(key, None) is not None))
+            if one.max_mean_score is not None:
+                certified[one.max_mean_score] = TradeOff(
+                    max_mean_score=one.max_mean_score,
+                    answered=one.groups[0].answered,
+                    wrong=one.groups[0].wrong,
+                    wrong_rate_at_most=float(one.max_wrong_rate),
+                )
+        points = [(point, certified.pop(point.max_mean_score, None) is not None) for point in self.curve]
         points += [(point, True) for point in certified.values()]
         return sorted(points, key=lambda one: one[0].answered)
 
@@ -245,16 +221,18 @@ class CertifiedPolicy(ArtifactData):
         """Return the certificate of a rate; None selects the only one.
 
         Raises:
-            InputError: If no rate is given and several are certified, or the given rate is not certified.
+            InputError: If no rate is given and several or none are certified, or the given one is not.
         """
-        held = ", ".join(one.max_wrong_rate for one in self.certificates)
+        held = ", ".join(one.max_wrong_rate for one in self.certificates) or "none"
         if max_wrong_rate is None:
-            if not self.others:
-                return self.certificate
+            if len(self.certificates) == 1:
+                return self.certificates[0]
             msg = (
                 f"several wrong-answer rates are certified ({held}): before asking any question, choose one "
                 "with max_wrong_rate=... (on the command line --max-wrong-rate)"
             )
+            if not self.certificates:
+                msg = " ".join(self.refused.values())
             raise InputError(msg)
         text = format_alpha(max_wrong_rate, "max_wrong_rate")
         for certificate in self.certificates:
@@ -320,8 +298,8 @@ class ReferenceHistogram(ArtifactData):
         counts: Number of prompts in each bin, by name of a guaranteed weighting; each prompt was counted with
             a probability equal to its weight.
         alpha: The level of the threshold or decision; None for scores, draws and features.
-        max_wrong_rate: The certified wrong-answer rate under which the decision answers; None if all sets
-            are answered.
+        max_wrong_rate: The certified wrong-answer rate under which the decision answers; None for answer
+            sets.
     """
 
     name: str
@@ -364,20 +342,27 @@ class PeopleEvidence(ArtifactData):
     """Data that a bound by people is computed from: prompts in the order in which they were bet on.
 
     Attributes:
+        about: What the certificate is about, `sets` or `answers`, as the next two.
         alpha: Level of the certificate.
-        policy: Policy of the certificate; None if it is about sets.
+        max_mean_score: Cut of the certificate.
         share: Approximate share of the prompts that people were asked to label.
         strata: The stratum of each prompt as a digit, see `certificates.judged`.
         outcomes: For each prompt `+` if its promise is kept, `-` if it is broken, and `.` if it has no label.
         inclusion: Probability with which people were asked to label each prompt.
     """
 
+    about: Literal["sets", "answers"]
     alpha: Alpha
-    policy: AnswerPolicy | None = None
+    max_mean_score: Share | None = None
     share: Share
     strata: Annotated[str, Field(pattern="^[0-3]*$")]
     outcomes: Annotated[str, Field(pattern="^[-+.]*$")]
     inclusion: PackedArray
+
+    @property
+    def subject(self) -> tuple[str, str, float | None]:
+        """What it is about, as of its certificate."""
+        return self.about, self.alpha, self.max_mean_score
 
     @model_validator(mode="after")
     def _check_lengths(self) -> PeopleEvidence:

@@ -15,7 +15,6 @@ from langchain_cfc.guarantee import (
     find_guarantee_kind,
     list_assumptions,
     list_exclusions,
-    reduce_to_certificate,
     state_confidence,
     state_guarantee,
 )
@@ -41,8 +40,7 @@ def build_guarantee(
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
         for one in named[:covered]
     )
-    if artifact.policy is not None and not artifact.policy.coverage:
-        # Labels of the calibration prompts certified the policy; no other labels are left for the sets.
+    if artifact.is_bot_alone:  # no level was asked for
         kind, weightings = "heuristic", ()
     target = float(compute_tau(alpha))
     weighted = facts.weight is not None
@@ -98,11 +96,8 @@ def build_guarantee(
         binding=binding,
         artifact_digest=artifact.digest,
     )
-    if artifact.policy is not None:
-        coverage = next((one for one in artifact.policy.coverage if one.alpha == alpha), None)
-        if coverage is not None:
-            guarantee = reduce_to_certificate(guarantee, coverage)
-    return add_people(guarantee, [one for one in artifact.people_certificates if one.is_about(alpha)])
+    about_sets = [one for one in artifact.people_certificates if one.subject == ("sets", alpha, None)]
+    return add_people(guarantee, about_sets)
 
 
 def _list_coverages(artifact: ArtifactContent, alpha: str, stated_alpha: str | None) -> tuple[float, ...]:

@@ -106,8 +106,8 @@ def _check_held_out_part(
         raise InputError(msg)
     if part == "certification" and artifact.has_used_certification:
         msg = (
-            "the part of these records held out for certificates was used to choose the artifact's level or "
-            "policy, so it cannot certify that choice: certify on other records"
+            "the part of these records held out for certificates was used to choose the artifact's level, so "
+            "it cannot certify that choice: certify on other records"
         )
         raise OverlapError(msg)
     if getattr(artifact.calibration.split, part) == 0.0:

@@ -16,7 +16,7 @@ from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import (
-    CertifiedPolicy,
+    CertifiedBot,
     Promise,
     make_threshold_rule,
 )
@@ -26,7 +26,7 @@ from langchain_cfc.artifact.signatures import PublicKey, check_signature
 from langchain_cfc.artifact.validation import find_problems
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
-from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_policy
+from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_answers
 from langchain_cfc.records import Provenance
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
@@ -58,9 +58,9 @@ class CalibrationArtifact(ArtifactContent):
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
-        policy: The policy of bot mode, with its certificate.
+        bot: The rates that bot mode is certified for; None if none were asked for.
         people_certificates: Certificates from people's labels, at most one about the sets of each level and
-            one about the answers of each policy.
+            one about the answers of each certified rate.
         people_evidence: Data behind these certificates, so that `inspect --verify` can recompute them.
         reference: Histograms of the prompts, to detect drift; empty if there is nothing to compare with.
         draws: Text form of the draw rule, which stops after n candidates at the latest; None if n are always
@@ -176,11 +176,9 @@ class CalibrationArtifact(ArtifactContent):
     @property
     def promises(self) -> tuple[Promise, ...]:
         """What a chain can serve: certified rates, then the error levels that were asked for, ascending."""
-        policy = self.policy
-        if policy is None:
-            return tuple(map(Promise, self.alphas))
-        rates = [Promise(one.alpha, one.max_wrong_rate) for one in policy.certificates]
-        return (*rates, *([] if policy.level_chosen else map(Promise, self.alphas)))
+        certificates = [] if self.bot is None else self.bot.certificates
+        rates = [Promise(one.alpha, one.max_wrong_rate) for one in certificates]
+        return (*rates, *([] if self.is_bot_alone else map(Promise, self.alphas)))
 
     def select_promise(self, alpha: Level | None = None, max_wrong_rate: Level | None = None) -> Promise:
         """Return the promise that is named; without a name, the only one.
@@ -200,7 +198,7 @@ class CalibrationArtifact(ArtifactContent):
             msg = f"alpha = {alpha} and max_wrong_rate = {max_wrong_rate} are two promises: name one of them"
             raise InputError(msg)
         if max_wrong_rate is not None:
-            certificate = self.certified_policy.find_certificate(max_wrong_rate)
+            certificate = self.certified_bot.find_certificate(max_wrong_rate)
             return Promise(certificate.alpha, certificate.max_wrong_rate)
         held = [one.argument for one in self.promises]
         if alpha is not None:
@@ -332,7 +330,7 @@ class CalibrationArtifact(ArtifactContent):
         stated_alpha: Level | None = None,
         max_wrong_rate: Level | None = None,
     ) -> Guarantee:
-        """Return the guarantee of bot mode, about its answers and the sets that they come from.
+        """Return the guarantee of bot mode, about its answers.
 
         Args:
             binding: As in `make_guarantee`.
@@ -343,27 +341,26 @@ class CalibrationArtifact(ArtifactContent):
             The guarantee as data.
 
         Raises:
-            InputError: If the artifact holds no certified policy, none of this rate, or several and no rate
-                is given.
+            InputError: If the artifact holds no certified rate, not this one, or several and none is given.
         """
-        certificate = self.certified_policy.find_certificate(max_wrong_rate)
+        certificate = self.certified_bot.find_certificate(max_wrong_rate)
         about_sets = self.make_guarantee(certificate.alpha, binding, stated_alpha=stated_alpha)
-        guarantee = restrict_to_policy(about_sets, certificate.policy, certificate)
+        subject = ("answers", certificate.alpha, certificate.max_mean_score)
         return add_people(
-            guarantee,
-            [one for one in self.people_certificates if one.is_about(certificate.alpha, certificate.policy)],
+            restrict_to_answers(about_sets, certificate),
+            [one for one in self.people_certificates if one.subject == subject],
         )
 
     @property
-    def certified_policy(self) -> CertifiedPolicy:
-        """The policy of bot mode; an InputError if the artifact holds none."""
-        if self.policy is None:
+    def certified_bot(self) -> CertifiedBot:
+        """The rates that bot mode is certified for; an InputError if none were asked for."""
+        if self.bot is None:
             msg = (
-                "the artifact holds no certified policy: calibrate with max_wrong_rate (on the command line "
+                "the artifact holds no certified rate: calibrate with max_wrong_rate (on the command line "
                 "--max-wrong-rate), or leave max_wrong_rate out"
             )
             raise InputError(msg)
-        return self.policy
+        return self.bot
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artifact atomically.

@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
-from langchain_cfc.artifact.facts import CertifiedPolicy, Confidence
+from langchain_cfc.artifact.facts import CertifiedBot, Confidence
 from langchain_cfc.artifact.prefixes import are_drawn_by, find_rescore
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import Certificate, CoverageCertificate, TestedCertificate
+from langchain_cfc.guarantee import Certificate, TestedCertificate
 
 
 def find_problems(artifact: ArtifactContent) -> Iterator[str]:
@@ -24,8 +24,8 @@ def find_problems(artifact: ArtifactContent) -> Iterator[str]:
     yield from _check_references(artifact)
     yield from _check_weightings(artifact)
     yield from _check_draw_rule(artifact)
-    if artifact.policy is not None:
-        yield from _check_policy(artifact, artifact.policy)
+    if artifact.bot is not None:
+        yield from _check_bot(artifact, artifact.bot)
     yield from _check_people(artifact)
 
 
@@ -47,8 +47,7 @@ def _check_references(artifact: ArtifactContent) -> Iterator[str]:
     for stray in sorted(set(artifact.arrays).difference(*(state.values() for state in states))):
         yield f"array {stray!r} belongs to no level"
     tested: list[TestedCertificate] = [*artifact.certificates]
-    if artifact.policy is not None:
-        tested += [*artifact.policy.certificates, *artifact.policy.coverage]
+    tested += [] if artifact.bot is None else artifact.bot.certificates
     certified: list[Certificate] = [*tested, *artifact.people_certificates]
     if any(one.artifact_digest != artifact.frozen_digest for one in certified):
         yield "a certificate is about another artifact"
@@ -71,10 +70,7 @@ def _check_weightings(artifact: ArtifactContent) -> Iterator[str]:
     for histogram in artifact.reference:
         if not set(histogram.counts) <= names:
             yield f"reference counts of {histogram.name} are for a weighting that the feature map lacks"
-    coverage: list[CoverageCertificate] = [*artifact.certificates]
-    if artifact.policy is not None:
-        coverage += artifact.policy.coverage
-    for one in coverage:
+    for one in artifact.certificates:
         if [(share.name, share.words) for share in one.shares] != named:
             yield f"the certificate at {one.alpha} does not match the weightings of the feature map"
         if (None if one.claims is None else one.claims.at_most) != artifact.at_most:
@@ -95,38 +91,36 @@ def _check_draw_rule(artifact: ArtifactContent) -> Iterator[str]:
         yield str(error)
 
 
-def _check_policy(artifact: ArtifactContent, policy: CertifiedPolicy) -> Iterator[str]:
-    """Check which rates, groups and levels the certificates of bot mode are about."""
-    rates = [one.max_wrong_rate for one in policy.certificates]
-    if rates != sorted({*rates}.difference(policy.refused), key=float):
+def _check_bot(artifact: ArtifactContent, bot: CertifiedBot) -> Iterator[str]:
+    """Check which rates and groups the certificates of bot mode are about."""
+    rates = [one.max_wrong_rate for one in bot.certificates]
+    if rates != sorted({*rates}.difference(bot.refused), key=float):
         yield "expected certificates of different rates, ascending, none of them refused"
-    if [one.alpha for one in policy.coverage] != ([] if policy.ignores_sets else list(artifact.alphas)):
-        yield "a policy on sets must certify the sets of every level, and one that ignores sets none"
-    if policy.certificate.policy.min_agreement > artifact.n:
-        yield f"min_agreement exceeds the number of candidates, {artifact.n}"
+    if bot.is_alone and not rates:
+        yield "a bot without a certified rate promises nothing"
     named = [(one.name, one.words) for one in artifact.feature_map.list_guaranteed_weights()]
-    for certificate in policy.certificates:
+    for certificate in bot.certificates:
         stated = [(one.name, one.words) for one in certificate.groups]
         if stated not in (named, named[:1]) or certificate.unit != artifact.unit:
-            yield "the policy does not match the weightings of the feature map or the unit of the artifact"
+            yield "the bot does not match the weightings of the feature map or the unit of the artifact"
         if not certificate.groups[0].certified:
-            yield "the policy is not certified over all prompts"
+            yield "the bot is not certified over all prompts"
 
 
 def _check_people(artifact: ArtifactContent) -> Iterator[str]:
     """Check that people's certificates are about distinct subjects that the artifact holds."""
-    certificates = [] if artifact.policy is None else artifact.policy.certificates
-    answers = [(one.alpha, one.policy) for one in certificates]
-    subjects = [(one.alpha, one.policy) for one in artifact.people_certificates]
+    certificates = [] if artifact.bot is None else artifact.bot.certificates
+    answers = [("answers", one.alpha, one.max_mean_score) for one in certificates]
+    subjects = [one.subject for one in artifact.people_certificates]
     if any(subjects.count(one) > 1 for one in subjects):
         yield "two certificates by people are about the same sets or answers"
     for one in artifact.people_certificates:
-        if one.policy is not None and (one.alpha, one.policy) not in answers:
-            yield "a certificate by people is about a policy that the artifact does not hold"
+        if one.about == "answers" and one.subject not in answers:
+            yield "a certificate by people is about a rate that the artifact does not hold"
         if one.unit != artifact.unit or (one.about == "sets" and one.unsupported != artifact.at_most):
             yield "a certificate by people is about sets of another kind"
-    evident = [(evidence.alpha, evidence.policy) for evidence in artifact.people_evidence]
-    prompts = {(one.alpha, one.policy): one.prompts for one in artifact.people_certificates}
+    evident = [evidence.subject for evidence in artifact.people_evidence]
+    prompts = {one.subject: one.prompts for one in artifact.people_certificates}
     for evidence, subject in zip(artifact.people_evidence, evident, strict=True):
         if evident.count(subject) > 1 or prompts.get(subject) != len(evidence.outcomes):
             yield "evidence of people is about another certificate"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Literal
@@ -16,7 +17,7 @@ from langchain_cfc.artifact import (
     Previous,
 )
 from langchain_cfc.calibration.adaptive import fit_adaptive_alpha
-from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation, is_attainable
+from langchain_cfc.calibration.checks import check_answers, check_attainable, check_orientation
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
@@ -27,10 +28,10 @@ from langchain_cfc.calibration.fit import (
 )
 from langchain_cfc.calibration.reference import make_reference_histograms
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.certificates import certify_mean_score, certify_policy
+from langchain_cfc.certificates import certify_mean_score, certify_shown_claims
 from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
-from langchain_cfc.errors import OverlapError, UnattainableTargetError
+from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance
@@ -98,7 +99,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
         MissingExtraError: If SciPy is not installed, but levels are adaptive or something is certified.
 
     Warns:
-        AttainabilityWarning: If the target is out of reach for a guaranteed group.
+        AttainabilityWarning: If the target is out of reach for a guaranteed group, or beside an alpha no
+            wrong-answer rate is certified.
         OrientationWarning: If correct candidates score worse than wrong ones.
     """
     given = {"records", "provenance", "after"}
@@ -123,10 +125,7 @@ def _calibrate(
     plan = config.plan_split(given)
     provenance = find_provenance(records, provenance)
     prompts = CalibrationPrompts.from_records(records, config, plan, provenance)
-    has_policy_on_sets = config.max_wrong_rate is not None and not config.certifies_mean_score
-    needs_answers = (has_policy_on_sets and config.unit == "answers") or any(
-        part is not None and part.needs_answers for part in (given, rule, config.draw_rule)
-    )
+    needs_answers = any(part is not None and part.needs_answers for part in (given, rule, config.draw_rule))
     check_answers(prompts.labelled, provenance, needed=needs_answers)
     fit_split = prompts.get_part("fit")
     labelled = prompts.get_calibration_prompts()
@@ -142,19 +141,18 @@ def _calibrate(
             units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
         )
     attempt = _plan_attempt(config, prompts, labelled, ledger, provenance)
-    alphas = _select_alphas(config, data)
+    alphas = config.alphas
     adaptive = feature_map.adaptive_alpha
     check_attainable(
         *data.counts,
         data.groups,
         alphas[0] if adaptive is None else adaptive.list_levels(alphas[0])[-1],
-        # Adaptive levels are chosen so that few prompts are flagged; a bot on the mean score flags none.
-        promised=adaptive is None and not config.certifies_mean_score,
-        # A bot on the mean score needs no sets, and its calibration labels are still to certify.
-        allow_unattainable=config.allow_unattainable or config.certifies_mean_score,
+        # Adaptive levels are chosen so that few prompts are flagged; a bot flags none.
+        promised=adaptive is None and not config.is_bot_alone,
+        # A bot needs no sets, and its labels are still to certify.
+        allow_unattainable=config.allow_unattainable or config.is_bot_alone,
         unit=config.unit,
     )
-    made = ledger if attempt is None else attempt.end(certified=True)
     confidence = _make_confidence(config, attempt)
     levels, arrays = fit_levels(
         data,
@@ -184,7 +182,9 @@ def _calibrate(
         stability=config.stability,
         confidence=confidence,
         # An order statistic holds with confidence in any case; what is tested may still be refused.
-        attempts=list(ledger.attempts if confidence is None else made.attempts),
+        attempts=list(
+            ledger.attempts if confidence is None or attempt is None else attempt.end(certified=True).attempts
+        ),
         draws=None if config.draw_rule is None else config.draw_rule.stored_text,
     )
     if config.wrong_rates and attempt is not None:
@@ -195,20 +195,24 @@ def _calibrate(
                 max_wrong_rates=config.wrong_rates,
                 delta=config.failure_probability,
                 by_group=config.wrong_rate_groups,
+                is_alone=config.is_bot_alone,
             )
         else:
-            artifact = certify_policy(
+            artifact = certify_shown_claims(
                 artifact,
                 fair,
                 attempt,
                 max_wrong_rate=config.wrong_rates[0],
                 delta=config.failure_probability,
                 by_group=config.wrong_rate_groups,
-                keep_levels=config.alpha is not None,
             )
+    if artifact.bot is not None and not artifact.bot.certificates:
+        warnings.warn(" ".join(artifact.bot.refused.values()), AttainabilityWarning, stacklevel=3)
     # Only now, since the labels that show the orientation may have had to certify.
     check_orientation(labelled)
     reference = make_reference_histograms(artifact, prompts, fair)
+    is_certified = artifact.bot is None or bool(artifact.bot.certificates)
+    made = ledger if attempt is None else attempt.end(certified=is_certified)
     return artifact.model_copy(update={"attempts": list(made.attempts), "reference": reference})
 
 
@@ -256,15 +260,6 @@ def _plan_attempt(
         )
         raise OverlapError(msg)
     return attempt
-
-
-def _select_alphas(config: CalibrationConfig, data: CalibrationData) -> tuple[str, ...]:
-    """Return the levels to calibrate; without given ones, the default levels that are within reach."""
-    if config.alpha is not None:
-        return config.alphas
-    attainable = tuple(alpha for alpha in config.alphas if is_attainable(alpha, *data.counts))
-    attainable = attainable or config.alphas[-1:]
-    return attainable[:1] if config.certifies_mean_score else attainable
 
 
 def _make_confidence(config: CalibrationConfig, attempt: PlannedAttempt | None) -> Confidence | None:

@@ -89,7 +89,7 @@ def check_answers(labelled: LabelledBatch, provenance: Provenance | None, *, nee
     """Refuse answers that serving could not extract in the same way."""
     if needed and labelled.extracted is None:
         msg = (
-            "the set rule, features or policy compare answers, but only some candidates have an "
+            "the set rule, features or draw rule compare answers, but only some candidates have an "
             "extracted `answer`: give every candidate one, or none"
         )
         raise InputError(msg)

@@ -34,8 +34,10 @@ from langchain_cfc.thresholds import (
 DEFAULT_DELTA = "0.05"
 DEFAULT_FIT_FRACTION = 0.2
 DEFAULT_CERTIFICATION_FRACTION = 0.3
-# Levels of the sets that a policy may answer from, if no alpha is given.
-POLICY_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
+# The level of a bot for which no alpha is asked: its thresholds serve nothing.
+BOT_ALPHA = "0.1"
+# Levels to choose from where the share of unsupported claims among those shown is certified.
+CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 
 # Options whose name on the command line differs.
 _FLAG_NAMES = {"stability": "stability-delta"}
@@ -48,8 +50,8 @@ class CalibrationConfig:
     """The options of `calibrate`; `check` refuses values that are impossible or conflict with each other.
 
     Attributes:
-        alpha: Error level or levels, each 0 < alpha < 1; each served call uses one of them. Optional with
-            `max_wrong_rate`, which then chooses a level from 0.05 to 0.9 if the policy answers from sets.
+        alpha: Error level or levels of sets, each 0 < alpha < 1; each served call uses one of them. Optional
+            with `max_wrong_rate`.
         adaptive_alpha: Whether to state lower coverage for hard prompts instead of flagging them: a prompt's
             error level is a function of its mean score, never below alpha, fitted on the fit split unless
             `features` came fitted with one. Every result states its coverage. Conditional rule only.
@@ -69,13 +71,12 @@ class CalibrationConfig:
             guarantee over all prompts stays exact; under other weightings it becomes an estimate.
         penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
         stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
-        max_wrong_rate: Certify a policy for bot mode: of the prompts that it answers, at most this share gets
-            a wrong best answer, with confidence 1 - delta. With alpha, certification_fraction or claims, the
-            policy answers from sets and is certified on the third split. Otherwise the labels that calibrate
-            and fit also certify, and bot mode answers with the best candidate if the mean score is small
-            enough; several rates may then be given, and each served call uses one. With claims: of the claims
-            that an answer shows, on average over answers, at most this share is unsupported; the largest
-            level that is certified is chosen.
+        max_wrong_rate: Rate or rates to certify for bot mode, which answers with the best candidate if the
+            mean score is small enough: of the prompts that it answers, at most this share gets a wrong best
+            answer, with confidence 1 - delta. The labels that calibrate and fit also certify. Each served
+            call uses one rate, or an alpha given beside it. With claims: of the claims that an answer shows,
+            on average over answers, at most this share is unsupported; the level that shows most of those
+            certified on the third split is chosen.
         wrong_rate_groups: Whether to certify the rate in the groups of the feature map as well, which uses
             half of delta.
         delta: Failure probability of statements made with confidence, 0 < delta < 1; of max_wrong_rate by
@@ -88,7 +89,7 @@ class CalibrationConfig:
             levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
-            default 0.3 if a policy on sets needs it, else 0.
+            default 0.3 if `max_wrong_rate` with claims needs it, else 0.
         allow_unattainable: Whether to continue if the target is out of reach overall, so that prompts will be
             flagged.
     """
@@ -119,12 +120,11 @@ class CalibrationConfig:
         A feature map that was fitted on the fit split is returned as text, one that came fitted as it is.
         """
         facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
-        certificate = None if artifact.policy is None else artifact.policy.certificate
+        bot = artifact.bot
         uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
-        level_chosen = artifact.policy is not None and artifact.policy.level_chosen
-        deltas = [one.delta for one in (confidence, certificate) if one is not None]
+        deltas = [one.delta for one in (confidence, bot) if one is not None]
         return cls(
-            alpha=None if level_chosen else artifact.alphas,
+            alpha=None if artifact.is_bot_alone else artifact.alphas,
             adaptive_alpha=artifact.feature_map.adaptive_alpha is not None,
             features=_drop_fitted_levels(artifact) if facts.map_came_fitted else artifact.feature_map.text,
             unit=artifact.unit,
@@ -134,8 +134,8 @@ class CalibrationConfig:
             ridge=0.0 if ridge is None else ridge.strength,
             penalised="slopes" if ridge is None else ridge.penalised,
             stability=artifact.stability,
-            max_wrong_rate=_get_wrong_rates(artifact),
-            wrong_rate_groups=certificate is not None and len(certificate.groups) > 1,
+            max_wrong_rate=None if bot is None else bot.rates,
+            wrong_rate_groups=bot is not None and bot.by_group,
             delta=deltas[0] if deltas else None,
             seed=facts.split.seed,
             # A share of 0 becomes the default: other options may need the part.
@@ -177,9 +177,11 @@ class CalibrationConfig:
                 or self.adaptive_alpha
                 or not self.feature_map.has_disjoint_groups
             ),
-            "max_wrong_rate: several rates cannot be combined with an alpha, a certification_fraction or "
-            "claims: a policy on sets is certified for one rate": (
-                len(self.wrong_rates) > 1 and not self.certifies_mean_score
+            "max_wrong_rate with claims: give one rate and no alpha, since it chooses the level; make an "
+            "artifact for each": (
+                self.unit == "claims"
+                and self.max_wrong_rate is not None
+                and (len(self.wrong_rates) > 1 or self.alpha is not None)
             ),
             "wrong_rate_groups: needs max_wrong_rate": (
                 self.wrong_rate_groups and self.max_wrong_rate is None
@@ -209,9 +211,9 @@ class CalibrationConfig:
 
     @property
     def alphas(self) -> tuple[str, ...]:
-        """Error levels as decimal text, ascending; `POLICY_ALPHAS` if none are given."""
+        """Error levels as decimal text, ascending; those of a bot if none are given."""
         if self.alpha is None:
-            return POLICY_ALPHAS
+            return CLAIM_ALPHAS if self.unit == "claims" else (BOT_ALPHA,)
         texts = {format_alpha(one) for one in list_levels(self.alpha)}
         if not texts:
             msg = "alpha: at least one error level is needed"
@@ -267,10 +269,13 @@ class CalibrationConfig:
 
     @property
     def certifies_mean_score(self) -> bool:
-        """Whether bot mode ignores sets and calibration labels certify it: no alpha, no third split."""
-        chosen = self.alpha is not None or self.certification_fraction is not None
-        ignores_sets = not (chosen or self.unit == "claims")
-        return self.max_wrong_rate is not None and ignores_sets
+        """Whether calibration labels certify cuts on the mean score."""
+        return self.max_wrong_rate is not None and self.unit == "answers"
+
+    @property
+    def is_bot_alone(self) -> bool:
+        """Whether nothing is promised about sets."""
+        return self.max_wrong_rate is not None and self.alpha is None
 
     @property
     def uses_weights(self) -> bool:
@@ -283,7 +288,7 @@ class CalibrationConfig:
 
     @property
     def needs_certification(self) -> bool:
-        """Whether the third split is used up to choose a level or a policy."""
+        """Whether the third split is used up to choose a level."""
         return self.max_wrong_rate is not None and not self.certifies_mean_score
 
     def make_rule(
@@ -362,7 +367,7 @@ class CalibrationConfig:
         """Return the shell command that calibrates with these options; see `only_in_python`."""
         words = ["langchain-cfc", "calibrate", *records]
         # These are printed even if they have their defaults; a bot uses no feature map and no set rule.
-        printed = {"alpha", "seed", *(() if self.certifies_mean_score else ("features", "set_rule"))}
+        printed = {"alpha", "seed", *(() if self.is_bot_alone else ("features", "set_rule"))}
         if out is not None:
             words += ["--out", out]
         for one in fields(self):
@@ -382,14 +387,6 @@ def _drop_fitted_levels(artifact: CalibrationArtifact) -> FeatureMap:
 def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
     """Return one level or several as a sequence."""
     return [given] if isinstance(given, str) or not isinstance(given, Sequence) else given
-
-
-def _get_wrong_rates(artifact: CalibrationArtifact) -> str | tuple[str, ...] | None:
-    """Return the wrong-answer rates that were requested; None without bot mode."""
-    if artifact.policy is None:
-        return None
-    rates = artifact.policy.rates
-    return rates if len(rates) > 1 else rates[0]
 
 
 def _format_option(name: str, value: Any) -> list[str]:

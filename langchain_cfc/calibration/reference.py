@@ -15,7 +15,7 @@ from langchain_cfc.artifact import (
 )
 from langchain_cfc.calibration.fit import CalibrationPrompts
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.decision import EVERY_SET, decide
+from langchain_cfc.decision import decide
 from langchain_cfc.features import name_records_in_errors
 
 # Number of bins; each holds about the same share of the fit split.
@@ -31,7 +31,7 @@ def make_reference_histograms(
 
     Bins are chosen on the fit split. Features and scores are counted over the calibration prompts, with which
     new prompts are exchangeable unless something changes. Thresholds and decisions are counted over the
-    prompts held out for evaluation, because the calibration prompts shaped the thresholds and policies: once
+    prompts held out for evaluation, because the calibration prompts shaped the thresholds and cuts: once
     for each promise that the artifact can serve.
     """
     fit, test = (prompts.select_one_per_cluster(prompts.get_part(name)) for name in ("fit", "test"))
@@ -83,8 +83,8 @@ def _make_decision_histogram(
 ) -> ReferenceHistogram:
     """Count the decisions under a promise."""
     alpha, rate = promise
-    policy = EVERY_SET if rate is None else artifact.certified_policy.find_certificate(rate).policy
-    decisions = decide(artifact, test.draws, alpha, policy=policy)
+    cut = None if rate is None else artifact.certified_bot.find_certificate(rate).max_mean_score
+    decisions = decide(artifact, test.draws, alpha, max_mean_score=cut)
     kinds = np.where(decisions.not_certifiable, 0.0, 1.0 + decisions.answered)
     counted = _make_histogram("decision", _DECISION_EDGES, kinds, within, alpha)
     return counted.model_copy(update={"max_wrong_rate": rate})

@@ -119,9 +119,10 @@ def _check_features(prompts: CalibrationPrompts, given: FeatureMap, *, metadata_
 
 def _check_target(config: CalibrationConfig, size: int) -> None:
     """Refuse a level that `size` calibration prompts cannot reach, even if all of them are covered."""
-    # Adaptive levels are chosen later; without an alpha only levels within reach are, so check the largest.
-    alpha = config.alphas[0] if config.alpha is not None else config.alphas[-1]
-    if config.adaptive_alpha or config.allow_unattainable or is_attainable(alpha, size, size):
+    alpha = config.alphas[0]
+    # Adaptive levels are chosen later.
+    allowed = config.adaptive_alpha or config.allow_unattainable or config.is_bot_alone
+    if allowed or is_attainable(alpha, size, size):
         return
     msg = (
         f"alpha = {alpha} is out of reach of {size} calibration prompts, even if each of them gets a correct "
@@ -135,7 +136,7 @@ def _check_target(config: CalibrationConfig, size: int) -> None:
 def _check_wrong_rate(config: CalibrationConfig, size: int) -> None:
     """Refuse wrong-answer rates if `size` prompts can certify none of them, even without a wrong answer."""
     rate = config.wrong_rates[-1]
-    level = config.first_level * (MAIN_SHARE if config.certifies_mean_score else 1.0)
+    level = config.first_level * MAIN_SHARE
     least = required_size(0.0, Fraction(rate), level)
     if least is None or least > size:
         msg = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from langchain_cfc.certificates.coverage import certify, compute_outcomes
 from langchain_cfc.certificates.cuts import certify_mean_score, state_abstentions
-from langchain_cfc.certificates.policies import certify_policy
+from langchain_cfc.certificates.shown_claims import certify_shown_claims
 
 __all__ = [
     "certify",
     "certify_mean_score",
-    "certify_policy",
+    "certify_shown_claims",
     "compute_outcomes",
     "state_abstentions",
 ]

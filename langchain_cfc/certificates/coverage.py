@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.guarantee import (
-    AnswerPolicy,
     CertifiedAnswers,
     CertifiedShare,
     CoverageCertificate,
@@ -83,10 +82,6 @@ class Outcomes:
         """(m,) the coverage stated for each prompt: 1 - alpha, or less if levels are adaptive."""
         return 1.0 - self.decisions.stated_alphas
 
-    def answered_under(self, policy: AnswerPolicy) -> BoolArray:
-        """Return (m,) which prompts another policy would answer."""
-        return replace(self.decisions, policy=policy).answered
-
     def count_answers(self, answered: BoolArray) -> tuple[int, int]:
         """Count answered prompts, and those of them with a wrong best answer."""
         return int(answered.sum()), int((self.wrong & answered).sum())
@@ -107,14 +102,17 @@ class Outcomes:
 def compute_outcomes(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
-    alpha: Level,
-    policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
+    alpha: Level | None,
     *,
+    max_mean_score: float | None = None,
     marginal: bool = False,
 ) -> Outcomes:
-    """Decide on labelled prompts with the function used in serving, and compare with the labels."""
+    """Decide on labelled prompts with the function used in serving, and compare with the labels.
+
+    Arguments are those of `decide`.
+    """
     with name_records_in_errors(labelled.ids):
-        decisions = decide(artifact, labelled.draws, alpha, policy=policy, marginal=marginal)
+        decisions = decide(artifact, labelled.draws, alpha, max_mean_score=max_mean_score, marginal=marginal)
     covered = artifact.parsed_set_rule.covers(labelled.correct, decisions.accepted)
     shown = decisions.best
     if artifact.unit == "claims":

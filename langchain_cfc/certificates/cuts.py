@@ -1,18 +1,18 @@
 """`certify_mean_score`: a cut on the mean score, with a certificate on how often answers below it are wrong.
 
-The policy ignores sets. It answers with the best candidate if the mean score of the n candidates is at most a
-cut. It depends on no label, so all labels may be used to certify.
+A bot ignores sets. It answers with the best candidate if the mean score of the n candidates is at most a
+cut. What it answers depends on no label, so all labels may be used to certify.
 
 *The tests.* The certification prompts are sorted by mean score; ties are broken by hash. A cut answers the
 first k of them, and every prompt whose mean score is below that of the next one. It passes at a level if W or
 fewer wrong answers of k have at most that probability under the rate r (exact binomial test), where W is the
 number of wrong answers among the first k. The cuts of a sequence are tested in ascending order until one
 fails; the levels of all sequences sum to delta. The sizes n_0 < n_1 < ... of a sequence are fixed by r, delta
-and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is a test only, and no
-policy. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut answers
+and the number of prompts. Its first cut answers n_0 prompts. If it divides ties it is tested, and not
+served. If n_0 or more prompts have a mean score of 0, it answers those with 0 instead. Each later cut answers
 as many as possible: at most n_i, without dividing ties. (Cuts no larger than the first are left out.)
 
-*The theorem.* Let R(c) be the wrong-answer rate of the policy that answers below c. The probability that any
+*The theorem.* Let R(c) be the wrong-answer rate of the bot that answers below c. The probability that any
 cut with R(c) > r is certified is at most delta: for every number of prompts, however R(c) goes up and down,
 and however mean scores tie. Proof. With the hash the order has no ties, and R is continuous. It is enough
 that in each sequence the first wrong cut, the first with R > r, passes at level x with probability at most x.
@@ -39,7 +39,7 @@ each stretch, and functions that grow with each of them are positively correlate
 the first wrong cut, W is stochastically at least as large as a binomial number with rate r. A cut that is
 left out because it answers as many as the first would be the same test with the same outcome.
 
-*In groups* every size from n_0 on is tested, because the policy that is certified over all prompts may end
+*In groups* every size from n_0 on is tested, because the cut that is certified over all prompts may end
 anywhere between two neighbouring prompts of a group. Here a cut is wrong if R > r at any place between its
 neighbours that divides no tie. The first wrong one, if not the first of all, is the cut behind a+ of the
 first interval that does not end below the first cut. There W is large enough: up to a it is binomial with
@@ -69,7 +69,7 @@ Lehmacher 1995); Learn then Test (Angelopoulos, Bates, Candes, Jordan and Lei 20
 that grow with each of several independent numbers (Harris 1960, "A lower bound for the critical probability
 in a certain percolation process", Lemma 4.1).
 
-*What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A policy that
+*What no method can avoid.* Let mu be the share of wrong answers if every prompt is answered. A bot that
 abstains on a share a gives at least mu - a wrong answers, out of 1 - a. So a rate of r needs a >= (mu - r) /
 (1 - r), with equality where only wrong answers are withheld.
 """
@@ -87,7 +87,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc._internal.text import format_percent
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, PlannedAttempt, TradeOff
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt, TradeOff
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
 from langchain_cfc.certificates.coverage import (
@@ -98,7 +98,7 @@ from langchain_cfc.certificates.coverage import (
 )
 from langchain_cfc.certificates.refusals import explain_needed, make_refusal
 from langchain_cfc.features.statistics import MEAN_SCORE
-from langchain_cfc.guarantee import AnswerPolicy, WrongRateCertificate
+from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
 
 # Share of delta for the main sequence, and the number of sequences that divide the rest.
@@ -108,10 +108,10 @@ FALLBACKS = 10
 SPACED_TESTS = 9
 # If a larger share of prompts has the smallest mean score, a refusal names this as its cause.
 MANY_TIES = 0.25
-# Number of policies on the curve, at equal steps of the share answered.
+# Number of cuts on the curve, at equal steps of the share answered.
 CURVE_POINTS = 20
-_EVERY_PROMPT = AnswerPolicy(max_mean_score=1.0, ignores_sets=True)
-_ZERO_SCORES_ONLY = AnswerPolicy(max_mean_score=0.0, ignores_sets=True)
+# The cut that answers every prompt.
+EVERY_PROMPT = 1.0
 
 
 def certify_mean_score(
@@ -121,21 +121,26 @@ def certify_mean_score(
     max_wrong_rates: Sequence[str],
     delta: str,
     by_group: bool = False,
+    is_alone: bool = True,
 ) -> CalibrationArtifact:
     """Certify a cut on the mean score for each rate, and store the certificates in the artifact.
 
-    The policy ignores sets, so the certification prompts may have calibrated their thresholds, or fitted the
+    A bot ignores sets, so the certification prompts may have calibrated their thresholds, or fitted the
     feature map. Nothing is certified about the sets. The level of the attempt is divided among the rates.
     With `by_group` half of a rate's level goes to all prompts, and the other half is divided among the
     groups, which must not depend on the certification prompts. Of the cuts certified over all prompts, those
     with the most groups certified are preferred, and among these the one that answers most. A rate that
-    cannot be certified is stored with the reason, if another one can.
+    cannot be certified is stored with the reason.
+
+    If nothing else is promised (`is_alone`) and no rate can be certified, there is no artifact. Beside sets
+    there always is one: if it depended on the labels that the rates are tested on, the promise about sets
+    would not hold on average over the calibration sets with an artifact.
 
     Raises:
-        UnattainableTargetError: If none of the rates can be certified.
+        UnattainableTargetError: If it is alone, and none of the rates can be certified.
     """
-    certification, alpha = attempt.labelled, artifact.alphas[0]
-    seen = compute_outcomes(artifact, certification, alpha, AnswerPolicy(ignores_sets=True))
+    certification = attempt.labelled
+    seen = compute_outcomes(artifact, certification, artifact.alphas[0], max_mean_score=EVERY_PROMPT)
     ranking = _Ranking.rank(artifact, certification, seen)
     certificates: list[WrongRateCertificate] = []
     refused: dict[str, str] = {}
@@ -160,22 +165,21 @@ def certify_mean_score(
             if stricter
             else _explain_refusal(rate, level * MAIN_SHARE / (2 if by_group else 1))
         )
-    if not certificates:
+    if is_alone and not certificates:
         raise make_refusal(" ".join([*refused.values(), *_explain_ties(ranking)]), attempt, delta)
-    first, *others = certificates
-    stored = CertifiedPolicy(
-        certificate=first,
-        others=others,
+    bot = CertifiedBot(
+        certificates=certificates,
         refused=refused,
-        coverage=[],
-        curve=list(_compute_curve(ranking, alpha, attempt.compute_level(delta))),
-        level_chosen=True,
+        curve=list(_compute_curve(ranking, attempt.compute_level(delta))) if certificates else [],
+        delta=delta,
+        by_group=by_group,
+        is_alone=is_alone,
     )
-    return artifact.model_copy(update={"policy": stored})
+    return artifact.model_copy(update={"bot": bot})
 
 
 def compute_least_abstention(wrong_rate: float, max_wrong_rate: float) -> float:
-    """Compute the share of prompts that every policy must abstain on; see the module.
+    """Compute the share of prompts that every bot must abstain on; see the module.
 
     Examples:
         >>> round(compute_least_abstention(0.25, 0.05), 4), compute_least_abstention(0.04, 0.05)
@@ -224,12 +228,11 @@ class _Ranking:
         """Return how many prompts have a mean score of 0, the smallest possible."""
         return int(np.searchsorted(self.scores, 0.0, side="right"))
 
-    def make_policy(self, size: int) -> AnswerPolicy:
-        """Return the policy that answers mean scores below that of the prompt behind the first `size`."""
+    def find_cut(self, size: int) -> float:
+        """Return the largest mean score below that of the prompt behind the first `size`."""
         if size == len(self.scores):
-            return _EVERY_PROMPT
-        cut = math.nextafter(float(self.scores[size]), 0.0)
-        return AnswerPolicy(max_mean_score=cut, ignores_sets=True)
+            return EVERY_PROMPT
+        return math.nextafter(float(self.scores[size]), 0.0)
 
     def list_tests(self, sizes: Iterable[int]) -> Iterator[int]:
         """Yield how many prompts each cut of a sequence answers, ascending; see the module.
@@ -375,7 +378,7 @@ def _certify_rate(
         attempt=attempt.number,
         level=level,
         alpha=artifact.alphas[0],
-        policy=_ZERO_SCORES_ONLY if answers_zeros else ranking.make_policy(size),
+        max_mean_score=0.0 if answers_zeros else ranking.find_cut(size),
         prompts=len(certification),
         groups=(
             seen.certify_group(everyone, answered, certified=True),
@@ -384,24 +387,22 @@ def _certify_rate(
                 for group, certified in zip(groups, within, strict=True)
             ),
         ),
-        policies_tested=len(passed),
         records_digest=compute_records_digest(certification),
         artifact_digest=artifact.frozen_digest,
     )
 
 
-def _compute_curve(ranking: _Ranking, alpha: str, delta: float) -> Iterator[TradeOff]:
-    """Yield policies at equal steps of the share answered, with bounds that hold together.
+def _compute_curve(ranking: _Ranking, delta: float) -> Iterator[TradeOff]:
+    """Yield cuts at equal steps of the share answered, with bounds that hold together.
 
     Their places in the order are fixed by the number of prompts. Given the prompt at such a place, those with
-    smaller mean scores are independent draws, so each bound is exact. Delta is divided among the policies.
+    smaller mean scores are independent draws, so each bound is exact. Delta is divided among the cuts.
     """
     everyone = len(ranking.scores)
     for size in dict.fromkeys(filter(None, map(ranking.count_below, list_shares(everyone)))):
         wrong = int(ranking.wrong[size])
         yield TradeOff(
-            alpha=alpha,
-            policy=ranking.make_policy(size),
+            max_mean_score=ranking.find_cut(size),
             answered=size,
             wrong=wrong,
             wrong_rate_at_most=upper_bound(wrong, size, delta / CURVE_POINTS),
@@ -434,20 +435,20 @@ def _explain_stricter_rate(rate: str, stricter: WrongRateCertificate) -> str:
     )
 
 
-def state_abstentions(policy: CertifiedPolicy) -> str | None:
+def state_abstentions(bot: CertifiedBot) -> str | None:
     """State on how many prompts bot mode abstains at each certified rate, and on how many every method must.
 
-    Return None if no policy on the curve answers all prompts: the model's wrong-answer rate is then unknown.
+    Return None if no cut on the curve answers all prompts: the model's wrong-answer rate is then unknown.
     """
-    everyone = policy.curve[-1] if policy.curve else None
-    if everyone is None or everyone.policy != _EVERY_PROMPT:
+    everyone = bot.curve[-1] if bot.curve else None
+    if everyone is None or everyone.max_mean_score != EVERY_PROMPT:
         return None
     wrong_rate = everyone.wrong / everyone.answered
     shares = [
         f"at most {format_percent(rate)} wrong answers at least "
         f"{format_percent(compute_least_abstention(wrong_rate, rate))} (this bot: "
         f"{format_percent(1.0 - one.groups[0].answered / one.prompts)})"
-        for one in policy.certificates
+        for one in bot.certificates
         for rate in [float(one.max_wrong_rate)]
     ]
     return (

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy, Confidence, PeopleEvidence
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, Confidence, PeopleEvidence
 from langchain_cfc.certificates.bounds import binomial_p_value, lower_bound, upper_bound
 from langchain_cfc.certificates.cuts import CURVE_POINTS
 from langchain_cfc.certificates.judged import BROKEN, KEPT, KNOWN, UNLABELLED, JudgedEProcess
@@ -62,12 +62,12 @@ def recompute_certificates(artifact: CalibrationArtifact) -> list[BoundCheck]:
     Raises:
         MissingExtraError: If SciPy is not installed.
     """
-    checks = [check for one in artifact.certificates for check in _recompute_coverage(one, "")]
-    if artifact.policy is not None:
-        checks += _recompute_policy(artifact.policy)
-    evidence = {(one.alpha, one.policy): one for one in artifact.people_evidence}
+    checks = [check for one in artifact.certificates for check in _recompute_coverage(one)]
+    if artifact.bot is not None:
+        checks += _recompute_bot(artifact.bot)
+    evidence = {one.subject: one for one in artifact.people_evidence}
     for person in artifact.people_certificates:
-        checks += _recompute_people(person, evidence.get((person.alpha, person.policy)))
+        checks += _recompute_people(person, evidence.get(person.subject))
     return [*checks, *_add_up_levels(artifact)]
 
 
@@ -88,8 +88,7 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
     """Yield for each attempt the sum of the levels of its tests, which is at most its share of delta."""
     tested: list[TestedCertificate | Confidence] = [*artifact.certificates]
     tested += [] if artifact.confidence is None else [artifact.confidence] * len(artifact.levels)
-    if artifact.policy is not None:
-        tested += [*artifact.policy.certificates, *artifact.policy.coverage]
+    tested += [] if artifact.bot is None else artifact.bot.certificates
     spent: dict[tuple[str | None, int, str], float] = {}
     for one in tested:
         # The law of an order statistic rests on calibration prompts, and names no records of its own.
@@ -107,9 +106,9 @@ def _add_up_levels(artifact: CalibrationArtifact) -> Iterator[BoundCheck]:
         )
 
 
-def _recompute_coverage(one: CoverageCertificate, of: str) -> Iterator[BoundCheck]:
+def _recompute_coverage(one: CoverageCertificate) -> Iterator[BoundCheck]:
     """Yield the bounds on sets, three over all prompts and two for every group."""
-    name = f"sets at alpha = {one.alpha}{of}"
+    name = f"sets at alpha = {one.alpha}"
     parts = divide_delta(one.level, len(one.shares) - 1)
     for share, part in zip(one.shares, parts, strict=True):
         failing = part / (3 if share is one.shares[0] else 2)
@@ -128,21 +127,18 @@ def _recompute_coverage(one: CoverageCertificate, of: str) -> Iterator[BoundChec
     )
 
 
-def _recompute_policy(policy: CertifiedPolicy) -> Iterator[BoundCheck]:
-    for certificate in policy.certificates:
+def _recompute_bot(bot: CertifiedBot) -> Iterator[BoundCheck]:
+    for certificate in bot.certificates:
         yield from _recompute_wrong_rate(certificate)
-    first = policy.certificate
-    level = float(Fraction(first.delta) * compute_share(first.attempt))
-    divided = CURVE_POINTS if policy.ignores_sets else len(policy.curve)
-    for point in policy.curve:
+    for point in bot.curve:
+        first = bot.certificates[0]
+        level = float(Fraction(first.delta) * compute_share(first.attempt))
         yield _compare_bounds(
-            f"policies compared at alpha = {point.alpha}",
+            "cuts compared",
             f"wrong at most, {point.answered} answered",
             point.wrong_rate_at_most,
-            upper_bound(point.wrong, point.answered, level / divided),
+            upper_bound(point.wrong, point.answered, level / CURVE_POINTS),
         )
-    for coverage in policy.coverage:
-        yield from _recompute_coverage(coverage, ", with the policy")
 
 
 def _recompute_wrong_rate(certificate: WrongRateCertificate) -> Iterator[BoundCheck]:

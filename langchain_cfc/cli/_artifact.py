@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc._internal.text import format_limit, format_percent
-from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
 from langchain_cfc.cli._format import format_group, make_table
@@ -39,18 +39,25 @@ def list_facts(artifact: CalibrationArtifact) -> Iterator[str]:
 
 
 def _list_bot_settings(artifact: CalibrationArtifact) -> Iterator[str]:
-    """Yield lines about prompts and candidates of a bot that ignores sets."""
-    drawn = f"{artifact.n} per prompt" if artifact.draws is None else artifact.draws
-    yield f"candidates    {drawn}"
-    certified = artifact.certified_policy.certificate.prompts
+    """Yield lines about prompts and candidates of a bot."""
+    if artifact.unit == "claims":
+        yield _describe_claims(artifact)
+    else:
+        drawn = f"{artifact.n} per prompt" if artifact.draws is None else artifact.draws
+        yield f"candidates    {drawn}"
+    certified = artifact.certified_bot.certificates[0].prompts
     yield f"prompts       {certified} certified, {artifact.calibration.held_out_size} held out"
+
+
+def _describe_claims(artifact: CalibrationArtifact) -> str:
+    return f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
 
 
 def _list_settings(artifact: CalibrationArtifact) -> Iterator[str]:
     facts, claims = artifact.calibration, artifact.unit == "claims"
     yield f"levels        alpha = {', '.join(artifact.alphas)}"
     if claims:
-        yield f"claims        of one answer{'' if artifact.n == 1 else f', the first of {artifact.n}'}"
+        yield _describe_claims(artifact)
     else:
         most = "at most " if artifact.draws is not None else "n = "
         yield f"candidates    {most}{artifact.n} per prompt"
@@ -97,32 +104,23 @@ def make_promise_table(artifact: CalibrationArtifact) -> Table:
     return table
 
 
-def make_curve_table(artifact: CalibrationArtifact) -> Table:
-    """Make a table of answered share and certified wrong-answer rate by policy; bot mode's own is bold."""
-    policy = artifact.certified_policy
-    certificate = policy.certificate
-    points = policy.with_certified_points()
-    sure = format_share(1.0 - float(certificate.delta))
-    alone = certificate.policy.ignores_sets
-    each = "; certified rates are bold" if alone else ""
-    more = "showing" if certificate.unit == "claims" else "answering"
-    title = f"What {more} more would cost (all bounds together with confidence {sure}{each})"
-    headers = ("answered", "wrong at most", "wrong seen", "alpha", "distinct", "agreeing", "mean score")
-    shown = headers if not alone else (*headers[:3], headers[-1])
-    if certificate.unit == "claims":
-        shown = ("show claims", "unsupported at most", "one claim each", "alpha")
-    table = make_table(*shown, texts=0, title=title)
-    for point, own in points:
-        most, cut = point.policy.max_answers, point.policy.max_mean_score
-        counts = (
-            format_percent(point.answered / certificate.prompts),
+def make_curve_table(bot: CertifiedBot) -> Table:
+    """Make a table of answered share and certified wrong-answer rate by cut; those of bot mode are bold."""
+    prompts = bot.certificates[0].prompts
+    sure = format_share(1.0 - float(bot.delta))
+    title = (
+        f"What answering more would cost (all bounds together with confidence {sure}; certified rates are "
+        "bold)"
+    )
+    table = make_table("answered", "wrong at most", "wrong seen", "mean score", texts=0, title=title)
+    for point, own in bot.with_certified_points():
+        table.add_row(
+            format_percent(point.answered / prompts),
             format_percent(point.wrong_rate_at_most, ".1f"),
             f"{point.wrong} of {point.answered}",
+            f"<= {format_limit(point.max_mean_score)}",
+            style="bold" if own else "",
         )
-        sets = (point.alpha, "any" if most is None else f"<= {most}", f">= {point.policy.min_agreement}")
-        score = "any" if cut is None else f"<= {format_limit(cut)}"
-        cells = (*counts, score) if alone else (*counts, *sets, score)
-        table.add_row(*cells[: len(shown)], style="bold" if own else "")
     return table
 
 
@@ -169,24 +167,24 @@ def make_certificate_table(certificate: CoverageCertificate) -> Table:
 
 
 def _list_bot_mode(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    if artifact.policy is None:
+    if artifact.bot is None:
         wrong = "How often an answered prompt is wrong"
         if artifact.unit == "claims":
             wrong = "How many of the claims shown are unsupported"
         yield "Answers", f"{wrong} is not certified (calibrate --max-wrong-rate)."
         return
-    for certificate in artifact.policy.certificates:
+    for certificate in artifact.bot.certificates:
         yield "Bot", certificate.sentence
-    if artifact.policy.others:
+    if len(artifact.bot.certificates) > 1:
         yield "", "Each of these rates holds separately, with its confidence; choose one before serving."
-    for reason in artifact.policy.refused.values():
+    for reason in artifact.bot.refused.values():
         yield "Refused", reason
-    if abstentions := state_abstentions(artifact.policy):
+    if abstentions := state_abstentions(artifact.bot):
         yield "", abstentions
 
 
 def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
-    promise, facts = artifact.make_guarantee(artifact.alphas[0]), artifact.calibration
+    promise = artifact.make_guarantee(artifact.alphas[0])
     levels = {alpha: f"alpha = {alpha}: " if len(artifact.alphas) > 1 else "" for alpha in artifact.alphas}
     if artifact.is_bot_alone:
         yield from _list_bot_mode(artifact)
@@ -209,17 +207,22 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
         yield "Rests on", _format_assumptions(artifact)
     for claim in promise.heuristics:
         yield "Heuristic", claim
+    if not artifact.is_bot_alone:
+        yield from _list_bot_mode(artifact)
+    yield from _list_limits(artifact)
+    yield from _list_origin(artifact)
+
+
+def _list_limits(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
+    facts = artifact.calibration
     attainable = f"{format_percent(facts.attainable_coverage)} of the calibration prompts{facts.by_weight}"
-    if artifact.is_bot_alone:
+    if artifact.unit == "claims":
+        if not artifact.is_bot_alone:
+            words = f"As many claims as the promise requires. {NOTHING_KEPT_IS_KEPT}"
+            yield "Dropped", f"{words}{_format_refused(artifact)}"
+    elif artifact.is_bot_alone:
         yield "Possible", f"{attainable} have a right answer among the {artifact.n} candidates."
-    elif artifact.at_most is not None:
-        yield from _list_bot_mode(artifact)
-        yield (
-            "Dropped",
-            f"As many claims as the promise requires. {NOTHING_KEPT_IS_KEPT}{_format_refused(artifact)}",
-        )
     else:
-        yield from _list_bot_mode(artifact)
         yield (
             "Flagged",
             (
@@ -227,7 +230,6 @@ def _list_promise(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
                 f"prompts are flagged as not certifiable: no answer.{_format_refused(artifact)}"
             ),
         )
-    yield from _list_origin(artifact)
 
 
 def _list_people(artifact: CalibrationArtifact, levels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -243,7 +245,7 @@ def _list_origin(artifact: CalibrationArtifact) -> Iterator[tuple[str, str]]:
     yield (
         "Made from",
         (
-            f"{artifact.certified_policy.certificate.prompts} certification prompts, {drawn}"
+            f"{artifact.certified_bot.certificates[0].prompts} certification prompts, {drawn}"
             if artifact.is_bot_alone
             else f"{facts.size} calibration prompts{facts.weighing}, {drawn}; features "
             f"{artifact.feature_map.text}; set rule {artifact.set_rule}"

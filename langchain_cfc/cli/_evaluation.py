@@ -147,26 +147,12 @@ def _format_kept(group: GroupReport | StatedLevelReport, target: float) -> str:
     return f"{share} [dim]{bounds:>8}[/]"
 
 
-def format_answers(answers: AnswersReport, *, claims: bool) -> str:
-    """Return a line that says how often bot mode answered, and how often wrongly."""
-    verdict = "[bold red]more than chance explains[/]" if answers.contradicted else "not contradicted"
-    answered, wrongly = "answered", f"{answers.wrong} of {answers.answered} wrongly"
-    if claims:
-        answered = "of the answers show claims"
-        wrongly = (
-            f"of one claim drawn from each answer, {answers.wrong} of {answers.answered} are unsupported"
-        )
-    return (
-        f"Bot, from sets at alpha = {answers.alpha:g}: {format_percent(answers.answered_rate)} {answered}, "
-        f"{wrongly} ({format_percent(answers.wrong_rate, '.1f')}, 95 % "
-        f"CI {format_interval(answers.wrong_rate_ci)}). Certified: at most "
-        f"{format_share(answers.max_wrong_rate)}, {verdict}."
-    )
-
-
-def make_answers_table(reports: Iterable[AnswersReport]) -> Table:
+def make_answers_table(reports: Iterable[AnswersReport], *, claims: bool) -> Table:
     """Make a table of bot mode's answers at each certified rate; red where it was wrong too often."""
-    table = make_table("at most wrong", "answered", "wrong", "wrong rate", "95 % CI", texts=0)
+    headings = ("at most wrong", "answered", "wrong", "wrong rate", "95 % CI")
+    if claims:  # one claim of each answer counts
+        headings = ("at most unsupported", "show claims", "unsupported", "rate", "95 % CI")
+    table = make_table(*headings, texts=0)
     for one in reports:
         rate = format_percent(one.wrong_rate, ".1f")
         table.add_row(
@@ -183,13 +169,13 @@ def format_verdict(report: EvaluationReport) -> str:
     """Return a line that says whether the results contradict the guarantee."""
     if report.other_parts:
         return f"[bold red]Not tested:[/] {state_other_parts(report.other_parts)}"
-    if report.guarantee == "heuristic" and report.all_answers:
-        if not report.is_passed:
-            return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
-        return "These results do not contradict the certified rates."
+    if any(one.contradicted for one in report.answers):
+        return "[bold red]More answers are wrong than a certified rate and chance explain.[/]"
+    if report.contradicted:
+        return f"[bold red]Kept less often than chance explains:[/] {escape(', '.join(report.contradicted))}"
     if report.guarantee == "heuristic":
+        if report.answers:
+            return "These results do not contradict the certified rates."
         return "There is no promise to check: the thresholds have no guarantee."
-    if not report.contradicted:
-        scope = " (made only for all prompts together)" if report.guarantee == "marginal" else ""
-        return f"These results do not contradict the promise{scope}."
-    return f"[bold red]Kept less often than chance explains:[/] {escape(', '.join(report.contradicted))}"
+    scope = " (made only for all prompts together)" if report.guarantee == "marginal" else ""
+    return f"These results do not contradict the promise{scope}."

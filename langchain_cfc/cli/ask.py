@@ -132,9 +132,9 @@ def _print_answers(console: Console, result: CFCResult) -> None:
 def _describe_scores(result: CFCResult, scores: Sequence[float]) -> str:
     """Return the numbers that decided: the mean score and its limit, or the threshold and lowest score."""
     certified = result.guarantee.wrong_answers
-    if certified is not None and certified.policy.ignores_sets:
-        cut = 1.0 if certified.policy.max_mean_score is None else certified.policy.max_mean_score
-        return f"mean score {sum(scores) / len(scores):.4g}, answered up to {format_limit(cut)}"
+    if certified is not None and certified.max_mean_score is not None:
+        limit = format_limit(certified.max_mean_score)
+        return f"mean score {sum(scores) / len(scores):.4g}, answered up to {limit}"
     lowest = f"lowest score {min(scores):.4g}"
     if math.isinf(result.threshold):
         return f"no threshold can be certified for this prompt, {lowest}"

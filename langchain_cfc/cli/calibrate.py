@@ -41,8 +41,8 @@ def calibrate(
     alpha: Annotated[
         list[str] | None,
         _promise_option(
-            help="Error level; repeat to choose one per call when serving. Default: 0.1, or levels from 0.05 "
-            "to 0.9 with --max-wrong-rate."
+            help="Error level of sets; repeat to choose one per call when serving. Default: 0.1, or no sets "
+            "with --max-wrong-rate."
         ),
     ] = None,
     features: Annotated[
@@ -172,6 +172,6 @@ def calibrate(
     console.print(make_promise_table(artifact))
     if not artifact.is_bot_alone:
         console.print("", make_groups_table(artifact))
-    if artifact.policy is not None:
-        console.print("", make_curve_table(artifact))
+    if artifact.bot is not None and artifact.bot.curve:
+        console.print("", make_curve_table(artifact.bot))
     console.print(f"\nartifact written to [bold]{escape(str(out_path))}[/]", soft_wrap=True)

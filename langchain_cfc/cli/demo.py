@@ -65,8 +65,7 @@ def demo(
         out_path.parent.mkdir(parents=True, exist_ok=True)
         bot = run_bot_demo(seed, bot_path, make_tracker("serving held-out prompts as a bot"))
         sets = run_demo(seed, out_path, make_tracker("serving them as answer sets"))
-    answers, *others = bot.answers
-    report = sets.report.model_copy(update={"answers": answers, "other_answers": tuple(others)})
+    report = sets.report.model_copy(update={"answers": bot.answers})
     if as_json:
         emit_json(
             {
@@ -95,7 +94,7 @@ def demo(
 
 def print_bot(console: Console, seen: BotDemoResult) -> None:
     """Print how often the bot and the model alone were wrong, and what the bot said to some questions."""
-    first, tested = seen.artifact.certified_policy.certificate, len(seen.served)
+    first, tested = seen.artifact.certified_bot.certificates[0], len(seen.served)
     console.print(
         f"A real model of 1.5 billion parameters answered {first.prompts + tested:,} questions about "
         f"countries, elements and sums, {seen.artifact.n} times each. {first.prompts} of them calibrated a "

@@ -12,7 +12,6 @@ from langchain_cfc import evaluation
 from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._evaluation import (
-    format_answers,
     format_calls,
     format_verdict,
     make_answers_table,
@@ -58,7 +57,7 @@ def evaluate(
 
 
 def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alone: bool) -> None:
-    """Print an evaluation; for a bot that ignores sets only its answers, since it promises no more."""
+    """Print an evaluation; for a bot alone only its answers, since it promises no more."""
     claims = next(iter(report.methods.values())).claims
     if claims is not None:
         drawn = f"{claims.per_answer:.1f} claims in an answer"
@@ -66,11 +65,11 @@ def _print_evaluation(console: Console, report: EvaluationReport, *, is_bot_alon
         attainable = format_percent(report.attainable_coverage, ".1f")
         drawn = f"{report.describe_draws('candidates each')}; attainable coverage {attainable}"
     console.print(f"{report.n_test} test prompts ({escape(report.test_prompts)}), {drawn}\n")
-    for table in [make_answers_table(report.all_answers)] if is_bot_alone else make_report_tables(report):
+    for table in () if is_bot_alone else make_report_tables(report):
         console.print(table, "")
+    if report.answers:
+        console.print(make_answers_table(report.answers, claims=claims is not None), "")
     console.print(format_verdict(report))
     console.print(f"[dim]{format_calls(report)}[/]")
-    for answers in () if is_bot_alone else report.all_answers:
-        console.print(format_answers(answers, claims=claims is not None))
     for sentence in report.certified_by_people:
         console.print(escape(sentence))

@@ -173,13 +173,15 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
             console.print("", make_certificate_table(promise.certificate))
     promise = artifact.make_guarantee(artifact.alphas[0])
     if is_bot:
-        promise = artifact.make_bot_guarantee(max_wrong_rate=artifact.certified_policy.rates[-1])
+        promise = artifact.make_bot_guarantee(
+            max_wrong_rate=artifact.certified_bot.certificates[-1].max_wrong_rate
+        )
     if is_bot or promise.kind != "heuristic":
         print_list(console, promise.assumptions, "Assumptions")
         print_list(console, promise.not_promised, "Not promised")
     if not is_bot:
         console.print("", make_groups_table(artifact))
-    if artifact.policy is not None:
-        console.print("", make_curve_table(artifact))
+    if artifact.bot is not None and artifact.bot.curve:
+        console.print("", make_curve_table(artifact.bot))
     console.print()
     print_lines(console, list_facts(artifact))

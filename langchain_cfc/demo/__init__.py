@@ -146,9 +146,9 @@ def run_bot_demo(seed: str | int, out: Path, progress: Tracker = lambda prompts,
         CFCError: If the served results differ from those that `evaluate` computes.
     """
     source = load_recording()
-    # The policy uses no features, so a constant is enough.
+    # A bot uses no features, so a constant is enough.
     artifact = _calibrate(source, out, max_wrong_rate=MAX_WRONG_RATES, features="1", seed=seed)
-    answers = evaluate(artifact, source).all_answers
+    answers = evaluate(artifact, source).answers
     parts, held_out, by_rate = make_replay_parts(source), _list_held_out(source, artifact), []
     for one in answers:
         chain = CFCRunnable(artifact=artifact, max_wrong_rate=one.max_wrong_rate, **parts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from langchain_cfc.guarantee.certified import (
     Alpha,
-    AnswerPolicy,
     Certificate,
     CertifiedAnswers,
     CertifiedShare,
@@ -17,6 +16,7 @@ from langchain_cfc.guarantee.certified import (
     TestedCertificate,
     WrongRateCertificate,
     describe_attempt,
+    describe_cut,
     format_bound,
     format_share,
     format_unsupported,
@@ -33,8 +33,7 @@ from langchain_cfc.guarantee.words import (
     format_how_often,
     list_assumptions,
     list_exclusions,
-    reduce_to_certificate,
-    restrict_to_policy,
+    restrict_to_answers,
     state_confidence,
     state_guarantee,
 )
@@ -45,7 +44,6 @@ __all__ = [
     "NOT_CERTIFIABLE_CLAIMS",
     "NOT_PROMISED",
     "Alpha",
-    "AnswerPolicy",
     "Binding",
     "Certificate",
     "CertifiedAnswers",
@@ -64,6 +62,7 @@ __all__ = [
     "add_people",
     "count_weightings",
     "describe_attempt",
+    "describe_cut",
     "find_guarantee_kind",
     "format_bound",
     "format_how_often",
@@ -71,8 +70,7 @@ __all__ = [
     "format_unsupported",
     "list_assumptions",
     "list_exclusions",
-    "reduce_to_certificate",
-    "restrict_to_policy",
+    "restrict_to_answers",
     "state_confidence",
     "state_guarantee",
 ]

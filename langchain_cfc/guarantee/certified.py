@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -187,48 +187,6 @@ class CoverageCertificate(OmitsDefaults, TestedCertificate):
         )
 
 
-class AnswerPolicy(OmitsDefaults, Certified):
-    """Conditions for answering with the best answer of a set; if they fail, the policy abstains.
-
-    Attributes:
-        max_answers: Maximum number of distinct answers in the set; None for no limit.
-        min_agreement: Minimum number of the n candidates, accepted or not, with the best answer, at least 1.
-        max_mean_score: Largest mean score of the n candidates; None for no limit.
-        ignores_sets: Whether to return the best candidate alone, regardless of the threshold. Flagged prompts
-            are then answered like all others, and the policy does not depend on calibration labels.
-    """
-
-    _omitted: ClassVar[tuple[str, ...]] = ("max_mean_score", "ignores_sets")
-
-    max_answers: int | None = Field(default=None, ge=1)
-    min_agreement: int = Field(default=1, ge=1)
-    max_mean_score: float | None = Field(default=None, ge=0.0, le=1.0)
-    ignores_sets: bool = False
-
-    @property
-    def needs_answers(self) -> bool:
-        """Whether the policy compares answers."""
-        return self.max_answers is not None or self.min_agreement > 1
-
-    @property
-    def described(self) -> str:
-        """The prompts or sets that are answered, in plain English."""
-        kind = "prompts" if self.ignores_sets else "sets"
-        return f"{kind} {self.words}" if self.words else kind
-
-    @property
-    def words(self) -> str:
-        """The conditions in plain English; empty if there are none."""
-        asked = []
-        if self.max_answers is not None:
-            asked.append(f"of at most {self.max_answers} distinct answer{'s'[: self.max_answers > 1]}")
-        if self.min_agreement > 1:
-            asked.append(f"whose best answer at least {self.min_agreement} candidates agree on")
-        if self.max_mean_score is not None:
-            asked.append(f"whose candidates have a mean score of at most {format_limit(self.max_mean_score)}")
-        return " and ".join(asked)
-
-
 class CertifiedAnswers(_CertifiedGroup):
     """Numbers of answers and wrong answers in one group of the certification prompts.
 
@@ -266,17 +224,22 @@ class WrongRateCertificate(OmitsDefaults, TestedCertificate):
         max_wrong_rate: The bound as decimal text.
         unit: What is shown. For `claims` the bound is on the expected share of unsupported claims among those
             that an answer shows.
-        policy: The policy that is certified.
+        max_mean_score: The cut: prompts whose candidates have at most this mean score are answered, with the
+            best candidate. None for claims, for which the level `alpha` is certified.
         groups: All prompts first, then the requested groups.
-        policies_tested: Number of policies tested in sequence; for cuts on the mean score, the number that
-            passed.
     """
 
     max_wrong_rate: Alpha
     unit: Literal["answers", "claims"] = "answers"
-    policy: AnswerPolicy
+    max_mean_score: Share | None = None
     groups: tuple[CertifiedAnswers, ...] = Field(min_length=1)
-    policies_tested: Count
+
+    @model_validator(mode="after")
+    def _has_cut(self) -> WrongRateCertificate:
+        if (self.max_mean_score is None) != (self.unit == "claims"):
+            msg = "expected a cut on the mean score for answers, and none for claims"
+            raise ValueError(msg)
+        return self
 
     def _state_bound(self, answered: str, also: str) -> str:
         rate = format_share(float(self.max_wrong_rate))
@@ -319,12 +282,10 @@ class WrongRateCertificate(OmitsDefaults, TestedCertificate):
                 "certification answers show claims; one claim was drawn from each of these, and "
                 f"{everyone.wrong} of the claims drawn are unsupported.{missing}"
             )
-        answers = f"{self.policy.described} with the best candidate"
-        if not self.policy.ignores_sets:
-            answers = f"from {self.policy.described} at alpha = {self.alpha}"
         return (
-            f"{bound} It answers {answers}: {everyone.answered} of {everyone.prompts} certification "
-            f"prompts, {everyone.wrong} of them wrongly.{missing}"
+            f"{bound} It answers {describe_cut(self.max_mean_score or 0.0)} with the best candidate: "
+            f"{everyone.answered} of {everyone.prompts} certification prompts, {everyone.wrong} of them "
+            f"wrongly.{missing}"
         )
 
 
@@ -336,11 +297,11 @@ class PeopleCertificate(Certificate):
     such certificates do not hold jointly: each has its own confidence.
 
     Attributes:
-        about: `sets` (a set keeps its promise) or `answers` (an answer of the policy is right).
+        about: `sets` (a set keeps its promise) or `answers` (an answer of the bot is right).
         unit: What is kept or rejected.
         unsupported: Maximum number of unsupported claims left; None for sets of whole answers, and for a
             certificate about answers.
-        policy: The policy whose answers are bounded; None for a certificate about sets.
+        max_mean_score: The cut below which the bot answers; None for sets, and for claims.
         labelled: Number of prompts that people labelled, of `prompts`.
         agreed: Number of these for which the judge's labels give the same outcome.
         at_least: Lower bound on the probability that the promise is kept, or that an answer is right.
@@ -349,7 +310,7 @@ class PeopleCertificate(Certificate):
     about: Literal["sets", "answers"]
     unit: Literal["answers", "claims"] = "answers"
     unsupported: Count | None = None
-    policy: AnswerPolicy | None = None
+    max_mean_score: Share | None = None
     labelled: Count
     agreed: Count
     at_least: Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -360,14 +321,18 @@ class PeopleCertificate(Certificate):
         if not self.agreed <= self.labelled <= self.prompts:
             msg = "expected agreed <= labelled <= prompts"
             raise ValueError(msg)
-        if sets != (self.policy is None) or (self.unsupported is None) == (sets and self.unit == "claims"):
-            msg = "expected a policy only for answers, and a number of unsupported claims only for claim sets"
+        claims = self.unit == "claims"
+        if (self.max_mean_score is None) == (not sets and not claims) or (
+            (self.unsupported is None) == (sets and claims)
+        ):
+            msg = "expected a cut only for answers, and a number of unsupported claims only for claim sets"
             raise ValueError(msg)
         return self
 
-    def is_about(self, alpha: str, policy: AnswerPolicy | None = None) -> bool:
-        """Whether it is about the sets of a level, or about the answers of a policy on them."""
-        return (self.alpha, self.policy) == (alpha, policy)
+    @property
+    def subject(self) -> tuple[str, str, float | None]:
+        """What it is about: sets or answers, of which level and which cut."""
+        return self.about, self.alpha, self.max_mean_score
 
     @property
     def sentence(self) -> str:
@@ -387,6 +352,11 @@ class PeopleCertificate(Certificate):
             f"artifact: {claim}. A judge labelled {self.prompts} prompts, people labelled a random "
             f"{self.labelled} of them, and they agreed on {self.agreed}."
         )
+
+
+def describe_cut(max_mean_score: float) -> str:
+    """Describe the prompts that a cut on the mean score answers."""
+    return f"prompts whose candidates have a mean score of at most {format_limit(max_mean_score)}"
 
 
 def format_share(share: float) -> str:

@@ -37,14 +37,14 @@ class Guarantee(OmitsDefaults):
 
     Attributes:
         kind: `conditional` (under every listed weighting), `marginal` (only on average over prompts),
-            `certified` (only what held-out prompts certify) or `heuristic` (no theorem).
+            `certified` (what the certificate of a bot states) or `heuristic` (no theorem).
         sentence: The guarantee in a sentence.
         alpha: Error level as decimal text.
         target_coverage: 1 - alpha.
         stated_coverage: The coverage stated for the prompt: `target_coverage`, or less for a hard prompt with
-            adaptive levels, where it is kept on average over prompts of all stated coverages; the lower bound
-            of the certificate if `kind` is `certified`. None if nothing is guaranteed about sets, or if it
-            differs between prompts and the guarantee is not that of a single prompt.
+            adaptive levels, where it is kept on average over prompts of all stated coverages. None if nothing
+            is guaranteed about sets, or if it differs between prompts and the guarantee is not that of a
+            single prompt.
         set_rule: The rule that computes the set from the threshold.
         weightings: Generators of the weightings covered; every non-negative combination is covered as well.
         feature_names: Names of the d features that the coefficients refer to.
@@ -58,7 +58,7 @@ class Guarantee(OmitsDefaults):
             weighting: an estimate, not a bound. With a ridge at most coverage over all prompts is guaranteed.
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
-        wrong_answers: What is certified about the best answer of a certified policy; None without one.
+        wrong_answers: What is certified about the answers of a bot; None for a guarantee about sets.
         people: What people's labels certify about sets and answers; omitted from the data if empty.
         binding: Whether generator and verifier are known to be those calibrated: `unchecked` (not serving
             yet), `matched`, `unverified` (one has no fingerprint) or `unbound` (the records had none).

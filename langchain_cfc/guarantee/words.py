@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 
 from langchain_cfc.guarantee.certified import (
-    AnswerPolicy,
-    CoverageCertificate,
     PeopleCertificate,
     WrongRateCertificate,
     format_share,
@@ -54,7 +52,7 @@ NOT_PROMISED_BESIDES_ANSWERS = (
 NOT_PROMISED = (*NOT_PROMISED_BESIDES_ANSWERS, NOTHING_ABOUT_ANSWERS)
 NOT_AFTER_A_CHOICE = (
     "What holds on average over calibration sets, such as a promise for groups, holds before labels choose a "
-    "level or a policy. It is not promised for the level or policy that they chose."
+    "level. It is not promised for the level that they chose."
 )
 NOT_BY_LEVEL = (
     "Nothing is promised for the prompts of one stated coverage alone: they may keep the promise less often "
@@ -250,7 +248,7 @@ def list_exclusions(
     Args:
         kind: The kind of guarantee.
         confident: Whether it holds with confidence for this artifact.
-        chosen: Whether labels chose a level or a policy.
+        chosen: Whether labels chose a level.
         claims: Whether it is about the claims of an answer.
         adaptive: Whether prompts have error levels of their own.
     """
@@ -263,28 +261,6 @@ def list_exclusions(
         *([NOT_BY_LEVEL] if adaptive else []),
         *(about_claims if claims else about_sets),
         *([] if confident else [ON_AVERAGE]),
-    )
-
-
-def reduce_to_certificate(guarantee: Guarantee, certificate: CoverageCertificate) -> Guarantee:
-    """Reduce a guarantee about sets to what held-out prompts certify."""
-    return guarantee.model_copy(
-        update={
-            "kind": "certified",
-            "sentence": certificate.sentence,
-            "stated_coverage": certificate.shares[0].kept_at_least,
-            "weightings": (),
-            "assumptions": _add_independence(guarantee.assumptions),
-            "not_promised": list_exclusions(
-                "certified",
-                confident=True,
-                chosen=True,
-                claims=certificate.claims is not None,
-            ),
-            "failure_probability": float(certificate.delta),
-            "estimated_slack": {},
-            "certificate": certificate,
-        }
     )
 
 
@@ -309,59 +285,37 @@ def _add_independence(assumed: tuple[str, ...]) -> tuple[str, ...]:
     return assumed if INDEPENDENT_PROMPTS in assumed else (assumed[0], INDEPENDENT_PROMPTS, *assumed[1:])
 
 
-def restrict_to_policy(
-    guarantee: Guarantee, policy: AnswerPolicy, certificate: WrongRateCertificate | None = None
-) -> Guarantee:
-    """Adapt a guarantee to a policy that withholds some sets, and to the certificate of its answers.
+def restrict_to_answers(guarantee: Guarantee, certificate: WrongRateCertificate) -> Guarantee:
+    """Return the guarantee about the answers of a bot, which its certificate alone gives.
 
-    If the policy ignores sets, only the certificate remains.
+    A bot uses no features, and its rate takes the place of the level.
     """
-    uncertified = () if certificate is None else tuple(filter(None, [certificate.state_uncertified()]))
-    if certificate is not None and policy.ignores_sets:
-        # The policy uses no features, and the rate takes the place of the level.
-        assumed = tuple(
-            one.replace("The level was chosen", "The rate was chosen")
-            for one in _add_independence(guarantee.assumptions)
-            if one != FITTED_ELSEWHERE
-        )
-        return guarantee.model_copy(
-            update={
-                "kind": "certified",
-                "sentence": certificate.sentence,
-                "stated_coverage": None,
-                "weightings": (),
-                "assumptions": assumed,
-                "not_promised": (
-                    "Nothing is promised about one answer by itself, or about how many are answered.",
-                    "Nothing is promised for a group of prompts, unless the rate is certified in it.",
-                    NOT_PROMISED_BESIDES_ANSWERS[1],
-                    *uncertified,
-                ),
-                "failure_probability": float(certificate.delta),
-                "wrong_answers": certificate,
-                "people": (),
-            }
-        )
-    lost = (
-        f"Only sets {policy.words} are answered. The promise about sets counts withheld sets as if they were "
-        "shown: a correct answer in a withheld set is lost, so coverage falls by up to the share of prompts "
-        "withheld."
+    claims = certificate.unit == "claims"
+    assumed = tuple(
+        one.replace("The level was chosen", "The rate was chosen")
+        for one in _add_independence(guarantee.assumptions)
+        if claims or one != FITTED_ELSEWHERE
     )
-    excluded = guarantee.not_promised
-    if certificate is not None:
-        excluded = tuple(sentence for sentence in excluded if sentence != NOTHING_ABOUT_ANSWERS)
-    excluded = (*excluded, *uncertified)
-    sentence = guarantee.sentence
-    if policy.words:
-        excluded = (*excluded, lost)
-        if guarantee.stated_coverage is not None:
-            sentence = f"{sentence} This also counts sets that are withheld."
-    assumed = guarantee.assumptions if certificate is None else _add_independence(guarantee.assumptions)
     return guarantee.model_copy(
         update={
-            "sentence": sentence,
+            "kind": "certified",
+            "sentence": certificate.sentence,
+            "stated_coverage": None,
+            "weightings": (),
             "assumptions": assumed,
-            "not_promised": excluded,
+            "not_promised": (
+                "Nothing is promised about one answer by itself, or about how many are answered.",
+                "Nothing is promised for a group of prompts, unless the rate is certified in it.",
+                NOT_PROMISED_BESIDES_ANSWERS[1],
+                *([NOTHING_LEFT_OUT] if claims else []),
+                *filter(None, [certificate.state_uncertified()]),
+            ),
+            "failure_probability": float(certificate.delta),
+            "confident": (),
+            "estimated_slack": {},
+            "heuristics": (),
+            "certificate": None,
             "wrong_answers": certificate,
+            "people": (),
         }
     )

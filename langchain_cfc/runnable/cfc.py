@@ -45,10 +45,10 @@ from langchain_cfc.execution import (
     run_with_timeout,
 )
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, detach_from_graph
-from langchain_cfc.guarantee import AnswerPolicy, Binding, Guarantee, restrict_to_policy
+from langchain_cfc.guarantee import Binding, Guarantee
 from langchain_cfc.no_answers import Reasoning
+from langchain_cfc.runnable.answering import AnsweringRunnable
 from langchain_cfc.runnable.binding import ModelVersionWatcher, check_binding, list_calibrated_models
-from langchain_cfc.runnable.policies import AnsweringRunnable
 from langchain_cfc.runnable.redraws import detach_register, find_register
 from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
@@ -102,13 +102,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
             the provider supports that, and separate requests for any choices it does not return.
         reasoning: `strip` removes complete reasoning between tags, such as <think>, from candidates' texts
             before they are compared, scored and served; `keep` leaves it there. Must be as in calibration.
-        max_answers: Withhold sets with more distinct answers than this; the reason is `too_many_answers`.
-            The guarantee does not cover withheld sets: a correct answer in one is lost.
-        min_agreement: Minimum number of the n candidates that must give the best answer; otherwise the set is
-            withheld with the reason `too_little_agreement`.
-        max_wrong_rate: Certified rate of wrong answers, if the artifact holds other promises too. The
-            certified policy decides which questions are answered, so it leaves no room for `max_answers` and
-            `min_agreement`.
+        max_wrong_rate: Certified rate of wrong answers, if the artifact holds other promises too.
         max_concurrency: Maximum number of concurrent generator and verifier calls, over all prompts and
             threads that this runnable serves. A config's `max_concurrency` limits its own call or batch.
         timeout: Time limit per prompt, in seconds.
@@ -118,7 +112,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         answer_id: The same for the answer extractor.
         splitter_id: The same for the splitter.
         show_rejected: Whether results and errors include the texts of what is not answered: of rejected
-            candidates, of withheld sets and, for a bot, of all but the best answer. Off by default, because
+            candidates and, for a bot, of all but the best answer. Off by default, because
             anything that streams or stores a result or an error would expose them.
         on_abstain: `return` returns an abstention as a result, which `or_else` acts on; `raise` raises an
             `AbstentionError` that holds the result, for error handling such as `with_fallbacks`.
@@ -127,9 +121,8 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         FingerprintError: If the generator, verifier, extractor or splitter is not the calibrated one, or the
             feature map needs metadata and there is no metadata function.
         InputError: If the artifact does not hold the promise that is named; if none is named although it
-            holds several and one of them is a certified rate; if `max_answers` or `min_agreement` is given
-            for a certified rate; if the generator has a fixed seed; or if it does not support
-            `single_request`.
+            holds several and one of them is a certified rate; if the generator has a fixed seed; or if it
+            does not support `single_request`.
         MissingExtraError: If the generator is given by name and LangChain's `langchain` is not installed.
 
     Warns:
@@ -151,8 +144,6 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
     alpha: Level | None = None
     sampling: SamplingName = "requests"
     reasoning: Reasoning = "strip"
-    max_answers: int | None = Field(default=None, ge=1)
-    min_agreement: int | None = Field(default=None, ge=1)
     max_wrong_rate: Level | None = None
     max_concurrency: int | None = Field(default=None, ge=1)
     timeout: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -255,10 +246,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
                 "from the prompt to a mapping"
             )
             raise FingerprintError(msg)
-        if self.min_agreement is not None and self.min_agreement > artifact.n:
-            msg = f"min_agreement is {self.min_agreement}, but only {artifact.n} candidates are drawn"
-            raise InputError(msg)
-        if artifact.policy is not None or (self.alpha, self.max_wrong_rate) != (None, None):
+        if artifact.bot is not None or (self.alpha, self.max_wrong_rate) != (None, None):
             self._select_promise(None, None)
         scorer = CandidateScorer(self.verifier)
         splitter = self._choose_splitter()
@@ -293,9 +281,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         if self.output != unit:
             msg = f"the artifact was calibrated for {unit}: pass output={unit!r}"
             raise InputError(msg)
-        of_answers, of_claims = ("answer", "max_answers", "min_agreement"), ("splitter", "splitter_id")
-        unsuitable = of_answers if unit == "claims" else of_claims
-        for name in unsuitable:
+        for name in ("answer",) if unit == "claims" else ("splitter", "splitter_id"):
             if getattr(self, name) is not None:
                 msg = f"{name} has no meaning with output={unit!r}: leave it out"
                 raise InputError(msg)
@@ -313,21 +299,19 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         return _get_name(part)
 
     def _make_served_promise(self, promise: Promise, binding: Binding) -> ServedPromise:
-        """Return a promise with its policy, and its guarantee for every level that may be stated."""
+        """Return a promise with its cut, and its guarantee for every level that may be stated."""
         artifact, (alpha, rate) = self.artifact, promise
         stated = (None, *artifact.list_stated_levels(alpha))
+        cut = None
         if rate is not None:
-            policy = artifact.certified_policy.find_certificate(rate).policy
+            cut = artifact.certified_bot.find_certificate(rate).max_mean_score
             made = [
                 artifact.make_bot_guarantee(binding, stated_alpha=one, max_wrong_rate=rate) for one in stated
             ]
         else:
-            policy = AnswerPolicy(max_answers=self.max_answers, min_agreement=self.min_agreement or 1)
             made = [artifact.make_guarantee(alpha, binding, stated_alpha=one) for one in stated]
-            if policy != AnswerPolicy():
-                made = [restrict_to_policy(one, policy) for one in made]
         keys = [None if one is None else float(one) for one in stated]
-        return ServedPromise(alpha, policy, rate is not None, dict(zip(keys, made, strict=True)))
+        return ServedPromise(alpha, rate, cut, dict(zip(keys, made, strict=True)))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -462,14 +446,7 @@ class CFCRunnable(AnsweringRunnable[CFCResult]):
         """Return the promise of a call: the one that it names, otherwise this runnable's own."""
         if alpha is None and max_wrong_rate is None:
             alpha, max_wrong_rate = self.alpha, self.max_wrong_rate
-        promise = self.artifact.select_promise(alpha, max_wrong_rate)
-        if promise.max_wrong_rate is not None and (self.max_answers, self.min_agreement) != (None, None):
-            msg = (
-                f"the policy certified for max_wrong_rate = {promise.max_wrong_rate} decides which questions "
-                "are answered: leave max_answers and min_agreement out"
-            )
-            raise InputError(msg)
-        return promise
+        return self.artifact.select_promise(alpha, max_wrong_rate)
 
 
 def _get_name(part: Any) -> str | None:

@@ -10,8 +10,8 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
 from langchain_cfc.errors import InputError
+from langchain_cfc.runnable.answering import OrElse
 from langchain_cfc.runnable.cfc import CFCRunnable
-from langchain_cfc.runnable.policies import OrElse
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
 
 AnyRunnable: TypeAlias = Runnable[Any, Any]

@@ -37,8 +37,8 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from langchain_cfc.errors import AbstentionError
 from langchain_cfc.execution import set_context_variable
 from langchain_cfc.execution.langgraph_compat import NOSTREAM, make_message_id
+from langchain_cfc.runnable.answering import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.chat_arguments import Arguments, configure_chain, find_cfc_runnable
-from langchain_cfc.runnable.policies import ABSTAIN_MESSAGE, Answer
 from langchain_cfc.runnable.result import CFCResult
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 

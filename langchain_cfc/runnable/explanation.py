@@ -20,7 +20,6 @@ _ROUND_OFF = 1e-9
 _SINGLE_ANSWER = "the only answer that the model gave"
 _SINGLE_ANSWER_REASONS = {
     "only_blank_answers": f"{_SINGLE_ANSWER} is blank, refused or not judged",
-    "too_little_agreement": f"{_SINGLE_ANSWER} agrees with no other",
     "mean_score_too_high": f"{_SINGLE_ANSWER} does not look reliable enough",
 }
 
@@ -38,15 +37,12 @@ def explain_reason(result: CFCResult) -> str:
         return f"Answered{_explain_answer(result, given, passed)}."
     if result.unknown_categories:
         return f"Abstained, because {_name_unknown(result)}, which did not occur in the calibration."
-    different = len({one.same_as for one in accepted})
     because = {
         "only_blank_answers": f"all of {given} are blank, refused or not judged",
         "not_certifiable": (
             "nothing can be promised for a question like this: the calibration had too few such questions, "
             "or the model answered too few of them correctly"
         ),
-        "too_many_answers": f"{passed}, and these are {different} different answers, more than allowed",
-        "too_little_agreement": f"too few of {given} agree with the best one",
         "mean_score_too_high": f"{given} do not look reliable enough on average",
         "no_claim_kept": "no claim of the model's answer passed the check",
         "no_claims": "the model's answer makes no claim",
@@ -95,7 +91,7 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     if len(result.answers) > 1:
         return f", because {passed}; these are {len(result.answers)} different answers"
     if len(result.candidates) == 1:
-        if _ignores_sets(result):
+        if result.guarantee.wrong_answers is not None:
             return f" with {given}, because it looks reliable"
         return (
             f" with {given}, although it did not pass the check"
@@ -105,7 +101,7 @@ def _explain_answer(result: CFCResult, given: str, passed: str) -> str:
     accepted = sum(one.accepted for one in result.candidates)
     agreeing, n = _count_agreeing(result), len(result.candidates)
     same = f"; {agreeing} of the {n} say this" if agreeing < n else "; all of them say the same"
-    if _ignores_sets(result):
+    if result.guarantee.wrong_answers is not None:
         return f" with the best of {given}, because these look reliable on average{same}"
     if _is_best_alone(result):
         return f" with the best of {given}, although none of them passed the check{same}"
@@ -117,12 +113,6 @@ def _count_agreeing(result: CFCResult) -> int:
     accepted = [one for one in result.candidates if one.accepted]
     best = min(accepted, key=lambda one: (one.score, one.slot)).same_as
     return sum(one.same_as == best for one in result.candidates)
-
-
-def _ignores_sets(result: CFCResult) -> bool:
-    """Return whether the decision was made by a certified policy that ignores thresholds."""
-    wrong = result.guarantee.wrong_answers
-    return wrong is not None and wrong.policy.ignores_sets
 
 
 def _is_best_alone(result: CFCResult) -> bool:

@@ -75,7 +75,7 @@ class DrawRegister(BaseCallbackHandler):
                 return (yield from self._draw(key, mine, draw))
             if first.settings != settings:
                 msg = (
-                    "the same prompt was asked before in this call, with other settings (error level, policy "
+                    "the same prompt was asked before in this call, with other settings (error level, rate "
                     "or show_rejected), and choosing them after seeing a result would void the guarantee: "
                     "ask once, or in a call of its own"
                 )

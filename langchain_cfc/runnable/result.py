@@ -56,7 +56,8 @@ class ScoredCandidate(BaseModel):
         score: Verifier score in [0, 1], smaller is better.
         scores: Raw outputs by verifier, if there are several; None otherwise.
         level: Smallest threshold at which it enters the set; None if it never does.
-        accepted: Whether the threshold, or a bot's certified policy, accepts it; it may still be withheld.
+        accepted: Whether the threshold accepts it; for a bot, whether it is the best one, which may be
+            withheld.
         text: Its text; None unless it gives one of the result's `answers`, or `show_rejected` is set.
         data: Structured output, or text and tool calls, as a JSON object; None if the candidate is text, or
             if it is withheld, as for `text`.
@@ -91,8 +92,8 @@ class CFCResult(BaseModel):
         reason: `answered`, `only_blank_answers` (every candidate is blank or a refusal, the extractor
             found no answer in it, or the verifier had no verdict), `not_certifiable` (the threshold reached
             the cap, the artifact keeps too few calibration prompts to determine it, or the prompt's category
-            is unknown), or `too_many_answers`, `too_little_agreement` or `mean_score_too_high` (the policy
-            withholds the set). For claims also `no_claim_kept`, or `no_claims` if the answer makes none.
+            is unknown), or `mean_score_too_high` (a bot abstains). For claims also `no_claim_kept`, or
+            `no_claims` if the answer makes none.
         answers: The distinct answers of the set, best first: extracted answers if there is an extractor,
             otherwise texts. Of a bot only the best one, which its certificate is about.
         best: The first of `answers`; None on abstention.

@@ -18,7 +18,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.claims import ClaimSplitter, Span, make_claim_candidates
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.execution import Progress, Steps
-from langchain_cfc.guarantee import AnswerPolicy, Guarantee
+from langchain_cfc.guarantee import Guarantee
 from langchain_cfc.no_answers import Unscored
 from langchain_cfc.runnable.binding import ModelVersionWatcher
 from langchain_cfc.runnable.redraws import DrawRegister, digest_prompt
@@ -36,15 +36,15 @@ class ServedPromise:
 
     Attributes:
         level: The artifact's error level whose thresholds are used.
-        policy: Decides which sets are answered.
-        is_bot: Whether the promise is about the best answer, not about the set.
+        max_wrong_rate: The certified rate if the promise is about the best answer; None for sets.
+        max_mean_score: The cut of a bot; None for sets and for claims.
         guarantees: Guarantees by the error level that is stated for a prompt; None is the key of the
             guarantee that refers to no particular prompt.
     """
 
     level: str
-    policy: AnswerPolicy
-    is_bot: bool
+    max_wrong_rate: str | None
+    max_mean_score: float | None
     guarantees: Mapping[float | None, Guarantee]
 
 
@@ -103,7 +103,7 @@ class ServingPipeline:
         return (
             yield from register.draw_once(
                 (self.artifact.digest, self.generator, digest_prompt(prompt)),
-                (promise.level, promise.policy, promise.is_bot, self.show_rejected),
+                (promise.level, promise.max_wrong_rate, self.show_rejected),
                 partial(self.serve, prompt, promise, config, progress),
             )
         )
@@ -182,16 +182,13 @@ class ServingPipeline:
             self.artifact,
             replace(batch, lengths=np.where(unscored, 0, np.asarray(batch.lengths))),
             promise.level,
-            policy=promise.policy,
+            max_mean_score=promise.max_mean_score,
         )
         # The best spelling of each distinct answer, by its code.
         spelled: dict[int, str] = {}
         for slot in decisions.list_best_first(0).tolist() if decisions.answered[0] else ():
             spelled.setdefault(int(np.asarray(decisions.draws.answer_codes)[0, slot]), texts[slot])
-        # What is certified of a bot is how often the best answer is wrong. The certificate says nothing about
-        # other answers, even if the policy uses a set that holds them.
-        shown = list(spelled)[: 1 if promise.is_bot else None]
-        answers = tuple([spelled[code] for code in shown])
+        answers = tuple(spelled.values())
         # Validating all candidates at once, as plain data, is faster than building them one by one.
         return CFCResult.model_validate(
             {
@@ -199,7 +196,7 @@ class ServingPipeline:
                 "reason": decisions.find_reason(0),
                 "answers": answers,
                 "best": answers[0] if answers else None,
-                "candidates": self._list_candidates(draws, texts, scored, decisions, shown),
+                "candidates": self._list_candidates(draws, texts, scored, decisions, list(spelled)),
                 **self._describe_decision(promise, decisions),
                 **common,
             }
@@ -211,9 +208,9 @@ class ServingPipeline:
         return {
             "threshold": float(decisions.thresholds[0]),
             "features": dict(zip(feature_map.names, decisions.features[0].tolist(), strict=True)),
-            # A policy that ignores sets uses no flags.
+            # A bot uses no flags.
             "unknown_categories": (
-                () if promise.policy.ignores_sets else feature_map.find_unknown_keys(decisions.features[0])
+                feature_map.find_unknown_keys(decisions.features[0]) if promise.max_mean_score is None else ()
             ),
             "guarantee": promise.guarantees[float(decisions.stated_alphas[0])],
         }
@@ -241,7 +238,7 @@ class ServingPipeline:
             CandidateBatch.from_arrays(np.array([scored.scores]), None, [common["metadata"]]),
             drawn=np.array([len(spans)]),
         )
-        decisions = decide(self.artifact, draws, promise.level, policy=promise.policy)
+        decisions = decide(self.artifact, draws, promise.level)
         kept = decisions.accepted[0].tolist()
         return ClaimsResult.from_claims(
             answer,

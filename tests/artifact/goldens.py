@@ -54,6 +54,7 @@ def certify_by_people(artifact: CalibrationArtifact) -> CalibrationArtifact:
     strata, sampled = rng.integers(0, 4, 200), rng.random(200) < 0.5
     labels = np.where(rng.random(200) < 0.9, strata != BROKEN, strata == BROKEN)
     evidence = PeopleEvidence(
+        about="sets",
         alpha=artifact.alphas[0],
         share=0.5,
         strata="".join(map(str, strata)),
@@ -103,10 +104,10 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
         calibrate(make_claims(0, 60), alpha="0.3", unit="claims", at_most=1, features="1"),
         make_claims(1, 60),
     ),
-    "bot-on-sets": lambda: calibrate(
+    "bot-beside-sets": lambda: calibrate(
         SOME, alpha=["0.5", "0.3"], max_wrong_rate="0.6", wrong_rate_groups=True, features="1"
     ),
-    "bot-on-scores": lambda: calibrate(SOME, max_wrong_rate=["0.5", "0.6"], features="1"),
+    "bot": lambda: calibrate(SOME, max_wrong_rate=["0.5", "0.6"], features="1"),
     "people": lambda: certify_by_people(calibrate(SMALL, alpha="0.3", features="1")),
 }
 

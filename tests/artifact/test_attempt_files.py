@@ -99,7 +99,7 @@ def test_two_commands_at_once_end_with_two_attempts_or_one_refusal(path: Path) -
     assert all(code == 0 or b"another run" in said for said, code in ended)
     assert [run(*one).code for one in commands] == [0, 0]
     numbers = [
-        CalibrationArtifact.load(path.parent / f"{rate}.json").certified_policy.certificate.attempt
+        CalibrationArtifact.load(path.parent / f"{rate}.json").certified_bot.certificates[0].attempt
         for rate in ("0.2", "0.3")
     ]
     assert sorted(numbers) == [1, 2]
@@ -158,7 +158,7 @@ def test_attempts_on_copies_of_the_records_in_the_folder_count(kind: str, path: 
         write_records(other, read_records(path) if kind == "table" else renamed)
     assert run(*list_options(other, out="second.json")).code == 0
     made = CalibrationArtifact.load(path.parent / "second.json")
-    assert made.certified_policy.certificate.attempt == (1 if kind == "beside" else 2)
+    assert made.certified_bot.certificates[0].attempt == (1 if kind == "beside" else 2)
 
 
 def test_labels_of_a_database_or_a_pipe_have_their_ledger_in_the_current_folder(

@@ -27,14 +27,14 @@ def refuse(records: list[PromptRecord], **options: object) -> UnattainableTarget
 
 
 def get_number(made: CalibrationArtifact) -> int:
-    return made.certified_policy.certificate.attempt
+    return made.certified_bot.certificates[0].attempt
 
 
 def test_attempt_after_a_refusal_has_a_tenth_of_delta() -> None:
     first = refuse(KNOWN)
     assert "This was test 1 on these labels" in str(first)
     made = calibrate([*KNOWN, *MORE], features="1", max_wrong_rate="0.2", after=first)
-    certificate = made.certified_policy.certificate
+    certificate = made.certified_bot.certificates[0]
     assert certificate.attempt == 2
     assert certificate.level == pytest.approx(0.005)
     assert "Second test on these labels, at 10 % of delta." in made.make_bot_guarantee().sentence
@@ -110,7 +110,7 @@ def test_settings_tried_after_a_look_certify_on_other_labels() -> None:
     looked = first.attempts.with_look(tabulate(KNOWN), "compare")
     assert looked.with_look(tabulate(KNOWN), "compare") == looked
     both = calibrate([*KNOWN, *MORE], features="1", max_wrong_rate="0.2", after=looked)
-    certificate = both.certified_policy.certificate
+    certificate = both.certified_bot.certificates[0]
     assert (certificate.prompts, certificate.attempt) == (len(MORE), 1)
     with pytest.raises(OverlapError, match=r"compare.*label new prompts.*At least \d+ are needed"):
         calibrate(KNOWN, features="1", max_wrong_rate="0.2", after=looked)

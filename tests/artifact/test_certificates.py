@@ -1,4 +1,4 @@
-"""Certificates and policies in artifact files: saved, loaded, and refused if they are of another artifact."""
+"""Certificates in artifact files: saved, loaded, and refused if they are of another artifact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
 from langchain_cfc.guarantee.stability import PaperStability
 from tests.artifact.files import get_content, load_bytes, load_content, make_records, set_value
 
-OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "certificates", "policy")
+OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "certificates", "bot")
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -53,11 +53,11 @@ def forged(certified: CalibrationArtifact) -> dict[str, Any]:
 
 @pytest.fixture
 def bot_content(bot_artifact: CalibrationArtifact) -> dict[str, Any]:
-    """Content with a policy, to be tampered with."""
+    """Content with a bot, to be tampered with."""
     return get_content(bot_artifact)
 
 
-def test_save_and_load_round_trip_certificates_and_policies(
+def test_save_and_load_round_trip_certificates_and_bots(
     certified: CalibrationArtifact, bot_artifact: CalibrationArtifact, tmp_path: Path
 ) -> None:
     both = certify(bot_artifact, make_records(9, 120), alpha="0.3")
@@ -72,7 +72,7 @@ def test_save_and_load_round_trip_certificates_and_policies(
     assert both.frozen_digest == bot_artifact.frozen_digest
 
 
-def test_content_without_certificates_or_policy_has_no_new_fields(
+def test_content_without_certificates_or_bot_has_no_new_fields(
     content: dict[str, Any], artifact: CalibrationArtifact
 ) -> None:
     assert not set(OPTIONAL_FIELDS) & set(content)
@@ -91,7 +91,7 @@ def test_content_without_certificates_or_policy_has_no_new_fields(
         ({"ridge": 0.1}, {"ridge"}),
         ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
         ({"features": "1", "delta": "0.05"}, {"confidence"}),
-        ({"max_wrong_rate": "0.5"}, {"policy"}),
+        ({"max_wrong_rate": "0.5"}, {"bot"}),
     ],
     ids=str,
 )
@@ -139,7 +139,7 @@ def test_load_refuses_certificates_of_another_artifact(
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
         load_content({**grafted, "certificates": forged["certificates"]})
     with pytest.raises(ArtifactFormatError, match="is about another artifact"):
-        load_content({**grafted, "policy": bot_content["policy"]})
+        load_content({**grafted, "bot": bot_content["bot"]})
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_load_refuses_a_certificate_of_a_level_not_held(
     forged["certificates"][0]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
         load_content(forged)
-    bot_content["policy"]["certificate"]["alpha"] = "0.25"
+    bot_content["bot"]["certificates"][0]["alpha"] = "0.25"
     with pytest.raises(ArtifactFormatError, match="level that the artifact does not hold"):
         load_content(bot_content)
 
@@ -237,22 +237,21 @@ def test_load_refuses_parts_that_do_not_fit(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("certificate.policy.max_answers", 0),
-        ("certificate.policy.min_agreement", 0),
-        ("certificate.policy.min_agreement", 99),
-        ("certificate.max_wrong_rate", "often"),
-        ("certificate.delta", "1.5"),
-        ("certificate.groups", []),
-        ("certificate.groups.0.certified", False),
-        ("certificate.unit", "claims"),
+        ("certificates.0.max_mean_score", 1.5),
+        ("certificates.0.max_mean_score", None),
+        ("certificates.0.max_wrong_rate", "often"),
+        ("certificates.0.delta", "1.5"),
+        ("certificates.0.groups", []),
+        ("certificates.0.groups.0.certified", False),
+        ("certificates.0.unit", "claims"),
         ("refused", {"0.5": "too few"}),
-        ("certificate.surprise", 1),
+        ("certificates.0.surprise", 1),
         ("curve", None),
     ],
 )
-def test_load_refuses_an_invalid_policy(path: str, value: Any, bot_content: dict[str, Any]) -> None:
+def test_load_refuses_an_invalid_bot(path: str, value: Any, bot_content: dict[str, Any]) -> None:
     load_content(bot_content)
-    set_value(bot_content["policy"], path, value)
+    set_value(bot_content["bot"], path, value)
     with pytest.raises(ArtifactFormatError):
         load_content(bot_content)
 

@@ -93,7 +93,7 @@ def test_require_signature_accepts_a_file_a_text_or_several_keys(
     assert CalibrationArtifact.load(path, require_signature=key.line) == artifact
     assert load_signed(path, key.public.read_text()) == artifact
     assert load_signed(path, other_key.public, key.line) == artifact
-    # Without the policy, no signature is needed.
+    # Without a requirement, no signature is needed.
     path.with_name("artifact.json.sig").unlink()
     assert CalibrationArtifact.load(path) == artifact
 

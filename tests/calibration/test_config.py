@@ -13,7 +13,7 @@ import pytest
 
 from langchain_cfc import calibrate
 from langchain_cfc.calibration import CalibrationConfig
-from langchain_cfc.calibration.config import POLICY_ALPHAS
+from langchain_cfc.calibration.config import BOT_ALPHA, CLAIM_ALPHAS
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
@@ -82,8 +82,9 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
         ({"adaptive_alpha": True, "features": "mean_score"}, None),
         ({"set_rule": "unique(all)"}, None),
         ({"alpha": None, "max_wrong_rate": ["0.3", "0.4"]}, None),
+        ({"max_wrong_rate": ["0.4"]}, None),
         (
-            {"alpha": None, "max_wrong_rate": "0.4", "wrong_rate_groups": True, "features": "group(topic)"},
+            {"alpha": None, "max_wrong_rate": ["0.4"], "wrong_rate_groups": True, "features": "group(topic)"},
             None,
         ),
         ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
@@ -113,6 +114,8 @@ def test_config_from_artifact_reproduces_the_artifact(
     ("options", "message"),
     [
         ({"max_wrong_rate": []}, "at least one rate is needed"),
+        ({"max_wrong_rate": "0.1", "unit": "claims"}, "one rate and no alpha"),
+        ({"max_wrong_rate": ["0.1", "0.2"], "unit": "claims", "alpha": None}, "one rate and no alpha"),
         *(
             ({"delta": "0.05", **options}, "delta with alpha needs features .* certify the artifact")
             for options in (
@@ -159,14 +162,16 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
         {"delta": "0.05", "features": "bins(max_score, 5)", "unit": "claims"},
         {"delta": "0.05", "features": "hat(mean_score, 5)", "max_wrong_rate": "0.1"},
         {"max_wrong_rate": "0.1", "stability": STABLE},
+        {"max_wrong_rate": ["0.1", "0.2"], "certification_fraction": 0.3},
     ],
 )
 def test_config_check_accepts_compatible_options(options: dict[str, Any]) -> None:
     assert make_config(**options).alphas == ("0.3",)
 
 
-def test_config_alpha_may_be_omitted_only_for_a_policy() -> None:
-    assert make_config(alpha=None, max_wrong_rate="0.1").alphas == POLICY_ALPHAS
+def test_config_alpha_may_be_omitted_only_with_a_rate() -> None:
+    assert make_config(alpha=None, max_wrong_rate="0.1").alphas == (BOT_ALPHA,)
+    assert make_config(alpha=None, max_wrong_rate="0.1", unit="claims").alphas == CLAIM_ALPHAS
     assert make_config(alpha=["0.3", 0.2], max_wrong_rate="0.1").alphas == ("0.2", "0.3")
 
 
@@ -174,8 +179,7 @@ def test_certification_split_is_made_only_where_needed() -> None:
     records = make_prompts(0, 400)
     shares = {
         (): 0.0,
-        (("delta", "0.05"),): 0.0,
-        (("max_wrong_rate", "0.9"),): 0.3,
+        (("max_wrong_rate", "0.9"),): 0.0,
         (("certification_fraction", 0.25),): 0.25,
     }
     for options, share in shares.items():

@@ -384,7 +384,7 @@ def test_fit_labels_certify_only_if_they_cannot_have_chosen_the_rule(
 
     def count_answers(correct: Any) -> Any:
         artifact = calibrate_with(draws, replace(table, correct=correct), provenance, **options)
-        return artifact.certified_policy.certificate.groups[0]
+        return artifact.certified_bot.certificates[0].groups[0]
 
     split = calibrate_with(draws, table, provenance, **options).calibration.split
     flipped = table.correct.copy()

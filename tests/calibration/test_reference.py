@@ -118,7 +118,7 @@ def test_reference_is_saved_and_part_of_the_digest_but_not_of_the_frozen_one() -
     assert loaded.reference == artifact.reference
     bare = artifact.model_copy(update={"reference": []})
     assert bare.digest != artifact.digest
-    # Decisions of a policy are counted after its certificate, which is about the frozen digest.
+    # Decisions of a bot are counted after its certificate, which is about the frozen digest.
     assert bare.frozen_digest == artifact.frozen_digest
 
 

@@ -286,27 +286,11 @@ def test_certify_refuses_calibration_records() -> None:
     assert certify(calibrate_known(), FRESH).certificates
 
 
-def test_certify_refuses_prompts_that_chose_a_policy() -> None:
-    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", max_wrong_rate="0.2")
-    with pytest.raises(OverlapError, match="cannot certify that choice: certify on other records"):
-        certify(artifact, KNOWN)
-    # Confidence that rests on the law of an order statistic has used no third split.
-    lawful = calibrate(
-        KNOWN,
-        alpha="0.3",
-        features="1",
-        delta="0.05",
-        certification_fraction=0.3,
-    )
-    assert certify(lawful, KNOWN).certificates
-
-
-def test_certify_refuses_prompts_that_chose_a_policy_in_their_own_file() -> None:
-    artifact = calibrate(KNOWN, alpha="0.3", features="group(topic)", max_wrong_rate="0.2")
-    split = artifact.calibration.split
-    spent = [one for one in KNOWN if split.find_part(one.id, one.cluster) == "certification"]
-    with pytest.raises(OverlapError, match="certify on other records"):
-        certify(artifact, spent)
+@pytest.mark.parametrize("options", [{"features": "1", "delta": "0.05"}, {"max_wrong_rate": "0.2"}], ids=str)
+def test_certify_uses_the_third_split_beside_confidence_or_a_bot(options: dict[str, Any]) -> None:
+    # Neither has used it: the one rests on an order statistic, the other on labels that calibrate and fit.
+    made = calibrate(KNOWN, alpha="0.3", certification_fraction=0.3, **options)
+    assert certify(made, KNOWN).certificates
 
 
 def test_certify_refuses_records_of_another_generator(tmp_path: Path) -> None:

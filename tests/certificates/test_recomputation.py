@@ -30,12 +30,7 @@ MAKERS: dict[str, Callable[[], CalibrationArtifact]] = {
         calibrate(make_claims(0, 300), alpha="0.3", unit="claims", at_most=1, features="1"),
         make_claims(1, 200),
     ),
-    "policy on sets": lambda: calibrate(
-        RECORDS, alpha=["0.5", "0.3"], max_wrong_rate="0.6", wrong_rate_groups=True, features="group(topic)"
-    ),
-    "policy on the mean score": lambda: calibrate(
-        RECORDS, max_wrong_rate=["0.5", "0.6"], features="group(topic)"
-    ),
+    "bot": lambda: calibrate(RECORDS, max_wrong_rate=["0.5", "0.6"], features="group(topic)"),
     "confidence": lambda: calibrate(RECORDS, alpha="0.3", features="1", delta="0.05"),
     "draw rule": lambda: certify(
         calibrate(
@@ -113,16 +108,14 @@ TAMPERED: list[tuple[str, str, Callable[[Any], Any]]] = [
     ("draw rule", "certificates.0.shares.0.kept_at_least", lambda _: 0.999),
     ("draw rule", "certificates.0.delta", lambda _: "0.000001"),
     ("draw rule", "certificates.0.shares.0.coverage_at_least", lambda bound: bound - 0.01),
-    ("policy on sets", "policy.coverage.0.shares.0.kept_at_least", lambda bound: bound - 0.01),
-    ("policy on sets", "policy.curve.0.wrong_rate_at_most", lambda bound: min(1.0, bound + 0.01)),
     (
-        "policy on the mean score",
-        "policy.curve.3.wrong_rate_at_most",
+        "bot",
+        "bot.curve.3.wrong_rate_at_most",
         lambda bound: min(1.0, bound + 0.01),
     ),
-    ("policy on the mean score", "policy.certificate.max_wrong_rate", lambda _: "0.2"),
-    ("policy on the mean score", "policy.certificate.delta", lambda _: "0.000001"),
-    ("policy on the mean score", "policy.others.0.groups.0.wrong", lambda count: min(count * 2, 170)),
+    ("bot", "bot.certificates.0.max_wrong_rate", lambda _: "0.2"),
+    ("bot", "bot.certificates.0.delta", lambda _: "0.000001"),
+    ("bot", "bot.certificates.1.groups.0.wrong", lambda count: min(count * 2, 170)),
     ("people", "people_certificates.0.at_least", lambda bound: bound - 0.05),
     ("people", "people_certificates.0.at_least", lambda bound: bound + 0.05),
     ("people", "people_certificates.0.delta", lambda _: "0.01"),

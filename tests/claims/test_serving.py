@@ -149,8 +149,7 @@ def test_copied_claims_chains_serve_alike() -> None:
     [
         ({"output": "answers"}, "pass output='claims'"),
         ({"answer": str}, "answer has no meaning"),
-        ({"max_answers": 1}, "max_answers has no meaning"),
-        ({"max_wrong_rate": "0.1"}, "no certified policy"),
+        ({"max_wrong_rate": "0.1"}, "no certified rate"),
     ],
 )
 def test_claims_chain_refuses_fields_for_answers(fields: dict[str, Any], problem: str) -> None:

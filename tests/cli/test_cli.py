@@ -89,14 +89,13 @@ def test_demo_reports_a_kept_promise_overall_and_on_every_group(demo: tuple[Ran,
 def test_readme_table_equals_the_figures_of_demo(demo: tuple[Ran, Path]) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     seen = demo[0].data
-    answers = [seen["answers"], *seen["other_answers"]]
     rows = [
         ("the model alone: its first answer", 1.0, seen["plain"]["wrong_rate"]),
         ("the model alone: of ten answers the likeliest", 1.0, seen["plain"]["best_wrong_rate"]),
     ]
     rows += [
         (f"certified: at most {one['max_wrong_rate']:.0%} wrong", one["answered_rate"], one["wrong_rate"])
-        for one in reversed(answers)
+        for one in reversed(seen["answers"])
     ]
     for name, answered, wrong in rows:
         assert f"| {name.replace('%', ' %')} | {round(100 * answered)} % | {100 * wrong:.1f} % |" in readme
@@ -136,12 +135,12 @@ def test_demo_output_fits_a_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_demo_reports_the_figures_of_its_bot_artifact(demo: tuple[Ran, Path]) -> None:
     report, artifact = demo[0].data, CalibrationArtifact.load(demo[0].data["bot_artifact"])
     assert Path(report["bot_artifact"]).parent == demo[1].parent
-    by_rate = {one["max_wrong_rate"]: one for one in (report["answers"], *report["other_answers"])}
+    by_rate = {one["max_wrong_rate"]: one for one in report["answers"]}
     assert list(by_rate) == [0.05, 0.1]
     # As `evaluate` measures it from the files; the model alone by its first candidates.
     records = list_facts()
     found = evaluate(artifact, records, provenance=load_recording().provenance)
-    assert [one.model_dump(mode="json") for one in found.all_answers] == list(by_rate.values())
+    assert [one.model_dump(mode="json") for one in found.answers] == list(by_rate.values())
     split = artifact.calibration.split
     held_out = [one for one in records if split.find_part(one.id, one.cluster) == "test"]
     assert len(held_out) == report["n_test"]
@@ -155,7 +154,7 @@ def test_demo_reports_the_figures_of_its_bot_artifact(demo: tuple[Ran, Path]) ->
     }
 
 
-def test_ask_uses_the_bot_policy_if_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
+def test_ask_uses_the_bot_if_sets_have_no_promise(demo: tuple[Ran, Path]) -> None:
     bot = demo[0].data["bot_artifact"]
     strict = ("--replay", "demo", "--max-wrong-rate", "0.05")
     ran = run("ask", bot, PRODUCT, *strict, "--json")

@@ -176,5 +176,7 @@ def test_mistyped_commands_and_options_get_a_suggestion(words: list[str], meant:
 
 def test_absent_companion_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CommandGroup, "_added_commands", {})
-    run("collect", "--source", "questions.csv").assert_refused("pip install langchain-cfc-collect", "./integrations/collect")
+    run("collect", "--source", "questions.csv").assert_refused(
+        "pip install langchain-cfc-collect", "./integrations/collect"
+    )
     assert "Propose the settings" not in run("--help").out

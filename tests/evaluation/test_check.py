@@ -80,10 +80,8 @@ def test_evaluate_contradicts_a_certificate_on_worse_prompts() -> None:
 
 def test_evaluate_contradicts_bot_mode_that_is_wrong_too_often() -> None:
     bot = calibrate(make_prompts(0, 600, right=0.9), alpha="0.3", features="1", max_wrong_rate="0.3")
-    alike = evaluate(bot, make_prompts(3, 300, prefix="alike", right=0.9)).answers
-    worse = evaluate(bot, make_prompts(2, 300, prefix="worse", right=0.3)).answers
-    assert alike is not None
-    assert worse is not None
+    (alike,) = evaluate(bot, make_prompts(3, 300, prefix="alike", right=0.9)).answers
+    (worse,) = evaluate(bot, make_prompts(2, 300, prefix="worse", right=0.3)).answers
     assert not alike.contradicted
     assert worse.contradicted
     assert worse.wrong_rate == worse.wrong / worse.answered > 0.3

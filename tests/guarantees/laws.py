@@ -32,7 +32,7 @@ from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.demo.replay import RecordedMetadata, RecordedScores, ReplayChatModel
-from langchain_cfc.guarantee import AnswerPolicy, CoverageCertificate
+from langchain_cfc.guarantee import CoverageCertificate
 from tests.factories import reload_artifact
 
 Evidence = Callable[[Sequence[float] | FloatArray, float], float]
@@ -293,14 +293,9 @@ class World:
         rows = rng.choice(len(self.chances), size, p=self.chances)
         return replace(self.everything.take(rows), ids=draw_ids(rng, size))
 
-    def truth(
-        self,
-        artifact: CalibrationArtifact,
-        alpha: str | None = None,
-        policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 - frozen
-    ) -> Outcome:
+    def truth(self, artifact: CalibrationArtifact, alpha: str | None = None) -> Outcome:
         """What the artifact does on every kind of prompt."""
-        decisions = decide(artifact, self.everything.draws, alpha, policy=policy)
+        decisions = decide(artifact, self.everything.draws, alpha)
         return Outcome(self.chances, decisions, self.everything.correct)
 
 

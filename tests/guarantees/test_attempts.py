@@ -41,7 +41,7 @@ RATES = ("0.05", "0.1", "0.15", "0.2", "0.25")
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    """An artifact for one candidate per prompt; the policy ignores its sets."""
+    """An artifact for one candidate per prompt; a bot ignores its sets."""
     everyone = make_scale([], [0.3], 50).sample(np.random.default_rng(0), 60)
     return calibrate(everyone, alpha="0.5", features="1")
 
@@ -51,7 +51,7 @@ def attempt(
 ) -> tuple[float | None, AttemptLedger]:
     """Make an attempt; return the cut that is certified, or None."""
     certified, ledger = certify_rates(artifact, labelled, ledger, settings)
-    return (certified[0].policy.max_mean_score if certified else None), ledger
+    return (certified[0].max_mean_score if certified else None), ledger
 
 
 def certify_rates(
@@ -69,7 +69,7 @@ def certify_rates(
         made = certify_mean_score(artifact, planned, max_wrong_rates=rates, delta=delta)
     except UnattainableTargetError as error:
         return [], error.attempts
-    return made.certified_policy.certificates, planned.end(certified=True)
+    return made.certified_bot.certificates, planned.end(certified=True)
 
 
 def is_ever_false(
@@ -117,8 +117,7 @@ def is_any_rate_false(artifact: CalibrationArtifact, rng: np.random.Generator, d
         known = everything.take(np.arange(size))
         certified, ledger = certify_rates(artifact, known, ledger, "the same", rates=RATES, delta=delta)
         for one in certified:
-            cut = 1.0 if one.policy.max_mean_score is None else one.policy.max_mean_score
-            if scale.rate_below(cut) > float(one.max_wrong_rate) + ROUND_OFF:
+            if scale.rate_below(one.max_mean_score or 0.0) > float(one.max_wrong_rate) + ROUND_OFF:
                 return True
     return False
 

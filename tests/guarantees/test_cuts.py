@@ -22,7 +22,6 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, cuts
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import UnattainableTargetError
-from langchain_cfc.guarantee import AnswerPolicy
 from tests.factories import find_delta, plan_first_test
 from tests.lengths import mostly_long, repetitions
 
@@ -79,21 +78,19 @@ SCALES = {
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    """An artifact for one candidate per prompt; the policy ignores its sets."""
+    """An artifact for one candidate per prompt; a bot ignores its sets."""
     everyone = make_scale([], [0.3], 50).sample(np.random.default_rng(0), 60)
     return calibrate(everyone, alpha="0.5", features="1")
 
 
-def certify_cuts(
-    artifact: CalibrationArtifact, labelled: LabelledBatch, **options: Any
-) -> list[AnswerPolicy]:
-    """The certified policies, by ascending rate."""
+def certify_cuts(artifact: CalibrationArtifact, labelled: LabelledBatch, **options: Any) -> list[float]:
+    """The certified cuts, by ascending rate."""
     given = {"max_wrong_rates": [RATE], "delta": find_delta(DELTA), **options}
     try:
         made = certify_mean_score(artifact, plan_first_test(labelled), **given)
     except UnattainableTargetError:
         return []
-    return [one.policy for one in made.certified_policy.certificates]
+    return [one.max_mean_score or 0.0 for one in made.certified_bot.certificates]
 
 
 def count_failures(
@@ -106,9 +103,8 @@ def count_failures(
     """In how many repetitions a cut is certified whose rate is too high, and any cut at all."""
     failures = found = 0
     for _ in range(tried):
-        for policy in certify_cuts(artifact, scale.sample(rng, size)):
-            assert policy.max_mean_score is not None
-            failures += scale.rate_below(policy.max_mean_score) > float(RATE) + ROUND_OFF
+        for cut in certify_cuts(artifact, scale.sample(rng, size)):
+            failures += scale.rate_below(cut) > float(RATE) + ROUND_OFF
             found += 1
     return failures, found
 
@@ -179,7 +175,7 @@ def test_all_bounds_of_the_trade_off_curve_hold_together(artifact: CalibrationAr
         except UnattainableTargetError:
             continue
         failures += any(
-            scale.rate_below(one.policy.max_mean_score or 0.0) > one.wrong_rate_at_most + ROUND_OFF
-            for one in made.certified_policy.curve
+            scale.rate_below(one.max_mean_score) > one.wrong_rate_at_most + ROUND_OFF
+            for one in made.certified_bot.curve
         )
     assert not is_too_often(failures, tried, float(DELTA))

@@ -25,7 +25,7 @@ from tests.lengths import repetitions
 
 @pytest.fixture(scope="module")
 def artifact() -> CalibrationArtifact:
-    """An artifact for one candidate per prompt; the certified policies ignore its sets."""
+    """An artifact for one candidate per prompt; a bot ignores its sets."""
     rng = np.random.default_rng(0)
     return calibrate(label(rng, rng.random(60) < 0.5), alpha="0.5", features="1")
 

@@ -119,16 +119,6 @@ def test_abstention_error_carries_the_result_for_every_reason(
         assert "|" not in str(raised.value)
 
 
-def test_on_abstain_raise_also_raises_for_max_answers(invoke: Invoke) -> None:
-    chain = make_chain(max_answers=1)
-    for one in (
-        chain.model_copy(update={"on_abstain": "raise"}),
-        CFCChatModel(chain=chain, on_abstain="raise"),
-    ):
-        with pytest.raises(AbstentionError, match="too_many_answers"):
-            invoke(one, "x")
-
-
 def test_chat_model_inherits_on_abstain_from_its_chain(invoke: Invoke) -> None:
     returning = make_chain(generator=ScriptedModel(texts=HOPELESS))
     raised = returning.model_copy(update={"on_abstain": "raise"})

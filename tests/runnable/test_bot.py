@@ -1,4 +1,4 @@
-"""Bots: an artifact's certified policy answers or abstains, and the promise is fixed before the draw."""
+"""Bots: a certified cut answers or abstains, and the promise is fixed before the draw."""
 
 from __future__ import annotations
 
@@ -13,93 +13,53 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 
 from langchain_cfc import CalibrationArtifact, CFCChatModel, CFCResult, CFCRunnable
-from langchain_cfc._internal.normalisation import NORMALISATION
-from langchain_cfc.artifact import Attempt, CertifiedPolicy, TradeOff
-from langchain_cfc.errors import FingerprintError, InputError
-from langchain_cfc.guarantee import (
-    AnswerPolicy,
-    CertifiedAnswers,
-    CertifiedShare,
-    CoverageCertificate,
-    WrongRateCertificate,
-)
+from langchain_cfc.artifact import Attempt, CertifiedBot, TradeOff
+from langchain_cfc.errors import InputError
+from langchain_cfc.guarantee import CertifiedAnswers, WrongRateCertificate
 from tests.calls import Invoke
 from tests.factories import make_artifact, make_chain
-from tests.fakes import TEXTS, N, ScriptedModel, answer_of
+from tests.fakes import TEXTS, ScriptedModel, answer_of
 
-# At the threshold 0.75: two answers, of which one is given by two candidates.
-TWO_ANSWERS = ("lima|0.1", "quito|0.3", "lima|0.9", "bogota|0.8")
-# One answer of one candidate, and one of two candidates of which one is accepted.
-NO_AGREEMENT = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
-AGREEMENT = ("lima|0.1", "lima|0.9", "bogota|0.9", "santiago|0.8")
-# A set of two answers, whose best two candidates agree on.
-TWO_AGREED = ("lima|0.1", "lima|0.2", "quito|0.3", "bogota|0.9")
-BLANK = (" |0.9",) * 4
+CUT = 0.6
+# Mean scores of 0.675 and 0.9, above the cut; that of `TEXTS` is 0.525.
+HARD = ("lima|0.1", "quito|0.9", "bogota|0.9", "santiago|0.8")
+NONE_ACCEPTED = ("a|0.9", "b|0.9", "c|0.8", "d|1.0")
 
 
-def with_policy(artifact: CalibrationArtifact, alpha: str, **policy: Any) -> CalibrationArtifact:
-    """The artifact with a policy as if it had been certified on 90 prompts."""
-    changed = {"certification_size": 90, "normalised": NORMALISATION}
-    facts = artifact.calibration.model_copy(update=changed)
+def with_bot(artifact: CalibrationArtifact, cut: float = CUT) -> CalibrationArtifact:
+    """The artifact with a cut as if it had been certified on 90 prompts."""
+    facts = artifact.calibration.model_copy(update={"certification_size": 90})
     artifact = artifact.model_copy(update={"calibration": facts})
-    answers = AnswerPolicy(**policy)
-    same: dict[str, Any] = {
-        "delta": "0.1",
-        "attempt": 1,
-        "prompts": 90,
-        "records_digest": "sha256:r",
-        "artifact_digest": artifact.frozen_digest,
-    }
-    shares = tuple(
-        CertifiedShare(
-            name=weighting.name,
-            words=weighting.words,
-            prompts=90,
-            kept=80,
-            kept_at_least=0.7,
-            covered=70,
-            coverage_at_least=0.6,
-        )
-        for weighting in artifact.feature_map.list_guaranteed_weights()
+    everyone = CertifiedAnswers(
+        name="1", words="all prompts", prompts=90, answered=70, wrong=0, certified=True
     )
-    coverage = [
-        CoverageCertificate(
-            **same,
-            alpha=held,
-            level=0.004,
-            shares=shares,
-            mean_set_size=1.5,
-            mean_set_size_at_most=float(artifact.n),
-        )
-        for held in artifact.alphas
-    ]
     certificate = WrongRateCertificate(
-        **same,
-        alpha=alpha,
-        level=0.07,
+        alpha=artifact.alphas[0],
+        delta="0.1",
+        attempt=1,
+        level=0.08,
+        prompts=90,
+        records_digest="sha256:r",
+        artifact_digest=artifact.frozen_digest,
         max_wrong_rate="0.05",
-        policy=answers,
-        groups=(
-            CertifiedAnswers(name="1", words="all prompts", prompts=90, answered=70, wrong=0, certified=True),
-        ),
-        policies_tested=1,
+        max_mean_score=cut,
+        groups=(everyone,),
     )
-    compared = TradeOff(alpha=alpha, policy=answers, answered=70, wrong=0, wrong_rate_at_most=0.2)
-    stored = CertifiedPolicy(certificate=certificate, coverage=coverage, curve=[compared])
+    every = TradeOff(max_mean_score=1.0, answered=90, wrong=20, wrong_rate_at_most=0.4)
+    stored = CertifiedBot(certificates=[certificate], curve=[every], delta="0.1", is_alone=False)
     attempt = Attempt(kind="certificate", prompts="", records="r", settings="s", number=1, certified=True)
-    made = artifact.model_copy(update={"policy": stored, "attempts": [attempt]})
+    made = artifact.model_copy(update={"bot": stored, "attempts": [attempt]})
     return CalibrationArtifact.model_validate(made.model_dump())
 
 
 @pytest.fixture(scope="module")
 def bot() -> CalibrationArtifact:
-    """Sets at alpha = 0.25, threshold 0.75, are answered if two of four agree; 0.5 is held as well."""
-    artifact = make_artifact(alpha=["0.25", "0.5"], extracted=True)
-    return with_policy(artifact, "0.25", max_answers=1, min_agreement=2)
+    """A bot beside sets at alpha = 0.25, threshold 0.75, and at alpha = 0.5."""
+    return with_bot(make_artifact(alpha=["0.25", "0.5"], extracted=True))
 
 
 def make_bot(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fields: Any) -> CFCRunnable:
-    named = {} if artifact.policy is None or "alpha" in fields else {"max_wrong_rate": "0.05"}
+    named = {} if artifact.bot is None or "alpha" in fields else {"max_wrong_rate": "0.05"}
     parts = {"generator": ScriptedModel(texts=texts), "answer": answer_of}
     return make_chain(artifact, **{**parts, **named, **fields})
 
@@ -108,79 +68,60 @@ def make_bot(artifact: CalibrationArtifact, texts: tuple[str, ...] = TEXTS, **fi
     ("texts", "reason", "best"),
     [
         (TEXTS, "answered", "lima"),
-        (AGREEMENT, "answered", "lima"),
-        (TWO_ANSWERS, "too_many_answers", None),
-        (TWO_AGREED, "too_many_answers", None),
-        (NO_AGREEMENT, "too_little_agreement", None),
-        (BLANK, "only_blank_answers", None),
+        (HARD, "mean_score_too_high", None),
+        (NONE_ACCEPTED, "mean_score_too_high", None),
+        (("", " ", "", ""), "only_blank_answers", None),
     ],
 )
-def test_bot_answers_or_abstains_by_its_certified_policy(
+def test_bot_answers_or_abstains_by_its_cut(
     texts: tuple[str, ...], reason: str, best: str | None, *, bot: CalibrationArtifact, invoke: Invoke
 ) -> None:
-    result = invoke(make_bot(bot, texts), "where?")
+    result = invoke(make_bot(bot, texts, answer=lambda text: text.partition("|")[0].strip()), "where?")
     assert (result.reason, result.best, result.abstained) == (reason, best, best is None)
     assert result.answers == (() if best is None else (best,))
-    # Whatever is withheld, the set is listed; for answer sets it is the answer.
-    plain = invoke(make_bot(bot, texts, alpha="0.25"), "where?")
-    assert [one.accepted for one in plain.candidates] == [one.accepted for one in result.candidates]
-    assert plain.reason == ("only_blank_answers" if texts is BLANK else "answered")
 
 
-def test_bot_serves_the_level_of_its_certificate(bot: CalibrationArtifact) -> None:
-    # Between the thresholds of the two levels, 0.5 and 0.75.
-    texts = ("lima|0.6", "lima|0.7", "quito|0.9", "bogota|0.9")
-    assert make_bot(bot, texts).invoke("x").best == "lima"
-    assert make_bot(bot, texts).guarantee.alpha == "0.25"
-    assert [one.accepted for one in make_bot(bot, texts, alpha="0.5").invoke("x").candidates].count(True) == 1
+def test_bot_answers_with_the_best_candidate_regardless_of_thresholds(bot: CalibrationArtifact) -> None:
+    # Below both thresholds, 0.75 and 0.5, and below neither: the cut alone decides.
+    easy = ("lima|0.1", "quito|0.2", "lima|0.3", "bogota|0.1")
+    sets = make_bot(bot, easy, alpha="0.5").invoke("x")
+    assert sets.answers == ("lima", "bogota", "quito")
+    assert make_bot(bot, easy).invoke("x").answers == ("lima",)
+    assert make_bot(with_bot(bot, cut=0.9), NONE_ACCEPTED, answer=answer_of).invoke("x").best == "c"
 
 
-def test_bot_does_not_answer_flagged_prompts(by_topics: CalibrationArtifact) -> None:
-    artifact = with_policy(by_topics, "0.25", max_answers=1)
+def test_bot_answers_flagged_prompts_and_unknown_categories(by_topics: CalibrationArtifact) -> None:
     described = {"metadata": lambda text: {"topic": str(text).rpartition(" ")[2]}}
-    chain = make_chain(artifact, max_wrong_rate="0.05", **described)
-    assert chain.invoke("a hopeless").reason == "not_certifiable"
-    assert chain.invoke("an easy").reason == "too_many_answers"
+    artifact = with_bot(by_topics)
+    chain = make_chain(artifact, **described, max_wrong_rate="0.05")
+    for prompt in ("a hopeless", "an easy", "an unknown"):
+        result = chain.invoke(prompt)
+        assert (result.reason, result.unknown_categories) == ("answered", ())
+    # Control: a set is not certifiable there.
+    assert make_chain(artifact, **described, alpha="0.25").invoke("a hopeless").reason == "not_certifiable"
 
 
-def test_bot_result_carries_coverage_and_wrong_answer_promises(bot: CalibrationArtifact) -> None:
-    for texts in (TEXTS, NO_AGREEMENT, BLANK):
+def test_promises_side_by_side_are_those_of_each_alone(bot: CalibrationArtifact) -> None:
+    for texts in (TEXTS, HARD, NONE_ACCEPTED):
         chain = make_bot(bot, texts)
         result = chain.invoke("x")
         promise = result.guarantee
         assert promise == chain.guarantee == bot.make_bot_guarantee("unbound")
-        assert promise.wrong_answers == bot.certified_policy.certificate
-        # A promise on average does not survive that a policy was found; what is certified does.
-        assert (promise.kind, promise.weightings) == ("certified", ())
-        assert promise.certificate == bot.certified_policy.coverage[0]
-        counted = " This also counts sets that are withheld."
-        assert promise.sentence == bot.certified_policy.coverage[0].sentence + counted
+        assert promise.wrong_answers == bot.certified_bot.certificates[0]
+        assert (promise.kind, promise.weightings, promise.certificate) == ("certified", (), None)
         assert promise.failure_probability == 0.1
-        assert any("before labels choose a level or a policy" in one for one in promise.not_promised)
-        assert not any(
-            "how often an answered prompt gets a wrong answer" in one for one in promise.not_promised
-        )
-        assert any("withheld" in one for one in promise.not_promised)
+        assert promise.sentence == promise.wrong_answers.sentence
+        assert not any("set" in one.split() for one in promise.not_promised)
         assert CFCResult.model_validate_json(result.model_dump_json()) == result
         # End users of a bot read how often it is wrong and answers, and nothing about sets.
         assert "at most 5 % get a wrong best answer" in result.explain()
         assert "of 90 questions with known answers 70 were answered" in result.explain()
-        assert promise.sentence not in result.explain()
-    # Answer sets have one promise, which does not speak of answers.
+    # Answer sets have the promise that they have without a bot, which does not speak of answers.
     plain = make_bot(bot, alpha="0.25").invoke("x")
-    assert plain.guarantee.wrong_answers is None
-    assert any(
-        "how often an answered prompt gets a wrong answer" in one for one in plain.guarantee.not_promised
-    )
+    alone = make_artifact(alpha=["0.25", "0.5"], extracted=True).make_guarantee("0.25", "unbound")
+    assert plain.guarantee.model_copy(update={"artifact_digest": alone.artifact_digest}) == alone
+    assert plain.guarantee.kind == "conditional"
     assert "wrong best answer" not in plain.explain()
-
-
-def test_policy_that_withholds_nothing_adds_no_exclusion() -> None:
-    artifact = with_policy(make_artifact(), "0.25")
-    promise = make_chain(artifact, max_wrong_rate="0.05").invoke("x").guarantee
-    assert promise.wrong_answers is not None
-    assert not any("withheld" in one for one in [promise.sentence, *promise.not_promised])
-    assert not artifact.needs_answers
 
 
 def by_field(bot: CalibrationArtifact, **promise: Any) -> Any:
@@ -252,11 +193,11 @@ def test_call_refuses_a_promise_not_held(
 
 
 def test_only_promise_of_an_artifact_is_served(bot: CalibrationArtifact) -> None:
-    policy = bot.certified_policy
+    certified = bot.certified_bot
     # Levels that were not asked for are no promises.
-    one_rate = bot.model_copy(update={"policy": policy.model_copy(update={"level_chosen": True})})
+    one_rate = bot.model_copy(update={"bot": certified.model_copy(update={"is_alone": True})})
     parts = {"generator": ScriptedModel(texts=TEXTS), "answer": answer_of}
-    assert make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers == policy.certificate
+    assert make_chain(one_rate, **parts).invoke("x").guarantee.wrong_answers == certified.certificates[0]
     with pytest.raises(InputError, match="calibrated without alpha"):
         make_chain(one_rate, alpha="0.25", **parts)
     with pytest.raises(InputError, match="holds several promises") as refused:
@@ -274,32 +215,24 @@ def test_bot_draws_nothing_for_a_refused_promise(bot: CalibrationArtifact) -> No
     assert model.drawn == []
 
 
-@pytest.mark.parametrize("fields", [{"max_answers": 1}, {"min_agreement": 1}], ids=str)
-def test_bot_refuses_max_answers_and_min_agreement(fields: dict[str, Any], bot: CalibrationArtifact) -> None:
-    with pytest.raises(InputError, match="leave max_answers and min_agreement out"):
-        make_bot(bot, **fields)
-    # Answer sets of the same artifact take them, unless a call names the certified rate.
-    chain = make_bot(bot, **fields, alpha="0.25")
-    assert chain.invoke("x").guarantee.wrong_answers is None
-    with pytest.raises(InputError, match="leave max_answers and min_agreement out"):
-        chain.invoke("x", max_wrong_rate="0.05")
-
-
-def test_rate_is_refused_by_an_artifact_without_certified_policy(artifact: CalibrationArtifact) -> None:
-    with pytest.raises(InputError, match=r"no certified policy: calibrate with max_wrong_rate"):
+def test_rate_is_refused_by_an_artifact_without_a_certified_rate(artifact: CalibrationArtifact) -> None:
+    with pytest.raises(InputError, match="calibrate with max_wrong_rate"):
         make_chain(artifact, max_wrong_rate="0.05")
-    with pytest.raises(InputError, match="no certified policy"):
+    with pytest.raises(InputError, match="no certified rate"):
         artifact.make_bot_guarantee()
 
 
-def test_bot_requires_the_answer_extractor_of_calibration(bot: CalibrationArtifact) -> None:
-    with pytest.raises(FingerprintError, match="use that extractor"):
-        make_bot(bot, answer=None)
-    # Its records had no extractor, so that serving must have none.
-    texts = with_policy(make_artifact(), "0.25", max_answers=1)
-    with pytest.raises(FingerprintError, match="leave answer="):
-        make_bot(texts)
-    assert make_chain(texts, max_wrong_rate="0.05").invoke("x").reason == "too_many_answers"
+def test_refused_rate_beside_sets_is_refused_by_name(bot: CalibrationArtifact) -> None:
+    nothing = bot.certified_bot.model_copy(
+        update={"certificates": [], "curve": [], "refused": {"0.05": "too many are wrong."}}
+    )
+    artifact = CalibrationArtifact.model_validate(bot.model_copy(update={"bot": nothing}).model_dump())
+    assert make_bot(artifact, alpha="0.25").invoke("x").best == "lima"
+    for promise in ("0.05", None):
+        with pytest.raises(InputError, match="too many are wrong"):
+            artifact.make_bot_guarantee(max_wrong_rate=promise)
+    with pytest.raises(InputError, match="too many are wrong"):
+        make_bot(artifact)
 
 
 def test_as_answer_of_a_bot_states_the_wrong_rate(bot: CalibrationArtifact, invoke: Any) -> None:
@@ -309,9 +242,9 @@ def test_as_answer_of_a_bot_states_the_wrong_rate(bot: CalibrationArtifact, invo
     said = message.response_metadata["cfc"]
     assert said["guarantee"]["wrong_answers"] == {"max_wrong_rate": "0.05"}
     json.dumps(said, allow_nan=False)
-    withheld = invoke(make_bot(bot, NO_AGREEMENT).as_answer(abstain_message="No idea."), "x")
+    withheld = invoke(make_bot(bot, HARD).as_answer(abstain_message="No idea."), "x")
     assert withheld.text == "No idea."
-    assert withheld.response_metadata["cfc"]["reason"] == "too_little_agreement"
+    assert withheld.response_metadata["cfc"]["reason"] == "mean_score_too_high"
     assert "lima" not in withheld.model_dump_json()
 
 
@@ -322,12 +255,12 @@ def test_chat_model_of_a_bot_answers_or_abstains(bot: CalibrationArtifact, invok
     wrong_answers = make_bot(bot).find_guarantee(answered).wrong_answers
     assert wrong_answers is not None
     assert wrong_answers.alpha == "0.25"
-    withheld = invoke(CFCChatModel(chain=make_bot(bot, TWO_ANSWERS)), [HumanMessage("x")])
-    assert withheld.response_metadata["cfc"]["reason"] == "too_many_answers"
+    withheld = invoke(CFCChatModel(chain=make_bot(bot, HARD)), [HumanMessage("x")])
+    assert withheld.response_metadata["cfc"]["reason"] == "mean_score_too_high"
     assert "lima" not in withheld.text
 
 
-def test_or_else_is_asked_where_the_bot_policy_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
+def test_or_else_is_asked_where_the_bot_abstains(bot: CalibrationArtifact, invoke: Any) -> None:
     asked: list[Any] = []
 
     def person(prompt: Any) -> str:
@@ -336,7 +269,7 @@ def test_or_else_is_asked_where_the_bot_policy_abstains(bot: CalibrationArtifact
 
     assert invoke(make_bot(bot).or_else(person), "x").best == "lima"
     assert asked == []
-    assert invoke(make_bot(bot, NO_AGREEMENT).or_else(person), "x") == "a person"
+    assert invoke(make_bot(bot, HARD).or_else(person), "x") == "a person"
     assert asked == ["x"]
 
 
@@ -352,44 +285,3 @@ def test_copied_and_pickled_bots_stay_bots(bot: CalibrationArtifact) -> None:
         assert isinstance(one, CFCRunnable)
         assert one.invoke("x") == chain.invoke("x")
         assert one.guarantee.wrong_answers is not None
-
-
-@pytest.mark.parametrize(
-    ("least", "texts", "reason"),
-    [
-        (1, NO_AGREEMENT, "answered"),
-        (2, NO_AGREEMENT, "too_little_agreement"),
-        (2, AGREEMENT, "answered"),
-        (3, AGREEMENT, "too_little_agreement"),
-        (4, ("lima|0.1",) * N, "answered"),
-    ],
-)
-def test_min_agreement_counts_accepted_and_rejected_candidates(
-    least: int, texts: tuple[str, ...], reason: str, artifact: CalibrationArtifact
-) -> None:
-    chain = make_bot(artifact, texts, min_agreement=least)
-    assert chain.invoke("x").reason == reason
-
-
-def test_min_agreement_counts_agreement_with_the_best_answer(artifact: CalibrationArtifact) -> None:
-    # The most frequent answer is another than the best.
-    texts = ("lima|0.1", "quito|0.2", "quito|0.3", "quito|0.9")
-    result = make_bot(artifact, texts, min_agreement=2).invoke("x")
-    assert (result.reason, result.answers, result.best) == ("too_little_agreement", (), None)
-    assert "too few of the 4 answers that the model gave agree with the best one" in result.explain()
-    assert [one.accepted for one in result.candidates] == [True, True, True, False]
-
-
-def test_guarantee_states_what_min_agreement_excludes() -> None:
-    plain = make_chain().guarantee
-    stated = make_chain(min_agreement=2).guarantee
-    (added,) = set(stated.not_promised) - set(plain.not_promised)
-    assert "Only sets whose best answer at least 2 candidates agree on are answered" in added
-    assert stated.wrong_answers is None
-    assert make_chain(min_agreement=1).guarantee == plain
-
-
-def test_chain_refuses_min_agreement_above_the_number_of_candidates() -> None:
-    assert make_chain(min_agreement=N).invoke("x").abstained
-    with pytest.raises(InputError, match="min_agreement"):
-        make_chain(min_agreement=N + 1)

@@ -17,6 +17,7 @@ from langchain_cfc.verifiers import pointwise
 from tests.concurrency import wait_until
 from tests.factories import make_artifact, make_chain
 from tests.fakes import N
+from tests.runnable.test_bot import with_bot
 
 # Long enough for the slowest machine; it only passes where a test would otherwise hang.
 PATIENCE = 30.0
@@ -143,7 +144,7 @@ def test_batch_of_a_sequence_keeps_max_concurrency(artifact: CalibrationArtifact
 @every_batch
 def test_or_else_shares_max_concurrency_of_the_batch(artifact: CalibrationArtifact, batch: Batch) -> None:
     gauge = Gauge()
-    unsure = gauge.chain(artifact, max_answers=1)  # so that each abstains, and the fallback is asked
+    unsure = gauge.chain(with_bot(artifact, cut=0.1), max_wrong_rate="0.05")  # so that the fallback is asked
     fallback = gauge.chain(make_artifact(alpha=0.5))
     found = batch(unsure.or_else(fallback), RunnableConfig(max_concurrency=2))
     assert [result.reason for result in found] == ["answered"] * len(PROMPTS)
@@ -157,7 +158,8 @@ def test_or_else_fallback_config_holds_no_limiter() -> None:
         seen.append(config.get("configurable"))
         return "someone knows"
 
-    unsure = make_chain(max_answers=1, generator=Gauge().draw).or_else(RunnableLambda(ask))
+    cautious = make_chain(with_bot(make_artifact(), cut=0.1), max_wrong_rate="0.05", generator=Gauge().draw)
+    unsure = cautious.or_else(RunnableLambda(ask))
     unsure.batch(PROMPTS, {"max_concurrency": 2, "configurable": {"mine": 1}})
     assert seen == [{"mine": 1}] * len(PROMPTS)
 

@@ -21,22 +21,21 @@ from langchain_cfc.runnable import read_result
 from tests.claims.chains import make_chain as make_claims_chain
 from tests.factories import make_artifact, make_chain
 from tests.fakes import ScriptedModel, answer_of
-from tests.runnable.test_bot import with_policy
+from tests.runnable.test_bot import with_bot
 
 # Part of every text that must not leave.
 MARK = "zurich-7f3a"
-# At the threshold 0.75 of the artifacts: accepted texts that the policy of each case withholds.
-TWO_ANSWERS = (f"{MARK} a|0.1", f"{MARK} b|0.3", f"{MARK} a|0.9", f"{MARK} c|0.8")
-ONE_VOTE = (f"{MARK} a|0.1", f"{MARK} b|0.9", f"{MARK} c|0.9", f"{MARK} d|0.8")
+# Texts whose mean score is above the cut of a bot.
+HARD = (f"{MARK} a|0.1", f"{MARK} b|0.9", f"{MARK} a|0.9", f"{MARK} c|0.8")
 # The best answer, another accepted one, and rejected ones.
 ANSWERED = ("lima|0.1", f"{MARK} b|0.3", "lima|0.9", f"{MARK} c|0.8")
 
 
-def make_case(texts: tuple[str, ...], policy: dict[str, Any] | None, **fields: Any) -> CFCRunnable:
-    """A bot with a policy, or answer sets without one."""
+def make_case(texts: tuple[str, ...], *, is_bot: bool, **fields: Any) -> CFCRunnable:
+    """A bot, or answer sets."""
     artifact = make_artifact(extracted=True)
-    if policy is not None:
-        artifact = with_policy(artifact, "0.25", **policy)
+    if is_bot:
+        artifact = with_bot(artifact)
         fields["max_wrong_rate"] = "0.05"
     return make_chain(artifact, generator=ScriptedModel(texts=texts), answer=answer_of, **fields)
 
@@ -48,7 +47,7 @@ def make_flagged(by_topics: CalibrationArtifact, **fields: Any) -> CFCRunnable:
 
 
 FLAGGED: dict[str, Callable[[], dict[str, Any]]] = {
-    "flagged": lambda: {"generator": ScriptedModel(texts=TWO_ANSWERS)},
+    "flagged": lambda: {"generator": ScriptedModel(texts=HARD)},
     "structured": lambda: {
         "generator": RunnableLambda(lambda _: {"city": MARK}),
         "verifier": lambda _, candidates: [0.1] * len(candidates),
@@ -57,10 +56,8 @@ FLAGGED: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 CASES: dict[str, tuple[str, Callable[..., CFCRunnable]]] = {
-    "bot, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, {"max_answers": 1}, **f)),
-    "bot, one vote": ("too_little_agreement", lambda **f: make_case(ONE_VOTE, {"min_agreement": 2}, **f)),
-    "bot, answered": ("answered", lambda **f: make_case(ANSWERED, {"max_answers": 2}, **f)),
-    "sets, too many": ("too_many_answers", lambda **f: make_case(TWO_ANSWERS, None, max_answers=1, **f)),
+    "bot, abstained": ("mean_score_too_high", lambda **f: make_case(HARD, is_bot=True, **f)),
+    "bot, answered": ("answered", lambda **f: make_case(ANSWERED, is_bot=True, **f)),
 }
 
 
@@ -142,14 +139,12 @@ def test_withheld_texts_leave_in_no_output(
 
 
 def test_bot_gives_its_best_answer_alone() -> None:
-    chain = make_case(ANSWERED, {"max_answers": 2})
+    chain = make_case(ANSWERED, is_bot=True)
     result = chain.invoke("x")
     assert (result.answers, result.best) == (("lima",), "lima")
     assert [one.text for one in result.candidates] == ["lima|0.1", None, None, None]
-    # The answer sets of the same level hold the other accepted answer too.
-    sets = chain.invoke("x", alpha="0.25")
-    assert sets.answers == ("lima", f"{MARK} b")
-    assert [one.accepted for one in result.candidates] == [one.accepted for one in sets.candidates]
+    # The answer sets of the same artifact hold the other accepted answer too.
+    assert chain.invoke("x", alpha="0.25").answers == ("lima", f"{MARK} b")
 
 
 def quote_text(text: str) -> Any:
@@ -166,7 +161,7 @@ PARTS: dict[str, tuple[type[Exception], dict[str, Any]]] = {
     "typed": (VerifierError, {"verifier": raise_typed}),
     "scores": (VerifierError, {"verifier": lambda _, candidates: candidates}),
     "extractor": (DescriptionError, {"answer": quote_text}),
-    "parser": (DrawError, {"generator": ScriptedModel(texts=TWO_ANSWERS) | RunnableLambda(str) | quote_text}),
+    "parser": (DrawError, {"generator": ScriptedModel(texts=HARD) | RunnableLambda(str) | quote_text}),
 }
 
 
@@ -174,7 +169,7 @@ PARTS: dict[str, tuple[type[Exception], dict[str, Any]]] = {
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_errors_quote_no_candidate(name: str, timeout: float | None, invoke: Any) -> None:
     kind, parts = PARTS[name]
-    chain = make_chain(**{"generator": ScriptedModel(texts=TWO_ANSWERS), "timeout": timeout, **parts})
+    chain = make_chain(**{"generator": ScriptedModel(texts=HARD), "timeout": timeout, **parts})
     with pytest.raises(kind, match="withheld") as failure:
         invoke(chain, "x")
     assert not holds_mark(failure.value)
@@ -187,7 +182,7 @@ def test_errors_quote_no_candidate(name: str, timeout: float | None, invoke: Any
 
 @pytest.mark.filterwarnings("ignore::langchain_cfc.errors.FingerprintWarning")
 def test_errors_of_claims_quote_no_answer() -> None:
-    chain = make_claims_chain(generator=ScriptedModel(texts=TWO_ANSWERS), splitter=quote_text)
+    chain = make_claims_chain(generator=ScriptedModel(texts=HARD), splitter=quote_text)
     with pytest.raises(SplitterError, match="withheld") as failure:
         chain.invoke("x")
     assert not holds_mark(failure.value)

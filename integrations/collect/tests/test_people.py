@@ -300,7 +300,7 @@ def test_people_sample_refuses_calibration_prompts(artifact: CalibrationArtifact
         ({"until": 0.9995}, r"expected a share in \(0, 0\.999\]"),
         ({"share": 0.0}, "share is 0.0"),
         ({"alpha": None}, "holds several levels"),
-        ({"until": None, "max_wrong_rate": "0.1"}, "no certified policy"),
+        ({"until": None, "max_wrong_rate": "0.1"}, "no certified rate"),
     ],
 )
 def test_people_sample_refuses_invalid_targets(
@@ -339,8 +339,9 @@ def test_people_certificate_is_replaced_only_by_more_labels(
 def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtifact, tmp_path: Path) -> None:
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.25", "share": 0.3}
     sample, sheet = draw(bot, **options), tmp_path / "sheet.csv"
-    policy = bot.certified_policy.certificate
-    seen = compute_outcomes(bot, tabulate(judged_prompts()), policy.alpha, policy.policy)
+    certificate = bot.certified_bot.certificates[0]
+    cut = certificate.max_mean_score
+    seen = compute_outcomes(bot, tabulate(judged_prompts()), certificate.alpha, max_mean_score=cut)
     assert len(sample.judged.ids) == seen.decisions.answered.sum()
     sample.write_sheet(sheet)
     rows = read_rows_of(sheet)[1:]
@@ -353,20 +354,16 @@ def test_people_certify_bot_answers_among_answered_prompts(bot: CalibrationArtif
     assert guarantee.people == tuple(certified.people_certificates)
     assert "of the prompts that are answered, at most" in guarantee.sentence
     assert certified.make_guarantee("0.2").people == ()
-    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), policy.alpha, policy.policy)
+    truth = compute_outcomes(bot, tabulate(prompts(1, 2000)), certificate.alpha, max_mean_score=cut)
     answered, wrong = truth.count_answers(truth.decisions.answered)
     assert report.at_least < 1.0 - wrong / answered
-    other = bot.certified_policy.model_copy(
-        update={"certificate": policy.model_copy(update={"policy": replace_policy(policy.policy)})}
+    other = bot.certified_bot.model_copy(
+        update={"certificates": [certificate.model_copy(update={"max_mean_score": 0.9999})]}
     )
-    with pytest.raises(ValueError, match="policy"):
+    with pytest.raises(ValueError, match="a rate that the artifact does not hold"):
         CalibrationArtifact.model_validate(
-            certified.model_copy(update={"policy": other}).model_dump(mode="json")
+            certified.model_copy(update={"bot": other}).model_dump(mode="json")
         )
-
-
-def replace_policy(policy: Any) -> Any:
-    return policy.model_copy(update={"min_agreement": policy.min_agreement + 1})
 
 
 def make_claims(seed: int, size: int, mistakes: float = 0.0) -> list[ClaimsRecord]:
@@ -401,7 +398,7 @@ def test_people_certify_claims_left_in_an_answer(tmp_path: Path) -> None:
 
 def test_people_judge_one_claim_of_each_answer_in_bot_mode(tmp_path: Path) -> None:
     artifact = calibrate(
-        make_claims(0, 1500, 0.02), alpha="0.2", features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
+        make_claims(0, 1500, 0.02), features="1", unit="claims", at_most=0, max_wrong_rate="0.2"
     )
     options: dict[str, Any] = {"until": None, "alpha": None, "max_wrong_rate": "0.2"}
     sample, sheet = write_sample(tmp_path, artifact, make_claims(1, 1500, 0.05), **options)

@@ -22,7 +22,6 @@ from integrations.langgraph.tests.parts import (
     EASY,
     GOOD,
     HARD,
-    MANY,
     UNSURE,
     N,
     Talk,
@@ -78,14 +77,6 @@ def test_raised_abstention_is_an_outcome(chain: CFCRunnable, question: str, went
     returned = make_graph(make_cfc_node(chain)).invoke({"question": question})["decision"]
     # Draws that run at once come in any order.
     assert {**state["decision"], "candidates": []} == {**returned, "candidates": []}
-
-
-def test_withheld_sets_have_the_outcome_abstained(chain: CFCRunnable) -> None:
-    withholding = chain.model_copy(update={"max_answers": 1})
-    assert find_way(make_graph(make_cfc_node(withholding)), {"question": MANY}) == "no"
-    demanding = chain.model_copy(update={"min_agreement": 2})
-    assert find_way(make_graph(make_cfc_node(demanding)), {"question": EASY}) == "no"
-    assert find_way(make_graph(make_cfc_node(chain)), {"question": MANY}) == "yes"
 
 
 class Elsewhere(CFCState, total=False):

@@ -11,7 +11,7 @@ from langchain_cfc_monitor.observed import ANSWERED, EMPTY, FLAGGED, ObservedRes
 from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
-from langchain_cfc.decision import EVERY_SET, decide
+from langchain_cfc.decision import decide
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import read_records, tabulate
@@ -54,9 +54,9 @@ def make_observations(
 
     The prompts are served sets, or with `certified` the answers of a bot.
     """
-    policy = EVERY_SET if certified is None else certified.policy
+    cut = None if certified is None else certified.max_mean_score
     alpha = ALPHA if certified is None else certified.alpha
-    decided = decide(artifact, part.draws, alpha, policy=policy)
+    decided = decide(artifact, part.draws, alpha, max_mean_score=cut)
     inside = np.asarray(decided.accepted.any(axis=1))
     codes, lengths = np.asarray(part.draws.answer_codes), np.asarray(part.draws.lengths)
     return [

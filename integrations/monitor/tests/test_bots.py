@@ -1,4 +1,4 @@
-"""A monitor of a bot compares how many prompts are answered with the policy that answers them.
+"""A monitor of a bot compares how many prompts are answered with those that its cut answered.
 
 The law: tests of prompts that are exchangeable with those of calibration ever alarm in at most a share
 `LEVEL` of the streams (Ville's inequality for each test; for their mean see `DriftTest`). Each stream has an
@@ -40,7 +40,7 @@ RESULTS = repetitions(300, share=0.5)
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "one rate": {"max_wrong_rate": "0.1"},
     "two rates": {"max_wrong_rate": ["0.05", "0.1"]},
-    "on sets": {"max_wrong_rate": "0.2", "alpha": "0.2"},
+    "beside sets": {"max_wrong_rate": "0.2", "alpha": "0.2"},
     "draw rule": {
         "max_wrong_rate": ["0.05", "0.1", "0.2"],
         "features": "hat(mean_score, 5) + group(topic)",
@@ -66,7 +66,7 @@ def calibrate_bot(source: LabelledBatch, seed: int, **options: Any) -> Calibrati
 
 def watch(artifact: CalibrationArtifact, served: LabelledBatch, rate: str | None) -> DriftTest:
     """The tests after these prompts, served by the bot of a rate, or with None as sets."""
-    certified = None if rate is None else artifact.certified_policy.find_certificate(rate)
+    certified = None if rate is None else artifact.certified_bot.find_certificate(rate)
     drift = DriftTest.start(artifact, 0.0)
     for one, _ in make_observations(artifact, tabulate_draws(artifact, served), 0, certified):
         drift = drift.update(one)
@@ -99,7 +99,7 @@ def simulate(options: Mapping[str, Any]) -> dict[str, int]:
             "wrong reference": (replace_reference(artifact), served),
         }
         for name, (known, prompts) in streams.items():
-            rate = known.certified_policy.certificates[-1].max_wrong_rate
+            rate = known.certified_bot.certificates[-1].max_wrong_rate
             alarms[name] += watch(known, prompts, rate).is_alarming(LEVEL)
     return alarms
 
@@ -132,12 +132,12 @@ def test_reference_counts_decisions_of_each_promise_and_no_other() -> None:
     assert list(counts) == [(bot.alphas[0], "0.05"), (bot.alphas[0], "0.1")]
     assert not any(one.name == "threshold" for one in bot.reference)
     held_out = source.take(bot.calibration.split.list_rows(source)["test"])
-    for one in bot.certified_policy.certificates:
-        answered = int(decide(bot, held_out.draws, policy=one.policy).answered.sum())
+    for one in bot.certified_bot.certificates:
+        answered = int(decide(bot, held_out.draws, max_mean_score=one.max_mean_score).answered.sum())
         expected = [0, len(held_out) - answered, answered]
         assert counts[one.alpha, one.max_wrong_rate] == expected
-    # A bot on sets serves them as well.
-    assert list(list_decisions(calibrate_bot(source, 0, **CONFIGURATIONS["on sets"]))) == [
+    # Sets beside a bot are served as well.
+    assert list(list_decisions(calibrate_bot(source, 0, **CONFIGURATIONS["beside sets"]))) == [
         ("0.2", "0.2"),
         ("0.2", None),
     ]
@@ -163,7 +163,7 @@ def test_status_of_a_bot_states_how_many_are_answered_at_each_rate(tmp_path: Pat
     assert {one.max_wrong_rate: one.answered for one in status.rates} == answered
     assert status.answered == pytest.approx(np.mean(list(answered.values())))
     assert [one.expected for one in status.rates] == [
-        one.groups[0].answered / one.prompts for one in bot.certified_policy.certificates
+        one.groups[0].answered / one.prompts for one in bot.certified_bot.certificates
     ]
     # Each rate is compared with its own decisions, and an error level is not shown.
     decisions = [one for one in status.tests if "share of answered" in one.what and one.kind == "drift"]

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from langchain_cfc_monitor import CFCMonitor, Label, read_labels
 from langchain_cfc_monitor.observed import ObservedResult
-from langchain_cfc_monitor.sequential_tests import list_certified_rates
 from langchain_cfc_monitor.store import MonitorStore
 
 from integrations.monitor.tests.watching import truths
@@ -150,7 +149,7 @@ def test_labels_alarm_if_best_answers_are_wrong_too_often(
         r"observed \d+\.\d %, is broken",
         broken.sentence,
     )
-    # The certificate speaks of its policy, and not of sets that are answered without it.
+    # The certificate speaks of the answers of the bot, and not of sets.
     _, (other, *_) = watched(plain, 0.3)
     assert other.outcomes == 0
 
@@ -247,17 +246,6 @@ def test_read_labels_refuses_missing_files_and_deeply_nested_json(tmp_path: Path
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     with pytest.raises(InputError, match="cannot be read as JSON Lines"):
         read_labels(tmp_path / "deep.jsonl")
-
-
-def test_list_certified_rates_lists_each_rate_once() -> None:
-    bot = calibrate(
-        load_recording(), alpha="0.4", max_wrong_rate="0.3", features="1", certification_fraction=0.3
-    )
-    assert bot.policy is not None
-    twice = bot.model_copy(update={"certificates": bot.policy.coverage})
-    assert [(one.what, one.group, one.alpha) for one in list_certified_rates(twice)] == [
-        (one.what, one.group, one.alpha) for one in list_certified_rates(bot)
-    ]
 
 
 @pytest.mark.long

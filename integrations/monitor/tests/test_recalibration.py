@@ -565,7 +565,7 @@ def without_times(data: Any) -> Any:
 
 
 @pytest.mark.long
-def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recalibrate_keeps_a_bot_without_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Tests of drift draw random numbers by the artifact's digest: at a fixed time they are the same.
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
     source = load_recording()
@@ -576,13 +576,12 @@ def test_recalibrate_keeps_a_bot_policy_without_sets(tmp_path: Path, monkeypatch
     with watch_results(bot, tmp_path / "store.db", records, results) as monitor:
         made = recalibrate(monitor)
         strict = recalibrate(monitor, min_kept=0.5)
-    policy = made.artifact.certified_policy
+    made_bot = made.artifact.certified_bot
     assert made.certifies
-    assert policy.rates == ("0.3", "0.4")
-    for one in policy.certificates:
-        assert one.policy.ignores_sets
+    assert made_bot.rates == ("0.3", "0.4")
+    for one in made_bot.certificates:
         assert one.prompts == made.artifact.calibration.size + made.artifact.calibration.fit_size
-    # It is compared at the rate that was served, with the policy of that rate, and not by its sets.
+    # It is compared at the rate that was served, with the cut of that rate, and not by its sets.
     assert made.certified == {}
     assert [one.max_wrong_rate for one in made.compared] == ["0.3"]
     # Nothing is promised about its sets, so no wish about them is fulfilled.
@@ -598,7 +597,7 @@ def test_recalibrate_refuses_a_bot_that_cannot_be_certified(tmp_path: Path) -> N
     with watch_results(bot, tmp_path / "sound.db", records, results) as monitor:
         sound = recalibrate(monitor)
     assert sound.certifies
-    assert sound.artifact.policy is not None
+    assert sound.artifact.bot is not None
     with CFCMonitor(bot, tmp_path / "broken.db") as monitor:
         for one, result in zip(records, results, strict=True):
             monitor.record(result, one.id)

@@ -44,7 +44,7 @@ from langchain_cfc.certificates.judged import (
     compute_inclusion,
 )
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.guarantee import AnswerPolicy, PeopleCertificate
+from langchain_cfc.guarantee import PeopleCertificate, WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance, Records
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha, format_delta
 from langchain_cfc_collect.human import Sheet, read_sheet
@@ -118,7 +118,7 @@ class PeopleSample:
 
     artifact: CalibrationArtifact
     alpha: str
-    policy: AnswerPolicy | None  # policy whose answers are certified; None to certify sets
+    bot: WrongRateCertificate | None  # certificate of the bot whose answers are certified; None for sets
     target: float
     share: float
     digest: str  # of the judged records
@@ -146,7 +146,7 @@ class PeopleSample:
                 certificates is used. One prompt of each cluster counts.
             until: Certify that sets keep their promise with at least this probability, in (0, 0.999].
             max_wrong_rate: Certify instead that at most this share of bot mode's answers is wrong, in
-                [0.001, 1). If the artifact holds several policies, the one for this rate is certified.
+                [0.001, 1). If the artifact is certified for several rates, it must be one of these.
             alpha: Error level of the sets; may be left out if there is only one, and for bot mode.
             share: Approximate share of the prompts that people may be asked to label, in [0.01, 1]. A smaller
                 share needs fewer labels but more judged prompts.
@@ -159,7 +159,7 @@ class PeopleSample:
             OverlapError: If these are calibration records and none are left for certificates.
             CalibrationError: If no prompt is left.
             InputError: If not exactly one of `until` and `max_wrong_rate` is given, a number is out of range,
-                the records are a table without texts, or the artifact lacks the level or the policy.
+                the records are a table without texts, or the artifact lacks the level or the rate.
             FingerprintError: If the records come from another generator, verifier or extractor.
         """
         if isinstance(records, LabelledBatch):
@@ -170,20 +170,20 @@ class PeopleSample:
         if not LEAST_SHARE <= share <= 1.0:
             msg = f"share is {share!r}; expected a share in [{LEAST_SHARE}, 1]{suggest_share(share)}"
             raise InputError(msg)
-        target, level, policy = _choose_target(artifact, until, max_wrong_rate, alpha)
+        target, level, bot = _choose_target(artifact, until, max_wrong_rate, alpha)
         source = records if isinstance(records, Records) else list(records)
         if provenance is None and isinstance(source, Records):
             provenance = source.provenance
         check_origin(artifact, provenance)
         labelled, _ = tabulate_held_out(artifact, source, "certification")
         digest = compute_records_digest(labelled)
-        judged = _sample_prompts(artifact, labelled, level, policy, share)
+        judged = _sample_prompts(artifact, labelled, level, bot, share)
         needed = set(np.array(judged.ids)[judged.prompts.needs_label].tolist())
         every = source.read_all() if isinstance(source, Records) else source
         texts: dict[str, LabelledRecord | None] = {
             record.id: record if record.id in needed else None for record in every
         }
-        return cls(artifact, level, policy, target, share, digest, judged, texts)
+        return cls(artifact, level, bot, target, share, digest, judged, texts)
 
     def write_sheet(self, path: str | os.PathLike[str]) -> None:
         """Write the sheet, in the order in which people must label it, from the top.
@@ -246,7 +246,7 @@ class PeopleSample:
         at_least = float(state.compute_bound(float(text)))
         rest = [one for one in np.array(judged.ids)[row:][needs[row:]].tolist() if outcomes[one] is None]
         report = PeopleReport(
-            about="sets" if self.policy is None else "answers",
+            about="sets" if self.bot is None else "answers",
             unit=self.artifact.unit,
             alpha=self.alpha,
             delta=text,
@@ -299,7 +299,7 @@ class PeopleSample:
                 np.array([[label is True or (label is None and doubtful) for label in labels]])
                 for doubtful in (False, True)
             )
-            if self.policy is None:
+            if self.bot is None:
                 low, high = (bool(rule.covers(one, shown)[0]) for one in (least, most))
             else:
                 low, high = bool(least.all()), bool(most.all())
@@ -326,13 +326,13 @@ class PeopleSample:
             artifact_digest=artifact.frozen_digest,
             about=report.about,
             unit=artifact.unit,
-            unsupported=artifact.at_most if self.policy is None else None,
-            policy=self.policy,
+            unsupported=artifact.at_most if self.bot is None else None,
+            max_mean_score=None if self.bot is None else self.bot.max_mean_score,
             labelled=report.labelled,
             agreed=report.agreed,
             at_least=report.at_least,
         )
-        others = [one for one in artifact.people_certificates if not one.is_about(self.alpha, self.policy)]
+        others = [one for one in artifact.people_certificates if one.subject != made.subject]
         for one in artifact.people_certificates:
             same = (one.records_digest, one.delta) == (made.records_digest, made.delta)
             if one not in others and not (same and one.labelled <= made.labelled):
@@ -344,24 +344,23 @@ class PeopleSample:
                 raise InputError(msg)
         strata, inclusion, _ = self.judged.prompts.get(slice(len(outcomes)))
         evidence = PeopleEvidence(
+            about=made.about,
             alpha=self.alpha,
-            policy=self.policy,
+            max_mean_score=made.max_mean_score,
             share=self.share,
             strata="".join(map(str, strata.tolist())),
             outcomes=outcomes,
             inclusion=PackedArray.pack(inclusion),
         )
-        kept = [
-            one for one in artifact.people_evidence if (one.alpha, one.policy) != (self.alpha, self.policy)
-        ]
+        kept = [one for one in artifact.people_evidence if one.subject != made.subject]
         update = {"people_certificates": [*others, made], "people_evidence": [*kept, evidence]}
         return artifact.model_copy(update=update)
 
 
 def _choose_target(
     artifact: CalibrationArtifact, until: float | None, max_wrong_rate: Level | None, alpha: Level | None
-) -> tuple[float, str, AnswerPolicy | None]:
-    """Return what to certify: the target probability, the level, and the policy (None for sets)."""
+) -> tuple[float, str, WrongRateCertificate | None]:
+    """Return what to certify: the target probability, the level, and the bot (None for sets)."""
     if (until is None) == (max_wrong_rate is None):
         msg = (
             "say what to certify: until=0.8, how often sets keep their promise at least, or "
@@ -374,30 +373,31 @@ def _choose_target(
             msg = f"until is {until!r}; expected a share in (0, {LARGEST_TARGET}]{suggest_share(until)}"
             raise InputError(msg)
         return float(until), artifact.select_level(alpha), None
-    policy = artifact.certified_policy
+    bot = artifact.certified_bot
     rate = format_alpha(max_wrong_rate or 0, "max_wrong_rate")
     target = float(compute_tau(rate))
     if target > LARGEST_TARGET:
         msg = f"max_wrong_rate is {rate}; people can certify rates from {1.0 - LARGEST_TARGET:g} on"
         raise InputError(msg)
-    certificate = policy.find_certificate(rate if policy.others else None)
-    if alpha is not None and format_alpha(alpha) != certificate.alpha:
-        msg = f"bot mode answers from sets at alpha = {certificate.alpha}: leave alpha out"
+    certificate = bot.find_certificate(rate if len(bot.certificates) > 1 else None)
+    if alpha is not None:
+        msg = "alpha is about sets, and max_wrong_rate about answers: leave one of them out"
         raise InputError(msg)
-    return target, certificate.alpha, certificate.policy
+    return target, certificate.alpha, certificate
 
 
 def _sample_prompts(
     artifact: CalibrationArtifact,
     labelled: LabelledBatch,
     alpha: str,
-    policy: AnswerPolicy | None,
+    bot: WrongRateCertificate | None,
     share: float,
 ) -> _JudgedSets:
     """Apply the artifact to judged prompts; order those that count, and sample those for people to label."""
-    seen = compute_outcomes(artifact, labelled, alpha, policy or AnswerPolicy())
+    cut = None if bot is None else bot.max_mean_score
+    seen = compute_outcomes(artifact, labelled, alpha, max_mean_score=cut)
     accepted, flagged = seen.decisions.accepted, seen.decisions.not_certifiable
-    if policy is None:
+    if bot is None:
         rule, chosen = artifact.parsed_set_rule, np.ones(len(labelled), dtype=np.bool_)
         none, every = np.zeros_like(accepted), np.ones_like(accepted)
         known = flagged | (rule.covers(none, accepted) == rule.covers(every, accepted))

@@ -186,8 +186,8 @@ def suggest_draws(
     )
     if max_wrong_rate is None:
         config = replace(config, features=FeatureMap.parse(features).text, set_rule=set_rule)
-    elif not config.certifies_mean_score:
-        msg = "max_wrong_rate: a bot has no alpha and no certification_fraction; leave them out"
+    elif alpha is not None:
+        msg = "max_wrong_rate: the draw rule of a bot is chosen without alpha; leave it out"
         raise InputError(msg)
     config.check()
     if max_wrong_rate is None:

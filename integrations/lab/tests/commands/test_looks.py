@@ -67,7 +67,7 @@ def test_labels_that_suggest_used_certify_no_setting_that_it_may_have_chosen(
     # The choice used 30 % of the prompts; another seed does not bring them back.
     assert run(*list_options(path), "--seed", "1", *options).code == 0
     made = CalibrationArtifact.load(path.parent / "artifact.json")
-    assert made.certified_policy.certificate.prompts == pytest.approx(kept * len(KNOWN), rel=0.1)
+    assert made.certified_bot.certificates[0].prompts == pytest.approx(kept * len(KNOWN), rel=0.1)
 
 
 def test_compare_command_is_a_look_at_all_labels(path: Path) -> None:

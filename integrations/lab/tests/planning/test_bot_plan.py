@@ -46,7 +46,7 @@ def find_answered_share(seed: int, size: int) -> float:
         artifact = calibrate(make_records(seed, size), max_wrong_rate="0.1", test_fraction=0)
     except UnattainableTargetError:
         return 0.0
-    certificate = artifact.certified_policy.certificate
+    certificate = artifact.certified_bot.certificates[0]
     return certificate.groups[0].answered / certificate.prompts
 
 
@@ -111,7 +111,7 @@ def test_fewest_planned_prompts_are_the_fewest_that_calibrate_certifies(rates: l
         records = [change_candidates(one, correct=True) for one in make_records(3, prompts)]
         return calibrate(records, max_wrong_rate=rates, test_fraction=0)
 
-    certificates = calibrate_right(size).certified_policy.certificates
+    certificates = calibrate_right(size).certified_bot.certificates
     assert certificates[-1].max_wrong_rate == "0.1"
     with pytest.raises(UnattainableTargetError):
         calibrate_right(size - 1)

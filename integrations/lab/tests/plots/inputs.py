@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from langchain_cfc_lab.comparison_report import (
     AttainableComparison,
@@ -19,13 +18,10 @@ from langchain_cfc_lab.comparison_report import (
 )
 from langchain_cfc_lab.report.drawing import KNOWN_METHODS
 
-from langchain_cfc.artifact import CertifiedPolicy, TradeOff
+from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
 from langchain_cfc.guarantee import (
-    AnswerPolicy,
     CertifiedAnswers,
-    CertifiedShare,
-    CoverageCertificate,
     WrongRateCertificate,
 )
 
@@ -221,52 +217,26 @@ def make_evaluation(words: Sequence[str] = (), alpha: float = 0.1) -> Evaluation
     )
 
 
-def make_policy(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedPolicy:
-    """A certified policy, the last of a curve over 200 certification prompts."""
+def make_bot(curve: Sequence[TradeOff], max_wrong_rate: str = "0.1") -> CertifiedBot:
+    """A certified bot, whose cut is the last of a curve over 200 certification prompts."""
     best = curve[-1]
     whole = CertifiedAnswers(
         name="1", words="all prompts", prompts=200, answered=best.answered, wrong=best.wrong, certified=True
     )
-    share = CertifiedShare(
-        name="1",
-        words="all prompts",
-        prompts=200,
-        kept=180,
-        kept_at_least=0.85,
-        covered=175,
-        coverage_at_least=0.8,
-    )
-    proven: dict[str, Any] = {
-        "delta": "0.05",
-        "attempt": 1,
-        "level": 0.04,
-        "prompts": 200,
-        "records_digest": _DIGEST,
-        "artifact_digest": _DIGEST,
-    }
-    return CertifiedPolicy(
-        certificate=WrongRateCertificate(
-            alpha=best.alpha,
-            max_wrong_rate=max_wrong_rate,
-            policy=best.policy,
-            groups=(whole,),
-            policies_tested=len(curve),
-            **proven,
-        ),
-        coverage=[
-            CoverageCertificate(
-                alpha=best.alpha, shares=(share,), mean_set_size=2.0, mean_set_size_at_most=2.5, **proven
-            )
-        ],
-        curve=list(curve),
-    )
-
-
-def make_trade_off(answered: int, wrong: int, at_most: float, agreement: int = 1) -> TradeOff:
-    return TradeOff(
+    certificate = WrongRateCertificate(
         alpha="0.1",
-        policy=AnswerPolicy(min_agreement=agreement),
-        answered=answered,
-        wrong=wrong,
-        wrong_rate_at_most=at_most,
+        delta="0.05",
+        attempt=1,
+        level=0.04,
+        prompts=200,
+        records_digest=_DIGEST,
+        artifact_digest=_DIGEST,
+        max_wrong_rate=max_wrong_rate,
+        max_mean_score=best.max_mean_score,
+        groups=(whole,),
     )
+    return CertifiedBot(certificates=[certificate], curve=list(curve), delta="0.05", is_alone=True)
+
+
+def make_trade_off(answered: int, wrong: int, at_most: float) -> TradeOff:
+    return TradeOff(max_mean_score=answered / 200, answered=answered, wrong=wrong, wrong_rate_at_most=at_most)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from langchain_cfc_lab.comparison_report import RiskCurve
 from langchain_cfc_lab.report.drawing import assign_styles
-from langchain_cfc_lab.report.plots import plot_certified_policies, plot_running_bound, plot_selective_risk
+from langchain_cfc_lab.report.plots import plot_certified_cuts, plot_running_bound, plot_selective_risk
 
 from integrations.lab.tests.plots.inputs import (
+    make_bot,
     make_comparison,
     make_level,
     make_level_of,
     make_method,
-    make_policy,
     make_trade_off,
 )
 from integrations.lab.tests.plots.reading import containers, data, lines, read_legend
@@ -47,9 +47,9 @@ def test_plot_selective_risk_requires_a_curve_or_points() -> None:
         plot_selective_risk(make_comparison(SWEEP, RISK), methods=["ICP"])
 
 
-def test_plot_certified_policies_draws_bounds_target_and_choice() -> None:
-    curve = [make_trade_off(0, 0, 1.0, 20), make_trade_off(50, 2, 0.09, 10), make_trade_off(120, 6, 0.095)]
-    ax = plot_certified_policies(make_policy(curve))
+def test_plot_certified_cuts_draws_bounds_target_and_choice() -> None:
+    curve = [make_trade_off(50, 2, 0.09), make_trade_off(120, 6, 0.095)]
+    ax = plot_certified_cuts(make_bot(curve))
     bound, seen = (points.lines[0] for points in containers(ax))
     assert data(bound) == ([0.25, 0.6], [0.09, 0.095])
     assert data(seen) == ([0.25, 0.6], [0.04, 0.05])
@@ -59,14 +59,9 @@ def test_plot_certified_policies_draws_bounds_target_and_choice() -> None:
     assert read_legend(ax)[:2] == ["promised: at most 10 %", "bound, confidence 95 %"]
 
 
-def test_plot_certified_policies_leaves_room_below_zero() -> None:
-    ax = plot_certified_policies(make_policy([make_trade_off(50, 0, 0.09)]))
+def test_plot_certified_cuts_leaves_room_below_zero() -> None:
+    ax = plot_certified_cuts(make_bot([make_trade_off(50, 0, 0.09)]))
     assert ax.get_ylim()[0] < 0.0
-
-
-def test_plot_certified_policies_refuses_policies_that_answer_nothing() -> None:
-    with pytest.raises(InputError, match="nothing to draw: no policy compared answered"):
-        plot_certified_policies(make_policy([make_trade_off(0, 0, 1.0)]))
 
 
 def test_plot_running_bound_draws_bound_and_target() -> None:

@@ -14,7 +14,7 @@ from langchain_cfc_lab.report.drawing import SLANT
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
-    plot_certified_policies,
+    plot_certified_cuts,
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
@@ -31,10 +31,10 @@ from integrations.lab.tests.plots.inputs import (
     TWELVE,
     make_attainable,
     make_bin_words,
+    make_bot,
     make_comparison,
     make_evaluation,
     make_level_of,
-    make_policy,
     make_trade_off,
 )
 from integrations.lab.tests.plots.reading import draw_canvas, get_figure
@@ -76,9 +76,7 @@ FIGURES: dict[str, Callable[[], Axes]] = {
     "attainable, long names": lambda: plot_attainable(make_attainable(LONG)),
     "attainable, thirty groups": lambda: plot_attainable(make_attainable(LONG * 2)),
     "scores": lambda: plot_score_histogram(HISTOGRAM),
-    "policies": lambda: plot_certified_policies(
-        make_policy([make_trade_off(50, 2, 0.09, 2), make_trade_off(90, 5, 0.1)])
-    ),
+    "cuts": lambda: plot_certified_cuts(make_bot([make_trade_off(50, 2, 0.09), make_trade_off(90, 5, 0.1)])),
     "long names of methods": lambda: plot_group_miscoverage(
         make_level_of(
             [f"conditional:unique(best_prefix), variant {place} of many" for place in range(12)], BINS

@@ -27,7 +27,7 @@ def facts() -> Case:
 
 @pytest.fixture(scope="session")
 def bot() -> Case:
-    """The same with a certified policy."""
+    """The same with a bot beside the sets."""
     source = load_recording()
     return make_case(
         list(source),

@@ -329,6 +329,7 @@ def test_claims_page_shows_the_certified_share_of_unsupported_claims() -> None:
     one = make_case(
         list(source.read_claims()),
         unit="claims",
+        alpha=None,
         max_wrong_rate="0.2",
         features=FEATURES,
         provenance=source.provenance,

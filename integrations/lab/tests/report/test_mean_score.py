@@ -20,12 +20,12 @@ from tests.factories import change_candidates
 DELTA = "0.125"
 
 
-def test_mean_score_policy_tests_each_group_separately() -> None:
+def test_bot_tests_each_group_separately() -> None:
     records = prompts(5, 1500, decimals=12)
     made = calibrate(
         records, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
     )
-    certificate = made.certified_policy.certificate
+    certificate = made.certified_bot.certificates[0]
     everyone, *groups = certificate.groups
     assert [one.certified for one in groups] == [True] * 3
     for one, share in zip(certificate.groups, [0.05, *[0.05 / 3] * 3], strict=True):
@@ -39,7 +39,7 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     worse = calibrate(
         spoiled, features="group(topic)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
     )
-    certificate = worse.certified_policy.certificate
+    certificate = worse.certified_bot.certificates[0]
     (missing,) = (one for one in certificate.groups if not one.certified)
     said = f"not certified in: prompts whose topic is 'sea' ({missing.wrong} of {missing.answered} wrong)"
     guarantee = worse.make_bot_guarantee()
@@ -53,5 +53,5 @@ def test_mean_score_policy_tests_each_group_separately() -> None:
     printed = " ".join(cast("StringIO", console.file).getvalue().split())
     assert all(said in one for one in [html.unescape(page), printed, guarantee.sentence, *explained])
     # Control: where every group is certified nothing is said of groups that are not.
-    assert made.certified_policy.certificate.state_uncertified() == ""
+    assert made.certified_bot.certificates[0].state_uncertified() == ""
     assert not any("not certified in" in one for one in made.make_bot_guarantee().not_promised)

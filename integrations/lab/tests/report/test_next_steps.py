@@ -271,10 +271,9 @@ def test_situation_names_contradicted_groups_in_words(facts: Case) -> None:
     assert seen.contradicted == ("topic: capital", "all prompts")
 
 
-def test_situation_of_a_bot_is_certified_without_a_part_left(bot: Case) -> None:
+def test_situation_of_sets_beside_a_bot_is_not_certified(bot: Case) -> None:
     seen = Situation.from_evaluation(bot.artifact, bot.evaluation)
-    assert (seen.bot, seen.certified) == (True, True)
-    assert not seen.certification_left, "its labels have chosen the policy"
+    assert (seen.bot, seen.certified, seen.certification_left) == (True, False, False)
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_suggest_draws_for_a_bot_expects_what_calibrate_certifies(for_bot: DrawS
     # about 610 prompts differ by at most four standard deviations of 2.8 points.
     for one in for_bot.rules:
         artifact = calibrate(load_recording(), max_wrong_rate=0.1, draws=one.rule, fit_fraction=0.5)
-        certificate = artifact.certified_policy.certificate
+        certificate = artifact.certified_bot.certificates[0]
         assert one.answered_rate == pytest.approx(
             certificate.groups[0].answered / certificate.prompts, abs=0.12
         )
@@ -126,7 +126,7 @@ def test_suggest_for_a_bot_prints_no_word_of_answer_sets(tmp_path: Path) -> None
     assert "--max-wrong-rate 0.1" in command
     assert not re.search(r"alpha|\bsets?\b|threshold|covered|flagged|hat\(|features|gap", shown.out)
     run("suggest", records, "--max-wrong-rate", "0.1", "--features", "1").assert_refused("answer sets")
-    run("suggest", records, "--max-wrong-rate", "0.1", "--alpha", "0.1").assert_refused("no alpha")
+    run("suggest", records, "--max-wrong-rate", "0.1", "--alpha", "0.1").assert_refused("without alpha")
     assert run("suggest", records, "--max-wrong-rate", "0.0001").code == 1
 
 

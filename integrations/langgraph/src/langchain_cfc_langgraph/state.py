@@ -66,7 +66,7 @@ def read_outcome(state: CFCState) -> Outcome:
 
     Returns:
         `answered`; `not_certifiable` if no set can be certified for prompts like this; `abstained` for any
-        other reason, for example because no candidate was accepted or the policy withholds the set.
+        other reason, for example because no candidate was accepted or a bot abstains.
 
     Raises:
         InputError: If the state holds no decision.

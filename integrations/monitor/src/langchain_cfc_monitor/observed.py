@@ -37,9 +37,9 @@ class ObservedResult:
     at: float  # time of the result, in seconds since 1970
     artifact: str
     alpha: str
-    outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`: what the artifact decided, before a policy withheld sets
-    withheld: bool  # whether a policy withheld the set
-    max_wrong_rate: str | None  # certified rate of the policy that was applied; None outside of bot mode
+    outcome: int  # `FLAGGED`, `EMPTY` or `ANSWERED`; for a bot, before it withholds its best answer
+    withheld: bool  # whether a bot withheld its answer
+    max_wrong_rate: str | None  # certified rate of the bot; None for answer sets
     threshold: float  # the threshold; `inf` where none can be certified
     scores: tuple[float, ...]  # (n,) scores of the candidates
     accepted: tuple[bool, ...]  # (n,) whether each candidate is in the answer set
@@ -88,8 +88,8 @@ class ObservedResult:
 
     @property
     def decision(self) -> int:
-        """The outcome, where a set that a certified policy withholds counts as an empty one."""
-        return EMPTY if self.withheld and self.max_wrong_rate is not None else self.outcome
+        """The outcome, where an answer that a bot withholds counts as an empty set."""
+        return EMPTY if self.withheld else self.outcome
 
     @property
     def best(self) -> int | None:

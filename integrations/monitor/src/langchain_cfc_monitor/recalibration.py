@@ -175,11 +175,11 @@ def recalibrate(
     sampled = traffic.select_sampled(least)
     table = replace(traffic.to_batch(), weights=traffic.compute_weights(least))
     provenance = _make_provenance(traffic)
-    # With a certification split, a bot mode that ignores sets would become one that answers from sets.
-    share = None if config.certifies_mean_score else certification_fraction
+    # The labels that calibrate and fit certify a bot.
+    share = None if config.is_bot_alone else certification_fraction
     config = replace(config, test_fraction=test_fraction, certification_fraction=share)
     new = calibrate(table, **config.to_arguments(), provenance=provenance, after=after)
-    if not new.has_used_certification:
+    if not (new.is_bot_alone or new.has_used_certification):
         # The delta of the old certificates, or the usual one if there are none.
         usual = next((one.delta for one in old.certificates), "0.05")
         new = certify(new, table, delta=delta or usual, provenance=provenance)
@@ -242,8 +242,7 @@ def _make_provenance(traffic: Traffic) -> Provenance | None:
 
 def _get_certified_rate(artifact: CalibrationArtifact, alpha: str) -> float:
     """Return a certified lower bound on the share of all prompts with a kept promise."""
-    coverage = [] if artifact.policy is None else artifact.policy.coverage
-    for certificate in [*artifact.certificates, *coverage]:
+    for certificate in artifact.certificates:
         if certificate.alpha == alpha:
             return certificate.shares[0].kept_at_least
     promise = artifact.make_guarantee(alpha)

@@ -263,17 +263,17 @@ class CertifiedRate:
 def list_certified_rates(artifact: CalibrationArtifact) -> list[CertifiedRate]:
     """List the rates that are certified, if not 0 or 1, and those that are guaranteed with confidence."""
     found = []
-    policy, confidence = artifact.policy, artifact.confidence
-    for certificate in [*artifact.certificates, *(policy.coverage if policy is not None else [])]:
+    bot, confidence = artifact.bot, artifact.confidence
+    for certificate in artifact.certificates:
         found += [
             CertifiedRate("kept", one.name, one.words, certificate.alpha, one.kept_at_least)
             for one in certificate.shares
             if 0.0 < one.kept_at_least < 1.0
         ]
-    if policy is not None:
+    if bot is not None:
         found += [
             CertifiedRate("right", one.name, one.words, wrong.alpha, 1.0 - float(rate), rate)
-            for wrong in policy.certificates
+            for wrong in bot.certificates
             for rate in [wrong.max_wrong_rate]
             for one in wrong.groups
             if one.certified or one is wrong.groups[0]
@@ -336,7 +336,7 @@ class CoverageTest(SequentialTest):
                 sampled
                 and outcomes[it.what] is not None
                 and it.alpha == one.alpha
-                # A certified wrong-answer rate is about the answers of its own policy.
+                # A certified wrong-answer rate is about the answers of its own cut.
                 and it.max_wrong_rate in {None, one.max_wrong_rate}
                 and uniform < weights[it.group]
                 for it in self.rates

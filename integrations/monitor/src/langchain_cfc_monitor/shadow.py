@@ -10,7 +10,7 @@ import numpy as np
 
 from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, Promise, select_held_out
-from langchain_cfc.decision import EVERY_SET, AnswerSets, decide
+from langchain_cfc.decision import AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Provenance
@@ -109,9 +109,9 @@ class ShadowComparison(Data):
         )
         withheld = np.array([one.withheld for one in traffic.results])
         answered = np.asarray(served.accepted.any(axis=1) & ~withheld, dtype=np.bool_)
-        policy = EVERY_SET if rate is None else other.certified_policy.find_certificate(rate).policy
+        cut = None if rate is None else other.certified_bot.find_certificate(rate).max_mean_score
         with name_records_in_errors(table.ids):
-            decisions = decide(other, table.draws, alpha, policy=policy)
+            decisions = decide(other, table.draws, alpha, max_mean_score=cut)
         complete = [
             one.id in traffic.labels and traffic.labels[one.id].is_complete for one in traffic.results
         ]

@@ -332,7 +332,7 @@ def make_status(
 
 
 def _list_answered_shares(artifact: CalibrationArtifact, counts: ResultCounts) -> Iterator[AnsweredShare]:
-    for one in () if artifact.policy is None else artifact.policy.certificates:
+    for one in () if artifact.bot is None else artifact.bot.certificates:
         results, answered = counts.by_rate.get(one.max_wrong_rate, (0, 0))
         if results:
             yield AnsweredShare(

@@ -21,7 +21,7 @@ from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, select_held_out
 from langchain_cfc.candidates import LabelledBatch, Unit
-from langchain_cfc.decision import EVERY_SET, Decisions, decide
+from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.features.statistics import MEAN_SCORE
@@ -121,10 +121,10 @@ def find_hardest_prompts(
         msg = f"most must be at least 0, got {most}"
         raise InputError(msg)
     tested, _ = select_held_out(artifact, labelled)
-    bot = artifact.certified_policy.certificates[-1] if artifact.is_bot_alone else None
-    policy = EVERY_SET if bot is None else bot.policy
+    bot = artifact.certified_bot.certificates[-1] if artifact.is_bot_alone else None
+    cut = None if bot is None else bot.max_mean_score
     with name_records_in_errors(tested.ids):
-        decisions = decide(artifact, tested.draws, alpha, policy=policy)
+        decisions = decide(artifact, tested.draws, alpha, max_mean_score=cut)
     flagged, hardness = decisions.not_certifiable, decisions.thresholds
     missed: BoolArray = ~flagged & ~artifact.parsed_set_rule.covers(tested.correct, decisions.accepted)
     if artifact.unit == "claims":
@@ -176,7 +176,7 @@ def _describe_prompt(
     answers = list(_group_answers(tested, decisions, row, record))
     flagged = bool(decisions.not_certifiable[row])
     outcome: Outcome = "flagged" if flagged else "missed"
-    if decisions.policy.ignores_sets:
+    if decisions.max_mean_score is not None:
         answers.sort(key=lambda one: (one.score, not one.correct))
         outcome = "wrong" if decisions.answered[row] else "abstained"
         why = _explain_answer(tested, decisions, row)
@@ -193,7 +193,9 @@ def _describe_prompt(
         id=truncate(tested.ids[row], ANSWER_LENGTH),
         outcome=outcome,
         why=why,
-        threshold=None if flagged or decisions.policy.ignores_sets else float(decisions.thresholds[row]),
+        threshold=None
+        if flagged or decisions.max_mean_score is not None
+        else float(decisions.thresholds[row]),
         mean_score=float(tested.draws.scores[row, : tested.draws.counts[row]].mean()),
         prompt=None if record is None else truncate(_format_input(record.input), PROMPT_LENGTH),
         answers=tuple(answers[:MOST_ANSWERS]),

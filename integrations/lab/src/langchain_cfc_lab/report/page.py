@@ -24,7 +24,7 @@ from langchain_cfc_lab.report.hardest import HardestPrompts, HardPrompt
 from langchain_cfc_lab.report.plots import (
     plot_attainable,
     plot_by_alpha,
-    plot_certified_policies,
+    plot_certified_cuts,
     plot_group_miscoverage,
     plot_score_histogram,
     plot_selective_risk,
@@ -116,7 +116,7 @@ def list_artifact_facts(
     is_bot = artifact.is_bot_alone
     used = f"{facts.size:,}{facts.weighing} calibrated the thresholds{fitted}"
     if is_bot:
-        used = f"{artifact.certified_policy.certificate.prompts:,} certified the bot"
+        used = f"{artifact.certified_bot.certificates[0].prompts:,} certified the bot"
     tested = f"{evaluation.n_test:,} tested {'it' if is_bot else 'them'} ({evaluation.test_prompts})"
     yield "Prompts", f"{used}, and {tested}"
     claims = evaluation.methods["conditional"].claims
@@ -416,35 +416,25 @@ def _describe_results(artifact: CalibrationArtifact, evaluation: EvaluationRepor
 
 
 def _describe_bot_mode(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Iterator[_Section]:
-    policy = artifact.policy
-    if policy is None or not evaluation.all_answers:
+    bot = artifact.bot
+    if bot is None:
         return
-    known = set(artifact.make_guarantee(policy.certificate.alpha).not_promised)
-    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
-    silent = [one for one in promise.not_promised if one not in known]
-    certified: tuple[str, ...] = (policy.certificate.sentence,)
-    if policy.ignores_sets:  # both are already at the top of the page
-        certified, silent = (), []
     words = (
-        "Wrong answers against prompts answered, policy by policy",
+        "Wrong answers against prompts answered, cut by cut",
         "On the certification prompts. Answering more costs more wrong answers.",
     )
-    heading = "Answering or abstaining"
-    if artifact.unit == "claims":
-        words = (
-            "Unsupported claims against answers that show claims, level by level",
-            "On the certification prompts, of one claim drawn from each answer.",
-        )
-        heading = "How many of the claims shown are unsupported"
-    figures: tuple[Figure, ...] = ()
-    if any(point.answered for point in policy.curve):
-        figures = (make_figure("figure-policies", plot_certified_policies(policy), *words),)
+    # Those of a bot alone are at the top of the page.
+    certified = () if bot.is_alone else tuple(one.sentence for one in bot.certificates)
+    claims = artifact.unit == "claims"
     yield _Section(
         id="bot",
-        heading=heading,
-        words=(*certified, *policy.refused.values(), *filter(None, [state_abstentions(policy)]), *silent),
-        figures=figures,
-        tables=(tables.tabulate_rates(policy, evaluation.all_answers), tables.tabulate_policies(policy)),
+        heading="How many of the claims shown are unsupported" if claims else "Answering or abstaining",
+        words=(*certified, *bot.refused.values(), *filter(None, [state_abstentions(bot)])),
+        figures=(make_figure("figure-cuts", plot_certified_cuts(bot), *words),) if bot.curve else (),
+        tables=(
+            *([tables.tabulate_rates(bot, evaluation.answers)] if bot.certificates else []),
+            *([tables.tabulate_cuts(bot)] if bot.curve else []),
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of comparisons, evaluations, certified policies and monitors, drawn with matplotlib.
+"""Figures of comparisons, evaluations, certified bots and monitors, drawn with matplotlib.
 
 Each `plot_` function takes data and optionally the axis to draw on, and returns the axis:
 
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_cfc.artifact import CertifiedPolicy, TradeOff
+from langchain_cfc.artifact import CertifiedBot, TradeOff
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport, GroupReport, MethodReport
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 __all__ = [
     "plot_attainable",
     "plot_by_alpha",
-    "plot_certified_policies",
+    "plot_certified_cuts",
     "plot_draw_rules",
     "plot_evidence",
     "plot_group_miscoverage",
@@ -85,6 +85,7 @@ TARGET_OVERHANG = 0.01  # in units of alpha: how far the target line goes on at 
 EDGE_SPACE = 0.02  # as a share: free space around the points
 BY_SCORE_LABELS = {"answers": "lowest best scores", "claims": "lowest scores"}
 ACCURACY = "selective_accuracy"
+_OF_ANSWERS = ("prompts answered", "of these, wrong best answer")
 _TARGETED_ENDINGS = ("coverage", "kept_promise")  # endings of names of figures that have a target
 _MEAN_PREFIX = "mean_"
 _SHORTFALL_LABELS = {"kept_promise": "promise broken", "coverage": "no correct answer returned"}
@@ -369,7 +370,8 @@ def plot_selective_risk(
     for (name, course), size in zip(drawn.items(), compute_marker_sizes(len(drawn)), strict=True):
         answered, wrong = zip(*course, strict=True)
         handles.append(ax.errorbar(answered, wrong, **looks[name].make_line_options(ax, size)))
-    return _finish_risk(ax, handles, names, report.unit, of_claims=("claims shown", "of these, unsupported"))
+    labels = ("claims shown", "of these, unsupported")
+    return _finish_risk(ax, handles, names, *(labels if report.unit == "claims" else _OF_ANSWERS))
 
 
 def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | None:
@@ -381,26 +383,25 @@ def _find_risk(method: MethodComparison, unit: Unit) -> tuple[float, float] | No
     return None if unsupported is None else (method.figures["claims_kept"].mean, unsupported.mean)
 
 
-def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> Axes:
-    """Plot the policies that bot mode was chosen from: wrong answers against prompts answered.
+def plot_certified_cuts(bot: CertifiedBot, ax: Axes | None = None) -> Axes:
+    """Plot the cuts that bot mode was chosen from: wrong answers against prompts answered.
 
     Args:
-        policy: The certified policy of an artifact, with the policies it was compared with.
+        bot: The certified bot of an artifact, with the cuts that were compared.
         ax: The axis to draw on, such as that of `plot_selective_risk`.
     """
-    certificate = policy.certificate
-    curve = [one for one in policy.curve if one.answered]
-    _require_data(curve, "no policy compared answered any certification prompt")
-    rates = [float(one.max_wrong_rate) for one in policy.certificates]
+    _require_data(bot.curve, "no cut was compared")
+    prompts = bot.certificates[0].prompts
+    rates = [float(one.max_wrong_rate) for one in bot.certificates]
     names = [
         f"promised: at most {', '.join(format_tick(rate) for rate in rates)}",
-        f"bound, confidence {format_tick(1.0 - float(certificate.delta))}",
+        f"bound, confidence {format_tick(1.0 - float(bot.delta))}",
         "seen",
-        "the certified policy" if len(rates) == 1 else "the certified policies",
+        "the certified cut" if len(rates) == 1 else "the certified cuts",
     ]
     ax = ax or create_axes(WIDTH, names)
-    ours = [point for point, own in policy.with_certified_points() if own]
-    answered, wrong = _compute_shares(curve, certificate.prompts)
+    ours = [point for point, own in bot.with_certified_points() if own]
+    answered, wrong = _compute_shares(bot.curve, prompts)
     ring: dict[str, Any] = {
         "marker": "o",
         "markersize": 12.0,
@@ -408,16 +409,15 @@ def plot_certified_policies(policy: CertifiedPolicy, ax: Axes | None = None) -> 
         "color": get_ink_colour(ax),
         "linestyle": "",
     }
-    bounds = [one.wrong_rate_at_most for one in curve]
+    bounds = [one.wrong_rate_at_most for one in bot.curve]
     promised = [ax.axhline(rate, color=get_ink_colour(ax), **TARGET_LINE) for rate in rates]
     handles: list[Any] = [
         promised[0],
         draw_points(ax, 3, answered, bounds, joined=True),
         draw_points(ax, 0, answered, wrong, joined=True),
-        *ax.plot(*_compute_shares(ours, certificate.prompts), **ring),
+        *ax.plot(*_compute_shares(ours, prompts), **ring),
     ]
-    labels = ("answers that show claims", "of one claim each, unsupported")
-    return _finish_risk(ax, handles, names, certificate.unit, of_claims=labels)
+    return _finish_risk(ax, handles, names, *_OF_ANSWERS)
 
 
 def plot_draw_rules(found: DrawSuggestion, ax: Axes | None = None) -> Axes:
@@ -561,17 +561,14 @@ def _compute_errors(spread: Spread) -> list[list[float]]:
     return [[spread.mean - low], [high - spread.mean]]
 
 
-def _compute_shares(policies: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
-    """Return for each policy the share of prompts answered, and the share of answers that are wrong."""
-    return [one.answered / prompts for one in policies], [one.wrong / one.answered for one in policies]
+def _compute_shares(cuts: Sequence[TradeOff], prompts: int) -> tuple[list[float], list[float]]:
+    """Return for each cut the share of prompts answered, and the share of answers that are wrong."""
+    return [one.answered / prompts for one in cuts], [one.wrong / one.answered for one in cuts]
 
 
-def _finish_risk(
-    ax: Axes, handles: Sequence[Any], names: Sequence[str], unit: Unit, *, of_claims: tuple[str, str]
-) -> Axes:
-    """Label the axes, for claims with `of_claims`, and finish them."""
-    labels = ("prompts answered", "of these, wrong best answer") if unit == "answers" else of_claims
-    label_axes(ax, *labels, shares="xy")
+def _finish_risk(ax: Axes, handles: Sequence[Any], names: Sequence[str], shown: str, wrong: str) -> Axes:
+    """Label the axes, and finish them."""
+    label_axes(ax, shown, wrong, shares="xy")
     # Begin a little below zero, so that a marker at zero is not cut off.
     top = ax.get_ylim()[1]
     ax.set_ylim(-0.03 * top, 1.03 * top)

@@ -84,7 +84,7 @@ class Situation:
     heuristic: bool  # whether nothing is promised
     contradicted: tuple[str, ...]  # groups on which the promise was kept too rarely for chance, in words
     wrong_too_often: bool  # whether bot mode answered wrongly more often than chance explains
-    bot: bool  # whether there is a certified policy
+    bot: bool  # whether a rate of wrong answers was asked for
     certified: bool  # whether any guarantee holds for this very artifact, with confidence
     certification_left: bool  # whether the records hold an unused part for certificates
     bound: bool  # whether the records named their generator and verifier
@@ -124,8 +124,8 @@ class Situation:
             n=artifact.n,
             heuristic=guarantee.kind == "heuristic" and not alone,
             contradicted=tuple(words.get(name, name) for name in evaluation.contradicted),
-            wrong_too_often=any(one.contradicted for one in evaluation.all_answers),
-            bot=artifact.policy is not None,
+            wrong_too_often=any(one.contradicted for one in evaluation.answers),
+            bot=artifact.bot is not None,
             certified=alone or guarantee.certificate is not None or guarantee.failure_probability is not None,
             certification_left=facts.certification_size > 0 and not artifact.has_used_certification,
             bound=artifact.provenance is not None,
@@ -171,11 +171,11 @@ def check_promise(seen: Situation) -> Iterator[Recommendation]:
 
 
 def check_bot_mode(seen: Situation) -> Iterator[Recommendation]:
-    """Recommend another policy if bot mode was wrong more often than chance explains."""
+    """Recommend another certificate if bot mode was wrong more often than chance explains."""
     if seen.wrong_too_often:
         yield _recommend_recalibration(
             seen,
-            "Do not serve bot mode; certify a policy again on recent prompts",
+            "Do not serve bot mode; certify it again on recent prompts",
             "More answers were wrong than the certified rate and chance explain.",
             recent=True,
         )

@@ -99,27 +99,31 @@ def _explain_event(is_about_claims: bool) -> str:
 
 def _describe_certified_rates(artifact: CalibrationArtifact) -> Promise:
     """Return the promise of a bot: its certified rates of wrong answers."""
-    policy = artifact.certified_policy
-    rates = [format_share(float(one.max_wrong_rate)) for one in policy.certificates]
-    promise = artifact.make_bot_guarantee(max_wrong_rate=policy.certificate.max_wrong_rate)
+    first, *further = certificates = artifact.certified_bot.certificates
+    rates = [format_share(float(one.max_wrong_rate)) for one in certificates]
+    promise = artifact.make_bot_guarantee(max_wrong_rate=first.max_wrong_rate)
     others: tuple[str, ...] = ()
-    if policy.others:
+    if further:
         also = f"At most {join_names(rates[1:])} is certified as well."
         others = (f"{also} Each rate holds separately; choose one before serving.",)
     return Promise(
         heading="The promise",
         claim=(
-            f"Of the questions that the bot answers, at most {rates[0]} get a wrong answer, with confidence "
-            f"{format_share(1.0 - float(policy.certificate.delta))}."
+            first.brief
+            if first.unit == "claims"
+            else f"Of the questions that the bot answers, at most {rates[0]} get a wrong answer, with "
+            f"confidence {format_share(1.0 - float(first.delta))}."
         ),
         scope=(
             *others,
-            "The bot abstains on the other questions. Nothing is promised about answer sets.",
+            "An answer without such claims is an abstention."
+            if first.unit == "claims"
+            else "The bot abstains on the other questions. Nothing is promised about answer sets.",
             *(one.sentence for one in promise.people),
         ),
         not_promised=promise.not_promised,
         assumptions=promise.assumptions,
-        full=" ".join(one.sentence for one in policy.certificates),
+        full=" ".join(one.sentence for one in certificates),
     )
 
 
@@ -184,22 +188,18 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     if evaluation.other_parts:
         words = state_other_parts(evaluation.other_parts)
         return Verdict("These records do not test the promise", f"{words[0].upper()}{words[1:]}.", "bad")
-    if artifact.is_bot_alone:
-        return _describe_answers(evaluation)
+    if artifact.is_bot_alone or any(one.contradicted for one in evaluation.answers):
+        return _describe_answers(
+            evaluation, "unsupported claims" if artifact.unit == "claims" else "wrong answers"
+        )
     own = evaluation.methods["conditional"]
     interval = format_interval(own.kept_promise_ci, 1)
-    certificate = artifact.make_guarantee(str(evaluation.alpha)).certificate
     target = f"the target is {format_share(evaluation.target_coverage)}"
     if own.stated_levels:
         target = f"the mean stated coverage is {to_percent(own.stated_coverage, 1)}"
-    aim = (
-        target
-        if evaluation.guarantee != "certified" or certificate is None
-        else f"the certified bound is {format_bound(certificate.shares[0].kept_at_least)}"
-    )
     words = (
         f"On {pluralize(evaluation.n_test, 'held-out prompt')} it was kept for "
-        f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {aim}."
+        f"{to_percent(own.kept_promise, 1)} (95 % interval {interval}); {target}."
     )
     if evaluation.guarantee == "heuristic":
         return Verdict("Nothing was promised, so there is no promise to check", words, "")
@@ -210,19 +210,19 @@ def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport
     return Verdict("These results do not contradict the promise", words, "good")
 
 
-def _describe_answers(evaluation: EvaluationReport) -> Verdict:
-    """Say whether the evaluation contradicts the certified rates of a bot."""
+def _describe_answers(evaluation: EvaluationReport, mistakes: str) -> Verdict:
+    """Say whether the evaluation contradicts the certified rates of a bot, with its mistakes in words."""
     on = f"On {pluralize(evaluation.n_test, 'held-out prompt')}"
-    broken = [format_share(one.max_wrong_rate) for one in evaluation.all_answers if one.contradicted]
+    broken = [format_share(one.max_wrong_rate) for one in evaluation.answers if one.contradicted]
     if broken:
         return Verdict(
-            "More wrong answers than chance explains: do not serve it",
-            f"{on} more answers were wrong than the certified {join_names(broken)} and chance explain.",
+            f"More {mistakes} than chance explains: do not serve it",
+            f"{on} there are more {mistakes} than the certified {join_names(broken)} and chance explain.",
             "bad",
         )
     return Verdict(
         "These results do not contradict the certified rates",
-        f"{on} no rate has more wrong answers than chance explains.",
+        f"{on} no rate has more {mistakes} than chance explains.",
         "good",
     )
 
@@ -230,14 +230,14 @@ def _describe_answers(evaluation: EvaluationReport) -> Verdict:
 def make_tiles(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> list[Tile]:
     """Return the key figures at the top of a page."""
     own = evaluation.methods["conditional"]
-    if artifact.is_bot_alone:
+    if artifact.is_bot_alone and artifact.unit == "answers":
         return [
             Tile(
                 f"Answered, at most {format_share(one.max_wrong_rate)} wrong",
                 to_percent(one.answered_rate, 1),
                 f"{one.wrong} of {one.answered} wrong: {to_percent(one.wrong_rate, 1)}",
             )
-            for one in evaluation.all_answers
+            for one in evaluation.answers
         ]
 
     if own.claims is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from langchain_cfc._internal.text import pluralize
-from langchain_cfc.artifact import CalibrationArtifact, CertifiedPolicy
+from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
     AnswersReport,
@@ -19,7 +19,13 @@ from langchain_cfc.evaluation import (
     StatedLevelReport,
 )
 from langchain_cfc.features import describe_group, name_group
-from langchain_cfc.guarantee import CertifiedShare, CoverageCertificate, format_bound, format_share
+from langchain_cfc.guarantee import (
+    CertifiedShare,
+    CoverageCertificate,
+    describe_cut,
+    format_bound,
+    format_share,
+)
 from langchain_cfc_lab.comparison_report import GroupComparison
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt
@@ -274,11 +280,12 @@ def tabulate_certificate(certificate: CoverageCertificate) -> Table:
     )
 
 
-def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) -> Table:
+def tabulate_rates(bot: CertifiedBot, reports: Sequence[AnswersReport]) -> Table:
     """Tabulate bot mode's wrong answers at each certified rate, on certification and test prompts."""
     rows = []
-    wrong = "wrong" if policy.certificate.unit == "answers" else "unsupported"
-    for certificate, seen in zip(policy.certificates, reports, strict=True):
+    claims = bot.certificates[0].unit == "claims"
+    wrong = "unsupported" if claims else "wrong"
+    for certificate, seen in zip(bot.certificates, reports, strict=True):
         everyone = certificate.groups[0]
         broken = seen.contradicted
         rows.append(
@@ -301,7 +308,7 @@ def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) ->
         )
     caption, heads = "Wrong answers at each certified rate", ("Answered", "Wrong answers")
     note = "Answered and wrong are shares of the test prompts, with 95 % intervals."
-    if policy.certificate.unit == "claims":
+    if claims:
         caption = "Unsupported claims among those shown, at the certified rate"
         heads = ("Answers with claims", "Unsupported")
         note = "Of one claim drawn from each answer that shows any, on certification and on test prompts."
@@ -314,39 +321,27 @@ def tabulate_rates(policy: CertifiedPolicy, reports: Sequence[AnswersReport]) ->
     )
 
 
-def tabulate_policies(policy: CertifiedPolicy) -> Table:
-    """Tabulate prompts answered and wrong answers by policy; bot mode's own policy is marked."""
-    certificate = policy.certificate
-    of_claims = certificate.unit == "claims"
-    rows = []
-    for point, own in policy.with_certified_points():
-        words = point.policy.described if point.policy.words else "every set"
-        if of_claims:
-            words = "what is kept"
-        if not point.policy.ignores_sets:
-            words += f" at alpha = {point.alpha}"
-        rows.append(
+def tabulate_cuts(bot: CertifiedBot) -> Table:
+    """Tabulate prompts answered and wrong answers by cut; those of bot mode are marked."""
+    prompts = bot.certificates[0].prompts
+    return Table(
+        id="cuts",
+        caption="What answering more would cost",
+        head=("Answered are", "Answered", "Wrong", "Wrong at most"),
+        rows=tuple(
             Row(
-                words + (" (bot mode)" if own else ""),
+                describe_cut(point.max_mean_score) + (" (bot mode)" if own else ""),
                 (
-                    Cell(to_percent(point.answered / certificate.prompts)),
+                    Cell(to_percent(point.answered / prompts)),
                     Cell(f"{point.wrong} of {point.answered}"),
                     Cell(to_percent(point.wrong_rate_at_most, 1)),
                 ),
                 own,
             )
-        )
-    sure = format_share(1.0 - float(certificate.delta))
-    return Table(
-        id="policies",
-        caption=f"What {'showing' if of_claims else 'answering'} more would cost",
-        head=("Shown is", "Answers with claims", "Of one claim each, unsupported", "Unsupported at most")
-        if of_claims
-        else ("Answered are", "Answered", "Wrong", "Wrong at most"),
-        rows=tuple(rows),
-        note=f"On {pluralize(certificate.prompts, 'certification prompt')}; all bounds hold together with "
-        f"confidence {sure}"
-        + ("; each certified rate of bot mode holds separately." if certificate.policy.ignores_sets else "."),
+            for point, own in bot.with_certified_points()
+        ),
+        note=f"On {pluralize(prompts, 'certification prompt')}; all bounds hold together with confidence "
+        f"{format_share(1.0 - float(bot.delta))}; each certified rate of bot mode holds separately.",
     )
 
 

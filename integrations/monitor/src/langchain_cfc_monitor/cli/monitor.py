@@ -230,7 +230,7 @@ def recalibrate(
         for level, kept in found.certified.items():
             share = format_percent(kept, ".1f")
             console.print(f"alpha = {level}: certified to be kept at least {share} of the time")
-        for certificate in () if found.artifact.policy is None else found.artifact.policy.certificates:
+        for certificate in () if found.artifact.bot is None else found.artifact.bot.certificates:
             console.print(escape(certificate.sentence))
         for objection in found.objections:
             console.print(f"[bold red]no[/]  {escape(objection)}", soft_wrap=True)

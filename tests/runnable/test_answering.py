@@ -1,4 +1,4 @@
-"""Answer policies: return the set, fall back to another runnable, abstain if the set is too large."""
+"""What follows a decision: return a message or text, or ask a fallback."""
 
 from __future__ import annotations
 
@@ -184,47 +184,6 @@ def test_or_else_child_runs_are_named() -> None:
     chain.invoke("x", {"callbacks": [runs]})
     names = [name for kind, name, _ in runs.runs if kind == "chain"]
     assert names == ["OrElse", "CFCRunnable", "person"]
-
-
-def test_max_answers_withholds_larger_sets() -> None:
-    texts = ("a|0.1", "b|0.2", "c|0.3", "d|0.9")
-    model = ScriptedModel(texts=texts)
-    result = make_chain(generator=model, max_answers=2).invoke("x")
-    assert (result.abstained, result.reason, result.answers, result.best) == (
-        True,
-        "too_many_answers",
-        (),
-        None,
-    )
-    # Callers that show the whole set say so.
-    assert [one.text for one in result.candidates] == [None] * 4
-    shown = make_chain(generator=model, max_answers=2, show_rejected=True).invoke("x")
-    assert [one.text for one in shown.candidates if one.accepted] == list(texts[:3])
-    assert (
-        "3 of the 4 answers that the model gave passed the check, and these are 3 different"
-        in result.explain()
-    )
-    allowed = make_chain(generator=model, max_answers=3).invoke("x")
-    assert (allowed.reason, len(allowed.answers)) == ("answered", 3)
-
-
-def test_max_answers_counts_equal_answers_once() -> None:
-    chain = make_chain(answer=answer_of, max_answers=1)
-    assert chain.invoke("x").answers == ("lima",)
-
-
-def test_guarantee_states_what_max_answers_excludes() -> None:
-    stated = make_chain(max_answers=2).invoke("x").guarantee.not_promised
-    silent = make_chain().invoke("x").guarantee.not_promised
-    assert [line for line in stated if line not in silent] == [line for line in stated if "withheld" in line]
-    assert len(stated) == len(silent) + 1
-
-
-@pytest.mark.parametrize("field", ["max_answers", "min_agreement"])
-@pytest.mark.parametrize("wrong", [0, -1, 1.5])
-def test_max_answers_and_min_agreement_refuse_anything_but_positive_integers(field: str, wrong: Any) -> None:
-    with pytest.raises(ValueError, match=field):
-        make_chain(**{field: wrong})
 
 
 def test_get_graph_names_the_parts_of_a_chain() -> None:

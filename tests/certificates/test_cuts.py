@@ -1,4 +1,4 @@
-"""Bot mode that ignores sets: a cut on the mean score, certified with all labels."""
+"""Bots: a cut on the mean score, certified with all labels."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 from functools import reduce
 from itertools import takewhile
 from operator import add
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
+from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, state_abstentions
-from langchain_cfc.certificates.policies import find_short_number
 from langchain_cfc.decision import decide
-from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.guarantee import AnswerPolicy
+from langchain_cfc.errors import AttainabilityWarning, InputError, UnattainableTargetError
 from langchain_cfc.records import tabulate
 from tests.certificates.prompts import make_replay_chain, prompts
 from tests.factories import plan_first_test, reload_artifact
@@ -95,41 +95,37 @@ def test_mean_score_cut_equals_an_independent_computation(rate: str) -> None:
             calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
         return
     made = calibrate(known, features="group(topic)", max_wrong_rate=rate, delta=DELTA)
-    certificate = made.certified_policy.certificate
+    certificate = made.certified_bot.certificates[0]
     everyone = certificate.groups[0]
     assert (everyone.answered, everyone.wrong) == (expected, wrong[:expected].sum())
-    assert certificate.policy.ignores_sets
-    assert certificate.policy.max_mean_score is not None
-    assert count_below(table, certificate.policy.max_mean_score) == (everyone.answered, everyone.wrong)
+    assert certificate.max_mean_score is not None
+    assert count_below(table, certificate.max_mean_score) == (everyone.answered, everyone.wrong)
 
 
-def test_mean_score_policy_uses_all_labels_and_certifies_no_sets(
+def test_mean_score_bot_uses_all_labels_and_certifies_no_sets(
     bot: CalibrationArtifact, table: LabelledBatch
 ) -> None:
-    certificate, facts = bot.certified_policy.certificate, bot.calibration
+    certificate, facts = bot.certified_bot.certificates[0], bot.calibration
     assert facts.fit_size > 0
     assert certificate.prompts == facts.fit_size + facts.size == len(KNOWN)
     assert facts.certification_size == 0
-    assert bot.certified_policy.coverage == []
-    assert len(bot.certified_policy.curve) > 10
+    assert len(bot.certified_bot.curve) > 10
     everyone = certificate.groups[0]
-    counted = [(one.policy, one.answered, one.wrong) for one in bot.certified_policy.curve]
-    for policy, answered, wrong in [*counted, (certificate.policy, everyone.answered, everyone.wrong)]:
-        assert policy.max_mean_score is not None
-        assert (answered, wrong) == count_below(table, policy.max_mean_score)
+    counted = [(one.max_mean_score, one.answered, one.wrong) for one in bot.certified_bot.curve]
+    for cut, answered, wrong in [*counted, (certificate.max_mean_score, everyone.answered, everyone.wrong)]:
+        assert cut is not None
+        assert (answered, wrong) == count_below(table, cut)
     loaded = reload_artifact(bot)
     assert (loaded, loaded.digest) == (bot, bot.digest)
     # Labels that made the scores, or scores that fixed the groups, do not certify.
     groups = calibrate(
         KNOWN, features="bins(mean_score, 2)", max_wrong_rate="0.2", delta=DELTA, wrong_rate_groups=True
     )
-    assert groups.certified_policy.certificate.prompts == groups.calibration.size
+    assert groups.certified_bot.certificates[0].prompts == groups.calibration.size
     assert groups.calibration.fit_size > 0
 
 
-def test_mean_score_policy_prefers_more_certified_groups(
-    table: LabelledBatch, bot: CalibrationArtifact
-) -> None:
+def test_mean_score_bot_prefers_more_certified_groups(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     # All answers of the easier half are right; of the harder half those about the sea, a third, are wrong.
     size = len(table)
     scores = np.repeat((np.arange(size) + 0.5)[:, np.newaxis] / size, 4, axis=1)
@@ -137,7 +133,7 @@ def test_mean_score_policy_prefers_more_certified_groups(
     correct = np.repeat(~wrong[:, np.newaxis], 4, axis=1)
     sea = replace(table, correct=correct, draws=replace(table.draws, scores=scores, precomputed={}))
     made = certify_mean_score(bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA, by_group=True)
-    everyone, *groups = made.certified_policy.certificate.groups
+    everyone, *groups = made.certified_bot.certificates[0].groups
     assert [one.certified for one in groups] == [True] * 3
     last = groups[-1]
     assert everyone.answered < size
@@ -145,19 +141,17 @@ def test_mean_score_policy_prefers_more_certified_groups(
     assert stats.binom.cdf(last.wrong + 1, last.answered + 1, 0.2) > 0.05 / 3
     # Control: without groups all prompts are answered, as a sixth of them is wrong.
     alone = certify_mean_score(bot, plan_first_test(sea), max_wrong_rates=["0.2"], delta=DELTA)
-    assert alone.certified_policy.certificate.groups[0].answered == size
+    assert alone.certified_bot.certificates[0].groups[0].answered == size
 
 
-def test_mean_score_policy_refuses_blank_answers_alone(
-    table: LabelledBatch, bot: CalibrationArtifact
-) -> None:
+def test_mean_score_bot_refuses_blank_answers_alone(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     draws = replace(table.draws, lengths=np.zeros_like(table.draws.scores, dtype=np.int64))
     blank = plan_first_test(replace(table, draws=draws))
     with pytest.raises(UnattainableTargetError, match="is not certified"):
         certify_mean_score(bot, blank, max_wrong_rates=[RATE], delta=DELTA)
 
 
-def test_mean_score_policy_with_groups_gives_half_of_delta_to_all(
+def test_mean_score_bot_with_groups_gives_half_of_delta_to_all(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # Twelve prompts of a group certify nothing, so that the size depends on all 36 alone.
@@ -165,19 +159,11 @@ def test_mean_score_policy_with_groups_gives_half_of_delta_to_all(
     made = certify_mean_score(
         bot, plan_first_test(few), max_wrong_rates=["0.05"], delta="0.95", by_group=True
     )
-    everyone, *groups = made.certified_policy.certificate.groups
+    everyone, *groups = made.certified_bot.certificates[0].groups
     assert not any(group.certified for group in groups)
     assert stats.binom.cdf(everyone.wrong, everyone.answered, 0.05) <= 0.38
     # Control: a wrong answer more would be too many at half of it, and not at the whole.
     assert 0.38 < stats.binom.cdf(everyone.wrong + 1, len(few), 0.05) <= 0.76
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "cut"),
-    [(0.123, 0.456, 0.45), (0.5, 0.6, 0.59), (0.451, 0.4569, 0.456), (0.3, 0.3000001, 0.3), (0.1, 0.11, 0.1)],
-)
-def test_find_short_number_returns_the_largest_shortest_number(low: float, high: float, cut: float) -> None:
-    assert find_short_number(low, high) == cut
 
 
 def test_mean_score_cut_never_divides_equal_scores(table: LabelledBatch, bot: CalibrationArtifact) -> None:
@@ -187,7 +173,7 @@ def test_mean_score_cut_never_divides_equal_scores(table: LabelledBatch, bot: Ca
     correct[400:] = False
     tied = replace(table, correct=correct, draws=replace(table.draws, scores=scores, precomputed={}))
     made = certify_mean_score(bot, plan_first_test(tied), max_wrong_rates=["0.1"], delta=DELTA)
-    everyone = made.certified_policy.certificate.groups[0]
+    everyone = made.certified_bot.certificates[0].groups[0]
     assert (everyone.answered, everyone.wrong) == (400, 0)
     # Control: one more wrong answer than a tie of few prompts can bear, and there is no cut at all.
     with pytest.raises(UnattainableTargetError):
@@ -224,10 +210,10 @@ def test_mean_score_cuts_between_ties_equal_an_independent_computation(
             continue
         certificate = certify_mean_score(
             bot, plan_first_test(tied), max_wrong_rates=[rate], delta=DELTA
-        ).certified_policy.certificate
-        everyone, cut = certificate.groups[0], certificate.policy.max_mean_score
+        ).certified_bot.certificates[0]
+        everyone, cut = certificate.groups[0], certificate.max_mean_score
         assert (everyone.answered, everyone.wrong) == (expected, wrong[ranked][:expected].sum())
-        # The policy answers whatever is below the next mean score; of those with 0 alone, 0.
+        # The bot answers whatever is below the next mean score; of those with 0 alone, 0.
         if expected == size:
             assert cut == 1.0
         elif means[expected - 1] == 0.0:
@@ -237,7 +223,7 @@ def test_mean_score_cuts_between_ties_equal_an_independent_computation(
     assert len(found) > 5  # control: there was something to find
 
 
-def test_mean_score_policy_answers_unanimous_prompts_together(
+def test_mean_score_bot_answers_unanimous_prompts_together(
     table: LabelledBatch, bot: CalibrationArtifact
 ) -> None:
     # 60 of 100 prompts have the same mean score, and 3 of these are wrong, the first in the random order of
@@ -252,9 +238,9 @@ def test_mean_score_policy_answers_unanimous_prompts_together(
         tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
         return certify_mean_score(bot, plan_first_test(tied), max_wrong_rates=["0.2"], delta=DELTA)
 
-    certificate = certify(0.0).certified_policy.certificate
+    certificate = certify(0.0).certified_bot.certificates[0]
     assert (certificate.groups[0].answered, certificate.groups[0].wrong) == (60, 3)
-    assert certificate.policy.words == "whose candidates have a mean score of at most 0"
+    assert certificate.max_mean_score == 0.0
     # Control: of other mean scores the first few are tested alone.
     with pytest.raises(UnattainableTargetError):
         certify(0.1)
@@ -269,16 +255,16 @@ def test_refused_rate_names_the_smaller_rate_that_is_certified(
     scores = np.select([row < 78, row < 90], [0.1, 0.3], 0.9)[:, np.newaxis] * np.ones((1, 4))
     correct = np.ones_like(few.correct) & (row < 78)[:, np.newaxis]
     tied = replace(few, correct=correct, draws=replace(few.draws, scores=scores, precomputed={}))
-    policy = certify_mean_score(
+    made = certify_mean_score(
         bot, plan_first_test(tied), max_wrong_rates=["0.05", "0.1"], delta=DELTA
-    ).certified_policy
-    assert [one.max_wrong_rate for one in policy.certificates] == ["0.05"]
-    assert policy.certificate.groups[0].answered == 78
-    assert "The cut certified for 0.05 also keeps this rate" in policy.refused["0.1"]
-    assert "is not certified" not in policy.refused["0.1"]
+    ).certified_bot
+    assert [one.max_wrong_rate for one in made.certificates] == ["0.05"]
+    assert made.certificates[0].groups[0].answered == 78
+    assert "The cut certified for 0.05 also keeps this rate" in made.refused["0.1"]
+    assert "is not certified" not in made.refused["0.1"]
     # Control: a smaller rate than the certified one has no such cut.
     stricter = certify_mean_score(bot, plan_first_test(tied), max_wrong_rates=["0.01", "0.05"], delta="0.05")
-    assert "0.01 is not certified" in stricter.certified_policy.refused["0.01"]
+    assert "0.01 is not certified" in stricter.certified_bot.refused["0.01"]
 
 
 def test_mean_score_refusal_prints_nothing_from_labels(
@@ -319,30 +305,28 @@ def test_each_of_several_rates_has_its_part_of_the_level(
 ) -> None:
     right = plan_first_test(replace(table, correct=np.ones_like(table.correct)).take(np.arange(46)))
     # 0.95^46 = 0.094 is below the level 0.1, and above a third of it.
-    made = certify_mean_score(bot, right, max_wrong_rates=["0.05"], delta=DELTA).certified_policy
-    assert made.certificate.level == pytest.approx(LEVEL)
-    both = certify_mean_score(
-        bot, right, max_wrong_rates=["0.05", "0.1", "0.2"], delta=DELTA
-    ).certified_policy
+    made = certify_mean_score(bot, right, max_wrong_rates=["0.05"], delta=DELTA).certified_bot
+    assert made.certificates[0].level == pytest.approx(LEVEL)
+    both = certify_mean_score(bot, right, max_wrong_rates=["0.05", "0.1", "0.2"], delta=DELTA).certified_bot
     assert [one.level for one in both.certificates] == [pytest.approx(LEVEL / 3)] * 2
-    assert "First test on these labels, at 26.7 % of delta." in both.certificate.sentence
+    assert "First test on these labels, at 26.7 % of delta." in both.certificates[0].sentence
     assert list(both.refused) == ["0.05"]
 
 
-def test_mean_score_policy_certifies_several_rates() -> None:
+def test_mean_score_bot_certifies_several_rates() -> None:
     rates = ["0.2", "0.0001", "0.05", "0.1"]
     made = reload_artifact(calibrate(KNOWN, features="1", max_wrong_rate=rates, delta=DELTA))
-    policy = made.certified_policy
-    assert policy.rates == ("0.0001", "0.05", "0.1", "0.2")
-    assert [one.max_wrong_rate for one in policy.certificates] == ["0.05", "0.1", "0.2"]
-    assert "0.0001 is not certified. Its test needs" in policy.refused["0.0001"]
-    for one in policy.certificates:
+    certified = made.certified_bot
+    assert certified.rates == ("0.0001", "0.05", "0.1", "0.2")
+    assert [one.max_wrong_rate for one in certified.certificates] == ["0.05", "0.1", "0.2"]
+    assert "0.0001 is not certified. Its test needs" in certified.refused["0.0001"]
+    for one in certified.certificates:
         # Each of the four rates is tested as if it were alone at a quarter of delta.
         alone = calibrate(KNOWN, features="1", max_wrong_rate=one.max_wrong_rate, delta=str(float(DELTA) / 4))
-        certificate = alone.certified_policy.certificate
-        assert (certificate.policy, certificate.groups) == (one.policy, one.groups)
-        assert policy.find_certificate(float(one.max_wrong_rate)) == one
-    said = state_abstentions(policy)
+        certificate = alone.certified_bot.certificates[0]
+        assert (certificate.max_mean_score, certificate.groups) == (one.max_mean_score, one.groups)
+        assert certified.find_certificate(float(one.max_wrong_rate)) == one
+    said = state_abstentions(certified)
     assert said is not None
     assert (
         len(
@@ -355,41 +339,37 @@ def test_mean_score_policy_certifies_several_rates() -> None:
     with pytest.raises(
         InputError, match=r"several .* are certified \(0.05, 0.1, 0.2\): before asking any question, choose"
     ):
-        policy.find_certificate()
+        certified.find_certificate()
     with pytest.raises(InputError, match=r"is not certified: A wrong-answer rate of 0\.0001 is"):
-        policy.find_certificate("0.0001")
+        certified.find_certificate("0.0001")
     with pytest.raises(InputError, match="it was not requested"):
-        policy.find_certificate("0.3")
-    with pytest.raises(InputError, match="several rates cannot be combined with an alpha"):
-        calibrate(KNOWN, alpha="0.3", max_wrong_rate=rates)
+        certified.find_certificate("0.3")
 
 
 def test_artifact_refuses_forged_certificates_of_several_rates() -> None:
     made = calibrate(KNOWN, features="1", max_wrong_rate=["0.05", "0.1"], delta=DELTA)
-    policy = made.certified_policy
-    low = policy.certificates[0]
+    certified = made.certified_bot
+    low = certified.certificates[0]
 
     def forge(**changes: object) -> None:
-        content = made.model_copy(update={"policy": policy.model_copy(update=changes)})
+        content = made.model_copy(update={"bot": certified.model_copy(update=changes)})
         CalibrationArtifact.model_validate(content.model_dump(mode="json"), strict=False)
 
     forge()  # control: nothing is changed
     for changes, said in (
-        ({"others": [low]}, "different rates, ascending"),
+        ({"certificates": [low, low]}, "different rates, ascending"),
         ({"refused": {"0.1": "no"}}, "none of them refused"),
     ):
         with pytest.raises(ValueError, match=said):
             forge(**changes)
 
 
-def test_mean_score_policy_ignores_flags_and_thresholds(
-    table: LabelledBatch, bot: CalibrationArtifact
-) -> None:
+def test_mean_score_bot_ignores_flags_and_thresholds(table: LabelledBatch, bot: CalibrationArtifact) -> None:
     strict = calibrate(KNOWN, alpha="0.02", features="group(topic)", allow_unattainable=True)
     flagged = decide(strict, table.draws).not_certifiable
     assert flagged.any()  # control: sets are flagged there
-    policy = bot.certified_policy.certificate.policy
-    seen = [decide(one, table.draws, one.alphas[0], policy=policy) for one in (strict, bot)]
+    cut = bot.certified_bot.certificates[0].max_mean_score
+    seen = [decide(one, table.draws, one.alphas[0], max_mean_score=cut) for one in (strict, bot)]
     np.testing.assert_array_equal(seen[0].answered, seen[1].answered)
     np.testing.assert_array_equal(seen[0].best, table.draws.scores.argmin(axis=1))
     assert not seen[0].not_certifiable.any()
@@ -397,10 +377,12 @@ def test_mean_score_policy_ignores_flags_and_thresholds(
 
 
 def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: CalibrationArtifact) -> None:
-    certificate = bot.certified_policy.certificate
+    certificate = bot.certified_bot.certificates[0]
     everyone = certificate.groups[0]
     asked = KNOWN[:80]
-    expected = decide(bot, tabulate(asked).draws, certificate.alpha, policy=certificate.policy)
+    expected = decide(
+        bot, tabulate(asked).draws, certificate.alpha, max_mean_score=certificate.max_mean_score
+    )
     chain = make_replay_chain(bot, asked)
     results = [chain.invoke(one.input) for one in asked]
     assert [one.reason for one in results] == [expected.find_reason(row) for row in range(len(asked))]
@@ -411,13 +393,61 @@ def test_bot_chain_serves_the_counted_decisions_and_states_them(bot: Calibration
         assert one.guarantee.wrong_answers == certificate
         assert f"{everyone.answered} were answered, {everyone.wrong} of these wrongly" in one.explain()
         assert "reliable" in one.explain_reason()
-    # Without bot mode nothing is promised: the labels have been spent.
+    # Nothing is promised about sets of which no level was asked for.
     assert bot.make_guarantee(bot.alphas[0]).kind == "heuristic"
     # Control: an artifact that was made without bot mode promises its sets.
     assert calibrate(KNOWN, alpha="0.3", features="group(topic)").make_guarantee("0.3").kind == "conditional"
 
 
-def test_answer_policy_dumps_only_fields_that_are_used() -> None:
-    assert AnswerPolicy(max_answers=2).model_dump() == {"max_answers": 2, "min_agreement": 1}
-    assert AnswerPolicy.model_validate({"max_answers": None, "min_agreement": 3}).min_agreement == 3
-    assert "ignores_sets" in AnswerPolicy(ignores_sets=True).model_dump()
+@pytest.mark.parametrize("alphas", [["0.3"], ["0.2", "0.5"]])
+def test_bot_and_sets_side_by_side_are_each_as_alone(alphas: list[str]) -> None:
+    options: dict[str, Any] = {"features": "group(topic)", "seed": 2}
+    rates = ["0.05", "0.1"]
+    both = reload_artifact(
+        calibrate(KNOWN, alpha=alphas, max_wrong_rate=rates, delta=DELTA, wrong_rate_groups=True, **options)
+    )
+    sets = calibrate(KNOWN, alpha=alphas, **options)
+    alone = calibrate(KNOWN, max_wrong_rate=rates, delta=DELTA, wrong_rate_groups=True, **options)
+    assert [one.max_mean_score for one in both.certified_bot.certificates] == [
+        one.max_mean_score for one in alone.certified_bot.certificates
+    ]
+    assert both.certified_bot.curve == alone.certified_bot.curve
+    assert both.attempts == [
+        one.model_copy(update={"settings": both.attempts[0].settings}) for one in alone.attempts
+    ]
+    assert [one.rule for one in both.levels] == [one.rule for one in sets.levels]
+    for alpha in alphas:
+        promise = both.make_guarantee(alpha)
+        assert promise.kind == "conditional"
+        digest = {"artifact_digest": promise.artifact_digest}
+        assert sets.make_guarantee(alpha).model_copy(update=digest) == promise
+    assert [one.argument for one in both.promises] == [
+        *(("max_wrong_rate", rate) for rate in rates),
+        *(("alpha", alpha) for alpha in alphas),
+    ]
+
+
+def test_refused_rate_beside_sets_leaves_the_sets() -> None:
+    hopeless = [
+        one.model_copy(
+            update={
+                "candidates": tuple(each.model_copy(update={"correct": False}) for each in one.candidates)
+            }
+        )
+        if row % 2
+        else one
+        for row, one in enumerate(KNOWN)
+    ]
+    options: dict[str, Any] = {"features": "group(topic)", "allow_unattainable": True}
+    with pytest.warns(AttainabilityWarning, match="0.001 is not certified"):
+        made = calibrate(hopeless, alpha="0.4", max_wrong_rate=["0.001", "0.002"], **options)
+    assert reload_artifact(made) == made
+    assert (made.certified_bot.certificates, made.certified_bot.curve) == ([], [])
+    assert list(made.certified_bot.refused) == ["0.001", "0.002"]
+    assert [one.argument for one in made.promises] == [("alpha", "0.4")]
+    assert made.make_guarantee().kind == "conditional"
+    assert [one.certified for one in made.attempts] == [False]
+    assert CalibrationConfig.from_artifact(made).wrong_rates == ("0.001", "0.002")
+    # The next attempt on these labels is the second one; without sets the same rates are refused.
+    with pytest.raises(UnattainableTargetError, match="This was test 2 on these labels"):
+        calibrate(hopeless, max_wrong_rate=["0.001", "0.002"], after=made, **options)
