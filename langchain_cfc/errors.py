@@ -114,7 +114,8 @@ class OutsideCertifiedRegionError(ThresholdError):
         listed = ", ".join(map(str, rows[:10])) + (", ..." if len(rows) > 10 else "")  # noqa: PLR2004
         super().__init__(
             f"outside the certified region: the thresholds of prompts {listed} depend on calibration prompts "
-            "that were not kept; keep more of them with a larger window=..., or all with window=None"
+            "that were not kept; ConditionalThreshold keeps more with a larger window=..., and all with "
+            "window=None"
         )
 
     def __reduce__(self) -> tuple[type[OutsideCertifiedRegionError], tuple[list[int]]]:

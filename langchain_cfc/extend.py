@@ -1,9 +1,9 @@
 """Extension interface for other distributions: base classes to implement, and their helpers.
 
-Use the names listed here to implement a verifier, a labeler, a source of examples, a threshold rule, an
-executor of collections, or a reader of a monitor's metrics. Everything else that is not in the `__all__` of a
-package may change without notice. Importing this module loads nothing; each name is loaded when it is first
-used, and some need the extra of their package.
+Use the names listed here to implement a verifier, a labeler, or a companion's source of examples, executor
+or reader of metrics. Everything else that is not in the `__all__` of a package may change without notice.
+Importing this module loads nothing; each name is loaded when it is first used, and some need the extra of
+their package.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     )
     from langchain_cfc.sampling.candidates import Description, make_candidate
     from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
-    from langchain_cfc.thresholds.base import ThresholdRule, Thresholds
     from langchain_cfc.verifiers.base import (
         BaseVerifier,
         Verifier,
@@ -79,8 +78,6 @@ __all__ = [
     "Reads",
     "Steps",
     "Target",
-    "ThresholdRule",
-    "Thresholds",
     "Verifier",
     "VerifierInput",
     "Wording",
@@ -139,7 +136,6 @@ _NAMES = {
     "sampling": ("DrawnCandidate", "resolve_generator", "walk_runnables", "without_streaming_and_cache"),
     "sampling.candidates": ("Description", "make_candidate"),
     "sampling.fingerprints": ("compute_fingerprint", "state_settings"),
-    "thresholds.base": ("ThresholdRule", "Thresholds"),
     "verifiers.base": (
         "BaseVerifier",
         "Verifier",
