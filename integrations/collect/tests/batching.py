@@ -72,25 +72,25 @@ def run(
     parts: Components,
     size: int,
     *,
-    told: Messages | None = None,
+    messages: Messages | None = None,
     budget: Budget | None = None,
     begun: Callable[[Any], None] | None = None,
     retry_failed: bool = False,
     **policy: Any,
 ) -> CollectionResult:
     """Collect through batches."""
-    told = told or Messages()
+    messages = messages or Messages()
 
     def note(status: Any) -> None:
         if status.waiting is not None:
-            told.waiting.append(status.waiting)
+            messages.waiting.append(status.waiting)
 
     options = CollectionOptions(
         call_policy=CallPolicy(CONCURRENCY, batch=True, **policy),
         budget=budget or Budget(prices={"*": PRICE}),
         on_progress=note,
-        on_notice=told.notices.append,
-        on_batch=told.lines.append,
+        on_notice=messages.notices.append,
+        on_batch=messages.lines.append,
         on_start=begun,
         retry_failed=retry_failed,
     )

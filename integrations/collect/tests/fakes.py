@@ -113,7 +113,7 @@ class FakeExecutor:
         """The settings that determine the records."""
         return {
             "n": N,
-            "generator": {"id": "told"},
+            "generator": {"id": "given"},
             "verifier": {"id": "scripted"},
             "labeler": {},
             "answer": None,
@@ -165,7 +165,7 @@ class Ran:
     Attributes:
         complete: Whether every prompt was begun.
         status: What it says of itself.
-        notices: What people were told.
+        notices: What was reported.
     """
 
     complete: bool

@@ -66,17 +66,17 @@ def short_waits() -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
 def test_collect_through_batches_submits_all_draws_as_one_batch(tmp_path: Path, kind: Kind) -> None:
-    provider, told = Provider(seconds=0.1), Messages()
+    provider, messages = Provider(seconds=0.1), Messages()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE, told=told)
+        ended = run(tmp_path / "store.db", make_components(url, kind), SIZE, messages=messages)
     check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [SIZE * N]
     assert provider.log.live.total() == 0
-    assert told.lines[0].startswith(
+    assert messages.lines[0].startswith(
         f"submitting 24 requests to {'chat-1' if kind == 'openai' else 'claude-1'}"
     )
-    assert "cost about" in told.lines[0]
-    assert any("batch_0: 0 of 24 requests" in one for one in told.waiting)
+    assert "cost about" in messages.lines[0]
+    assert any("batch_0: 0 of 24 requests" in one for one in messages.waiting)
 
 
 def test_draws_and_scores_are_batched_at_two_providers(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ FREQUENT_FAULTS = Faults(errors=0.1, missing=0.05, repeated=0.1, live=0.2, refus
 
 @mostly_long("kind", ["openai", "anthropic"], quick=1)
 def test_batches_survive_failed_lines_and_failed_control_calls(tmp_path: Path, kind: Kind) -> None:
-    provider, told = Provider(0.2, FREQUENT_FAULTS), Messages()
+    provider, messages = Provider(0.2, FREQUENT_FAULTS), Messages()
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", make_components(url, kind), 40, told=told)
+        ended = run(tmp_path / "store.db", make_components(url, kind), 40, messages=messages)
     check_collection_with_lost_lines(tmp_path / "store.db", provider, ended, 40)
     assert provider.log.submitted == [40 * N]  # also where the answer to the submission was lost
     assert min(provider.log.struck[kind] for kind in ("errors", "missing", "repeated", "live")) > 0
     assert provider.log.struck["refused"] + provider.log.struck["dropped"] > 0
-    assert "are sent live, at full price" in told.lines[1]
+    assert "are sent live, at full price" in messages.lines[1]
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
@@ -226,40 +226,40 @@ def test_anthropic_batch_of_another_client_is_not_adopted(tmp_path: Path) -> Non
 
 
 def test_stopped_run_leaves_its_batch_and_the_next_run_waits_for_it(tmp_path: Path) -> None:
-    provider, told = Provider(seconds=0.2), Messages()
+    provider, messages = Provider(seconds=0.2), Messages()
     with serve(provider) as url:
 
         def stop_soon(going: Run) -> None:
             async def stop() -> None:
-                await wait_until_async(lambda: any("batch_0" in one for one in told.waiting))
+                await wait_until_async(lambda: any("batch_0" in one for one in messages.waiting))
                 going.stop()
 
             tasks.append(asyncio.ensure_future(stop()))
 
         tasks: list[Any] = []
-        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, begun=stop_soon)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, messages=messages, begun=stop_soon)
         assert not ended.complete
         assert ended.status.labelled == 0
         shown = command("store", "status", tmp_path / "store.db")
         assert "waiting for   batch_0, 24 requests" in shown.out
-        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, messages=messages)
     check_collection(tmp_path / "store.db", provider, ended, SIZE)
     assert provider.log.submitted == [SIZE * N]
-    assert "waiting for batch_0, submitted by an earlier run: 24 requests" in told.lines
+    assert "waiting for batch_0, submitted by an earlier run: 24 requests" in messages.lines
     assert command("store", "status", tmp_path / "store.db", "--json").data["open_batches"] == []
 
 
 def test_batch_beyond_the_budget_is_not_submitted(tmp_path: Path) -> None:
-    provider, told = Provider(), Messages()
+    provider, messages = Provider(), Messages()
     small, large = (Budget(max_cost=limit, prices={"*": PRICE}) for limit in (0.2, 1000.0))
     with serve(provider) as url:
-        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, budget=small)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, messages=messages, budget=small)
         assert not ended.complete
         assert provider.log.submitted == []
-        assert told.lines[-1].startswith(
+        assert messages.lines[-1].startswith(
             "the budget does not allow a batch of 24 requests to chat-1, cost about"
         )
-        ended = run(tmp_path / "store.db", make_components(url), SIZE, told=told, budget=large)
+        ended = run(tmp_path / "store.db", make_components(url), SIZE, messages=messages, budget=large)
     check_collection(tmp_path / "store.db", provider, ended, SIZE)
 
 
@@ -507,12 +507,12 @@ def read_verdict(message: Any) -> bool:
 
 
 def test_models_without_a_batch_interface_are_called_live_and_named(tmp_path: Path) -> None:
-    provider, told = Provider(), Messages()
+    provider, messages = Provider(), Messages()
     with serve(provider) as url:
         judge = FakeListChatModel(responses=["Percent: 50"])
         parts = Components(make_model("openai", url), ModelJudge(judge, mode="line"), NormalisedMatch(), N)
-        run(tmp_path / "store.db", parts, 3, told=told)
-        assert "FakeListChatModel: called live, at full price" in told.notices[0]
+        run(tmp_path / "store.db", parts, 3, messages=messages)
+        assert "FakeListChatModel: called live, at full price" in messages.notices[0]
         with pytest.raises(InputError, match="there is only FakeListChatModel: collect without batches"):
             run(tmp_path / "other.db", Components(judge, score_by_slot, NormalisedMatch(), 1), 3)
 
