@@ -72,7 +72,7 @@ def read_distributions(root: Path = ROOT) -> list[Distribution]:
 
 def read_version(root: Path = ROOT) -> str:
     """Return the version of langchain-cfc, from where its build reads it."""
-    text = (root / "langchain_cfc" / "_internal" / "__init__.py").read_text(encoding="utf-8")
+    text = (root / "langchain_cfc" / "support" / "__init__.py").read_text(encoding="utf-8")
     (version,) = re.findall(r'^__version__ = "(.+)"$', text, re.MULTILINE)
     return str(version)
 

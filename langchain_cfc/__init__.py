@@ -5,8 +5,8 @@ Importing this package loads nothing; each name below is loaded when it is first
 
 from __future__ import annotations
 
-from langchain_cfc._internal import __version__
-from langchain_cfc._internal.imports import make_lazy
+from langchain_cfc.support import __version__
+from langchain_cfc.support.imports import make_lazy
 
 # Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False

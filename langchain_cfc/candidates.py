@@ -17,11 +17,11 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
-from langchain_cfc._internal.metadata import JsonMetadata, Scalar
-from langchain_cfc._internal.normalisation import normalise_answer
 from langchain_cfc.errors import InputError, SamplingWarning
 from langchain_cfc.no_answers import is_invisible
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray, find_first_equal, to_float_array
+from langchain_cfc.support.metadata import JsonMetadata, Scalar
+from langchain_cfc.support.normalisation import normalise_answer
 
 PromptKind: TypeAlias = Literal["text", "messages", "object"]
 Unit: TypeAlias = Literal["answers", "claims"]

@@ -16,13 +16,13 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import SplitterError
 from langchain_cfc.execution import Call, FlowRunnable, Steps, add_tags
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.serialization import compute_sha256
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import combine_fingerprints, list_values
 from langchain_cfc.verifiers.prompted import silence_model
 from langchain_cfc.verifiers.sequence_probability import locate_tokens, select_answer_tokens

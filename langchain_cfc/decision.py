@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, Unit
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.set_rules import select_candidates
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds import Level, Thresholds
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, warn_if_sorted
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import count_answers
+from langchain_cfc.support.arrays import BoolArray, IntArray
 
 Condition: TypeAlias = Literal["fixed", "lead", "agree", "below"]
 # Recomputes the scores of a batch without padding, for verifiers that compare a prompt's candidates.

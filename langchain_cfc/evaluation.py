@@ -19,10 +19,6 @@ from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.serialization import OmitsDefaults
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_held_out
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
@@ -33,6 +29,10 @@ from langchain_cfc.features import GuaranteedWeight
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
+from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.serialization import OmitsDefaults
+from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import CAP, Level, compute_conformal_rank, compute_tau
 
 

@@ -8,14 +8,12 @@ their package.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.imports import make_lazy
+from langchain_cfc.support.imports import make_lazy
 
 # Type checkers know this name; importing it would take longer than the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc._internal.plugins import load_object
-    from langchain_cfc._internal.text import withhold_quotes
-    from langchain_cfc.cli._format import report_errors
+    from langchain_cfc.cli.formatting import report_errors
     from langchain_cfc.execution import (
         Call,
         ConcurrencyLimiter,
@@ -48,6 +46,8 @@ if TYPE_CHECKING:
     )
     from langchain_cfc.sampling.candidates import Description, make_candidate
     from langchain_cfc.sampling.fingerprints import compute_fingerprint, state_settings
+    from langchain_cfc.support.plugins import load_object
+    from langchain_cfc.support.text import withhold_quotes
     from langchain_cfc.verifiers.base import (
         BaseVerifier,
         Verifier,
@@ -106,9 +106,9 @@ __all__ = [
 ]
 
 _NAMES = {
-    "_internal.plugins": ("load_object",),
-    "_internal.text": ("withhold_quotes",),
-    "cli._format": ("report_errors",),
+    "support.plugins": ("load_object",),
+    "support.text": ("withhold_quotes",),
+    "cli.formatting": ("report_errors",),
     "execution": (
         "Call",
         "ConcurrencyLimiter",

@@ -24,8 +24,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True)

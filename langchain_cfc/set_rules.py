@@ -24,10 +24,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import CAP, Thresholds
 
 __all__ = [

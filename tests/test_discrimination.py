@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.scoring import Discrimination, compute_auroc
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc._internal.files import atomic_writer, read_regular
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.files import atomic_writer, read_regular
 
 
 def list_names(folder: Path) -> list[str]:
@@ -80,7 +80,7 @@ def test_atomic_writer_leaves_nothing_new_if_the_disk_is_full(tmp_path: Path) ->
     """A limit on the size of files stands for a full disk: writes fail after some have succeeded."""
     program = (
         "import resource, signal, sys\n"
-        "from langchain_cfc._internal.files import atomic_writer\n"
+        "from langchain_cfc.support.files import atomic_writer\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
         "try:\n"
@@ -116,7 +116,7 @@ def test_atomic_writer_raises_other_os_errors_unchanged(tmp_path: Path) -> None:
 def test_atomic_writer_removes_files_left_by_a_killed_process(tmp_path: Path, name: str) -> None:
     program = (
         "import os, signal, sys\n"
-        "from langchain_cfc._internal.files import atomic_writer\n"
+        "from langchain_cfc.support.files import atomic_writer\n"
         "with atomic_writer(sys.argv[1]) as file:\n"
         "    file.write(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -15,7 +15,7 @@ from langchain_cfc import CalibrationArtifact, CFCChatModel, calibrate
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, PromptKindError
 from langchain_cfc.records import PromptRecord
-from langchain_cfc.verifiers._prompts import classify_prompt, messages_to_text
+from langchain_cfc.verifiers.prompts import classify_prompt, messages_to_text
 from tests.calls import Invoke
 from tests.chat_model.facades import every_way
 from tests.factories import make_chain, make_records

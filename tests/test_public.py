@@ -58,14 +58,14 @@ PROMISED = {
 
 # A package and the packages that it may import, each of which stands above it. What is new gets a line of its
 # own: where it stands is a decision, not an accident.
-BASE = {"_internal", "errors"}
+BASE = {"support", "errors"}
 DATA = BASE | {"candidates", "thresholds", "set_rules", "features", "draw_rules"}
 FILES = DATA | {"scoring", "records", "guarantee"}
 OFFLINE = FILES | {"artifact", "decision", "certificates"}
 SERVING = {"execution", "sampling", "verifiers"}
 IMPORTS: dict[str, set[str]] = {
     "errors": set(),
-    "_internal": {"errors"},
+    "support": {"errors"},
     "no_answers": set(),
     "candidates": BASE | {"no_answers"},
     "thresholds": BASE,
@@ -97,7 +97,7 @@ IMPORTS: dict[str, set[str]] = {
         "runnable",
         "demo",
     },
-    "extend": {"_internal", "thresholds", "records", "labelers", "cli"} | SERVING,
+    "extend": {"support", "thresholds", "records", "labelers", "cli"} | SERVING,
 }
 
 # What each package may import from outside; `require`d modules, which come with an extra, count as well.
@@ -107,7 +107,7 @@ PLAIN = NUMPY | {"pydantic", "pydantic_core"}
 LANGCHAIN = PLAIN | {"langchain_core"}
 OUTSIDE: dict[str, frozenset[str]] = {
     **dict.fromkeys(["errors", "no_answers", "extend"], NOTHING),
-    "_internal": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
+    "support": frozenset({"numpy", "pydantic", "filelock", "sqlalchemy"}),
     **dict.fromkeys(["candidates", "thresholds", "set_rules", "features", "draw_rules", "decision"], NUMPY),
     **dict.fromkeys(["scoring", "guarantee"], PLAIN),
     "artifact": PLAIN | {"cryptography"},
@@ -289,9 +289,18 @@ def test_every_permitted_library_is_used() -> None:
         assert users == permitted
 
 
-# The companions, which are released with the core and import modules of it directly; each may import these
-# companions besides, where they are installed.
-COMPANIONS: dict[str, set[str]] = {"collect": {"lab"}, "lab": set(), "monitor": {"lab"}}
+# What each companion may import: packages of the core, all names without an underscore, as both are released
+# together; and these companions, where they are installed.
+RECORDS = {"candidates", "draw_rules", "errors", "records", "scoring", "support", "cli"}
+REPORTS = RECORDS | {"artifact", "calibration", "certificates", "evaluation", "guarantee", "thresholds"}
+COMPANIONS: dict[str, tuple[set[str], set[str]]] = {
+    "collect": (REPORTS | {"claims", "labelers", "no_answers"} | SERVING, {"lab"}),
+    "lab": (REPORTS | {"decision", "features", "set_rules"}, set()),
+    "monitor": (
+        REPORTS - {"draw_rules", "evaluation", "scoring"} | {"decision", "features", "runnable"},
+        {"lab"},
+    ),
+}
 INTEGRATIONS = PACKAGE.parent / "integrations"
 
 
@@ -301,36 +310,54 @@ def test_core_imports_no_companion_and_no_integration() -> None:
 
 
 @pytest.mark.parametrize("name", COMPANIONS)
-def test_companions_import_no_other_companion_but_those_named(name: str) -> None:
-    own, allowed = f"langchain_cfc_{name}", {f"langchain_cfc_{other}" for other in COMPANIONS[name]}
-    taken = {
-        root
-        for path in (INTEGRATIONS / name / "src").rglob("*.py")
-        for root in (one.partition(".")[0] for one in find_imports_of(path))
-        if root.startswith("langchain_cfc_")
+def test_companions_import_only_what_their_line_names(name: str) -> None:
+    packages, others = COMPANIONS[name]
+    paths = list((INTEGRATIONS / name / "src").rglob("*.py"))
+    names = {
+        one.split(".")[1]
+        for path in paths
+        for one in find_imports_of(path)
+        if one.startswith("langchain_cfc.")
     }
-    assert taken - {own} == allowed
+    # A name of the root package stands for the package that it comes from.
+    assert names - set(langchain_cfc.__all__) - {"extend"} == packages
+    roots = {one.partition(".")[0] for path in paths for one in find_imports_of(path)}
+    assert {root for root in roots if root.startswith("langchain_cfc_")} == {
+        f"langchain_cfc_{other}" for other in (name, *others)
+    }
 
 
-def find_integration_imports() -> dict[str, set[str]]:
-    """Modules of the package, and what the integrations import from each."""
-    taken: dict[str, set[str]] = {}
-    for path in INTEGRATIONS.glob("*/src/**/*.py"):
-        if path.relative_to(INTEGRATIONS).parts[0] in COMPANIONS:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "langchain_cfc":
-                taken.setdefault(str(node.module), set()).update(name.name for name in node.names)
-    return taken
+def find_names_taken(*integrations: str) -> set[tuple[str, str]]:
+    """The modules of the core that integrations import from, and the names that they take."""
+    return {
+        (str(node.module), one.name)
+        for integration in integrations
+        for path in (INTEGRATIONS / integration / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "langchain_cfc"
+        for one in node.names
+    }
+
+
+def test_companions_import_no_private_name() -> None:
+    taken = find_names_taken(*COMPANIONS)
+    assert len(taken) > 100
+    private = {
+        (module, name)
+        for module, name in taken
+        if name != "__version__" and any(part.startswith("_") for part in (*module.split("."), name))
+    }
+    assert private == set()
 
 
 def test_integrations_import_only_public_names() -> None:
-    for module, names in find_integration_imports().items():
+    systems = {path.parents[1].name for path in INTEGRATIONS.glob("*/src/*/")} - set(COMPANIONS)
+    for module, name in find_names_taken(*systems):
         assert module.count(".") <= 1, f"{module} is internal: `langchain_cfc.extend` has what may be used"
         home = importlib.import_module(module)
         # A module that is no package has no list of its own.
         public = getattr(home, "__all__", [name for name in vars(home) if not name.startswith("_")])
-        assert names <= set(public), module
+        assert name in public, module
 
 
 def test_find_imports_sees_all_kinds_of_imports() -> None:

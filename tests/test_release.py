@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 LOCKS = sorted((ROOT / ".ci" / "locks").glob("*.txt"))
 MAIN = "langchain-cfc"
-(VERSION,) = re.findall('"(.+)"$', (ROOT / "langchain_cfc/_internal/__init__.py").read_text("utf-8").strip())
+(VERSION,) = re.findall('"(.+)"$', (ROOT / "langchain_cfc/support/__init__.py").read_text("utf-8").strip())
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def checkout_copy(tmp_path: Path) -> Path:
     names += [str(path.relative_to(ROOT)) for path in ROOT.glob("integrations/*/pyproject.toml")]
     names += [str(path.relative_to(ROOT)) for path in ROOT.glob("integrations/*/LICENSE")]
     names += [str(path.relative_to(ROOT)) for path in ROOT.glob("integrations/*/src/*/py.typed")]
-    for name in [*names, "langchain_cfc/_internal/__init__.py", "langchain_cfc/py.typed"]:
+    for name in [*names, "langchain_cfc/support/__init__.py", "langchain_cfc/py.typed"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -69,7 +69,7 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
     [
         (replace("integrations/ray/pyproject.toml", f'"{VERSION}"', '"0.0.1"'), "ray has version 0.0.1"),
         (
-            replace("langchain_cfc/_internal/__init__.py", f'"{VERSION}"', '"9.2.0"'),
+            replace("langchain_cfc/support/__init__.py", f'"{VERSION}"', '"9.2.0"'),
             "write langchain-cfc>=9.2,<9.3",
         ),
         (

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from scipy import stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee.stability import DELTA, LARGEST_NUMBER, PaperStability
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, compute_conformal_rank, compute_tau
 from tests.lengths import repetitions
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from langchain_cfc._internal.suggestions import suggest_file, suggest_name, suggest_share
+from langchain_cfc.support.suggestions import suggest_file, suggest_name, suggest_share
 
 
 @pytest.mark.parametrize(

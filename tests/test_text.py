@@ -8,8 +8,8 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 from langchain_cfc import Candidate, CFCRunnable, PromptRecord, calibrate
-from langchain_cfc._internal.text import escape_controls, escape_controls_in_json, quote, redact_secrets
 from langchain_cfc.errors import DrawError
+from langchain_cfc.support.text import escape_controls, escape_controls_in_json, quote, redact_secrets
 
 KEY = "sk-proj-Zx81LmQp0Tt"
 

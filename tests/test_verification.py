@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, Candidate, PromptRecord, calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import PackedArray
 from langchain_cfc.certificates.verification import verify
 from langchain_cfc.errors import (
@@ -19,6 +18,7 @@ from langchain_cfc.errors import (
     ThresholdError,
 )
 from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.factories import set_window
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from two_models import Tier
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal.arrays import BoolArray, IntArray
 from langchain_cfc.certificates import compute_outcomes
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import BoolArray, IntArray
 
 RATE_CHEAP, RATE_STRONG = "0.3", "0.2"
 DELTA = "0.05"

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from langchain_cfc import CalibrationArtifact, CFCRunnable, read_records
-from langchain_cfc._internal.plugins import import_object
 from langchain_cfc.demo import load_recording
+from langchain_cfc.support.plugins import import_object
 from langchain_cfc.verifiers import SequenceProbability, normalise_answer
 from tests.cli.running import run
 from tests.recordings import list_facts

@@ -11,13 +11,13 @@ import pytest
 
 from examples.tests.running import REPOSITORY, serve_page
 from langchain_cfc import CFCRunnable, FeatureMap, calibrate, evaluate, read_records
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.claims import SentenceSplitter
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.records import ClaimsRecord, Records, tabulate
 from langchain_cfc.runnable import ClaimsResult
+from langchain_cfc.support.arrays import FloatArray
 from tests.lengths import repetitions
 
 EXAMPLE = REPOSITORY / "examples" / "long_answers"

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from langchain_cfc._internal.files import atomic_writer, check_target, lock_folders
-from langchain_cfc._internal.serialization import canonical_json, compute_sha256
 from langchain_cfc.artifact.attempts import Attempt, AttemptLedger, Previous
 from langchain_cfc.artifact.model import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import ArtifactError, InputError, UnattainableTargetError
+from langchain_cfc.support.files import atomic_writer, check_target, lock_folders
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 
 _SUFFIX = ".attempts.json"
 _PACKAGE = Path(__file__).resolve().parent.parent

@@ -48,11 +48,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact.facts import ArtifactData
 from langchain_cfc.candidates import LabelledBatch, list_ids_and_clusters
 from langchain_cfc.errors import InputError, OverlapError, UnattainableTargetError
 from langchain_cfc.guarantee.certified import compute_share
+from langchain_cfc.support.arrays import BoolArray
 
 if TYPE_CHECKING:
     from langchain_cfc.artifact.content import ArtifactContent

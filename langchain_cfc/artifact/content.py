@@ -13,8 +13,6 @@ from typing import Any
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.attempts import Attempt
 from langchain_cfc.artifact.facts import (
@@ -35,6 +33,8 @@ from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificat
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import Claims, SetRule, parse_set_rule
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.normalisation import NORMALISATION
 from langchain_cfc.thresholds import compute_tau, format_alpha
 
 

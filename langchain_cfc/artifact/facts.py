@@ -11,13 +11,13 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
-from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.candidates import CandidateBatch, PromptKind
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, parse_statistic
 from langchain_cfc.guarantee import Alpha, Count, Delta, Share, WrongRateCertificate
 from langchain_cfc.records.splits import SplitPlan
+from langchain_cfc.support.arrays import FloatArray, IntArray
+from langchain_cfc.support.serialization import OmitsDefaults
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,

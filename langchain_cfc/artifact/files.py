@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from langchain_cfc._internal import __version__
-from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
+from langchain_cfc.support import __version__
+from langchain_cfc.support.serialization import compute_sha256
 
 FORMAT = "langchain-cfc/artifact"
 VERSION = 2

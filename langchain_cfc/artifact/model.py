@@ -10,9 +10,6 @@ from pathlib import Path
 import numpy as np
 from pydantic import model_validator
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.files import atomic_writer, read_regular
-from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.artifact import files
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.artifact.facts import (
@@ -28,6 +25,9 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import ArtifactFormatError, CFCError, InputError
 from langchain_cfc.guarantee import Binding, Guarantee, add_people, restrict_to_answers
 from langchain_cfc.records import Provenance
+from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.files import atomic_writer, read_regular
+from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from langchain_cfc._internal.files import atomic_writer, read_regular
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import ArtifactSignatureError, InputError
+from langchain_cfc.support.files import atomic_writer, read_regular
+from langchain_cfc.support.imports import require
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey

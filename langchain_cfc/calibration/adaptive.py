@@ -25,12 +25,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.calibration.fit import require_fit_split
 from langchain_cfc.calibration.logistic import expit, fit_logistic
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.features import AdaptiveAlpha, FeatureMap, name_records_in_errors
 from langchain_cfc.set_rules import SetRule
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds import CAP, ConditionalThreshold, format_alpha
 
 # Distance between offered levels, and the largest of them.

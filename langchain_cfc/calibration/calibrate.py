@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from langchain_cfc._internal import __version__
-from langchain_cfc._internal.files import read_creation_time
 from langchain_cfc.artifact import (
     AttemptLedger,
     CalibrationArtifact,
@@ -37,6 +35,8 @@ from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support import __version__
+from langchain_cfc.support.files import read_creation_time
 from langchain_cfc.thresholds import Level, format_delta
 
 

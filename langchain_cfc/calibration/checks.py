@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Sequence
 from fractions import Fraction
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import AttainableGroup
 from langchain_cfc.candidates import LabelledBatch, Unit
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning, UnattainableTargetError
 from langchain_cfc.features import GuaranteedWeight, name_group
 from langchain_cfc.records import Provenance
 from langchain_cfc.scoring import compute_auroc
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau
 
 

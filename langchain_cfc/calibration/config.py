@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Literal
 
-from langchain_cfc._internal.serialization import canonical_json, compute_sha256
 from langchain_cfc.artifact import CalibrationArtifact, Ridge, make_threshold_rule
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
@@ -23,6 +22,7 @@ from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,

@@ -14,8 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.normalisation import NORMALISATION
 from langchain_cfc.artifact import (
     AttainableGroup,
     CalibrationFacts,
@@ -32,6 +30,8 @@ from langchain_cfc.errors import CalibrationError
 from langchain_cfc.features import FeatureMap, GuaranteedWeight, name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.splits import Part, SplitPlan, digest_ids
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.normalisation import NORMALISATION
 from langchain_cfc.thresholds import CAP, ConditionalThreshold, GroupedThreshold
 
 # Number of calibration prompts that test a fitted rule.

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import CalibrationError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.imports import require
 
 # Largest gradient per prompt at which the objective counts as minimal; largest number of Newton steps.
 _GRADIENT_TOLERANCE, _MAX_NEWTON_STEPS = 1e-12, 100

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import (
     CalibrationArtifact,
     Promise,
@@ -17,6 +16,7 @@ from langchain_cfc.calibration.fit import CalibrationPrompts
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.features import name_records_in_errors
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 # Number of bins; each holds about the same share of the fit split.
 BIN_COUNT = 16

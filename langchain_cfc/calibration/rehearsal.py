@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from langchain_cfc._internal.files import read_creation_time
-from langchain_cfc._internal.imports import check_installed
 from langchain_cfc.calibration.checks import compute_smallest_alpha, compute_smallest_size, is_attainable
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import CalibrationPrompts, fit_feature_map, require_fit_split
@@ -21,6 +19,8 @@ from langchain_cfc.certificates.cuts import MAIN_SHARE
 from langchain_cfc.errors import CalibrationError, InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Example, Provenance
+from langchain_cfc.support.files import read_creation_time
+from langchain_cfc.support.imports import check_installed
 
 
 def rehearse_calibration(

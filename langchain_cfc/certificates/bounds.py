@@ -16,9 +16,9 @@ from numbers import Integral
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.imports import require
 
 # Relative margin. Compared with sums of 60 digits, SciPy's tail was off by at most 3e-13 up to 1e8 trials;
 # older versions compute it in other ways.

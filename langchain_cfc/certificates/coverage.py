@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.serialization import canonical_json, compute_sha256
 from langchain_cfc.artifact import (
     AttemptLedger,
     CalibrationArtifact,
@@ -35,6 +33,8 @@ from langchain_cfc.guarantee.certified import divide_delta
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import Claims
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 from langchain_cfc.thresholds import Level, format_delta
 
 

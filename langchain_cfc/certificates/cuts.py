@@ -85,8 +85,6 @@ from functools import partial
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot, PlannedAttempt, TradeOff
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates.bounds import binomial_p_value, required_size, upper_bound
@@ -100,6 +98,8 @@ from langchain_cfc.certificates.refusals import explain_needed, make_refusal
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.guarantee import WrongRateCertificate
 from langchain_cfc.guarantee.certified import divide_delta
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.text import format_percent
 
 # Share of delta for the main sequence, and the number of sequences that divide the rest.
 MAIN_SHARE = 0.98

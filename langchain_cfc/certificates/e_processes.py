@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -48,9 +48,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import PeopleEvidence
 from langchain_cfc.certificates.e_processes import EProcess
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # Strata of prompts: the judge says that the promise is kept, and is sure or in doubt; it says that the
 # promise is broken; or the outcome is known without a label.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import PlannedAttempt
 from langchain_cfc.certificates.bounds import LARGEST_SIZE, required_size
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.guarantee.certified import compute_share
+from langchain_cfc.support.text import format_percent
 
 
 def explain_needed(

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.imports import require
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.imports import require
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 
 # Thresholds may differ by this much, objectives by this share. HiGHS solves for theta just below tau, which

@@ -7,9 +7,9 @@ import logging
 import sys
 import traceback
 
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.errors import MissingExtraError
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.text import escape_controls
 
 
 class _EscapingFormatter(logging.Formatter):

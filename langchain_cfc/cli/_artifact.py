@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.text import format_limit, format_percent
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
-from langchain_cfc.cli._format import format_group, make_table
+from langchain_cfc.cli.formatting import format_group, make_table
 from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee import (
     NOTHING_KEPT_IS_KEPT,
@@ -22,6 +21,7 @@ from langchain_cfc.guarantee import (
     state_confidence,
     state_guarantee,
 )
+from langchain_cfc.support.text import format_limit, format_percent
 
 _PART_NAMES: Mapping[Unit, Mapping[str, str]] = {
     "answers": {"generator": "generator", "verifier": "verifier", "answer": "extractor"},

@@ -13,16 +13,16 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc._internal.plugins import FACTORY, load_object
-from langchain_cfc._internal.suggestions import suggest_file
-from langchain_cfc._internal.text import format_limit
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import EXIT_NO, get_error_console, print_result, report_errors
-from langchain_cfc.cli._inputs import ArtifactAlpha, ArtifactPath, RequiredSignature
+from langchain_cfc.cli.formatting import EXIT_NO, get_error_console, print_result, report_errors
+from langchain_cfc.cli.inputs import ArtifactAlpha, ArtifactPath, RequiredSignature
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.errors import InputError, MissingExtraError
 from langchain_cfc.records import read_records
 from langchain_cfc.runnable import CFCResult, CFCRunnable, ClaimsResult
+from langchain_cfc.support.plugins import FACTORY, load_object
+from langchain_cfc.support.suggestions import suggest_file
+from langchain_cfc.support.text import format_limit
 
 # Options under a heading of their own in the help.
 _part_option = partial(typer.Option, rich_help_panel="Model and verifier, or a recording")

@@ -18,8 +18,8 @@ from langchain_cfc.cli._artifact import (
     make_groups_table,
     make_promise_table,
 )
-from langchain_cfc.cli._format import emit_json, get_console, report_errors
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
+from langchain_cfc.cli.inputs import (
     RECORDS_HELP,
     OutArtifact,
     TestFraction,

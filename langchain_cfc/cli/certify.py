@@ -11,8 +11,8 @@ from rich.markup import escape
 from langchain_cfc import certificates
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
 from langchain_cfc.cli._artifact import make_certificate_table
-from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, report_errors
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, report_errors
+from langchain_cfc.cli.inputs import (
     ArtifactPath,
     HeldOutRecords,
     check_output,

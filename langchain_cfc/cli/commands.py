@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from langchain_cfc._internal import __version__
+from langchain_cfc.support import __version__
 
 # Entry points of this group are named like their command, and load a `typer.Typer` or a function for one.
 _ENTRY_POINT_GROUP = "langchain_cfc.commands"
@@ -144,7 +144,7 @@ def _make_failing_command(name: str, home: str, msg: str) -> Any:
     """Return a stand-in for a command that cannot be loaded; it fails and says why."""
 
     def fail() -> None:
-        from langchain_cfc.cli._format import report_errors
+        from langchain_cfc.cli.formatting import report_errors
         from langchain_cfc.errors import InputError
 
         with report_errors():

@@ -16,15 +16,22 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from langchain_cfc._internal.text import format_percent
-from langchain_cfc.cli._evaluation import format_verdict, make_report_tables
-from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_table, make_tracker, report_errors
-from langchain_cfc.cli._inputs import ReportAsJson, check_output
+from langchain_cfc.cli.formatting import (
+    EXIT_NO,
+    emit_json,
+    get_console,
+    make_table,
+    make_tracker,
+    report_errors,
+)
+from langchain_cfc.cli.inputs import ReportAsJson, check_output
+from langchain_cfc.cli.verdicts import format_verdict, make_report_tables
 from langchain_cfc.demo import BotDemoResult, DemoResult, Served, is_best_correct, run_bot_demo, run_demo
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.runnable import CFCResult
+from langchain_cfc.support.text import format_percent
 
 # File of the bot's artifact, in the folder of the other artifact.
 _BOT_FILE = "bot.json"

@@ -9,24 +9,24 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc import evaluation
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
-from langchain_cfc.cli._evaluation import (
-    format_calls,
-    format_verdict,
-    make_answers_table,
-    make_report_tables,
-    record_evaluation,
-)
-from langchain_cfc.cli._format import EXIT_NO, print_result, report_errors
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
+from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
     HeldOutRecords,
     ReportAsJson,
     open_records,
 )
+from langchain_cfc.cli.verdicts import (
+    format_calls,
+    format_verdict,
+    make_answers_table,
+    make_report_tables,
+    record_evaluation,
+)
 from langchain_cfc.evaluation import EvaluationReport
+from langchain_cfc.support.text import format_percent
 
 
 def evaluate(

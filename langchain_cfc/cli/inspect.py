@@ -25,7 +25,7 @@ from langchain_cfc.cli._artifact import (
     make_groups_table,
     make_promise_table,
 )
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     emit_json,
     fail,
     get_console,
@@ -35,7 +35,7 @@ from langchain_cfc.cli._format import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._inputs import ArtifactPath, RequiredSignature
+from langchain_cfc.cli.inputs import ArtifactPath, RequiredSignature
 
 _UNSIGNED = (
     "\nThe signature of this artifact was not checked. The checks above find damage and careless edits. A "

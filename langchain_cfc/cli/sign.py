@@ -15,8 +15,8 @@ from langchain_cfc.artifact.signatures import (
     load_private_key,
     write_signature,
 )
-from langchain_cfc.cli._format import emit_json, get_console, report_errors
-from langchain_cfc.cli._inputs import ArtifactPath
+from langchain_cfc.cli.formatting import emit_json, get_console, report_errors
+from langchain_cfc.cli.inputs import ArtifactPath
 
 PASSWORD_VARIABLE = "LANGCHAIN_CFC_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 

@@ -32,7 +32,7 @@ from langchain_cfc.records import (
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import REASONING_TEXT
 from langchain_cfc.sampling.usage import DRAW_TAG
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.verifiers.prompts import read_prompt
 
 _SCORE_KEY = "cfc_recorded_score"
 _OUTPUTS_KEY = "cfc_recorded_outputs"

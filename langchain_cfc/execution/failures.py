@@ -16,8 +16,8 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import SecretStr, ValidationError
 
-from langchain_cfc._internal.text import REDACTED, quote
 from langchain_cfc.errors import CFCError
+from langchain_cfc.support.text import REDACTED, quote
 
 # An invalid key, an empty account, a missing permission, an unknown model or address.
 _REFUSED_STATUS = frozenset({401, 402, 403, 404})

@@ -33,7 +33,6 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.runnables.utils import Input, Output, is_async_callable
 
-from langchain_cfc._internal.text import withholds_quotes
 from langchain_cfc.errors import CFCError, ServingTimeoutError
 from langchain_cfc.execution.failures import describe_error, is_own_error
 from langchain_cfc.execution.limits import (
@@ -44,6 +43,7 @@ from langchain_cfc.execution.limits import (
     make_child_config,
     set_context_variable,
 )
+from langchain_cfc.support.text import withholds_quotes
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import MEAN_SCORE, format_number
 from langchain_cfc.features.weights import GuaranteedWeight
+from langchain_cfc.support.arrays import FloatArray
 
 _DECIMAL = re.compile(r"0\.\d{0,11}[1-9]")
 

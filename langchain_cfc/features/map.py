@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError, NotFittedError
 from langchain_cfc.features.adaptive import AdaptiveAlpha
 from langchain_cfc.features.parser import parse_terms
 from langchain_cfc.features.terms import Bins, Constant, Group, Term
 from langchain_cfc.features.weights import GuaranteedWeight
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,10 +30,10 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from langchain_cfc._internal.suggestions import find_nearest
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import STATISTICS, Statistic
 from langchain_cfc.features.terms import Bins, Constant, Group, Hard, Hat, Polynomial, Term
+from langchain_cfc.support.suggestions import find_nearest
 
 HIGHEST_DEGREE = 10
 HIGHEST_COUNT = 1000

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeAlias, TypeGu
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
@@ -27,6 +26,7 @@ from langchain_cfc.features.statistics import (
     get_metadata,
 )
 from langchain_cfc.features.weights import GuaranteedWeight, WeightKind
+from langchain_cfc.support.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import FeatureError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 WeightKind: TypeAlias = Literal["constant", "indicator", "hat", "bernstein"]
 

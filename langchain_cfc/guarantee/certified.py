@@ -9,8 +9,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from langchain_cfc._internal.serialization import OmitsDefaults
-from langchain_cfc._internal.text import format_limit
+from langchain_cfc.support.serialization import OmitsDefaults
+from langchain_cfc.support.text import format_limit
 from langchain_cfc.thresholds import Level, format_alpha, format_delta
 
 

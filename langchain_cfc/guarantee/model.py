@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from langchain_cfc._internal.serialization import OmitsDefaults
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
+from langchain_cfc.support.serialization import OmitsDefaults
 
 GuaranteeKind = Literal["conditional", "marginal", "certified", "heuristic"]
 Binding = Literal["unchecked", "matched", "unverified", "unbound"]

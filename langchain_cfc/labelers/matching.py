@@ -21,7 +21,6 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.execution import Steps, map_distinct
 from langchain_cfc.labelers._words import (
@@ -36,6 +35,7 @@ from langchain_cfc.labelers._words import (
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor
 from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.verifiers.base import combine_fingerprints
 from langchain_cfc.verifiers.self_consistency import Extractor, extract_answers
 

@@ -27,7 +27,6 @@ from typing import Any, TypeAlias
 
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.normalisation import fold_characters, normalise_answer, state_versions
 from langchain_cfc.errors import CFCError, InputError, LabelerError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers._words import (
@@ -53,6 +52,7 @@ from langchain_cfc.labelers.statements import (
     unwrap_latex,
 )
 from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.support.normalisation import fold_characters, normalise_answer, state_versions
 from langchain_cfc.verifiers.self_consistency import Extractor
 
 Options: TypeAlias = (

@@ -34,7 +34,6 @@ from fractions import Fraction
 from itertools import islice
 from typing import Any, TypeAlias
 
-from langchain_cfc._internal.normalisation import fold_characters, state_versions
 from langchain_cfc.errors import InputError, LabelerError
 from langchain_cfc.labelers._words import (
     ADDITION,
@@ -59,6 +58,7 @@ from langchain_cfc.labelers.statements import (
     remove_markup,
     unwrap_latex,
 )
+from langchain_cfc.support.normalisation import fold_characters, state_versions
 from langchain_cfc.verifiers.self_consistency import Extractor
 
 _MARK = "####"

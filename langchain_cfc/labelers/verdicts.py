@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer, unify_characters
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers._words import (
     ALTERNATIVE,
@@ -40,6 +39,7 @@ from langchain_cfc.labelers._words import (
     UNDECIDED,
 )
 from langchain_cfc.labelers.statements import READING
+from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer, unify_characters
 
 Member: TypeAlias = str | bool | int | float
 

@@ -11,8 +11,6 @@ from operator import itemgetter
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
@@ -22,7 +20,6 @@ from langchain_cfc.candidates import (
     warn_if_sorted,
 )
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import (
     ClaimsRecord,
     LabelledRecord,
@@ -30,6 +27,9 @@ from langchain_cfc.records.schema import (
     Provenance,
 )
 from langchain_cfc.records.splits import digest_inputs
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.metadata import Scalar
 
 # Number of records turned into arrays at a time; more would not fit in the processor's cache.
 BATCH_SIZE = 64

@@ -7,10 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, IntArray
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.metadata import JsonMetadata
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import (
     CandidateBatch,
     LabelledBatch,
@@ -19,11 +15,15 @@ from langchain_cfc.candidates import (
     find_json_prompt_kinds,
 )
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import RepeatedKey, parse_value
 from langchain_cfc.records.batches import Batch, stack_claims
 from langchain_cfc.records.jsonl import UncertainError, are_valid_metadata, parse_values, require_certain
 from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, validate_fields
 from langchain_cfc.records.splits import digest_inputs
+from langchain_cfc.support.arrays import BoolArray, IntArray
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.json_text import RepeatedKey, parse_value
+from langchain_cfc.support.metadata import JsonMetadata
+from langchain_cfc.support.serialization import canonical_json
 
 # Columns that hold any JSON, as text.
 JSON_COLUMNS = ("input", "reference", "metadata")

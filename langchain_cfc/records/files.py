@@ -11,9 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
-from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import GZIP_MAGIC, MAX_LINE_BYTES, check_regular_file, short_repr
 from langchain_cfc.records.batches import Batch, DatasetChecker, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
@@ -26,6 +24,8 @@ from langchain_cfc.records.schema import (
     require_candidates,
     require_claims,
 )
+from langchain_cfc.support.files import atomic_writer
+from langchain_cfc.support.json_text import GZIP_MAGIC, MAX_LINE_BYTES, check_regular_file, short_repr
 
 # Keys that identify records and their header, and the number of bytes that are searched for them.
 _RECORD_KEYS = (b"candidates", b"claims", b"langchain-cfc/records")

@@ -24,11 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from langchain_cfc._internal.arrays import IntArray
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, encode_answers, find_prompt_kinds
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import parse_object, read_lines
 from langchain_cfc.records.batches import (
     BATCH_SIZE,
     Batch,
@@ -47,6 +44,9 @@ from langchain_cfc.records.schema import (
     validate_fields,
 )
 from langchain_cfc.records.splits import digest_inputs
+from langchain_cfc.support.arrays import IntArray
+from langchain_cfc.support.json_text import parse_object, read_lines
+from langchain_cfc.support.serialization import canonical_json
 
 _Kind = TypeVar("_Kind", bound=np.generic)
 

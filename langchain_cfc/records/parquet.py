@@ -18,9 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records._json import parse_object
 from langchain_cfc.records.batches import Batch, DatasetChecker, make_batch, make_empty_dataset_error
 from langchain_cfc.records.columns import JSON_COLUMNS, decode_rows, find_list_column, parse_rows
 from langchain_cfc.records.schema import (
@@ -32,6 +30,8 @@ from langchain_cfc.records.schema import (
     encode_provenance,
     validate_fields,
 )
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.json_text import parse_object
 
 # Metadata key of the provenance.
 PROVENANCE_KEY = b"langchain-cfc"

@@ -21,12 +21,12 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from langchain_cfc._internal.metadata import Scalar
-from langchain_cfc._internal.serialization import OmitsDefaults, canonical_json
-from langchain_cfc._internal.suggestions import find_nearest, suggest_name
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.no_answers import NoAnswer
-from langchain_cfc.records._json import NotJsonError, check_json, short_repr
+from langchain_cfc.support.json_text import NotJsonError, check_json, short_repr
+from langchain_cfc.support.metadata import Scalar
+from langchain_cfc.support.serialization import OmitsDefaults, canonical_json
+from langchain_cfc.support.suggestions import find_nearest, suggest_name
 
 
 def _check_input(value: object) -> object:

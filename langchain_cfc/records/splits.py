@@ -16,11 +16,11 @@ from typing import Literal, TypeVar, get_args
 import numpy as np
 from pydantic import ConfigDict, field_validator
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.serialization import OmitsDefaults, canonical_json, compute_sha256
-from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError, SamplingWarning
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.serialization import OmitsDefaults, canonical_json, compute_sha256
+from langchain_cfc.support.suggestions import suggest_share
 
 Part = Literal["fit", "calibration", "certification", "test"]
 # Each part takes its share of the prompts that the parts before it leave; the rest calibrates.

@@ -23,8 +23,6 @@ from pydantic import (
     field_validator,
 )
 
-from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc._internal.text import withhold_quotes
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import ClaimSplitter, SentenceSplitter, Splitter
@@ -55,6 +53,8 @@ from langchain_cfc.runnable.serving import ServedPromise, ServingPipeline
 from langchain_cfc.sampling import Sampler, SamplingName, resolve_generator
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.support.serialization import canonical_json
+from langchain_cfc.support.text import withhold_quotes
 from langchain_cfc.thresholds import Level
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc.verifiers.base import CandidateScorer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from langchain_cfc._internal.text import escape_controls
 from langchain_cfc.features import place_question
 from langchain_cfc.features.statistics import format_key
 from langchain_cfc.guarantee import WrongRateCertificate, format_share, format_unsupported
 from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.no_answers import describe_unscored
+from langchain_cfc.support.text import escape_controls
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult

@@ -24,9 +24,9 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tracers.context import register_configure_hook
 
-from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError
 from langchain_cfc.execution import RunManager, Step, Steps
+from langchain_cfc.support.serialization import compute_sha256
 
 if TYPE_CHECKING:
     from langchain_cfc.runnable.result import CFCResult

@@ -26,8 +26,8 @@ from langchain_cfc.runnable.result import CFCResult, ClaimsResult
 from langchain_cfc.sampling import DrawnCandidate, Sampler, UsageRecorder
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.usage import add_handler
-from langchain_cfc.verifiers._prompts import convert_to_calibrated_kind
 from langchain_cfc.verifiers.base import CandidateScorer, IncrementalScorer, VerifierScores
+from langchain_cfc.verifiers.prompts import convert_to_calibrated_kind
 
 
 @dataclass(frozen=True)

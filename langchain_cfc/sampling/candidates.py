@@ -10,8 +10,6 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc._internal.metadata import Scalar
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.errors import CollectionError, DescriptionError, DrawError
 from langchain_cfc.execution import Call, Steps, Target, add_tags
 from langchain_cfc.no_answers import NoAnswer, Reasoning, is_invisible, strip_reasoning
@@ -21,6 +19,8 @@ from langchain_cfc.sampling.classification import (
     is_incomplete_json,
     read_visible_text,
 )
+from langchain_cfc.support.metadata import Scalar
+from langchain_cfc.support.serialization import canonical_json
 
 # Keys of the output of `with_structured_output(include_raw=True)`.
 _RAW_KEYS = {"raw", "parsed", "parsing_error"}

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import BaseModel
 
-from langchain_cfc._internal.serialization import canonical_json, compute_sha256
 from langchain_cfc.sampling.code_identity import is_known_module
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
 
 # Endings of the names of fields without effect on what is drawn: who pays, and how long a call may take.
 ACCOUNT_ENDINGS = (

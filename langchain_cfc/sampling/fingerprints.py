@@ -36,7 +36,6 @@ from langchain_core.runnables.retry import RunnableRetry
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import BaseModel, SecretStr
 
-from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError
 from langchain_cfc.execution.langgraph_compat import get_tracing_params
 from langchain_cfc.no_answers import Reasoning
@@ -55,6 +54,7 @@ from langchain_cfc.sampling.connections import (
     select_headers,
 )
 from langchain_cfc.sampling.step_descriptions import describe_step, is_default, list_shadowed_methods
+from langchain_cfc.support.serialization import compute_sha256
 
 # LangChain's tracing parameters, with their names in a fingerprint.
 _LANGCHAIN_NAMES = {

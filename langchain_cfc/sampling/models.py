@@ -13,11 +13,11 @@ from langchain_core.runnables.base import RunnableBindingBase, coerce_to_runnabl
 from langchain_core.runnables.configurable import RunnableConfigurableAlternatives
 from pydantic import BaseModel
 
-from langchain_cfc._internal.imports import check_installed, require
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.execution import Call, call_by_keys, describe_error
 from langchain_cfc.execution.langgraph_compat import copy_with_deferred_settings, get_deferred_settings
 from langchain_cfc.sampling.fingerprints import PASS_THROUGH
+from langchain_cfc.support.imports import check_installed, require
 
 # Skipped early, because most fields hold these, and a model that replays records has very many of them.
 _SCALARS = (str, float, int, type(None))

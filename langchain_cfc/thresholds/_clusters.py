@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds._rows import Rows, find_unique_rows
 
 

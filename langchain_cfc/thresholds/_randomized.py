@@ -52,7 +52,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 
 # Replaces a factor of 0: below the round-off of any balance, but keeps the direction of the face search.
 TINY_FACTOR = 2.0**-100

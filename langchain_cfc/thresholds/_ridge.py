@@ -52,8 +52,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
 from langchain_cfc.thresholds._simplex import (
     EPS,

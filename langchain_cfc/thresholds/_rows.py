@@ -28,8 +28,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # Rows handled at a time, to save a second copy of the features and stay in the processor's cache.
 BLOCK_SIZE = 8192

@@ -75,8 +75,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns
 
 EPS = float(np.finfo(np.float64).eps)

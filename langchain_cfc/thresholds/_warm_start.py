@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds._rows import DEPENDENCE_TOLERANCE, Rows, RowSums, triangularize
 from langchain_cfc.thresholds._simplex import TOO_DEPENDENT, QuantileSimplex, Unbounded, Vertex
 

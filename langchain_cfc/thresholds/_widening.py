@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Rows, triangularize
 from langchain_cfc.thresholds._simplex import Unbounded

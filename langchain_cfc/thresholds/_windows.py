@@ -30,8 +30,8 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.thresholds._clusters import Clusters
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression

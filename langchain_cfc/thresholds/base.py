@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
-from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, to_float_array
+from langchain_cfc.support.suggestions import suggest_share
 from langchain_cfc.thresholds._rows import LARGEST_NUMBER
 
 if TYPE_CHECKING:

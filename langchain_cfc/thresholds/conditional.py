@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.thresholds._randomized import compute_factors
 from langchain_cfc.thresholds._rows import LARGEST_NUMBER, Penalised, Rows
 from langchain_cfc.thresholds._simplex import Unbounded

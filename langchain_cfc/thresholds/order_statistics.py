@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds.base import (
     Level,
     ThresholdRule,

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import InputError, ThresholdError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import fit_penalised_base
 from langchain_cfc.thresholds._rows import (

@@ -5,12 +5,11 @@ Importing this package loads nothing; each name is loaded when it is first used.
 
 from __future__ import annotations
 
-from langchain_cfc._internal.imports import make_lazy
+from langchain_cfc.support.imports import make_lazy
 
 # Type checkers know this name; importing it from `typing` would cost as much as the rest of this module.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from langchain_cfc.verifiers._prompts import messages_to_text
     from langchain_cfc.verifiers.base import (
         BaseVerifier,
         Pointwise,
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from langchain_cfc.verifiers.evaluators import EvaluatorVerifier, from_evaluator
     from langchain_cfc.verifiers.model_judge import ModelJudge
     from langchain_cfc.verifiers.p_true import PTrue
+    from langchain_cfc.verifiers.prompts import messages_to_text
     from langchain_cfc.verifiers.reward_model import RewardModel
     from langchain_cfc.verifiers.self_consistency import SelfConsistency, normalise_answer
     from langchain_cfc.verifiers.sequence_probability import SequenceProbability
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "_prompts": ("messages_to_text",),
+    "prompts": ("messages_to_text",),
     "base": ("BaseVerifier", "Pointwise", "Verifier", "VerifierEnsemble", "VerifierInput", "pointwise"),
     "claim_support": ("ClaimAgreement", "ContextSupport"),
     "embedding_similarity": ("EmbeddingSimilarity",),

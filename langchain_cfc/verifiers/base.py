@@ -19,7 +19,6 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel
 from typing_extensions import NotRequired
 
-from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule, is_separate_verifier
 from langchain_cfc.errors import CFCError, InputError, VerifierError
@@ -37,6 +36,7 @@ from langchain_cfc.execution import (
 from langchain_cfc.sampling import DrawnCandidate, make_silent_call
 from langchain_cfc.sampling.candidates import Description
 from langchain_cfc.sampling.fingerprints import compute_fingerprint, is_identified
+from langchain_cfc.support.text import quote
 
 
 class VerifierInput(TypedDict):

@@ -10,13 +10,13 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, ServingTimeoutError, VerifierError
 from langchain_cfc.execution import Steps, Target, call_each, describe_error, unwrap_outcomes
 from langchain_cfc.sampling.fingerprints import describe_embeddings
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints
+from langchain_cfc.verifiers.prompts import read_prompt
 
 Vectors: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 

@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.normalisation import normalise_answer
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, call_by_keys
 from langchain_cfc.sampling import make_silent_call
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers._prompts import unwrap_prompt
+from langchain_cfc.support.normalisation import normalise_answer
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints, to_python_scalar
+from langchain_cfc.verifiers.prompts import unwrap_prompt
 
 Evaluator: TypeAlias = Runnable[Any, Any] | Callable[..., Any] | Callable[..., Awaitable[Any]]
 

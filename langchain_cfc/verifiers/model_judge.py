@@ -11,8 +11,8 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import BaseModel, Field, ValidationError
 
-from langchain_cfc._internal.normalisation import unify_characters
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.normalisation import unify_characters
 from langchain_cfc.verifiers.prompted import (
     TOP_LOGPROBS,
     Choice,

@@ -22,20 +22,20 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableBindingBase
 
-from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, Target, describe_error, map_distinct
 from langchain_cfc.no_answers import strip_reasoning
 from langchain_cfc.sampling.classification import classify_ending
 from langchain_cfc.sampling.models import make_optional_call, without_streaming_and_cache
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.support.serialization import compute_sha256
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,
     combine_fingerprints,
     read_token_logprobs,
 )
+from langchain_cfc.verifiers.prompts import read_prompt
 
 Question: TypeAlias = Target
 

@@ -21,14 +21,14 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from pydantic import SecretStr
 
-from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import Steps, call_each, unwrap_outcomes
 from langchain_cfc.sampling.connections import normalise_address
 from langchain_cfc.sampling.models import make_optional_call
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.support.serialization import compute_sha256
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import TextVerifier, combine_fingerprints
+from langchain_cfc.verifiers.prompts import read_prompt
 
 Question: TypeAlias = Runnable[Any, Any] | Callable[[Any], str] | Callable[[Any], Awaitable[str]]
 

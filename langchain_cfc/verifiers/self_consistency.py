@@ -10,13 +10,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from langchain_cfc._internal.normalisation import NORMALISATION, normalise_answer
-from langchain_cfc._internal.text import quote
 from langchain_cfc.candidates import score_by_agreement
 from langchain_cfc.errors import CFCError, InputError, VerifierError
 from langchain_cfc.execution import Call, Steps, map_distinct
 from langchain_cfc.no_answers import is_invisible
 from langchain_cfc.sampling.models import make_optional_call
+from langchain_cfc.support.normalisation import NORMALISATION, normalise_answer
+from langchain_cfc.support.text import quote
 from langchain_cfc.verifiers.base import (
     BaseVerifier,
     VerifierInput,

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal import __version__
 from langchain_cfc.artifact import PackedArray, PeopleEvidence, tabulate_draws
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.judged import BROKEN, KNOWN, JudgedEProcess
@@ -26,6 +25,7 @@ from langchain_cfc.errors import CFCWarning
 from langchain_cfc.guarantee import PeopleCertificate
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
+from langchain_cfc.support import __version__
 from tests.artifact.files import make_records
 
 FOLDER = Path(__file__).parent / "golden"

@@ -14,10 +14,10 @@ import pytest
 
 from docs.schema import SCHEMA, build_schema, format_schema
 from langchain_cfc import CalibrationArtifact
-from langchain_cfc._internal import __version__
 from langchain_cfc.artifact.content import ArtifactContent
 from langchain_cfc.certificates.recomputation import recompute_certificates
 from langchain_cfc.errors import ArtifactFormatError
+from langchain_cfc.support import __version__
 from tests.artifact.files import get_content, load_content, set_value
 from tests.artifact.goldens import EXPECTED, FOLDER, MAKERS, decide_on_prompts
 

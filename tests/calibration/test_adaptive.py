@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, calibrate, evaluate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import files
 from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
@@ -32,6 +31,7 @@ from langchain_cfc.features import AdaptiveAlpha
 from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
+from langchain_cfc.support.arrays import FloatArray
 from tests.calls import Invoke
 from tests.factories import make_chain, make_hopeless_records, make_records, reload_artifact
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, FeatureMap, calibrate, evaluate
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from tests.factories import leave_sets_empty
 from tests.lengths import mostly_long, repetitions
 from tests.thresholds.oracles import NUDGE, minimise_by_highs

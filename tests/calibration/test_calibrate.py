@@ -20,11 +20,11 @@ from langchain_cfc import (
     read_records,
     write_records,
 )
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, PackedArray
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.records import Provenance, tabulate
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import CAP, ConditionalThreshold
 from langchain_cfc.thresholds._locality import Neighbourhood
 from tests.calibration.prompts import make_prompts, remove_date

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from langchain_cfc import FeatureMap, PromptRecord, calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import CalibrationError, FeatureError
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import digest_ids
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.calibration.prompts import make_prompts, remove_date
 from tests.factories import change_candidates

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.certificates.bounds import (
     binomial_p_value,
     lower_bound,
@@ -27,6 +26,7 @@ from langchain_cfc.certificates.bounds import (
     upper_bound,
 )
 from langchain_cfc.errors import InputError, MissingExtraError
+from langchain_cfc.support.arrays import FloatArray
 from tests.lengths import LONG, mostly_long, repetitions
 
 Bound = Callable[[int, int, float], float]

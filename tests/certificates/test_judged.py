@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.certificates.judged import (
     BROKEN,
     DOUBTED,
@@ -21,6 +20,7 @@ from langchain_cfc.certificates.judged import (
     compute_inclusion,
     compute_payoffs,
 )
+from langchain_cfc.support.arrays import FloatArray
 
 
 def get_payoffs(fraction: float, target: float, prediction: float, inclusion: float) -> FloatArray:

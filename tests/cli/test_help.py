@@ -18,7 +18,7 @@ from langchain_cfc.cli.commands import KNOWN_COMMANDS, CommandGroup, app
 from .running import run
 
 # What commands compute with; a list of the commands needs none of it.
-HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli._format"}
+HEAVY = {"numpy", "langchain_core", "langchain_cfc.cli.formatting"}
 # Topic -> name and summary of each command that is installed: those of companions only where these are.
 INSTALLED = {
     topic: [

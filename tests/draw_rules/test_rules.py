@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.draw_rules import DrawRule, Rescore, parse_draw_rule
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import IntArray
 
 RULES = [
     "fixed(8)",

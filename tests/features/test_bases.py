@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.parser import parse_terms
@@ -24,6 +22,8 @@ from langchain_cfc.features.terms import (
     Term,
     compute_bernstein_coefficients,
 )
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.metadata import Scalar
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 

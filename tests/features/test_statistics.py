@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from langchain_cfc._internal.metadata import Scalar
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FeatureError
 from langchain_cfc.features.statistics import (
@@ -20,6 +19,7 @@ from langchain_cfc.features.statistics import (
     Statistic,
     _compute_sum,
 )
+from langchain_cfc.support.metadata import Scalar
 from tests.features.draws import make_draws
 from tests.lengths import repetitions
 

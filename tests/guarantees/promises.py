@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from langchain_cfc import Candidate, PromptRecord
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, tabulate_draws
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
+from langchain_cfc.support.arrays import FloatArray
 
 from .laws import record_figures
 

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import AttemptLedger
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score
 from langchain_cfc.errors import UnattainableTargetError
 from langchain_cfc.guarantee import WrongRateCertificate
+from langchain_cfc.support.arrays import IntArray
 from tests.lengths import mostly_long, repetitions
 
 from .laws import ROUND_OFF, is_too_often

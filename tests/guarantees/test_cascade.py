@@ -14,9 +14,9 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
+from langchain_cfc.support.arrays import BoolArray
 
 from .laws import FALSE_ALARM, draw_ids, find_kept
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from langchain_cfc import FeatureMap, calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.records import ClaimsRecord, tabulate
 from langchain_cfc.set_rules import Claims
+from langchain_cfc.support.arrays import FloatArray
 from tests.claims.worlds import count_unsupported, make_answers
 from tests.guarantees.test_leave_one_out import ROUND_OFF
 from tests.lengths import mostly_long, repetitions

@@ -16,13 +16,13 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import FeatureMap, calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.bounds import lower_bound
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import OverlapError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import compute_confident_rank, compute_tau
 from tests.factories import find_delta, reload_artifact
 from tests.lengths import repetitions

@@ -17,12 +17,12 @@ import pytest
 from langchain_core.caches import InMemoryCache
 
 from langchain_cfc import CFCRunnable, FeatureMap, calibrate
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedScores, ReplayChatModel
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import repetitions

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify_mean_score, cuts
 from langchain_cfc.certificates.bounds import binomial_p_value
 from langchain_cfc.errors import UnattainableTargetError
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from tests.factories import find_delta, plan_first_test
 from tests.lengths import mostly_long, repetitions
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth

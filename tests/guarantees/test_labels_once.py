@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import SamplingWarning
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import BoolArray
 from tests.guarantees.laws import draw_ids, is_too_often
 from tests.guarantees.test_cuts import DELTA, JUST_ABOVE, certify_cuts
 from tests.lengths import repetitions

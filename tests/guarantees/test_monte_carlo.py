@@ -17,11 +17,11 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import Candidate, FeatureMap, PromptRecord, calibrate
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule, select_candidates
+from langchain_cfc.support.arrays import IntArray
 from langchain_cfc.thresholds import ConditionalThreshold, compute_conformal_rank, compute_tau
 from tests.factories import reload_artifact
 from tests.guarantees.promises import compute_log_wealth, make_prompts, measure_promise_gaps

@@ -25,7 +25,6 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import CFCRunnable, calibrate
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify, compute_outcomes
@@ -34,6 +33,7 @@ from langchain_cfc.certificates.coverage import Outcomes, sample_groups
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import RecordedAnswers, RecordedMetadata, RecordedScores, ReplayChatModel
 from langchain_cfc.guarantee import CoverageCertificate
+from langchain_cfc.support.arrays import IntArray
 from tests.factories import reload_artifact
 from tests.lengths import repetitions
 

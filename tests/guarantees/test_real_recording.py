@@ -18,7 +18,6 @@ import pytest
 from scipy import stats
 
 from langchain_cfc import FeatureMap, calibrate, evaluate
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import compute_outcomes
@@ -27,6 +26,7 @@ from langchain_cfc.errors import AttainabilityWarning
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.records import tabulate
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import compute_confident_rank, compute_conformal_rank, compute_tau
 from tests.guarantees.promises import compute_log_wealth, measure_promise_gaps
 from tests.lengths import mostly_long, repetitions

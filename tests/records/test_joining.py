@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.metadata import JsonMetadata
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Candidate, PromptRecord, tabulate
+from langchain_cfc.support.metadata import JsonMetadata
 from tests.records.same import get_parts
 
 N = 3

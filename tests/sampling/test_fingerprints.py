@@ -20,10 +20,10 @@ from langchain_core.tools import StructuredTool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, create_model
 
-from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import FingerprintError, FingerprintWarning
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import SAMPLING_PARAMETERS, compute_fingerprint
+from langchain_cfc.support.serialization import compute_sha256
 
 
 def make_model(**fields: Any) -> ChatOpenAI:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from tests.lengths import repetitions
 
 ALPHAS = ("0.05", "0.1", "0.2", "0.25", "0.3", "0.5", "0.7")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 
 # theta = tau - NUDGE stands for the limit theta -> tau from below. It must exceed the solver's tolerances by
 # far: where the dual has a single feasible point at tau, faces come out wrong: with 1e-8 in 4 of

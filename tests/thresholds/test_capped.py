@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds
 from langchain_cfc.thresholds._simplex import Vertex
 from langchain_cfc.thresholds._windows import Answer, PlainWindows

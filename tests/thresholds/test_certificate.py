@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, NotFittedError, OutsideCertifiedRegionError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import Certificate, ConditionalThreshold
 from langchain_cfc.thresholds._rows import Columns, Rows, RowSums
 from langchain_cfc.thresholds._simplex import Fit, QuantileSimplex, Vertex

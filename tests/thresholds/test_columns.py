@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds._rows import Columns, find_independent_columns
 from tests.lengths import mostly_long
 

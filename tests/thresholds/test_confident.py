@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, NotFittedError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,

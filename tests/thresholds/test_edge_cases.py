@@ -11,8 +11,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.set_rules import select_candidates
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 
 from .oracles import compute_exact_threshold, compute_order_statistic, solve_dual_programme

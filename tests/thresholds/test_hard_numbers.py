@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.lengths import mostly_long, repetitions
 

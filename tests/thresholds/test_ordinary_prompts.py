@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 
 from .oracles import solve_dual_programme

@@ -8,8 +8,8 @@ import cvxpy
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, RidgeUnits, spans_constant
 from tests.lengths import mostly_long, repetitions

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._randomized import compute_factors
 from langchain_cfc.thresholds._simplex import Fit

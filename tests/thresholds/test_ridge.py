@@ -11,8 +11,8 @@ import cvxpy
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.errors import ThresholdError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds import _ridge
 from langchain_cfc.thresholds._ridge import RidgeFit, RidgeRegression
 from langchain_cfc.thresholds._rows import Rows, RowSums, find_independent_columns

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from langchain_cfc.thresholds._rows import Penalised, RidgeUnits
 from tests.lengths import mostly_long

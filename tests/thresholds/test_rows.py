@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import _rows as module
 from langchain_cfc.thresholds._rows import Rows, RowSums
 

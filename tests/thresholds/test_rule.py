@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import CFCError, InputError, NotFittedError
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import (
     ConditionalThreshold,
     GroupedThreshold,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, OutsideCertifiedRegionError, ThresholdError
 from langchain_cfc.records import tabulate
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, Thresholds, _windows
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._rows import Columns, Rows

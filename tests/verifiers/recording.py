@@ -7,10 +7,10 @@ from functools import cache
 import numpy as np
 from langchain_core.messages import AIMessage
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.records import PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.scoring import Discrimination, compute_auroc
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.verifiers import BaseVerifier, VerifierInput
 from tests.recordings import list_facts
 

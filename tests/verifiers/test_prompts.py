@@ -22,7 +22,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.verifiers import BaseVerifier, EmbeddingSimilarity, ModelJudge, RewardModel
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.verifiers.prompts import read_prompt
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 QUESTION = {"type": "text", "text": "Where does it live?"}

@@ -19,11 +19,11 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableLambda
 from pydantic import SecretStr
 
-from langchain_cfc._internal.serialization import compute_sha256
 from langchain_cfc.errors import InputError, VerifierError
 from langchain_cfc.execution import CallLimits, ConcurrencyLimiter, apply_limits
 from langchain_cfc.sampling.comparison import compare_fingerprints
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
+from langchain_cfc.support.serialization import compute_sha256
 from langchain_cfc.verifiers.reward_model import RewardModel, _logistic
 from tests.calls import Invoke, copies_of, invoke_sync
 from tests.factories import verifier_input

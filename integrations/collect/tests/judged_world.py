@@ -16,7 +16,7 @@ from langchain_cfc.certificates.judged import (
 )
 
 if TYPE_CHECKING:
-    from langchain_cfc._internal.arrays import BoolArray, FloatArray
+    from langchain_cfc.support.arrays import BoolArray, FloatArray
 
 HARD_SHARE = 0.3  # share of hard prompts
 HARD_GAP = 0.35  # how much rarer promises are kept there

@@ -11,9 +11,9 @@ import pytest
 from langchain_cfc_collect.config import CollectionConfig, read_config
 from langchain_openai import ChatOpenAI
 
-from langchain_cfc._internal.plugins import load_object
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import NormalisedMatch
+from langchain_cfc.support.plugins import load_object
 from langchain_cfc.verifiers import ModelJudge, SequenceProbability
 
 TOML = """

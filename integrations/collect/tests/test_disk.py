@@ -15,8 +15,8 @@ from langchain_cfc_collect.store import Store
 
 from integrations.collect.tests.fakes import FakeExecutor, N, run
 from integrations.collect.tests.sharing import mount
-from langchain_cfc._internal import database
 from langchain_cfc.errors import StoreError
+from langchain_cfc.support import database
 
 SIZE, AT_ONCE = 300, 4
 

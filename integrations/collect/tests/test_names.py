@@ -13,8 +13,8 @@ from langchain_cfc_monitor.store import MonitorStore
 
 from integrations.collect.tests.fakes import FakeExecutor, run
 from integrations.collect.tests.sharing import make_numbered_examples, mount
-from langchain_cfc._internal import database
 from langchain_cfc.errors import StoreError
+from langchain_cfc.support import database
 
 
 @pytest.fixture

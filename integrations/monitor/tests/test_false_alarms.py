@@ -19,8 +19,8 @@ from langchain_cfc_monitor.sequential_tests import (
 )
 from scipy import stats
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 
 STREAMS = repetitions(10_000, share=0.1)

@@ -15,11 +15,11 @@ from langchain_cfc_monitor.sequential_tests import CoverageTest, DriftTest
 from scipy import stats
 
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import AttainabilityWarning
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from tests.factories import leave_sets_empty
 
 LEVEL, DELTA = 0.01, 0.01

@@ -17,9 +17,6 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable
 
-from langchain_cfc._internal.files import check_target
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, open_attempts, tabulate_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.calibration.rehearsal import rehearse_calibration
@@ -31,9 +28,12 @@ from langchain_cfc.execution import Target
 from langchain_cfc.labelers import Labeler
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.records import Example, tabulate
-from langchain_cfc.records._json import short_repr
 from langchain_cfc.records.schema import make_provenance, validate_fields
 from langchain_cfc.sampling import SamplingName
+from langchain_cfc.support.files import check_target
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.json_text import short_repr
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.verifiers import Verifier
 from langchain_cfc_collect.collecting import CollectionOptions, CollectionResult, acollect, collect
 from langchain_cfc_collect.costs import Stage

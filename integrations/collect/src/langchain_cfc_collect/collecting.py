@@ -24,7 +24,6 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from langchain_cfc._internal.text import pluralize
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CollectionError, CollectionWarning, InputError, LabelerError
 from langchain_cfc.execution import ConcurrencyLimiter
@@ -34,6 +33,7 @@ from langchain_cfc.records import Example
 from langchain_cfc.sampling import resolve_generator
 from langchain_cfc.sampling.comparison import explain_doubt
 from langchain_cfc.sampling.fingerprints import CLASS
+from langchain_cfc.support.text import pluralize
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Budget, Stage
 from langchain_cfc_collect.executor import Components, Executor, LocalExecutor, RetryPolicy, TokenRateLimiter

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from langchain_cfc._internal.plugins import is_plugin_source, load_object
-from langchain_cfc._internal.serialization import compute_sha256
-from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.candidates import Unit
 from langchain_cfc.errors import InputError
 from langchain_cfc.labelers import Reads
 from langchain_cfc.no_answers import Reasoning
 from langchain_cfc.sampling import SamplingName, resolve_generator
+from langchain_cfc.support.plugins import is_plugin_source, load_object
+from langchain_cfc.support.serialization import compute_sha256
+from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers import VerifierEnsemble
 from langchain_cfc_collect.collecting import CallPolicy
 from langchain_cfc_collect.costs import Budget, Price

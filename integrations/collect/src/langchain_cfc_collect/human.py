@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 
-from langchain_cfc._internal.serialization import canonical_json, compute_sha256
-from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import InputError, LabelerError, RecordError
 from langchain_cfc.execution import Steps
 from langchain_cfc.labelers.base import BaseLabeler, LabelerInput, reject_duplicate_keys
+from langchain_cfc.support.serialization import canonical_json, compute_sha256
+from langchain_cfc.support.suggestions import suggest_file
 from langchain_cfc.verifiers.base import combine_fingerprints
 
 # What people write, and what spreadsheet programs make of it in several languages. A cross is not read: it

@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from langchain_cfc._internal.normalisation import normalise_answer
-from langchain_cfc._internal.plugins import is_plugin_source, load_object
-from langchain_cfc._internal.text import escape_controls_in_json, join_names, pluralize
 from langchain_cfc.errors import CFCError, CollectionError, DrawError, InputError, LabelerError
 from langchain_cfc.execution import Progress, describe_error, run_flow
 from langchain_cfc.labelers import LabelerInput
@@ -28,6 +25,9 @@ from langchain_cfc.labelers.matching import TextMatcher, list_aliases
 from langchain_cfc.labelers.verdicts import Member, VerdictExtractor, write_member
 from langchain_cfc.records import Example
 from langchain_cfc.sampling import DrawnCandidate, Sampler, resolve_generator
+from langchain_cfc.support.normalisation import normalise_answer
+from langchain_cfc.support.plugins import is_plugin_source, load_object
+from langchain_cfc.support.text import escape_controls_in_json, join_names, pluralize
 from langchain_cfc_collect.failures import ends_run, is_transient
 from langchain_cfc_collect.sources import Columns, Examples, open_rows, read_examples
 from langchain_cfc_collect.sources.detection import detect_columns

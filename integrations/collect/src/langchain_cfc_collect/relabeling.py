@@ -15,9 +15,9 @@ from typing import Any
 
 from sqlalchemy import delete, null, update
 
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.records import Example
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage
 from langchain_cfc_collect.executor import Executor
 from langchain_cfc_collect.failures import is_transient

@@ -18,8 +18,6 @@ from typing import Any, NoReturn
 
 from sqlalchemy import func, select
 
-from langchain_cfc._internal.database import StoreNotFoundError
-from langchain_cfc._internal.files import check_target
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.draw_rules import parse_draw_rule
 from langchain_cfc.errors import CFCError, CollectionError, InputError
@@ -27,6 +25,8 @@ from langchain_cfc.execution import ConcurrencyLimiter
 from langchain_cfc.records import ClaimsRecord, Example
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.fingerprints import CLASS
+from langchain_cfc.support.database import StoreNotFoundError
+from langchain_cfc.support.files import check_target
 from langchain_cfc.verifiers import Verifier, VerifierEnsemble
 from langchain_cfc_collect.collecting import (
     CollectionOptions,

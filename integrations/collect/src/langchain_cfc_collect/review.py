@@ -63,7 +63,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from langchain_cfc._internal.files import atomic_writer
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError, RecordError, VerifierError
@@ -78,7 +77,8 @@ from langchain_cfc.records import (
 from langchain_cfc.records.batches import check_records
 from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
-from langchain_cfc.verifiers._prompts import read_prompt
+from langchain_cfc.support.files import atomic_writer
+from langchain_cfc.verifiers.prompts import read_prompt
 from langchain_cfc_collect import (
     Agreement,
     HumanLabels,

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import islice
 
-from langchain_cfc._internal.text import pluralize
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span, make_claim_candidates
 from langchain_cfc.errors import CFCError, CollectionError, StoreError
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.support.text import pluralize
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.batches.batcher import Batcher
 from langchain_cfc_collect.costs import Budget, BudgetTracker, Stage, Usage

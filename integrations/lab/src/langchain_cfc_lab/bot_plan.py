@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.calibration.config import DEFAULT_DELTA, CalibrationConfig
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson, required_size
@@ -24,6 +23,7 @@ from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features.statistics import MEAN_SCORE
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import AcceptAll
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import Level
 
 

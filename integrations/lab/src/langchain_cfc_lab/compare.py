@@ -10,10 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.suggestions import suggest_share
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import check_first_candidates, replay_prefixes
 from langchain_cfc.calibration.config import CalibrationConfig, list_levels
 from langchain_cfc.candidates import LabelledBatch, Unit
@@ -24,6 +20,10 @@ from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.scoring import compute_auroc
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.suggestions import suggest_share
+from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level, compute_tau, format_alpha
 from langchain_cfc_lab.comparison_report import (
     AttainableComparison,

@@ -35,9 +35,9 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold, compute_tau
 from langchain_cfc_lab.efficiency_recordings import RecordedEfficiency
 from langchain_cfc_lab.efficiency_world import (

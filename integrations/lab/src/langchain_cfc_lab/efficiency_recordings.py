@@ -40,7 +40,6 @@ from typing import Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
@@ -48,6 +47,7 @@ from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
 from langchain_cfc_lab.compare import FEATURES, GROUPS, compare
 from langchain_cfc_lab.comparison_report import LevelComparison

@@ -61,9 +61,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray
+from langchain_cfc.support.imports import require
 from langchain_cfc_lab.paper import SyntheticWorld
 
 Line: TypeAlias = tuple[float, float]  # values at T = 0 and at T = 1

@@ -23,8 +23,6 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
-from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
@@ -32,6 +30,8 @@ from langchain_cfc.features import FeatureMap, name_records_in_errors, precomput
 from langchain_cfc.guarantee.certified import compute_share
 from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.set_rules import Claims, parse_set_rule
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc.thresholds import (
     CAP,
     ConditionalThreshold,
@@ -40,7 +40,6 @@ from langchain_cfc.thresholds import (
     compute_tau,
     format_delta,
 )
-from langchain_cfc.thresholds._rows import find_unique_rows
 from langchain_cfc_lab.baselines import BackOffRule, SamplingRule
 from langchain_cfc_lab.comparison_report import Family
 
@@ -170,8 +169,8 @@ class Split(Cache):
 
         def make() -> tuple[FloatArray, IntArray]:
             features = self.compute_features(text, fitted_on)[self.test]
-            first, place = find_unique_rows(features)
-            return features[first], place
+            distinct, place = np.unique(features, axis=0, return_inverse=True)
+            return distinct, place.ravel()
 
         return self.get_or_make(("distinct features", text, fitted_on), make)
 

@@ -14,12 +14,12 @@ from functools import cached_property
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, Unit
 from langchain_cfc.errors import FeatureError, InputError
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.features.terms import Group
 from langchain_cfc.set_rules import SetRule
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc_lab.methods import MethodOutput
 
 PROPERTY_BINS = 5

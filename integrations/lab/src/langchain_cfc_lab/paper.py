@@ -79,10 +79,10 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field, computed_field
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc_lab.compare import Summary
 from langchain_cfc_lab.comparison_report import LevelComparison
 from langchain_cfc_lab.methods import Method, Pool, Split, list_paper_methods

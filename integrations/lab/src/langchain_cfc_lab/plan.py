@@ -13,10 +13,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.suggestions import suggest_share
-from langchain_cfc._internal.text import format_percent, join_names
 from langchain_cfc.calibration.checks import compute_smallest_size
 from langchain_cfc.candidates import LabelledBatch, check_unit, check_unweighted
 from langchain_cfc.certificates.bounds import clopper_pearson
@@ -24,6 +20,10 @@ from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import FeatureMap
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import BoolArray
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.suggestions import suggest_share
+from langchain_cfc.support.text import format_percent, join_names
 from langchain_cfc.thresholds import Level, compute_conformal_rank, compute_tau, format_alpha
 
 Verdict: TypeAlias = Literal["attainable", "uncertain", "out of reach"]

@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.calibration.checks import check_answers
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CalibrationError, InputError
@@ -24,6 +23,7 @@ from langchain_cfc.features import FeatureMap, name_records_in_errors
 from langchain_cfc.records import Provenance
 from langchain_cfc.records.splits import Part, SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc_lab.methods import Method, Pool, Split
 from langchain_cfc_lab.metrics import (
     Groups,

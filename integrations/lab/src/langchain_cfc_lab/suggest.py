@@ -33,8 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.calibration.checks import check_answers, compute_smallest_alpha, is_attainable
 from langchain_cfc.candidates import LabelledBatch
@@ -45,6 +43,8 @@ from langchain_cfc.records import LabelledRecord, Provenance, tabulate
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.records.splits import digest_ids, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc.thresholds import CAP, Level, compute_tau, format_alpha
 from langchain_cfc_lab.compare import compute_standard_error, find_worst_group
 from langchain_cfc_lab.methods import Pool

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import CalibrationError, InputError, ThresholdError
 from langchain_cfc.evaluation import ReportData
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records.splits import make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc_lab.methods import OUR_CONVENTION, Pool, Split, ThresholdMethod
 from langchain_cfc_lab.metrics import (
     Groups,

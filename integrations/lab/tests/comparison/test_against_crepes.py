@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from langchain_cfc._internal.arrays import FloatArray, IntArray
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold
 from tests.lengths import mostly_long
 

@@ -25,9 +25,9 @@ from integrations.lab.tests.comparison.worlds import (
     tabulate_facts,
 )
 from langchain_cfc import PromptRecord, calibrate, evaluate, read_records, write_records
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import CFCError, FeatureError, InputError, RecordError
+from langchain_cfc.support.arrays import BoolArray
 from tests.evaluation.fields import METHOD_FIELDS, REPORT_FIELDS
 from tests.guarantees.promises import compute_log_wealth
 from tests.lengths import mostly_long, repetitions

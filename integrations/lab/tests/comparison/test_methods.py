@@ -31,11 +31,11 @@ from integrations.lab.tests.comparison.worlds import (
     tabulate_facts,
 )
 from langchain_cfc import CalibrationArtifact, calibrate
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
 from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 
 pytestmark = [

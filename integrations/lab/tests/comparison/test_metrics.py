@@ -20,11 +20,11 @@ from langchain_cfc_lab.metrics import (
 from scipy import stats
 
 from integrations.lab.tests.comparison.worlds import compute_mean, draw_world
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.features import precompute_statistics
 from langchain_cfc.set_rules import AcceptAll
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import repetitions
 
 FALSE_ALARM = 1e-6

@@ -24,8 +24,8 @@ from langchain_cfc_lab.baselines import (
 )
 from scipy import stats
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.guarantees.laws import ROUND_OFF, World, compute_smaller_tail
 from tests.lengths import repetitions
 

@@ -32,8 +32,8 @@ from langchain_cfc_lab.efficiency_world import (
 from langchain_cfc_lab.paper import ALPHAS
 from scipy import stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
 from tests.cli.running import run
 from tests.lengths import repetitions
 

@@ -19,9 +19,9 @@ import pytest
 from langchain_cfc_lab.paper import SyntheticWorld
 from scipy import stats
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
 
 FALSE_ALARM = 1e-9
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(64)

@@ -21,11 +21,11 @@ from langchain_cfc_lab.plan import (
 )
 from scipy.stats import beta, binom
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import FeatureError, InputError, MissingExtraError
 from langchain_cfc.records import read_records, tabulate
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds import GroupedThreshold, compute_conformal_rank, compute_tau
 from tests.lengths import mostly_long, repetitions
 

@@ -20,8 +20,8 @@ from langchain_cfc_lab.report.drawing import (
 from matplotlib.figure import Figure
 
 from integrations.lab.tests.plots.reading import draw_canvas
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.errors import InputError
+from langchain_cfc.support.arrays import FloatArray
 
 # Machado, Oliveira and Fernandes 2009, "A physiologically-based model for simulation of color vision
 # deficiency", at full severity, on linear RGB.

@@ -19,11 +19,11 @@ from scipy import stats
 
 from integrations.lab.tests.suggestion.worlds import KEPT_ON_ODD, draw_prompts
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.decision import decide
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import FloatArray, IntArray
 from tests.factories import leave_sets_empty
 from tests.guarantees import laws
 from tests.guarantees.promises import compute_log_wealth

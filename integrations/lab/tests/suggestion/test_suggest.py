@@ -14,7 +14,6 @@ from langchain_cfc_lab import JudgedOption, Suggestion, suggest
 
 from integrations.lab.tests.suggestion.worlds import draw_prompts
 from langchain_cfc import calibrate
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import (
@@ -25,6 +24,7 @@ from langchain_cfc.errors import (
 )
 from langchain_cfc.records import Provenance, tabulate
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.arrays import IntArray
 
 ALPHA = "0.3"
 MAPS = ["1", "mean_score", "bins(mean_score, 5)", "group(topic)"]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_cfc._internal.imports import require
 from langchain_cfc.errors import CFCError
+from langchain_cfc.support.imports import require
 from langchain_cfc_monitor.monitor import CFCMonitor, call_after_fork
 from langchain_cfc_monitor.status import MonitorStatus
 

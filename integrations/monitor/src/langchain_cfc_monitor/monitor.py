@@ -20,11 +20,11 @@ from uuid import UUID, uuid4
 from langchain_core.callbacks import BaseCallbackHandler
 from pydantic import TypeAdapter, ValidationError
 
-from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
-from langchain_cfc._internal.suggestions import suggest_file, suggest_share
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import AbstentionError, CFCError, InputError
 from langchain_cfc.runnable import CFCResult
+from langchain_cfc.support.plugins import is_plugin_source, load_plugin
+from langchain_cfc.support.suggestions import suggest_file, suggest_share
 from langchain_cfc_monitor.observed import DAY, Label, ObservedResult
 from langchain_cfc_monitor.status import EvidenceCurve, Limits, MonitorStatus, list_curves, make_status
 from langchain_cfc_monitor.store import Evidence, Failure, MonitorStore

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, Previous, ReferenceHistogram, select_held_out
 from langchain_cfc.calibration import CalibrationConfig, calibrate
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.text import format_percent
 from langchain_cfc.thresholds import Level
 from langchain_cfc_monitor.monitor import CFCMonitor
 from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, DriftTest, LabelSamplingTest, SequentialTest

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram, compute_monitored_values
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates.e_processes import EProcess, MixtureEProcess
 from langchain_cfc.features.weights import WeightMatrix
+from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc_monitor.observed import Label, ObservedResult
 
 if TYPE_CHECKING:

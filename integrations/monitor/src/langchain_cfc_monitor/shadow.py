@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import BoolArray
 from langchain_cfc.artifact import CalibrationArtifact, Promise, select_held_out
 from langchain_cfc.decision import AnswerSets, decide
 from langchain_cfc.errors import FingerprintError, InputError
 from langchain_cfc.features import name_records_in_errors
 from langchain_cfc.records import Provenance
+from langchain_cfc.support.arrays import BoolArray
 from langchain_cfc_monitor.observed import FLAGGED, Data
 from langchain_cfc_monitor.traffic import Traffic, check_time, format_time
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import IntArray
 from langchain_cfc.artifact import CalibrationArtifact
+from langchain_cfc.support.arrays import IntArray
 from langchain_cfc_monitor.observed import Data, Label, ObservedResult
 
 

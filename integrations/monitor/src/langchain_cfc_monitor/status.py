@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.text import format_percent, pluralize
 from langchain_cfc.artifact import CalibrationArtifact, ReferenceHistogram
 from langchain_cfc.features import get_direction, name_group
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.text import format_percent, pluralize
 from langchain_cfc_monitor.observed import ANSWERED, DAY, EMPTY, FLAGGED, Data
 from langchain_cfc_monitor.sequential_tests import CertifiedRate, CoverageTest, SequentialTest
 from langchain_cfc_monitor.stated import StatedLevel

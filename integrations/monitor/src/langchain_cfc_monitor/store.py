@@ -31,11 +31,11 @@ from sqlalchemy import (
     update,
 )
 
-from langchain_cfc._internal.arrays import FloatArray
-from langchain_cfc._internal.database import ROW_NUMBER, DatabaseStore, define_facts
-from langchain_cfc._internal.text import join_names
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.errors import CFCWarning, InputError, StoreError
+from langchain_cfc.support.arrays import FloatArray
+from langchain_cfc.support.database import ROW_NUMBER, DatabaseStore, define_facts
+from langchain_cfc.support.text import join_names
 from langchain_cfc_monitor.observed import ANSWERED, DAY, FLAGGED, Label, ObservedResult
 from langchain_cfc_monitor.sequential_tests import BLOCK_SIZE, CoverageTest, DriftTest, LabelSamplingTest
 from langchain_cfc_monitor.stated import StatedCounts

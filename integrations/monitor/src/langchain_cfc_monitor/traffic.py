@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import FloatArray
 from langchain_cfc.artifact import CalibrationArtifact, Promise
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
+from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc_monitor.observed import Label, ObservedResult
 
 # Seconds from 1970 to the year 9999.

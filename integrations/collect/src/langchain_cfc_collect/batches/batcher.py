@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.execution import ConcurrencyLimiter
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.batches import submission
 from langchain_cfc_collect.batches.calls import BatchedCalls, OpenCall, RunningCalls, get_current_call
 from langchain_cfc_collect.batches.models import BatchedModels, Client, make_response

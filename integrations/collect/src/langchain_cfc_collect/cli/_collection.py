@@ -16,8 +16,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from langchain_cfc._internal.database import StoreNotFoundError
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     EXIT_INTERRUPTED,
     emit_json,
     get_console,
@@ -28,6 +27,7 @@ from langchain_cfc.cli._format import (
 from langchain_cfc.errors import CFCWarning
 from langchain_cfc.records import Example, write_records
 from langchain_cfc.records.files import check_records_target
+from langchain_cfc.support.database import StoreNotFoundError
 from langchain_cfc_collect.cli.store import print_status, summarize_status
 from langchain_cfc_collect.collecting import (
     CollectionOptions,

@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import make_table, print_list, print_result, report_errors, track_progress
-from langchain_cfc.cli._inputs import ReportAsJson
+from langchain_cfc.cli.formatting import make_table, print_list, print_result, report_errors, track_progress
+from langchain_cfc.cli.inputs import ReportAsJson
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc.records import Records, read_records

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc._internal.imports import check_installed
-from langchain_cfc._internal.plugins import FACTORY
 from langchain_cfc.candidates import Unit
-from langchain_cfc.cli._format import EXIT_NO, report_errors
+from langchain_cfc.cli.formatting import EXIT_NO, report_errors
 from langchain_cfc.sampling.models import list_required_packages
+from langchain_cfc.support.imports import check_installed
+from langchain_cfc.support.plugins import FACTORY
 
 # Options under headings of their own in the help.
 _settings_option = partial(typer.Option, rich_help_panel="Settings")

@@ -15,9 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.files import atomic_writer
-from langchain_cfc._internal.text import join_names, pluralize
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     format_answer_cell,
@@ -29,6 +27,8 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import Unscored, describe_unscored
+from langchain_cfc.support.files import atomic_writer
+from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_collect.cli.collect import check_collection_installed
 
 if TYPE_CHECKING:

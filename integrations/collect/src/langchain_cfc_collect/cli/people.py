@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from langchain_cfc.artifact import CalibrationArtifact
-from langchain_cfc.cli._format import EXIT_NO, print_result, report_errors
-from langchain_cfc.cli._inputs import ArtifactPath, check_output, open_records
+from langchain_cfc.cli.formatting import EXIT_NO, print_result, report_errors
+from langchain_cfc.cli.inputs import ArtifactPath, check_output, open_records
 from langchain_cfc.guarantee import format_bound, format_share
 from langchain_cfc_collect.people import PeopleReport, PeopleSample
 

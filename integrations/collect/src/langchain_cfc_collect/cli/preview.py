@@ -10,9 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc._internal.plugins import FACTORY, load_object
-from langchain_cfc._internal.text import format_percent
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     make_progress,
     make_table,
@@ -22,6 +20,8 @@ from langchain_cfc.cli._format import (
 )
 from langchain_cfc.errors import InputError, RecordError
 from langchain_cfc.records.splits import draw_sample
+from langchain_cfc.support.plugins import FACTORY, load_object
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_collect.preview import Preview, QuestionPreview
 from langchain_cfc_collect.preview import preview as run_preview
 

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from langchain_cfc._internal.text import format_percent
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.commands import make_app
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     format_answer_cell,
@@ -23,11 +23,11 @@ from langchain_cfc.cli._format import (
     report_errors,
     track_progress,
 )
-from langchain_cfc.cli._inputs import STORE_HELP
-from langchain_cfc.cli.commands import make_app
+from langchain_cfc.cli.inputs import STORE_HELP
 from langchain_cfc.errors import InputError
 from langchain_cfc.no_answers import describe_unscored
 from langchain_cfc.records import LabelledRecord, read_records, write_records
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_collect.cli.agreement import agreement
 from langchain_cfc_collect.cli.people import certify
 from langchain_cfc_collect.collecting import format_cost, format_mean_scores

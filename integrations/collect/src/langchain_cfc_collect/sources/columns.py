@@ -24,12 +24,12 @@ from pydantic import (
     model_validator,
 )
 
-from langchain_cfc._internal.serialization import canonical_json
-from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.errors import InputError, LabelerError, RecordError
-from langchain_cfc.records._json import check_json, parse_json, short_repr
 from langchain_cfc.records.schema import Example, validate_fields
 from langchain_cfc.records.splits import draw_sample
+from langchain_cfc.support.json_text import check_json, parse_json, short_repr
+from langchain_cfc.support.serialization import canonical_json
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_collect.sources.files import IN_MEMORY, BadRow, Row, Rows, open_rows, to_plain
 
 # Template text, messages as pairs of role and template text, or a LangChain prompt.

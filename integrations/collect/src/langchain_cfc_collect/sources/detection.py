@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from langchain_cfc._internal.text import join_names
 from langchain_cfc.errors import InputError, RecordError
+from langchain_cfc.support.text import join_names
 from langchain_cfc_collect.sources.columns import Columns
 from langchain_cfc_collect.sources.files import BadRow, Rows
 

@@ -16,9 +16,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from langchain_cfc._internal.plugins import is_plugin_source, load_plugin
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records._json import (
+from langchain_cfc.records.parquet import read_batches
+from langchain_cfc.support.json_text import (
     MAX_LINE_BYTES,
     check_regular_file,
     describe_decode_error,
@@ -27,7 +27,7 @@ from langchain_cfc.records._json import (
     read_lines,
     short_repr,
 )
-from langchain_cfc.records.parquet import read_batches
+from langchain_cfc.support.plugins import is_plugin_source, load_plugin
 
 _QUOTED = re.compile(r'"[^"]*"')
 _AFTER_RETURN = re.compile(r"(?<=\r)(?=.)", re.DOTALL)

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Connection, func, select
 
-from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.errors import CollectionError, StoreError
 from langchain_cfc.records import Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.support.database import DatabaseStore
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Usage
 from langchain_cfc_collect.executor import Labels

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from langchain_cfc.records._json import short_repr
+from langchain_cfc.support.json_text import short_repr
 from langchain_cfc_collect.store import schema
 from langchain_cfc_collect.store.store import Store
 from langchain_cfc_collect.store.tables import SELECT_CANDIDATES, SELECT_CLAIMS, is_same_slot

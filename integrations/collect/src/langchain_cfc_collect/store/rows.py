@@ -17,13 +17,13 @@ from typing import Any, TypeAlias, cast
 from langchain_core.messages import messages_from_dict
 from sqlalchemy import Connection, Dialect, delete, insert
 
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import CFCError, CollectionError
 from langchain_cfc.no_answers import NoAnswer
 from langchain_cfc.records import Candidate, Claim, ClaimsRecord, Example, PromptRecord
 from langchain_cfc.sampling import DrawnCandidate
 from langchain_cfc.sampling.candidates import StrippedCandidate
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc.verifiers.base import VerifierScores
 from langchain_cfc_collect.costs import Stage, Usage
 from langchain_cfc_collect.executor import Labels

@@ -45,9 +45,9 @@ from sqlalchemy import (
     update,
 )
 
-from langchain_cfc._internal.database import ROW_NUMBER, define_facts
 from langchain_cfc.errors import CFCError, StoreError
 from langchain_cfc.sampling.comparison import is_equal_or_named
+from langchain_cfc.support.database import ROW_NUMBER, define_facts
 from langchain_cfc_collect.costs import Stage
 
 # A statement, and the rows that it is executed with.

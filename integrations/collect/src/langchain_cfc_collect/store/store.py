@@ -14,9 +14,6 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Integer, Select, func, select, update
 
-from langchain_cfc._internal import __version__
-from langchain_cfc._internal.database import DatabaseStore
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import Unit
 from langchain_cfc.claims import Span
 from langchain_cfc.errors import StoreError
@@ -31,6 +28,9 @@ from langchain_cfc.records import (
 )
 from langchain_cfc.records.schema import MODEL_VERSION, PROVENANCE_FIELDS, make_provenance
 from langchain_cfc.sampling import DrawnCandidate
+from langchain_cfc.support import __version__
+from langchain_cfc.support.database import DatabaseStore
+from langchain_cfc.support.serialization import canonical_json
 from langchain_cfc_collect.costs import ModelCalls, RequestHistory, Stage, Usage
 from langchain_cfc_collect.store import batches, schema
 from langchain_cfc_collect.store.configurations import explain_differences, is_changed

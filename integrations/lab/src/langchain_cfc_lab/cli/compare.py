@@ -14,11 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import langchain_cfc_lab as lab
-from langchain_cfc._internal.suggestions import suggest_name
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import Unit
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     format_group,
     make_table,
     make_tracker,
@@ -26,7 +25,7 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.inputs import (
     CORE_COUNT,
     Dataset,
     FigureFolder,
@@ -39,6 +38,7 @@ from langchain_cfc.cli._inputs import (
 )
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import tabulate
+from langchain_cfc.support.suggestions import suggest_name
 from langchain_cfc_lab import ComparisonReport, LevelComparison, MethodComparison
 from langchain_cfc_lab.compare import FEATURES, GROUPS
 from langchain_cfc_lab.metrics import list_figures

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from langchain_cfc.artifact import open_attempts
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.commands import make_app
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     make_table,
     make_tracker,
@@ -22,7 +23,7 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.inputs import (
     CORE_COUNT,
     FigureFolder,
     Jobs,
@@ -32,7 +33,6 @@ from langchain_cfc.cli._inputs import (
     open_records,
     split_option,
 )
-from langchain_cfc.cli.commands import make_app
 from langchain_cfc.errors import InputError
 from langchain_cfc.thresholds import format_alpha
 from langchain_cfc_lab import (

@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.calibration.config import DEFAULT_DELTA
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     format_interval,
     make_table,
@@ -23,10 +22,11 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import RECORDS_HELP, open_records, split_option
+from langchain_cfc.cli.inputs import RECORDS_HELP, open_records, split_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import (
     BotPlan,
     BotRatePlan,

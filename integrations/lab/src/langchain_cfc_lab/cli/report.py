@@ -11,14 +11,14 @@ from rich.markup import escape
 import langchain_cfc_lab as lab
 from langchain_cfc import evaluation
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts, tabulate_draws
-from langchain_cfc.cli._evaluation import format_verdict, record_evaluation
-from langchain_cfc.cli._format import EXIT_NO, emit_json, get_console, make_tracker, report_errors
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.formatting import EXIT_NO, emit_json, get_console, make_tracker, report_errors
+from langchain_cfc.cli.inputs import (
     ArtifactAlpha,
     ArtifactPath,
     HeldOutRecords,
     open_records,
 )
+from langchain_cfc.cli.verdicts import format_verdict, record_evaluation
 from langchain_cfc.errors import CFCError
 from langchain_cfc_lab import ComparisonReport
 from langchain_cfc_lab import report as reports

@@ -14,11 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import langchain_cfc_lab as lab
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import open_attempts
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.formatting import (
     format_group,
     make_table,
     make_tracker,
@@ -26,7 +25,7 @@ from langchain_cfc.cli._format import (
     print_result,
     report_errors,
 )
-from langchain_cfc.cli._inputs import (
+from langchain_cfc.cli.inputs import (
     CORE_COUNT,
     RECORDS_HELP,
     Dataset,
@@ -40,6 +39,7 @@ from langchain_cfc.errors import InputError, UnattainableTargetError
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import make_split_plan
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab import DrawSuggestion, Suggestion
 
 # Options under the headings that they have in `calibrate`.

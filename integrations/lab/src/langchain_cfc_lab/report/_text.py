@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from langchain_cfc._internal.text import format_percent
+from langchain_cfc.support.text import format_percent
 
 # Characters that no page may hold, or that change the order of the text around them.
 _HIDDEN = re.compile(

@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from xml.etree import ElementTree as ET
 
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import MethodReport
 from langchain_cfc.features import name_group
+from langchain_cfc.support.text import format_percent
 from langchain_cfc_lab.comparison_report import MethodComparison
 
 if TYPE_CHECKING:

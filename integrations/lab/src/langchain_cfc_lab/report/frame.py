@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langchain_cfc._internal import __version__
-from langchain_cfc._internal.files import atomic_writer, read_creation_time
 from langchain_cfc.errors import InputError
+from langchain_cfc.support import __version__
+from langchain_cfc.support.files import atomic_writer, read_creation_time
 from langchain_cfc_lab.report._text import escape_invisible
 from langchain_cfc_lab.report.drawing import to_svg
 

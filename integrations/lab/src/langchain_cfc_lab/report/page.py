@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal
 
-from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.candidates import Unit
 from langchain_cfc.certificates import state_abstentions
@@ -16,6 +15,7 @@ from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.errors import InputError
 from langchain_cfc.evaluation import EvaluationReport
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report import comparison_tables, tables
 from langchain_cfc_lab.report._text import format_interval, to_percent

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
-from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import HELD_OUT_PART, AttainableGroup, CalibrationArtifact
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport
 from langchain_cfc.features import name_group
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report._text import format_interval, to_percent
 

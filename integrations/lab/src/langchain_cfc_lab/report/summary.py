@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from langchain_cfc._internal.text import join_names, pluralize
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import ClaimsFigures, EvaluationReport, MethodReport, state_other_parts
@@ -20,6 +19,7 @@ from langchain_cfc.guarantee import (
     format_unsupported,
     state_confidence,
 )
+from langchain_cfc.support.text import join_names, pluralize
 from langchain_cfc_lab.comparison_report import ComparisonReport
 from langchain_cfc_lab.report._text import format_interval, to_percent
 from langchain_cfc_lab.report.comparison_tables import tabulate_promises

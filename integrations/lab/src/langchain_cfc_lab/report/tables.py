@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from langchain_cfc._internal.text import pluralize
 from langchain_cfc.artifact import CalibrationArtifact, CertifiedBot
 from langchain_cfc.certificates.bounds import clopper_pearson
 from langchain_cfc.evaluation import (
@@ -26,6 +25,7 @@ from langchain_cfc.guarantee import (
     format_bound,
     format_share,
 )
+from langchain_cfc.support.text import pluralize
 from langchain_cfc_lab.comparison_report import GroupComparison
 from langchain_cfc_lab.report._text import NO_BREAK, format_interval, to_percent
 from langchain_cfc_lab.report.hardest import HardAnswer, HardPrompt

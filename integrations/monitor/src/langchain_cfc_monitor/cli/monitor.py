@@ -12,11 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.imports import require
-from langchain_cfc._internal.plugins import is_plugin_source
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, open_attempts
-from langchain_cfc.cli._format import (
+from langchain_cfc.cli.commands import make_app
+from langchain_cfc.cli.formatting import (
     EXIT_NO,
     emit_json,
     format_interval,
@@ -25,10 +23,12 @@ from langchain_cfc.cli._format import (
     print_notes,
     report_errors,
 )
-from langchain_cfc.cli._inputs import check_output, share_option
-from langchain_cfc.cli.commands import make_app
+from langchain_cfc.cli.inputs import check_output, share_option
 from langchain_cfc.errors import InputError
 from langchain_cfc.guarantee import format_share
+from langchain_cfc.support.imports import require
+from langchain_cfc.support.plugins import is_plugin_source
+from langchain_cfc.support.text import format_percent
 
 if TYPE_CHECKING:
     from langchain_cfc_monitor import CFCMonitor, MonitorStatus, ShadowComparison

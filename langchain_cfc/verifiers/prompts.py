@@ -22,9 +22,9 @@ from langchain_core.messages import (
 )
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 
-from langchain_cfc._internal.serialization import canonical_json
 from langchain_cfc.candidates import PromptKind
 from langchain_cfc.errors import CFCError, PromptKindError
+from langchain_cfc.support.serialization import canonical_json
 
 __all__ = ["messages_to_text"]
 

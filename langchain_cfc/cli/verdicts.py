@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator
 from rich.markup import escape
 from rich.table import Table
 
-from langchain_cfc._internal.text import format_percent
 from langchain_cfc.artifact import CalibrationArtifact, name_evaluation, tabulate_held_out
 from langchain_cfc.artifact.attempt_files import AttemptFiles
 from langchain_cfc.candidates import LabelledBatch
-from langchain_cfc.cli._format import format_group, format_interval, make_table
+from langchain_cfc.cli.formatting import format_group, format_interval, make_table
 from langchain_cfc.evaluation import (
     AnswersReport,
     EvaluationReport,
@@ -23,6 +22,7 @@ from langchain_cfc.evaluation import (
 )
 from langchain_cfc.guarantee import format_share
 from langchain_cfc.records import LabelledRecord
+from langchain_cfc.support.text import format_percent
 
 # Rows about claims, and the figures that they show.
 _CLAIMS_ROWS = {

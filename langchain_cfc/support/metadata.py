@@ -11,7 +11,7 @@ from typing import TypeAlias, overload
 
 import numpy as np
 
-from langchain_cfc._internal.arrays import IntArray
+from langchain_cfc.support.arrays import IntArray
 
 Scalar: TypeAlias = str | int | float | bool
 

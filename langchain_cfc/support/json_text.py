@@ -20,8 +20,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import RecordError
+from langchain_cfc.support.suggestions import suggest_file
 
 _Value = TypeVar("_Value")
 

@@ -27,9 +27,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from langchain_cfc._internal.text import escape_controls, escape_controls_in_json
 from langchain_cfc.errors import CFCError, CFCWarning, UnattainableTargetError
 from langchain_cfc.features import name_group
+from langchain_cfc.support.text import escape_controls, escape_controls_in_json
 
 Item = TypeVar("Item")
 Printed = TypeVar("Printed", bound=BaseModel)

@@ -12,8 +12,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from langchain_cfc._internal.text import quote
 from langchain_cfc.errors import CFCError, InputError, RecordError
+from langchain_cfc.support.text import quote
 
 PluginT = TypeVar("PluginT")
 

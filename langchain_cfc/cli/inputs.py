@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from langchain_cfc._internal.suggestions import suggest_share
 from langchain_cfc.artifact import looks_like_artifact
-from langchain_cfc.cli._format import make_progress
+from langchain_cfc.cli.formatting import make_progress
 from langchain_cfc.errors import InputError
 from langchain_cfc.records import Provenance, Records, read_records
+from langchain_cfc.support.suggestions import suggest_share
 
 RECORDS_HELP = "Labelled records: .jsonl, .jsonl.gz or .parquet"
 STORE_HELP = "SQLite file, or URL of a PostgreSQL database."

@@ -33,9 +33,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from langchain_cfc._internal.files import PRIVATE_MODE
-from langchain_cfc._internal.suggestions import suggest_file
 from langchain_cfc.errors import StoreError
+from langchain_cfc.support.files import PRIVATE_MODE
+from langchain_cfc.support.suggestions import suggest_file
 
 StoreT = TypeVar("StoreT", bound="DatabaseStore")
 # Type of an auto-incrementing primary key.

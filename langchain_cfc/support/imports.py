@@ -48,8 +48,8 @@ def check_installed(extras: Mapping[str, str], purpose: str) -> None:
 
 
 def _make_missing_extra_error(extras: Mapping[str, str], purpose: str) -> MissingExtraError:
-    from langchain_cfc._internal.text import join_names
     from langchain_cfc.errors import MissingExtraError
+    from langchain_cfc.support.text import join_names
 
     modules = [module.partition(".")[0] for module in extras]
     verb = "is" if len(modules) == 1 else "are"
