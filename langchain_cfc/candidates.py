@@ -30,7 +30,6 @@ _PROMPT_KINDS: Mapping[type, PromptKind] = {str: "text", list: "messages", dict:
 _Kind = TypeVar("_Kind", bound=np.generic)
 # Standard deviations between the rank sum of correct candidates and its mean above which a warning is given.
 _SORTED_SPREADS = 6.0
-_JSON_PROMPT_KINDS: Mapping[str, PromptKind] = {'"': "text", "[": "messages", "{": "object"}
 
 
 @dataclass(frozen=True)
@@ -171,11 +170,6 @@ class CandidateBatch:
 def find_prompt_kinds(inputs: Iterable[object]) -> frozenset[PromptKind]:
     """Return the kinds of prompts that records hold: texts, lists of messages or JSON objects."""
     return frozenset(_PROMPT_KINDS[kind] for kind in {type(one) for one in inputs})
-
-
-def find_json_prompt_kinds(inputs: Iterable[str]) -> frozenset[PromptKind]:
-    """Return the kinds of prompts, given the prompts as JSON texts."""
-    return frozenset(_JSON_PROMPT_KINDS[first] for first in {one.lstrip()[:1] for one in inputs})
 
 
 @dataclass(frozen=True)

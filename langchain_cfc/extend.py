@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from langchain_cfc.labelers.judge import JudgeLabels
     from langchain_cfc.labelers.matching import list_text_aliases
     from langchain_cfc.records import require_candidates
-    from langchain_cfc.records.batches import check_records
+    from langchain_cfc.records.dataset import check_records
     from langchain_cfc.records.parquet import encode_record
     from langchain_cfc.records.schema import make_provenance
     from langchain_cfc.sampling import (
@@ -130,7 +130,7 @@ _NAMES = {
     "labelers.judge": ("JudgeLabels",),
     "labelers.matching": ("list_text_aliases",),
     "records": ("require_candidates",),
-    "records.batches": ("check_records",),
+    "records.dataset": ("check_records",),
     "records.parquet": ("encode_record",),
     "records.schema": ("make_provenance",),
     "sampling": ("DrawnCandidate", "resolve_generator", "walk_runnables", "without_streaming_and_cache"),

@@ -1,4 +1,4 @@
-"""Reading records from files, one by one or in batches, and writing them."""
+"""Reading records from files and writing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from langchain_cfc.errors import InputError, RecordError
-from langchain_cfc.records.batches import Batch, DatasetChecker, check_records
+from langchain_cfc.records.dataset import DatasetChecker, check_records
 from langchain_cfc.records.jsonl import JsonLinesFile
 from langchain_cfc.records.parquet import ParquetFile, is_parquet, write_parquet
 from langchain_cfc.records.schema import (
@@ -106,22 +106,13 @@ class Records:
 
     def read_all(self) -> Iterator[LabelledRecord]:
         """Read all files from the start, with candidates or with claims."""
-        checks = self._start_checks()
+        checks = DatasetChecker(self.provenance, f"the provenance of {self.paths[0]}")
         for path in self.paths:
-            for record in self._make_reader(path).records(checks):
+            source = str(path)
+            for line, record in self._make_reader(path).read_records():
+                checks.add(record, source, line)
                 self.on_read(1)
                 yield record
-
-    def read_batches(self) -> Iterator[Batch]:
-        """Read all files from the start in batches, which `tabulate` turns into arrays."""
-        checks = self._start_checks()
-        for path in self.paths:
-            for batch in self._make_reader(path).read_batches(checks):
-                self.on_read(len(batch.ids))
-                yield batch
-
-    def _start_checks(self) -> DatasetChecker:
-        return DatasetChecker(self.provenance, f"the provenance of {self.paths[0]}")
 
     def _make_reader(self, path: Path) -> JsonLinesFile | ParquetFile:
         return ParquetFile(path) if is_parquet(path) else JsonLinesFile(path, self.max_line_bytes)

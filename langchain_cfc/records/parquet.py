@@ -1,9 +1,5 @@
 """Records as Parquet: a column for every field, with JSON text if a field may hold any value.
 
-This is the format for large datasets: the data that calibration needs goes from columns to arrays, a batch of
-rows at a time, and no text of a candidate or claim becomes an object. As with JSON Lines, rows that are
-certainly valid are decoded this way, and all others are left to the strict reader.
-
 A small file may unpack to gigabytes: a dictionary value stored once may be used millions of times, and
 compressed pages may repeat a single byte (a test file of 46 kB took 868 MB to read). So batches and columns
 that unpack to too much are refused.
@@ -11,7 +7,7 @@ that unpack to too much are refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -19,20 +15,22 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from langchain_cfc.errors import RecordError
-from langchain_cfc.records.batches import Batch, DatasetChecker, make_batch, make_empty_dataset_error
-from langchain_cfc.records.columns import JSON_COLUMNS, decode_rows, find_list_column, parse_rows
+from langchain_cfc.records.dataset import make_empty_dataset_error
 from langchain_cfc.records.schema import (
     ClaimsRecord,
     Example,
     LabelledRecord,
+    PromptRecord,
     Provenance,
     encode_compact_json,
     encode_provenance,
     validate_fields,
 )
 from langchain_cfc.support.imports import require
-from langchain_cfc.support.json_text import parse_object
+from langchain_cfc.support.json_text import RepeatedKey, parse_object, parse_value
 
+# Columns that hold any JSON, as text.
+_JSON_COLUMNS = ("input", "reference", "metadata")
 # Metadata key of the provenance.
 PROVENANCE_KEY = b"langchain-cfc"
 _REQUIRED_COLUMNS = {
@@ -42,9 +40,8 @@ _REQUIRED_COLUMNS = {
     *("claims", "claims.text", "claims.score", "claims.supported"),
 }
 _MAGIC = b"PAR1"
-# Number of rows turned into arrays at a time, and of rows tried again if these may be invalid.
+# Number of rows read at a time.
 _BATCH_ROWS = 256
-_PART_ROWS = 64
 # A group of rows holds about this many candidates or claims; the writer keeps one group in memory.
 _GROUP_ITEMS = 100_000
 _MIB = 1 << 20
@@ -93,7 +90,7 @@ def _make_schema(column: str) -> Any:
 def cast_to_schema(batch: Any) -> Any:
     """Return the same rows with the columns and types of the schema."""
     pa = require("pyarrow", "parquet", "reading Parquet")
-    schema = _make_schema(find_list_column(batch.schema.names))
+    schema = _make_schema(_find_list_column(batch.schema.names))
     columns = [
         batch[field.name].cast(field.type)
         if field.name in batch.schema.names
@@ -202,34 +199,10 @@ class ParquetFile:
             return 0, None
         return 0, validate_fields(Provenance, parse_object(text, source, 0), source, 0)
 
-    def records(self, checks: DatasetChecker) -> Iterator[LabelledRecord]:
-        """Yield the records one by one; in errors, `line` is the number of the row."""
+    def read_records(self) -> Iterator[tuple[int, LabelledRecord]]:
+        """Yield each record with the number of its row, counted from 1."""
         for row, rows in self._read_rows():
-            for start in range(0, len(rows), _PART_ROWS):
-                yield from self._parse_rows(row + start, rows.slice(start, _PART_ROWS), checks)
-
-    def read_batches(self, checks: DatasetChecker) -> Iterator[Batch]:
-        """Yield the same records in batches."""
-        for row, rows in self._read_rows():
-            yield from self._decode_or_parse(row, rows, checks)
-
-    def _decode_or_parse(self, row: int, rows: Any, checks: DatasetChecker) -> Iterator[Batch]:
-        """Yield batches of rows, decoded if they are certainly valid, otherwise parsed strictly."""
-        source = str(self.path)
-        batch = decode_rows(rows)
-        numbers = range(row, row + len(rows))
-        if batch is not None and checks.try_add(batch.ids, batch.recorded, source, numbers):
-            yield batch
-        elif len(rows) > _PART_ROWS:
-            for start in range(0, len(rows), _PART_ROWS):
-                yield from self._decode_or_parse(row + start, rows.slice(start, _PART_ROWS), checks)
-        else:
-            yield make_batch(list(self._parse_rows(row, rows, checks)), checks.max_candidates)
-
-    def _parse_rows(self, row: int, rows: Any, checks: DatasetChecker) -> Iterator[LabelledRecord]:
-        for number, record in enumerate(parse_rows(rows, str(self.path), row), start=row):
-            checks.add(record, str(self.path), number)
-            yield record
+            yield from enumerate(_parse_rows(rows, str(self.path), row), start=row)
 
     def _read_rows(self) -> Iterator[tuple[int, Any]]:
         """Yield batches of rows in the schema's types, with the number of the first row, counted from 1."""
@@ -249,13 +222,54 @@ class ParquetFile:
         try:
             with parquet.ParquetFile(self.path, page_checksum_verification=True) as file:
                 schema = file.schema_arrow
-                check_columns(schema, _make_schema(find_list_column(schema.names)), source, "")
+                check_columns(schema, _make_schema(_find_list_column(schema.names)), source, "")
                 yield file
         except RecordError:
             raise
         except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's errors are among them
             problem = f"damaged or unreadable Parquet: {error}"
             raise RecordError(source, 0, "", problem) from error
+
+
+def _find_list_column(names: Sequence[str]) -> str:
+    """Return the name of the column that holds the labelled items: `candidates` or `claims`."""
+    return "claims" if "claims" in names and "candidates" not in names else "candidates"
+
+
+def _parse_rows(rows: Any, source: str, first: int) -> Iterator[LabelledRecord]:
+    """Yield the records of rows one by one; a RecordError names the first invalid row."""
+    column = _find_list_column(rows.schema.names)
+    model: type[LabelledRecord] = ClaimsRecord if column == "claims" else PromptRecord
+    for line, row in enumerate(rows.to_pylist(), start=first):
+        fields = {name: value for name, value in row.items() if value is not None}
+        for name in _JSON_COLUMNS:
+            if name in fields:
+                fields[name] = _parse_cell(fields[name], source, line, name)
+        if column in fields:
+            fields[column] = [
+                one if one is None else _parse_item(one, source, line, f"{column}[{slot}]")
+                for slot, one in enumerate(fields[column])
+            ]
+        yield validate_fields(model, fields, source, line)
+
+
+def _parse_item(row: dict[str, Any], source: str, line: int, where: str) -> dict[str, Any]:
+    """Return the fields of a candidate or a claim."""
+    fields = {name: value for name, value in row.items() if value is not None}
+    if "message" in fields:
+        fields["message"] = _parse_cell(fields["message"], source, line, f"{where}.message")
+    if "scores" in fields:
+        pairs = fields["scores"]
+        outputs = dict(pairs)
+        fields["scores"] = outputs if len(outputs) == len(pairs) else RepeatedKey(pairs)
+    return fields
+
+
+def _parse_cell(text: str, source: str, line: int, field: str) -> Any:
+    try:
+        return parse_value(text.encode(), source, line, expected="one JSON value")
+    except RecordError as error:
+        raise RecordError(source, line, field, error.problem) from None
 
 
 def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance: Provenance | None) -> int:
@@ -277,7 +291,7 @@ def write_parquet(file: BinaryIO, records: Iterable[LabelledRecord], provenance:
 def encode_record(record: Example) -> dict[str, Any]:
     """Return a record as a row of `make_parquet_schema()`, without the fields that have their default."""
     fields = record.model_dump(exclude_defaults=True)
-    for name in JSON_COLUMNS:
+    for name in _JSON_COLUMNS:
         if name in fields:
             fields[name] = encode_compact_json(fields[name])
     for candidate in fields.get("candidates", ()):

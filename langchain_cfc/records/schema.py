@@ -48,10 +48,11 @@ def _convert_to_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-_Text: TypeAlias = Annotated[str, AfterValidator(check_json)]
-_Name: TypeAlias = Annotated[str, BeforeValidator(check_json), Field(min_length=1)]
+# Only a text with a length limit is read as a whole by pydantic, which then refuses half a surrogate pair.
+_Text: TypeAlias = Annotated[str, Field(min_length=0)]
+_Name: TypeAlias = Annotated[str, Field(min_length=1)]
 _Object: TypeAlias = Annotated[dict[str, Any], AfterValidator(check_json)]
-_Numbers: TypeAlias = Annotated[dict[str, FiniteFloat], AfterValidator(check_json)]
+_Numbers: TypeAlias = dict[_Text, FiniteFloat]
 _Input: TypeAlias = Annotated[str | list[Any] | dict[str, Any], BeforeValidator(_check_input)]
 _Metadata: TypeAlias = Annotated[dict[str, Scalar], BeforeValidator(_check_scalars)]
 
@@ -95,22 +96,18 @@ class Candidate(_Model):
     no_label: Literal[True] | None = Field(default=None, description="true, or nothing")
 
     @model_validator(mode="after")
-    def _check_unscored(self) -> Candidate:
-        has_content = self.text != "" or bool(self.answer) or self.correct
-        if self.no_answer is not None and (has_content or self.score != 1.0):
-            msg = (
-                f"found no_answer {self.no_answer!r}; expected empty text, score 1 and correct false with it"
-            )
-            raise ValueError(msg)
-        _check_judged(self, label=self.correct)
-        return self
-
-    @model_validator(mode="after")
     def _check_content(self) -> Candidate:
         if (self.text is None) == (self.message is None):
             found = "neither" if self.text is None else "both"
             msg = f"found {found} of text and message; expected exactly one"
             raise ValueError(msg)
+        has_content = self.text != "" or self.answer or self.correct or self.score != 1.0
+        if self.no_answer is not None and has_content:
+            msg = (
+                f"found no_answer {self.no_answer!r}; expected empty text, score 1 and correct false with it"
+            )
+            raise ValueError(msg)
+        _check_judged(self, label=self.correct)
         return self
 
     @property
@@ -320,9 +317,20 @@ def validate_fields(model: type[ModelT], fields: dict[str, Any], source: str, li
     except ValidationError as error:
         details = error.errors(include_url=False)
     detail = _find_misspelling(details) or details[0]
-    flaw = detail.get("ctx", {}).get("error")
+    flaw = _find_flaw(detail)
     path = (*detail["loc"], *flaw.path) if isinstance(flaw, NotJsonError) else detail["loc"]
     raise RecordError(source, line, _format_path(path), _describe_problem(model, detail, flaw))
+
+
+def _find_flaw(detail: ErrorDetails) -> Exception | None:
+    """Return the error that a check of ours raised, or would raise for a text that pydantic cannot read."""
+    if detail["type"] == "string_unicode":
+        try:
+            check_json(detail["input"])
+        except NotJsonError as error:
+            return error
+    flaw: Exception | None = detail.get("ctx", {}).get("error")
+    return flaw
 
 
 def _find_misspelling(details: list[ErrorDetails]) -> ErrorDetails | None:

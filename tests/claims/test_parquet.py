@@ -1,4 +1,4 @@
-"""Records of claims as Parquet: the same as JSON Lines, strictly and by columns alike."""
+"""Records of claims as Parquet: the same as JSON Lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from langchain_cfc.records import (
     Claim,
     ClaimsRecord,
     Provenance,
-    columns,
     make_parquet_schema,
     parquet,
     read_records,
@@ -175,22 +174,6 @@ def test_read_records_names_the_bad_claims_row(
     assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
     assert words in caught.value.problem
     assert get_outcome(read_records(path), claims=True) == (RecordError, str(caught.value))
-
-
-@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_tabulate_makes_no_model_of_ordinary_claims_rows(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10)]
-    expected = get_outcome(read_records(write_table(path, rows)), claims=True)
-
-    def made(*_: object) -> None:
-        pytest.fail("a model was made")
-
-    monkeypatch.setattr(columns, "validate_fields", made)
-    assert get_outcome(read_records(path), claims=True) == expected
-    # Negative control: a row in doubt does need the strict reader.
-    deep = make_row("deep", input="[" * 30 + "]" * 30)
-    with pytest.raises(pytest.fail.Exception, match="a model was made"):
-        tabulate(read_records(write_table(path, [*rows, deep])), claims=True)
 
 
 FIELDS = {"text": pa.string(), "score": pa.float64(), "supported": pa.bool_()}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from langchain_cfc import calibrate
 from langchain_cfc.errors import InputError, RecordError
@@ -21,7 +19,7 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from langchain_cfc.records.jsonl import decode_lines, parse_record
+from tests.records.same import get_outcome
 
 HEADER = Provenance(n=1, unit="claims", splitter={"id": "sentences"})
 ANSWER = "Lima is the capital. It has 9 moons."
@@ -68,9 +66,12 @@ def encode_line(one: Any) -> bytes:
         ),
     ],
 )
-def test_parse_record_refuses_invalid_claims(content: dict[str, Any], where: str, problem: str) -> None:
+def test_read_records_refuses_invalid_claims(
+    content: dict[str, Any], where: str, problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "records.jsonl").write_bytes(encode_line(content))
     with pytest.raises(RecordError) as caught:
-        parse_record(encode_line(content), "file", 3)
+        list(read_records(tmp_path / "records.jsonl").read_all())
     assert problem in str(caught.value)
     assert where in str(caught.value)
 
@@ -102,39 +103,15 @@ DIFFICULT_LINES: list[Any] = [
 ]
 
 
-@given(st.lists(st.sampled_from(range(len(DIFFICULT_LINES))), min_size=1, max_size=3))
-@example([0])
-@example([16, 16])
-def test_fast_claims_reader_agrees_with_the_strict_one(chosen: list[int]) -> None:
-    lines = [
-        encode_line(DIFFICULT_LINES[one])
-        .replace(b'"id": "a"', f'"id": "a{place}"'.encode(), 1)
-        .replace(b"Tell me", f"{place}. Tell me".encode(), 1)
-        for place, one in enumerate(chosen)
-    ]
-    decoded = decode_lines(lines)
-    if decoded is None or not isinstance(parse_record(lines[0], "", 1), ClaimsRecord):
-        return
-    strict = tabulate([parse_record(line, "", 1) for line in lines], claims=True)
-    table = decoded.make_table(decoded.recorded)
-    assert table.draws.scores.tobytes() == strict.draws.scores.tobytes()
-    assert table.correct.tobytes() == strict.correct.tobytes()
-    assert (table.ids, table.clusters, table.unit) == (strict.ids, strict.clusters, "claims")
-    assert table.draws.counts.tolist() == strict.draws.counts.tolist()
-    assert table.draws.metadata == strict.draws.metadata
-
-
-def test_fast_claims_reader_decodes_ordinary_lines() -> None:
-    # Otherwise the test above could pass because nothing is ever decoded.
-    for plain in (
-        make_fields(),
-        make_fields(answer=ANSWER),
-        change_claim(start=..., end=...),
-        DIFFICULT_LINES[16],
-    ):
-        same = [plain] if plain is DIFFICULT_LINES[16] else [make_fields(*plain["claims"][:1]), plain]
-        expected = len({tuple(claim) for one in same for claim in one["claims"]}) == 1
-        assert (decode_lines([encode_line(one) for one in same]) is not None) == expected
+@pytest.mark.parametrize("line", DIFFICULT_LINES, ids=range(len(DIFFICULT_LINES)))
+def test_tabulate_reads_difficult_claims_like_an_iteration(tmp_path: Path, line: Any) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(
+        b"\n".join([encode_line(make_fields() | {"id": "fine", "input": "Another"}), encode_line(line)])
+    )
+    records = read_records(path)
+    found = get_outcome(records, claims=True)
+    assert found == get_outcome(records.read_all(), claims=True)
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "records.jsonl.gz"])
@@ -172,7 +149,7 @@ def test_read_records_refuses_mixed_claims_and_candidates(tmp_path: Path) -> Non
 
 
 def test_functions_for_candidates_refuse_claims() -> None:
-    record = parse_record(encode_line(make_fields()), "", 1)
+    record = ClaimsRecord.model_validate(make_fields())
     with pytest.raises(InputError, match="holds claims of one answer"):
         require_candidates(record)
     with pytest.raises(InputError, match="--unit claims"):

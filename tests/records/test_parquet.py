@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import importlib
 import json
 import os
@@ -22,7 +21,6 @@ from langchain_cfc.records import (
     tabulate,
     write_records,
 )
-from langchain_cfc.records import columns as parquet_rows
 from langchain_cfc.records import parquet as parquet_writing
 from tests.records.same import get_outcome, get_parts
 from tests.records.test_reading import make_fields as json_fields
@@ -204,34 +202,6 @@ def test_read_records_names_the_bad_parquet_row(
     assert (caught.value.source, caught.value.line, caught.value.field) == (str(path), place + 1, field)
     assert words in caught.value.problem
     assert get_outcome(read_records(path)) == (RecordError, str(caught.value))
-
-
-@pytest.mark.filterwarnings("ignore::langchain_cfc.errors.SamplingWarning")
-def test_tabulate_makes_no_model_of_ordinary_parquet_rows(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [one | {"id": f"{number}"} for number, one in enumerate(GOOD * 10) if one != GOOD[5]]
-    expected = get_outcome(read_records(table(path, rows)))
-
-    def made(*_: object) -> None:
-        pytest.fail("a model was made")
-
-    monkeypatch.setattr(parquet_rows, "validate_fields", made)
-    assert get_outcome(read_records(path)) == expected
-    # Negative control: a row in doubt does need the strict reader.
-    with pytest.raises(pytest.fail.Exception, match="a model was made"):
-        tabulate(read_records(table(path, [*rows, GOOD[5] | {"id": "deep"}])))
-
-
-@pytest.mark.long
-def test_tabulate_holds_parquet_metadata_once_as_text(path: Path) -> None:
-    records = [make_record(f"q{number}", metadata={"topic": "ab"[number % 2]}) for number in range(5000)]
-    write_records(path, records)
-    metadata = tabulate(read_records(path)).draws.metadata
-    assert [dict(one) for one in metadata] == [one.metadata for one in records]
-    assert metadata.texts == ('{"topic":"a"}', '{"topic":"b"}')  # type: ignore[attr-defined]
-    gc.collect()
-    assert sum(isinstance(one, dict) and one.keys() == {"topic"} for one in gc.get_objects()) < 5100
 
 
 TEXTS = pa.struct({"text": pa.large_string(), "score": pa.float32(), "correct": pa.bool_()})

@@ -74,7 +74,7 @@ from langchain_cfc.records import (
     Provenance,
     require_claims,
 )
-from langchain_cfc.records.batches import check_records
+from langchain_cfc.records.dataset import check_records
 from langchain_cfc.records.splits import digest_inputs
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 from langchain_cfc.support.files import atomic_writer

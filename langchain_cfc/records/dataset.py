@@ -1,0 +1,96 @@
+"""Checks across the records of a dataset: equal numbers of candidates, unique ids."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
+
+from langchain_cfc.errors import RecordError
+from langchain_cfc.records.schema import ClaimsRecord, LabelledRecord, PromptRecord, Provenance
+from langchain_cfc.support.json_text import short_repr
+
+# Stands in for the number of candidates if records hold claims, whose number differs between answers.
+_CLAIMS = 0
+# Source in errors about records that come from no file, or from several.
+IN_MEMORY = "records"
+
+
+class DatasetChecker:
+    """Checks that all records have the same number of candidates and different ids, across files.
+
+    Keeps the ids and where each was seen, nothing else of a record. A provenance fixes the number of
+    candidates, or claims, and the draw rule; errors name `origin` as the reason.
+    """
+
+    def __init__(self, provenance: Provenance | None = None, origin: str = "the provenance") -> None:
+        self._max_candidates: int | None = None
+        self._n: int | None = None
+        self._n_origin = origin
+        if provenance is not None:
+            self._n = _CLAIMS if provenance.unit == "claims" else provenance.n
+            self._max_candidates = None if provenance.draws is None else provenance.n
+        # Each record's position by id, its line by position, and where each source begins. For a million
+        # records, objects would take more memory than all of their scores.
+        self._positions: dict[str, int] = {}
+        self._lines = array("Q")
+        self._sources: list[tuple[int, str]] = []
+
+    def add(self, record: LabelledRecord, source: str, line: int) -> None:
+        """Check one more record."""
+        n = len(record.candidates) if isinstance(record, PromptRecord) else _CLAIMS
+        if self._n is None:
+            self._n, self._n_origin = n, f"{source}, line {line}"
+        elif n != self._n and _CLAIMS in {n, self._n}:
+            found, expected = ("claims", "candidates") if n == _CLAIMS else ("candidates", "claims")
+            problem = f"found {found}; expected {expected} for every prompt, by {self._n_origin}"
+            if n == _CLAIMS:
+                problem += ' (a header of claims says "unit": "claims")'
+            raise RecordError(source, line, found, problem)
+        elif n != self._n and (self._max_candidates is None or n > self._max_candidates):
+            at_most = "" if self._max_candidates is None else "at most "
+            problem = f"found {n}; expected {at_most}{self._n} for every prompt, by {self._n_origin}"
+            raise RecordError(source, line, "candidates", problem)
+        position = len(self._positions)
+        first = self._positions.setdefault(record.id, position)
+        if first != position:
+            known, its_line = self._locate(first)
+            problem = (
+                f"{short_repr(record.id)} is also the id of {known}, line {its_line}; expected unique ids"
+            )
+            raise RecordError(source, line, "id", problem)
+        if not self._sources or self._sources[-1][1] != source:
+            self._sources.append((position, source))
+        self._lines.append(line)
+
+    def _locate(self, position: int) -> tuple[str, int]:
+        """Return source and line of the record at a position."""
+        after = bisect_right(self._sources, position, key=itemgetter(0))
+        return self._sources[after - 1][1], self._lines[position]
+
+
+def check_records(
+    records: Iterable[LabelledRecord], provenance: Provenance | None = None
+) -> Iterator[LabelledRecord]:
+    """Yield records after checking that they form one dataset; refuse an empty dataset."""
+    checks = DatasetChecker(provenance)
+    line = 0
+    for line, record in enumerate(records, start=1):
+        _add_record(checks, record, line)
+        yield record
+    if line == 0:
+        raise make_empty_dataset_error(IN_MEMORY)
+
+
+def _add_record(checks: DatasetChecker, record: object, line: int) -> None:
+    """Add a record, or refuse it."""
+    if not isinstance(record, (PromptRecord, ClaimsRecord)):
+        problem = f"found {short_repr(record)}; expected a PromptRecord (use read_records for files)"
+        raise RecordError(IN_MEMORY, line, "", problem)
+    checks.add(record, IN_MEMORY, line)
+
+
+def make_empty_dataset_error(source: str) -> RecordError:
+    """Make the error for a source without records."""
+    return RecordError(source, 0, "", "no records; expected at least one prompt with its candidates")
