@@ -11,6 +11,8 @@ from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 
 ROOT = Path(__file__).resolve().parents[1]
+# Distributions whose README.md is a page; pages of docs/ describe the companions.
+SYSTEMS = ("agents", "langgraph", "langsmith", "openai", "openevals", "ray", "server", "uqlm")
 # Pages that stand outside docs/, and files that pages show or link to.
 OUTSIDE = (
     "CHANGELOG.md",
@@ -26,7 +28,7 @@ OUTSIDE = (
     "langchain_cfc/certificates/cuts.py",
     "langchain_cfc/certificates/judged.py",
     "integrations/README.md",
-    "integrations/*/README.md",
+    *(f"integrations/{name}/README.md" for name in SYSTEMS),
     "integrations/*/RESULTS.md",
 )
 
