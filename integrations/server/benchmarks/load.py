@@ -2,33 +2,54 @@
 
     python integrations/server/benchmarks/load.py
 
-The server runs as users start it. Its peer is a process that calls `await chain.ainvoke`, the same chain on
-the same saved artifact. Both are asked by the same 50 clients at the same times: Poisson arrivals from a
-fixed seed, at half the rate that the server reached just before, when each client asked again as soon as it
-was answered. Latency counts from when a request was due. The two take turns in rounds, the first of one
-round being the second of the next.
+The server runs as users start it; the model and the verifier of its chain answer at once. Its peer is a
+process that calls `await chain.ainvoke`, the same chain on the same saved artifact. Both are asked by the
+same 50 clients at the same times: Poisson arrivals from a fixed seed, at half the rate that the server
+reached just before, when each client asked again as soon as it was answered. Latency counts from when a
+request was due. The sides take turns in rounds, the first of one round being the last of the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import gc
+import multiprocessing
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:  # a script finds only modules of its own folder
     sys.path.insert(0, str(ROOT))
 
-if TYPE_CHECKING:
-    from integrations.server.benchmarks.asking import Asker
-    from integrations.server.benchmarks.load_results import Load, Round
+from benchmarks.lib.measuring import describe_run, limit_threads, print_table  # noqa: E402
+
+if __name__ == "__main__":
+    limit_threads()  # before NumPy is imported
+
+import numpy as np  # noqa: E402
+from langchain_core.messages import HumanMessage  # noqa: E402
+from langchain_core.runnables import Runnable, RunnableLambda  # noqa: E402
+
+from benchmarks.lib.in_memory import FEATURES, InMemoryModel, calibrate_artifact  # noqa: E402
+from integrations.server.tests.loading import (  # noqa: E402
+    Connection,
+    draw_arrivals,
+    encode_post,
+    run_closed_loop,
+    run_open_loop,
+)
+from integrations.server.tests.parts import COMMAND, make_request, run_server  # noqa: E402
+from langchain_cfc import CalibrationArtifact, CFCResult, CFCRunnable  # noqa: E402
+from langchain_cfc.demo import load_recording  # noqa: E402
 
 PACKAGES = (
     "langchain-cfc",
@@ -40,150 +61,247 @@ PACKAGES = (
     "h11",
     "pydantic",
 )
+ARTIFACT = "LOAD_ARTIFACT"
+CLIENTS, MODEL = 50, "chain"
+DELAY = 0.02
+SERVER_CPU, CLIENT_CPU = 0, 1
+SEED, RESAMPLED = 8, 1000
+SIDES = {
+    "chain": "the chain, called directly",
+    "server": "the server",
+    "delayed": "control: the server, 20 ms added on purpose",
+    "nothing": "floor: a server that answers without reading",
+}
+
+Ask = Callable[[int, int], Awaitable[None]]
+
+
+def verify(_: Any, candidates: Sequence[Any]) -> list[float]:
+    """Compute scores from the numbers that candidates end with."""
+    return [17 * int(candidate.text.split()[-1]) % 101 / 100 for candidate in candidates]
+
+
+def make_chain() -> CFCRunnable:
+    """Make the chain, on the saved artifact that the environment names; all candidates differ."""
+    held = CalibrationArtifact.load(os.environ[ARTIFACT])
+    return CFCRunnable(generator=InMemoryModel(distinct=held.n), verifier=verify, artifact=held)
+
+
+def make_delayed_chain() -> Runnable[Any, Any]:
+    """Make the same chain behind a step that takes 20 ms."""
+
+    async def wait(prompt: Any) -> Any:
+        await asyncio.sleep(DELAY)
+        return prompt
+
+    return RunnableLambda(wait) | make_chain()
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How many rounds to measure, and for how long.
+class Load:
+    """What a run found, in seconds and answers a second.
 
     Attributes:
-        rounds: Rounds, each of all sides.
-        seconds: Of one side in one round.
-        saturated: Seconds of one side at saturation, in one round.
+        saturation: Of the chain and of the server, the rate at saturation in each round.
+        rounds: Of every side, the latencies of each round.
     """
 
-    rounds: int = 20
-    seconds: float = 4.0
-    saturated: float = 2.0
+    saturation: dict[str, list[float]]
+    rounds: dict[str, list[list[float]]]
+
+    def compute_quantile(self, side: str, share: float, *, beyond: str | None = None) -> list[float]:
+        """Return a quantile of latencies over all rounds, and the ends of an interval around it.
+
+        The interval resamples rounds, all sides of a round together: 95 % if rounds are independent.
+
+        Args:
+            side: The side.
+            share: The quantile's share.
+            beyond: Another side, whose quantile is subtracted.
+        """
+        count = len(self.rounds[side])
+        rng = np.random.default_rng(SEED)
+        found = []
+        for chosen in (np.arange(count), *rng.integers(count, size=(RESAMPLED, count))):
+            one, other = (
+                0.0
+                if name is None
+                else np.quantile(np.concatenate([self.rounds[name][number] for number in chosen]), share)
+                for name in (side, beyond)
+            )
+            found.append(float(one - other))
+        return [found[0], *map(float, np.quantile(found[1:], [0.025, 0.975]))]
 
 
-QUICK = Plan(rounds=6, seconds=2.0, saturated=1.5)
-SEED = 8
+def measure(rounds: int = 20, seconds: float = 4.0, saturated: float = 2.0) -> Load:
+    """Measure rounds, each of saturation first and then of half of it.
+
+    Args:
+        rounds: Rounds, each of all sides.
+        seconds: Seconds of one side in one round.
+        saturated: Seconds of one side at saturation, in one round.
+    """
+    with _start_sides() as sides:
+
+        def ask(side: str, *command: Any) -> Any:
+            sides[side].send(command)
+            return sides[side].recv()
+
+        found = Load({"chain": [], "server": []}, {side: [] for side in SIDES})
+        for side in found.saturation:
+            ask(side, "closed", 1.0)  # imports and caches
+        for turn in range(rounds):
+            for side, reached in found.saturation.items():
+                reached.append(ask(side, "closed", saturated))
+                if not reached[-1]:
+                    msg = f"the {side} answered nothing in {saturated:g} s: this machine is too busy"
+                    raise RuntimeError(msg)
+            # Half of the round's own saturation, for the machine is not always as fast.
+            rate = found.saturation["server"][-1] / 2
+            for side in list(SIDES)[:: 1 if turn % 2 == 0 else -1]:
+                found.rounds[side].append(ask(side, "open", rate, seconds, SEED + turn))
+    return found
 
 
 @contextmanager
-def sides() -> Iterator[dict[str, tuple[Asker, tuple[int, ...]]]]:
-    """Start all askers; yield them by what they ask, with the processes that take part."""
-    from integrations.server.benchmarks import bot
-    from integrations.server.benchmarks.asking import (
-        CLIENT_CPU,
-        SERVER_CPU,
-        pin,
-        start_asker,
-        start_floor_server,
-    )
-    from integrations.server.tests.parts import COMMAND, run_server
-
-    with tempfile.TemporaryDirectory() as folder:
+def _start_sides() -> Iterator[dict[str, Pipe]]:
+    """Start the servers, and a process for each side that asks as a pipe commands."""
+    module = "integrations.server.benchmarks.load"
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "artifact.json"
-        bot.make_artifact().save(path)
-        os.environ[bot.ARTIFACT] = str(path)
-        env = {bot.ARTIFACT: str(path)}
-        module = "integrations.server.benchmarks.bot"
-        with (
-            run_server(env, "--name", "chain", models=f"{module}:make_chain", command=COMMAND) as server,
-            run_server(
-                env, "--name", "chain", models=f"{module}:make_delayed_chain", command=COMMAND
-            ) as delayed,
-            start_floor_server(SERVER_CPU) as nothing,
-            start_asker(server.port, CLIENT_CPU) as ours,
-            start_asker(delayed.port, CLIENT_CPU) as slow,
-            start_asker(nothing, CLIENT_CPU) as floor,
-            start_asker(None, SERVER_CPU) as direct,
-        ):
-            for one in (server, delayed):
-                pin(one.process.pid, SERVER_CPU)
-            yield {
-                "server": (ours, (ours.pid, server.process.pid)),
-                "chain": (direct, (direct.pid,)),
-                "delayed": (slow, (slow.pid, delayed.process.pid)),
-                "nothing": (floor, (floor.pid,)),
-            }
-
-
-def measure(plan: Plan) -> Load:
-    """Measure rounds, each of saturation first and then of half of it."""
-    from integrations.server.benchmarks.load_results import Load, Round, Saturation
-
-    with sides() as found:
-
-        def measure_round(name: str, rate: float, turn: int) -> Round:
-            asker, processes = found[name]
-            before = measure_busy_seconds(processes)
-            seconds = asker.measure_latencies(rate, plan.seconds, SEED + turn)
-            total, own, wall = (
-                after - was for after, was in zip(measure_busy_seconds(processes), before, strict=True)
+        calibrate_artifact(list(load_recording()), FEATURES).save(path)
+        os.environ[ARTIFACT] = str(path)
+        ports: dict[str, int | None] = {"chain": None}
+        for side, maker in (("server", "make_chain"), ("delayed", "make_delayed_chain")):
+            server = stack.enter_context(
+                run_server({}, "--name", MODEL, models=f"{module}:{maker}", command=COMMAND)
             )
-            return Round(
-                seconds=tuple(seconds),
-                own=own / wall,
-                others=max(0.0, total - own) / wall,
-                load=measure_load(),
-            )
+            _pin(server.process.pid, SERVER_CPU)
+            ports[side] = server.port
+        floor = stack.enter_context(_start_process(_answer_at_once, SERVER_CPU))
+        ports["nothing"] = floor.recv()
+        sides = {}
+        for side, port in ports.items():
+            cpu = SERVER_CPU if port is None else CLIENT_CPU
+            sides[side] = stack.enter_context(_start_process(_run_commands, cpu, port))
+        yield sides
 
-        rates: dict[str, list[float]] = {"chain": [], "server": []}
-        for name in rates:
-            found[name][0].measure_saturation(1.0)  # imports and caches
-        rounds: dict[str, list[Round]] = {name: [] for name in found}
-        for turn in range(plan.rounds):
-            for name, reached in rates.items():
-                reached.append(found[name][0].measure_saturation(plan.saturated))
-                if not reached[-1]:
-                    msg = f"the {name} answered nothing in {plan.saturated:g} s: this machine is too busy"
-                    raise RuntimeError(msg)
-            for name in order_names(list(found), turn):
-                rounds[name].append(measure_round(name, compute_rate(rates["server"][turn]), turn))
-    return Load(
-        seconds=plan.seconds,
-        saturation=Saturation(server=tuple(rates["server"]), chain=tuple(rates["chain"])),
-        rounds={name: tuple(kept) for name, kept in rounds.items()},
+
+@contextmanager
+def _start_process(work: Callable[..., Any], cpu: int, *arguments: Any) -> Iterator[Pipe]:
+    """Start a process that keeps to a core and runs a coroutine function, given its end of a pipe."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(work, cpu, theirs, *arguments), daemon=True)
+    process.start()
+    try:
+        yield ours
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _work(work: Callable[..., Any], cpu: int, *arguments: Any) -> None:
+    _pin(0, cpu)
+    # No measurement should contain a pause of the process that measures, and the peer gets its best case.
+    gc.collect()
+    gc.freeze()
+    with suppress(EOFError, KeyboardInterrupt):
+        asyncio.run(work(*arguments))
+
+
+def _pin(process: int, cpu: int) -> None:
+    """Keep a process to a core, where the system can."""
+    if hasattr(os, "sched_setaffinity") and (os.cpu_count() or 1) > cpu:
+        os.sched_setaffinity(process, {cpu})
+
+
+async def _run_commands(pipe: Pipe, port: int | None) -> None:
+    ask = _call_chain() if port is None else _over_http(port)
+    while True:
+        match await asyncio.to_thread(pipe.recv):
+            case ("closed", seconds):
+                pipe.send(await run_closed_loop(CLIENTS, seconds, ask))
+            case ("open", rate, seconds, seed):
+                pipe.send(await run_open_loop(draw_arrivals(rate, seconds, CLIENTS, seed), ask))
+
+
+def _over_http(port: int) -> Ask:
+    connections = [Connection(port) for _ in range(CLIENTS)]
+
+    async def ask(client: int, which: int) -> None:
+        request = encode_post(make_request(f"question {1000 * which + client}", MODEL))
+        reply = await connections[client].ask(request)
+        if reply.status != 200 or b'"guarantee"' not in reply.body:  # noqa: PLR2004 - HTTP's own number
+            msg = f"not a decision: {reply.head!r} {reply.body!r}"
+            raise AssertionError(msg)
+
+    return ask
+
+
+def _call_chain() -> Ask:
+    chain = make_chain()
+
+    async def ask(client: int, which: int) -> None:
+        result = await chain.ainvoke([HumanMessage(f"question {1000 * which + client}")])
+        if not isinstance(result, CFCResult):
+            msg = f"not a decision: {result!r}"
+            raise TypeError(msg)
+
+    return ask
+
+
+class _AtOnce(asyncio.Protocol):
+    """Answers at once without reading: the time that it takes is the clients' own."""
+
+    _BODY = b'{"guarantee": null}'
+    _REPLY = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        del data
+        self._transport.write(self._REPLY)
+
+
+async def _answer_at_once(pipe: Pipe) -> None:
+    server = await asyncio.get_running_loop().create_server(_AtOnce, "127.0.0.1", 0)
+    pipe.send(server.sockets[0].getsockname()[1])
+    await server.serve_forever()
+
+
+def print_tables(load: Load) -> None:
+    """Print the tables of a run."""
+    rows = []
+    for side, label in SIDES.items():
+        added = ["-", "-"]
+        if side in {"server", "delayed"}:
+            added = [_format(load.compute_quantile(side, share, beyond="chain")) for share in (0.5, 0.99)]
+        own = [_format(load.compute_quantile(side, share)) for share in (0.5, 0.99)]
+        rows.append((label, *own, *added, f"{sum(map(len, load.rounds[side])):,}"))
+    note = (
+        f"The control must show {DELAY * 1e3:g} ms beyond the server's own. The floor is what clients and "
+        "the machine take by themselves: epoll wakes up to a millisecond late."
     )
+    headings = ("asked", "median", "99th percentile", "added to the median", "added to the 99th", "requests")
+    print_table("Latency from when a request was due", headings, rows, note)
+    rows = [
+        (SIDES[side], f"{median(rates):.0f} a second", f"{min(rates):.0f} to {max(rates):.0f}")
+        for side, rates in load.saturation.items()
+    ]
+    note = f"Each of {CLIENTS} clients asks again as soon as it is answered."
+    print_table("Saturation", ("asked", "answers", "rounds"), rows, note)
 
 
-def compute_rate(saturation: float) -> float:
-    """Return the rate of a round: half of its own saturation, for the machine is not always as fast."""
-    return saturation / 2
-
-
-def order_names(names: list[str], turn: int) -> list[str]:
-    """Return the names, every other turn backwards."""
-    return names if turn % 2 == 0 else names[::-1]
-
-
-def measure_busy_seconds(processes: Sequence[int]) -> tuple[float, float, float]:
-    """Return the seconds that the machine's cores have worked, that some processes have, and of the clock."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    first, *_ = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
-    user, nice, system, _, _, *interrupts = (int(part) for part in first.split()[1:9])
-    total = user + nice + system + sum(interrupts)
-    own = 0
-    for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        own += int(fields[11]) + int(fields[12])
-    return total / ticks, own / ticks, time.monotonic()
-
-
-def measure_load() -> float:
-    """Return the number of processes that wanted a core, by the mean of the last minute."""
-    return os.getloadavg()[0]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure rounds of all sides, and print the tables."""
-    from benchmarks.lib.measuring import describe_run, limit_threads
-
-    limit_threads()
-    parser = argparse.ArgumentParser(description="What the server adds to calling the chain.")
-    parser.add_argument("--quick", action="store_true", help="few and short rounds")
-    parser.add_argument("--rounds", type=int, help="another number of rounds")
-    options = parser.parse_args(arguments)
-    from integrations.server.benchmarks.load_tables import print_tables
-
-    plan = QUICK if options.quick else Plan()
-    found = measure(plan if options.rounds is None else replace(plan, rounds=options.rounds))
-    print(describe_run(PACKAGES))
-    print_tables(found)
+def _format(interval: Sequence[float]) -> str:
+    value, low, high = (f"{1e3 * one:.2f}" for one in interval)
+    return f"{value} ms ({low} to {high})"
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="What the server adds to calling the chain.")
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds")
+    found = measure(parser.parse_args().rounds)
+    print(describe_run(PACKAGES))
+    print_tables(found)
