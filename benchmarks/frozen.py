@@ -110,16 +110,10 @@ def make_outputs(outputs: Path, stored: Mapping[str, Any]) -> dict[str, dict[str
 
 
 def _make_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of `calibrate`; `pac` is the paper's second method: its slack, and its ridge."""
-    from langchain_cfc.guarantee.stability import PaperStability
+    """Return the options of `calibrate`."""
+    from langchain_cfc.guarantee import PaperPAC
 
-    made = dict(options)
-    if "pac" in made:
-        delta, ridge = made.pop("pac")
-        made["stability"] = PaperStability.from_constant(delta=delta)
-        if ridge:
-            made |= {"ridge": ridge, "penalised": "all"}
-    return made
+    return {name: PaperPAC(*value) if name == "pac" else value for name, value in options.items()}
 
 
 def draw(prompt: str) -> str:

@@ -15,9 +15,9 @@ from langchain_cfc.guarantee import (
     CertifiedAnswers,
     CertifiedShare,
     CoverageCertificate,
+    PaperPAC,
     Weighting,
     WrongRateCertificate,
-    find_guarantee_kind,
     format_bound,
     list_assumptions,
     list_exclusions,
@@ -25,7 +25,6 @@ from langchain_cfc.guarantee import (
     state_confidence,
     state_guarantee,
 )
-from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.guarantee.words import BEST_ALONE, NOT_BY_LEVEL, ON_AVERAGE
 from langchain_cfc.records import Provenance, tabulate
 
@@ -146,7 +145,7 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
     assert found.calibration_size == artifact.calibration.size
     assert found.artifact_digest == artifact.digest
     assert found.failure_probability is None
-    assert (found.heuristics, found.estimated_slack) == ((), {})
+    assert found.heuristics == ()
     assert (found.certificate, found.wrong_answers) == (None, None)
     assert found.not_promised == (*NOT_PROMISED, BEST_ALONE, ON_AVERAGE)
     assert "covered or flagged" in found.not_certifiable
@@ -156,13 +155,13 @@ def test_guarantee_holds_everything_that_it_depends_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "names"), [({}, 3), ({"ridge": 0.1}, 1), ({"ridge": 0.1, "penalised": "all"}, 0)]
+    ("options", "names"), [({}, 3), ({"pac": PaperPAC()}, 3), ({"pac": PaperPAC(ridge=0.1)}, 0)]
 )
 def test_guarantee_lists_only_weightings_that_are_covered(options: dict[str, Any], names: int) -> None:
     found = make_artifact(**options).make_guarantee()
     assert len(found.weightings) == names
     assert [one.name for one in found.weightings][:1] == ["1"][:names]
-    assert ("topic" in found.sentence) == (not options)
+    assert ("topic" in found.sentence) == (names == 3)
 
 
 def test_guarantee_is_frozen_plain_data() -> None:
@@ -172,19 +171,6 @@ def test_guarantee_is_frozen_plain_data() -> None:
         found.kind = "marginal"
     with pytest.raises(ValueError, match="Extra inputs"):
         Guarantee.model_validate({**found.model_dump(), "certified": True})
-
-
-@pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({}, "conditional"),
-        ({"ridge": True}, "marginal"),
-        ({"ridge": True, "every_coefficient": True}, "heuristic"),
-        ({"every_coefficient": True}, "heuristic"),
-    ],
-)
-def test_find_guarantee_kind_follows_the_ridge(options: dict[str, bool], kind: str) -> None:
-    assert find_guarantee_kind(**options) == kind
 
 
 def test_state_guarantee_mentions_weighted_labels() -> None:
@@ -261,23 +247,16 @@ def test_guarantee_with_confidence_covers_all_weightings(features: str, names: l
     assert not any("independent and identically" in one for one in plain.assumptions)
 
 
-def test_guarantee_lists_stability_as_a_heuristic() -> None:
-    stable = PaperStability.from_constant(0.1)
-    found = make_artifact(stability=stable).make_guarantee()
-    assert found.heuristics == (stable.statement("0.2", found.calibration_size),)
+@pytest.mark.parametrize(("ridge", "kind"), [(0.0, "conditional"), (0.1, "heuristic")])
+def test_guarantee_states_cfc_pac_as_a_heuristic(ridge: float, kind: str) -> None:
+    pac = PaperPAC(delta="0.5", ridge=ridge)
+    found = make_artifact(pac=pac).make_guarantee()
+    assert found.kind == kind
+    assert found.heuristics == (pac.statement("0.2", found.calibration_size),)
     assert found.heuristics[0].startswith("CFC-PAC, a heuristic")
     assert found.failure_probability is None
+    assert found.sentence.startswith("No guarantee: ") == (kind == "heuristic")
     assert make_artifact().make_guarantee().heuristics == ()
-
-
-def test_guarantee_with_penalised_all_is_heuristic() -> None:
-    found = make_artifact("mean_score", ridge=0.1, penalised="all", fit_fraction=0.2).make_guarantee()
-    assert (found.kind, found.weightings) == ("heuristic", ())
-    assert found.sentence.startswith("No guarantee: ")
-    slopes = make_artifact("mean_score", ridge=0.1, fit_fraction=0.2).make_guarantee()
-    assert (slopes.kind, [one.name for one in slopes.weightings]) == ("marginal", ["1"])
-    assert set(slopes.estimated_slack) > {"1"}
-    assert make_artifact("mean_score").make_guarantee().estimated_slack == {}
 
 
 COVERED = CertifiedShare(

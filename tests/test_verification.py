@@ -17,7 +17,7 @@ from langchain_cfc.errors import (
     OutsideCertifiedRegionError,
     ThresholdError,
 )
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.support.arrays import FloatArray
 from langchain_cfc.thresholds import ConditionalThreshold
 from tests.factories import set_window
@@ -75,11 +75,9 @@ def test_verify_counts_prompts_outside_the_certified_region(monkeypatch: pytest.
     assert level.outside == level.prompts == 7
 
 
-@pytest.mark.parametrize("penalised", ["slopes", "all"])
-def test_verify_confirms_a_ridge_and_contradicts_another_one(penalised: Any) -> None:
-    artifact = calibrate(
-        make_recorded(300), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
-    )
+def test_verify_confirms_a_ridge_and_contradicts_another_one() -> None:
+    pac = PaperPAC(ridge=0.1)
+    artifact = calibrate(make_recorded(300), alpha="0.3", features="hat(mean_score, 3)", pac=pac)
     [level] = verify(artifact, prompts=4)
     assert level.agrees
     _ = artifact.get_rule()  # made with the true penalty
@@ -90,8 +88,8 @@ def test_verify_confirms_a_ridge_and_contradicts_another_one(penalised: Any) -> 
 
 
 def test_verify_skips_levels_that_flag_every_prompt() -> None:
-    stability = PaperStability.from_constant(constant=100.0)
-    artifact = calibrate(make_recorded(100), alpha="0.3", features="mean_score", stability=stability)
+    pac = PaperPAC(delta=1e-12)
+    artifact = calibrate(make_recorded(100), alpha="0.3", features="mean_score", pac=pac)
     assert verify(artifact) == []
 
 

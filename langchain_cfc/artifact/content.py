@@ -23,14 +23,12 @@ from langchain_cfc.artifact.facts import (
     PackedArray,
     PeopleEvidence,
     ReferenceHistogram,
-    Ridge,
 )
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import CFCError, InputError
 from langchain_cfc.features import FeatureMap
-from langchain_cfc.guarantee import Count, CoverageCertificate, PeopleCertificate
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import Count, CoverageCertificate, PaperPAC, PeopleCertificate
 from langchain_cfc.records import Provenance
 from langchain_cfc.set_rules import Claims, SetRule, parse_set_rule
 from langchain_cfc.support.arrays import FloatArray
@@ -61,7 +59,6 @@ class LevelState(ArtifactData):
         marginal: State of the marginal rule, kept for comparison.
         effective_alpha: The smaller level at which the artifact's own rule was fitted, as decimal text; `0`
             if nothing is left of alpha and every prompt is flagged, None if the rule was fitted at alpha.
-        slack: Estimated loss of coverage below the target because of a ridge, by name of a weighting.
         self_check: Result of the self-check; None for rules other than the conditional one.
     """
 
@@ -69,7 +66,6 @@ class LevelState(ArtifactData):
     rule: dict[str, str]
     marginal: dict[str, str]
     effective_alpha: str | None = None
-    slack: dict[str, float] = Field(default={})
     self_check: SelfCheck | None = None
 
     @model_validator(mode="after")
@@ -95,8 +91,7 @@ class ArtifactContent(ArtifactData):
     arrays: dict[str, PackedArray]
     provenance: Provenance | None
     calibration: CalibrationFacts
-    ridge: Ridge | None = None
-    stability: PaperStability | None = None
+    pac: PaperPAC | None = None
     confidence: Confidence | None = None
     certificates: list[CoverageCertificate] = Field(default=[])
     bot: CertifiedBot | None = None

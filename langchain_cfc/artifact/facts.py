@@ -64,7 +64,7 @@ class CalibrationFacts(ArtifactData):
         extracted_answers: Whether an extractor made the answers; None if only some have one extracted.
         map_came_fitted: Whether the feature map was passed in fitted, on prompts that are not known here.
         fit_size: Number of prompts in the fit split, which fits the feature map and, if needed, adaptive
-            levels and the units of a ridge; none of them calibrated.
+            levels; none of them calibrated.
         held_out_size: Number of prompts held out for evaluation.
         split: The plan that assigns prompts to parts.
         digests: Digest of each part's ids.
@@ -108,18 +108,6 @@ class CalibrationFacts(ArtifactData):
     def weighing(self) -> str:
         """Suffix for the number of calibration prompts: their weight; empty if each counts as one."""
         return "" if self.weight is None else f" (weighing {self.weight:.4g})"
-
-
-class Ridge(ArtifactData):
-    """The penalty of a ridge regression, as stored in an artifact.
-
-    Attributes:
-        strength: lambda > 0, see `ConditionalThreshold`.
-        penalised: `slopes` of standardised features, the constant left out, or `all` coefficients.
-    """
-
-    strength: float
-    penalised: Literal["slopes", "all"]
 
 
 class Confidence(ArtifactData):
@@ -381,7 +369,7 @@ def make_threshold_rule(
     *,
     effective_alpha: str | None = None,
     delta: str | None = None,
-    ridge: Ridge | None = None,
+    ridge: float = 0.0,
     levels: tuple[str, ...] = (),
 ) -> ConditionalThreshold | GroupedThreshold:
     """Make an unfitted threshold rule: conditional, or with `delta` an order statistic for each group.
@@ -391,10 +379,5 @@ def make_threshold_rule(
     """
     if delta is not None or effective_alpha == "0":
         return GroupedThreshold(alpha, delta=delta)
-    penalty = Ridge(strength=0.0, penalised="slopes") if ridge is None else ridge
-    return ConditionalThreshold(
-        alpha if effective_alpha is None else effective_alpha,
-        ridge=penalty.strength,
-        penalised=penalty.penalised,
-        levels=levels,
-    )
+    level = alpha if effective_alpha is None else effective_alpha
+    return ConditionalThreshold(level, ridge=ridge, levels=levels)

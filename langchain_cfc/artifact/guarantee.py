@@ -9,10 +9,10 @@ from langchain_cfc.guarantee import (
     NOT_CERTIFIABLE_CLAIMS,
     Binding,
     Guarantee,
+    GuaranteeKind,
     Weighting,
     add_people,
     describe_attempt,
-    find_guarantee_kind,
     list_assumptions,
     list_exclusions,
     state_confidence,
@@ -25,23 +25,19 @@ def build_guarantee(
     artifact: ArtifactContent, alpha: str, binding: Binding | None, stated_alpha: str | None
 ) -> Guarantee:
     """Build the guarantee of an artifact at one of its levels; see `CalibrationArtifact.make_guarantee`."""
-    facts, ridge = artifact.calibration, artifact.ridge
+    facts, pac = artifact.calibration, artifact.pac
     if binding is None:
         binding = "unbound" if artifact.provenance is None else "unchecked"
-    kind = find_guarantee_kind(
-        ridge=ridge is not None,
-        every_coefficient=ridge is not None and ridge.penalised == "all",
-    )
-    confidence = None if kind == "heuristic" else artifact.confidence
-    delta = None if confidence is None else float(confidence.delta)
-    named = () if artifact.has_used_certification else artifact.feature_map.list_guaranteed_weights()
-    covered = {"conditional": None, "marginal": 1}.get(kind, 0)
+    is_penalised = pac is not None and pac.ridge > 0.0
+    # No theorem covers a penalised constant, and without an alpha no level was asked for.
+    named = () if is_penalised or artifact.is_bot_alone else artifact.feature_map.list_guaranteed_weights()
     weightings = tuple(
         Weighting(name=one.name, kind=one.kind, words=one.words, coefficients=one.coefficients)
-        for one in named[:covered]
+        for one in named
     )
-    if artifact.is_bot_alone:  # no level was asked for
-        kind, weightings = "heuristic", ()
+    kind: GuaranteeKind = "conditional" if weightings else "heuristic"
+    confidence = None if kind == "heuristic" else artifact.confidence
+    delta = None if confidence is None else float(confidence.delta)
     target = float(compute_tau(alpha))
     weighted = facts.weight is not None
     adaptive = _list_coverages(artifact, alpha, stated_alpha)
@@ -58,7 +54,6 @@ def build_guarantee(
     if confidence is not None and delta is not None:
         attempt = describe_attempt(confidence.attempt, confidence.level, confidence.delta)
         sentence = f"{sentence} {state_confidence(delta, weightings)} {attempt}"
-    level = next(one for one in artifact.levels if one.alpha == alpha)
     certificate = next((one for one in artifact.certificates if one.alpha == alpha), None)
     guarantee = Guarantee(
         kind=kind,
@@ -90,8 +85,7 @@ def build_guarantee(
         ),
         calibration_size=facts.size,
         failure_probability=delta,
-        estimated_slack=level.slack,
-        heuristics=() if artifact.stability is None else (artifact.stability.statement(alpha, facts.size),),
+        heuristics=() if pac is None else (pac.statement(alpha, facts.size),),
         certificate=certificate,
         binding=binding,
         artifact_digest=artifact.digest,

@@ -53,8 +53,7 @@ class CalibrationArtifact(ArtifactContent):
         arrays: The numbers that the levels refer to, by name.
         provenance: Header of the calibration records; None means unbound.
         calibration: Facts about the prompts that it was made from.
-        ridge: The penalty of a ridge; None without one.
-        stability: The paper's slack, by which levels were made stricter; None without one.
+        pac: The paper's CFC-PAC, by which levels were made stricter; None without it.
         confidence: The confidence with which the guarantee holds for this very artifact; None if it holds on
             average over calibration sets.
         certificates: Certificates about the sets, from held-out prompts; at most one per level.
@@ -141,7 +140,7 @@ class CalibrationArtifact(ArtifactContent):
                 level.alpha,
                 effective_alpha=level.effective_alpha,
                 delta=delta,
-                ridge=self.ridge,
+                ridge=0.0 if self.pac is None else self.pac.ridge,
                 levels=() if adaptive is None else adaptive.list_levels(level.alpha),
             ).restore(self.unpack_state(level.rule))
             for level in self.levels

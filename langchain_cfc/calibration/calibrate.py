@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Literal
 
 from langchain_cfc.artifact import (
     AttemptLedger,
@@ -20,7 +19,6 @@ from langchain_cfc.calibration.config import CalibrationConfig
 from langchain_cfc.calibration.fit import (
     CalibrationData,
     CalibrationPrompts,
-    compute_ridge_units,
     fit_feature_map,
     fit_levels,
 )
@@ -31,7 +29,7 @@ from langchain_cfc.certificates.bounds import required_size
 from langchain_cfc.certificates.coverage import compute_records_digest
 from langchain_cfc.errors import AttainabilityWarning, OverlapError, UnattainableTargetError
 from langchain_cfc.features import FeatureMap, name_records_in_errors
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import LabelledRecord, Provenance
 from langchain_cfc.records.files import find_provenance
 from langchain_cfc.set_rules import parse_set_rule
@@ -50,9 +48,7 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     at_most: int = 0,
     set_rule: str = "all",
     draws: str | None = None,
-    ridge: float = 0.0,
-    penalised: Literal["slopes", "all"] = "slopes",
-    stability: PaperStability | None = None,
+    pac: PaperPAC | None = None,
     max_wrong_rate: Level | Sequence[Level] | None = None,
     wrong_rate_groups: bool = False,
     delta: Level | None = None,
@@ -76,8 +72,8 @@ def calibrate(  # noqa: D417 - `CalibrationConfig` documents the options
     Args:
         records: Labelled records, such as `read_records(path)`, or the table that `tabulate` makes of them.
             A table has `weights` if its prompts were chosen to be
-            labelled with unequal probabilities. The conditional rule uses the weights (unless there is a
-            ridge or stability); everything else uses a fair sample.
+            labelled with unequal probabilities. The conditional rule uses the weights, but not with `pac`;
+            everything else uses a fair sample.
         provenance: Header of the records, if they have none of their own.
         after: What was attempted before with any of these labels: the refusal (`UnattainableTargetError`),
             the artifact or the `AttemptLedger`. What is certified with confidence is tested at the share of
@@ -138,7 +134,6 @@ def _calibrate(
             feature_map=feature_map,
             features=feature_map.transform(labelled.draws),
             success_scores=rule.compute_success_scores(labelled),
-            units_of=None if not config.ridge else compute_ridge_units(feature_map, fit_split),
         )
     attempt = _plan_attempt(config, prompts, labelled, ledger, provenance)
     alphas = config.alphas
@@ -178,8 +173,7 @@ def _calibrate(
             came_fitted=given.needs_fit and given.fitted,
             needs_answers=needs_answers,
         ),
-        ridge=config.ridge_penalty,
-        stability=config.stability,
+        pac=config.pac,
         confidence=confidence,
         # An order statistic holds with confidence in any case; what is tested may still be refused.
         attempts=list(

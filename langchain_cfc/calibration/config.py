@@ -11,15 +11,15 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
-from langchain_cfc.artifact import CalibrationArtifact, Ridge, make_threshold_rule
+from langchain_cfc.artifact import CalibrationArtifact, make_threshold_rule
 from langchain_cfc.candidates import Unit
 from langchain_cfc.draw_rules import DrawRule, parse_draw_rule
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
-from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.records.splits import SplitPlan, make_split_plan
 from langchain_cfc.set_rules import parse_set_rule
 from langchain_cfc.support.serialization import canonical_json, compute_sha256
@@ -39,8 +39,6 @@ BOT_ALPHA = "0.1"
 # Levels to choose from where the share of unsupported claims among those shown is certified.
 CLAIM_ALPHAS = ("0.05", "0.1", "0.15", "0.2", "0.25", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 
-# Options whose name on the command line differs.
-_FLAG_NAMES = {"stability": "stability-delta"}
 # Decimal options, printed in canonical form.
 _DECIMAL_OPTIONS = {"alpha", "max_wrong_rate", "delta"}
 
@@ -67,10 +65,8 @@ class CalibrationConfig:
             draw, so every guarantee is unchanged and most prompts cost less. Choose it on other records, or
             on the fit split as `suggest --draws` does; labels of the fit split then certify no wrong-answer
             rate.
-        ridge: lambda >= 0, the strength of a penalty that smooths thresholds; see `ConditionalThreshold`. The
-            guarantee over all prompts stays exact; under other weightings it becomes an estimate.
-        penalised: `slopes`, or `all` (the paper's form, which has no guarantee).
-        stability: The slack of the paper's CFC-PAC, by which each level is made stricter.
+        pac: The paper's second method, CFC-PAC, by whose slack each level is made stricter: a heuristic, see
+            `PaperPAC`.
         max_wrong_rate: Rate or rates to certify for bot mode, which answers with the best candidate if the
             mean score is small enough: of the prompts that it answers, at most this share gets a wrong best
             answer, with confidence 1 - delta. The labels that calibrate and fit also certify. Each served
@@ -85,8 +81,8 @@ class CalibrationConfig:
             features must put every prompt into one of disjoint groups: `1`, `group(...)` or `bins(...)`
             alone. Thresholds are then order statistics, see `GroupedThreshold`.
         seed: Another seed gives another split.
-        fit_fraction: Share of the prompts not held out that fits the feature map, adaptive
-            levels and the units of a ridge; by default 0.2, or 0 if nothing needs to be fitted.
+        fit_fraction: Share of the prompts not held out that fits the feature map and adaptive levels; by
+            default 0.2, or 0 if nothing needs to be fitted.
         test_fraction: Share of all prompts held out, for `evaluate` on the same file.
         certification_fraction: Share of the remaining prompts, the third split, held out for certificates; by
             default 0.3 if `max_wrong_rate` with claims needs it, else 0.
@@ -101,9 +97,7 @@ class CalibrationConfig:
     at_most: int = 0
     set_rule: str = "all"
     draws: str | None = None
-    ridge: float = 0.0
-    penalised: Literal["slopes", "all"] = "slopes"
-    stability: PaperStability | None = None
+    pac: PaperPAC | None = None
     max_wrong_rate: Level | Sequence[Level] | None = None
     wrong_rate_groups: bool = False
     delta: Level | None = None
@@ -119,8 +113,7 @@ class CalibrationConfig:
 
         A feature map that was fitted on the fit split is returned as text, one that came fitted as it is.
         """
-        facts, confidence, ridge = artifact.calibration, artifact.confidence, artifact.ridge
-        bot = artifact.bot
+        facts, confidence, bot = artifact.calibration, artifact.confidence, artifact.bot
         uses_fewer = artifact.unit == "answers" and artifact.n < facts.recorded_candidates
         deltas = [one.delta for one in (confidence, bot) if one is not None]
         return cls(
@@ -131,9 +124,7 @@ class CalibrationConfig:
             at_most=artifact.at_most or 0,
             set_rule=artifact.set_rule if artifact.unit == "answers" else "all",
             draws=artifact.draws or (f"fixed({artifact.n})" if uses_fewer else None),
-            ridge=0.0 if ridge is None else ridge.strength,
-            penalised="slopes" if ridge is None else ridge.penalised,
-            stability=artifact.stability,
+            pac=artifact.pac,
             max_wrong_rate=None if bot is None else bot.rates,
             wrong_rate_groups=bot is not None and bot.by_group,
             delta=deltas[0] if deltas else None,
@@ -155,7 +146,7 @@ class CalibrationConfig:
             msg = "alpha: at least one error level is needed"
             raise InputError(msg)
         # Each property refuses an impossible value.
-        _ = self.alphas, self.ridge_penalty, self.wrong_rates, self.failure_probability
+        _ = self.alphas, self.wrong_rates, self.failure_probability
         _ = self.draw_rule, parse_set_rule(self.rule_text)
         _ = self.make_rule(self.alphas[0])
         problems = {
@@ -165,18 +156,14 @@ class CalibrationConfig:
             "adaptive_alpha: needs alpha, the smallest error level": (
                 self.adaptive_alpha and self.alpha is None
             ),
-            "adaptive_alpha cannot be combined with a ridge or stability: no theorem guarantees each level "
-            "then": self.adaptive_alpha and bool(self.ridge or self.stability),
+            "adaptive_alpha cannot be combined with pac: no theorem guarantees each level then": (
+                self.adaptive_alpha and self.pac is not None
+            ),
             "delta with alpha needs features that put every prompt into one of disjoint groups, which are 1, "
-            "group(...) or bins(...) alone, and no ridge, stability or adaptive_alpha: the law of coverage "
+            "group(...) or bins(...) alone, and no pac or adaptive_alpha: the law of coverage "
             "given the calibration set is known for these only. Change the features, or leave delta out and "
             "certify the artifact on held-out records": self.is_confident
-            and bool(
-                self.ridge
-                or self.stability
-                or self.adaptive_alpha
-                or not self.feature_map.has_disjoint_groups
-            ),
+            and (self.pac is not None or self.adaptive_alpha or not self.feature_map.has_disjoint_groups),
             "max_wrong_rate with claims: give one rate and no alpha, since it chooses the level; make an "
             "artifact for each": (
                 self.unit == "claims"
@@ -191,7 +178,6 @@ class CalibrationConfig:
             ),
             "at_most: it counts unsupported claims, so it needs unit='claims' (on the command line --unit "
             "claims)": self.at_most != 0 and self.unit != "claims",
-            "penalised: needs a ridge": self.penalised != "slopes" and not self.ridge,
         }
         for problem, is_wrong in problems.items():
             if is_wrong:
@@ -224,12 +210,6 @@ class CalibrationConfig:
     def has_given_levels(self) -> bool:
         """Whether the feature map came fitted with adaptive levels."""
         return isinstance(self.features, FeatureMap) and self.features.adaptive_alpha is not None
-
-    @property
-    def ridge_penalty(self) -> Ridge | None:
-        """The penalty of a ridge; None without one."""
-        checked = ConditionalThreshold("0.5", ridge=self.ridge, penalised=self.penalised)
-        return Ridge(strength=float(checked.ridge), penalised=self.penalised) if self.ridge else None
 
     @property
     def wrong_rates(self) -> tuple[str, ...]:
@@ -281,10 +261,9 @@ class CalibrationConfig:
     def uses_weights(self) -> bool:
         """Whether thresholds use the weights of calibration prompts.
 
-        The law of an order statistic assumes equal weights, the paper's slack counts prompts, and a ridge
-        would need the weight of the new prompt.
+        The law of an order statistic assumes equal weights, and the paper's slack counts prompts.
         """
-        return not (self.ridge or self.stability or self.is_confident)
+        return self.pac is None and not self.is_confident
 
     @property
     def needs_certification(self) -> bool:
@@ -307,14 +286,13 @@ class CalibrationConfig:
             alpha,
             effective_alpha=effective_alpha,
             delta=delta,
-            ridge=self.ridge_penalty,
+            ridge=0.0 if self.pac is None else self.pac.ridge,
             levels=levels,
         )
 
     def plan_split(self, feature_map: FeatureMap) -> SplitPlan:
         """Plan the split; by default it has fit and certification parts only if something needs them."""
-        # The units of a ridge and adaptive levels are fitted too.
-        learns = self.ridge_penalty is not None or (self.adaptive_alpha and not self.has_given_levels)
+        learns = self.adaptive_alpha and not self.has_given_levels
         fit_fraction, certification_fraction = self.fit_fraction, self.certification_fraction
         if feature_map.needs_fit and feature_map.fitted and fit_fraction and not learns:
             msg = (
@@ -334,14 +312,13 @@ class CalibrationConfig:
     def digest(self) -> str:
         """Digest of the options, equal for options that mean the same."""
         given = self.features
-        stability = self.stability
         same = {
             "alpha": None if self.alpha is None else self.alphas,
             "max_wrong_rate": self.wrong_rates,
             "delta": self.failure_probability,
             "seed": str(self.seed),
             "features": given.to_data() if isinstance(given, FeatureMap) else FeatureMap.parse(given).text,
-            "stability": None if stability is None else [stability.delta, str(stability.constant)],
+            "pac": None if self.pac is None else [self.pac.delta, str(self.pac.ridge)],
             "draws": None if self.draw_rule is None else self.draw_rule.stored_text,
         }
         return compute_sha256(canonical_json({**self.to_arguments(), **same}))
@@ -353,13 +330,11 @@ class CalibrationConfig:
     @property
     def only_in_python(self) -> tuple[str, ...]:
         """Options that `format_command` cannot express, in words; empty if it expresses everything."""
-        stability = self.stability
         problems = {
             "the feature map was already fitted, but the command fits its text": not isinstance(
                 self.features, str
             ),
-            "the constant of the stability slack is not 1": stability is not None
-            and stability != PaperStability.from_constant(delta=stability.delta),
+            "pac has a ridge": self.pac is not None and self.pac.ridge > 0.0,
         }
         return tuple(words for words, found in problems.items() if found)
 
@@ -391,13 +366,13 @@ def list_levels(given: Level | Sequence[Level]) -> Sequence[Level]:
 
 def _format_option(name: str, value: Any) -> list[str]:
     """Return one option as the words of a command line."""
-    flag = f"--{_FLAG_NAMES.get(name, name.replace('_', '-'))}"
+    flag = f"--{name.replace('_', '-')}"
     if value is True:
         return [flag]
     if name in _DECIMAL_OPTIONS:
         return [word for one in list_levels(value) for word in (flag, format_alpha(one))]
     if isinstance(value, FeatureMap):
         value = value.text
-    elif isinstance(value, PaperStability):
+    elif isinstance(value, PaperPAC):
         value = value.delta
     return [flag, str(value)]

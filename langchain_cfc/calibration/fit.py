@@ -50,14 +50,12 @@ class CalibrationData:
         feature_map: The fitted map.
         features: (N, d) features of these prompts.
         success_scores: (N,) success scores; `cap` if the prompt cannot be covered.
-        units_of: (M, d) features of the fit split that set the units of a ridge; None without a ridge.
     """
 
     labelled: LabelledBatch
     feature_map: FeatureMap
     features: FloatArray
     success_scores: FloatArray
-    units_of: FloatArray | None
 
     @property
     def reachable(self) -> BoolArray:
@@ -120,13 +118,6 @@ def fit_feature_map(
         return fitted.with_categories_of(calibration.draws)
 
 
-def compute_ridge_units(feature_map: FeatureMap, fit_split: LabelledBatch) -> FloatArray:
-    """Return the (M, d) features of the fit split, which set the units of a ridge."""
-    require_fit_split(fit_split, "a ridge takes its units from")
-    with name_records_in_errors(fit_split.ids):
-        return feature_map.transform(fit_split.draws)
-
-
 def fit_levels(
     data: CalibrationData,
     config: CalibrationConfig,
@@ -152,8 +143,8 @@ def fit_levels(
     levels = []
     for alpha in alphas:
         effective = None
-        if config.stability is not None:
-            effective = config.stability.effective_alpha(alpha, len(data.labelled))
+        if config.pac is not None:
+            effective = config.pac.effective_alpha(alpha, len(data.labelled))
         adaptive = data.feature_map.adaptive_alpha
         stated = None if adaptive is None else adaptive.read_alphas(data.features, alpha)
         stated_levels = () if adaptive is None else adaptive.list_levels(alpha)
@@ -172,7 +163,6 @@ def fit_levels(
                 rule=store(_get_state(fitted, data)),
                 marginal=store(compared.get_state_data()),
                 effective_alpha=effective,
-                slack=_estimate_slack(fitted, data),
                 self_check=check,
             )
         )
@@ -183,7 +173,7 @@ def _fit_rule(
     rule: ConditionalThreshold, data: CalibrationData, stated: FloatArray | None
 ) -> ConditionalThreshold:
     """Fit a conditional rule; `stated` are the (N,) error levels of prompts if these are adaptive."""
-    return rule.fit(data.features, data.success_scores, data.weights, units_of=data.units_of, alphas=stated)
+    return rule.fit(data.features, data.success_scores, data.weights, alphas=stated)
 
 
 def _widen_window(
@@ -211,23 +201,6 @@ def _get_state(fitted: Rule | None, data: CalibrationData) -> dict[str, FloatArr
     if fitted is not None:
         return fitted.get_state_data()
     return {"quantiles": np.full(data.feature_map.dimension, CAP)}
-
-
-def _estimate_slack(fitted: Rule | None, data: CalibrationData) -> dict[str, float]:
-    """Estimate the coverage lost to a ridge, by name of a weighting.
-
-    A category that is missing from the fit split has no units: the ridge leaves its column out, so there is
-    nothing to estimate.
-    """
-    if not isinstance(fitted, ConditionalThreshold) or fitted.ridge == 0.0:
-        return {}
-    slack = {
-        one.name: fitted.compute_ridge_slack(np.array(one.coefficients), data.features, data.weights)
-        for one in data.weightings
-        if fitted.penalised == "all" or data.units_of is None or one.compute_values(data.units_of).any()
-    }
-    # If the penalty leaves the constant out, its slack is only round-off.
-    return slack if fitted.penalised == "all" else {**slack, data.weightings[0].name: 0.0}
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,6 @@ def _check_parts(config: CalibrationConfig, prompts: CalibrationPrompts, given: 
     """Refuse a split in which a required part is empty."""
     fit_split = prompts.get_part("fit")
     needs = {
-        "a ridge takes its units from": bool(config.ridge),
         "adaptive levels are fitted on": config.adaptive_alpha and not config.has_given_levels,
         f"features {given.text!r} must be fitted on": given.needs_fit and not given.fitted,
     }

@@ -145,13 +145,10 @@ def _verify_level(
 
 
 def _restore_features(reduced: FloatArray, state: Mapping[str, FloatArray]) -> FloatArray:
-    """Return (d,) features from their independent, scaled columns, or from those in a ridge's units."""
-    if "spread" in state:
-        shift, spread = state["shift"], state["spread"]
-        phi = shift.copy()
-        phi[spread > 0.0] += reduced[-int((spread > 0.0).sum()) :] * spread[spread > 0.0]
-        return phi
+    """Return (d,) features from their independent, scaled columns; with a ridge from all scaled columns."""
     kept, scale = state["kept"].astype(np.int64), state["scale"]
+    if "penalty" in state:
+        return reduced * scale
     phi = np.empty(len(scale))
     phi[kept] = reduced
     phi[np.setdiff1d(np.arange(len(scale)), kept)] = reduced @ state["mixture"]
@@ -211,8 +208,6 @@ class _ReferenceSolvers:
 
     def compute_base_gap(self, rule: ConditionalThreshold) -> float:
         """Return the relative difference between the base regression's objective and ours."""
-        if self._penalised:  # in the units of a ridge no prompt has all features zero
-            return 0.0
         try:
             certificate = rule.make_certificate(np.zeros(rule.dimension))
         except OutsideCertifiedRegionError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -27,12 +27,11 @@ from langchain_cfc.cli.inputs import (
     open_records,
     split_option,
 )
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 
 # Options under headings of their own in the help.
 _promise_option = partial(typer.Option, rich_help_panel="What is promised")
 _scores_option = partial(typer.Option, rich_help_panel="Scores and sets")
-_variant_option = partial(typer.Option, rich_help_panel="Variants for research")
 
 
 def calibrate(
@@ -69,20 +68,10 @@ def calibrate(
             "'agree(0.8, rounds=4+4+8)'."
         ),
     ] = None,
-    ridge: Annotated[
-        float,
-        _variant_option(
-            help="Ridge that smooths thresholds; the promise is then exact only over all prompts."
-        ),
-    ] = 0.0,
-    penalised: Annotated[
-        Literal["slopes", "all"],
-        _variant_option(help="What --ridge penalises; 'all' is the paper's form, without a promise."),
-    ] = "slopes",
-    stability_delta: Annotated[
+    pac: Annotated[
         str | None,
-        _variant_option(
-            help="The paper's CFC-PAC slack at this failure probability (its tables: 0.9); a heuristic."
+        _scores_option(
+            help="The paper's CFC-PAC at this failure probability (its tables: 0.9); a heuristic."
         ),
     ] = None,
     adaptive_alpha: Annotated[
@@ -146,11 +135,7 @@ def calibrate(
                 at_most=at_most,
                 set_rule=set_rule,
                 draws=draws,
-                ridge=ridge,
-                penalised=penalised,
-                stability=None
-                if stability_delta is None
-                else PaperStability.from_constant(delta=stability_delta),
+                pac=None if pac is None else PaperPAC(pac),
                 adaptive_alpha=adaptive_alpha,
                 max_wrong_rate=max_wrong_rate or None,
                 wrong_rate_groups=wrong_rate_groups,

@@ -166,9 +166,6 @@ def _print_details(console: Console, artifact: CalibrationArtifact) -> None:
     for alpha in () if is_bot else artifact.alphas:
         promise = artifact.make_guarantee(alpha)
         console.print(f"\n[bold]The promise at alpha = {alpha}[/]\n{escape(promise.sentence)}")
-        if promise.estimated_slack:
-            slack = [f"{name}: {100 * share:+.2f} points" for name, share in promise.estimated_slack.items()]
-            print_list(console, slack, "Estimated loss of coverage by the ridge")
         if promise.certificate is not None:
             console.print("", make_certificate_table(promise.certificate))
     promise = artifact.make_guarantee(artifact.alphas[0])

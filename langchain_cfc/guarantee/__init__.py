@@ -22,6 +22,7 @@ from langchain_cfc.guarantee.certified import (
     format_unsupported,
 )
 from langchain_cfc.guarantee.model import Binding, Guarantee, GuaranteeKind, Weighting
+from langchain_cfc.guarantee.paper_pac import PaperPAC
 from langchain_cfc.guarantee.words import (
     NOT_CERTIFIABLE,
     NOT_CERTIFIABLE_CLAIMS,
@@ -29,7 +30,6 @@ from langchain_cfc.guarantee.words import (
     NOTHING_KEPT_IS_KEPT,
     add_people,
     count_weightings,
-    find_guarantee_kind,
     format_how_often,
     list_assumptions,
     list_exclusions,
@@ -54,6 +54,7 @@ __all__ = [
     "DroppedClaims",
     "Guarantee",
     "GuaranteeKind",
+    "PaperPAC",
     "PeopleCertificate",
     "Share",
     "TestedCertificate",
@@ -63,7 +64,6 @@ __all__ = [
     "count_weightings",
     "describe_attempt",
     "describe_cut",
-    "find_guarantee_kind",
     "format_bound",
     "format_how_often",
     "format_share",

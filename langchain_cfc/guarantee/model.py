@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from langchain_cfc.guarantee.certified import CoverageCertificate, PeopleCertificate, WrongRateCertificate
 from langchain_cfc.support.serialization import OmitsDefaults
@@ -54,8 +54,6 @@ class Guarantee(OmitsDefaults):
         calibration_size: Number N of calibration prompts.
         failure_probability: delta, if the guarantee holds with confidence 1 - delta for this artifact; None
             if it holds on average over calibration sets and the prompt. It holds for all weightings jointly.
-        estimated_slack: Estimated loss of coverage below the target because of a ridge, by name of a
-            weighting: an estimate, not a bound. With a ridge at most coverage over all prompts is guaranteed.
         heuristics: Claims without a theorem.
         certificate: What held-out prompts certify about the sets; None without a certificate.
         wrong_answers: What is certified about the answers of a bot; None for a guarantee about sets.
@@ -81,7 +79,6 @@ class Guarantee(OmitsDefaults):
     not_promised: tuple[str, ...]
     calibration_size: int
     failure_probability: float | None = None
-    estimated_slack: dict[str, float] = Field(default={})
     heuristics: tuple[str, ...] = ()
     certificate: CoverageCertificate | None = None
     wrong_answers: WrongRateCertificate | None = None

@@ -80,18 +80,6 @@ _BINDING_SENTENCES = {
 _WEIGHTING_KINDS = {"indicator": "group", "hat": "soft weighting", "bernstein": "soft weighting"}
 
 
-def find_guarantee_kind(*, ridge: bool = False, every_coefficient: bool = False) -> GuaranteeKind:
-    """Return the kind of guarantee of an artifact's thresholds; `heuristic` if there is no theorem.
-
-    Args:
-        ridge: Whether coefficients are penalised, which leaves only the guarantee over all prompts.
-        every_coefficient: Whether the constant is penalised as well, which leaves no guarantee.
-    """
-    if every_coefficient:
-        return "heuristic"
-    return "marginal" if ridge else "conditional"
-
-
 def count_weightings(weightings: Sequence[Weighting]) -> str:
     """Count the groups and soft weightings besides all prompts, in words; empty if there are none.
 
@@ -312,7 +300,6 @@ def restrict_to_answers(guarantee: Guarantee, certificate: WrongRateCertificate)
             ),
             "failure_probability": float(certificate.delta),
             "confident": (),
-            "estimated_slack": {},
             "heuristics": (),
             "certificate": None,
             "wrong_answers": certificate,

@@ -1,4 +1,4 @@
-"""Data of a regression: calibration prompts as rows, independent columns, and units of the features.
+"""Data of a regression: calibration prompts as rows, independent columns, and penalties.
 
 *Rows.* `Rows` are calibration prompts that enter one by one, `RowSums` those that enter only through their
 sums.
@@ -8,13 +8,8 @@ subset of the *original* columns is kept rather than an SVD's mixtures: indicato
 that group thresholds stay exact order statistics. Columns are scaled by powers of two, which is exact in
 floating point. Outside the row space of the calibration features no threshold exists (see `Columns.reduce`).
 
-*Units.* A ridge depends on the units of the features. By default they are standardised, which removes units,
-and the constant is not penalised, which keeps the coverage over all prompts exact: the parts of all rows
-below the fit still add up to tau (N + 1). The paper's form penalises every coefficient of the features as
-they are. Exact coverage needs a regression that treats calibration prompts and the new one alike. Units from
-the calibration features violate this by one prompt in N. Units from other prompts do not, because they are a
-fixed function of the features. They fix the mean, the spread, and which columns take part; the powers of two
-still come from the calibration features, but penalties compensate for them, so that no fit depends on them.
+*Units.* A ridge penalises the coefficients of the features as they are. Powers of two make the entries of its
+columns at most one in size, and the penalties compensate for them, so that no fit depends on them.
 """
 
 from __future__ import annotations
@@ -24,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +42,6 @@ LARGEST_NUMBER = 1e150
 ROWS_PER_LONG_ROW = 64
 # Share of the identity in the metric of a ridge, for directions without features.
 IDENTITY_SHARE = 1e-3
-# Share of the largest value of a function below which a value counts as zero.
-ZERO_TOLERANCE = 1e-6
-Penalised: TypeAlias = Literal["slopes", "all"]
 
 
 @dataclass(frozen=True)
@@ -316,125 +308,29 @@ def _reduce_columns(matrix: FloatArray, ufunc: np.ufunc = np.maximum) -> FloatAr
     return np.asarray(ufunc.reduce(np.vstack(parts)), dtype=np.float64)
 
 
-@dataclass(frozen=True)
-class RidgeUnits:
-    """A change of units for (m, d) features, and the penalties in these units."""
+def compute_penalties(scale: FloatArray, ridge: float) -> FloatArray:
+    """Compute the (d,) penalties of columns divided by `scale` that penalise the columns as they are.
 
-    shift: FloatArray  # (d,) subtracted first
-    spread: FloatArray  # (d,) divisors applied next; 0 for a column that is left out
-    penalty: FloatArray  # (r,) penalties of the new columns; the first is 0 if it is the constant's
-
-    @classmethod
-    def fit(
-        cls, features: FloatArray, penalty: float, penalised: Penalised, units_of: FloatArray | None = None
-    ) -> RidgeUnits:
-        """Compute the units for (N, d) calibration features, or from `units_of` if given.
-
-        Powers of two, which the penalties compensate for, make the entries of the calibration features at
-        most one in size. Raise an InputError if the constant is in the span of the calibration features but
-        not in that of `units_of`, or if the units exceed floating point.
-        """
-        others = None if penalised == "all" else units_of
-        source = features if others is None else others
-        # Powers of two first: squares of the features as they are may be too large or too small.
-        base = _compute_column_scales(source)
-        scaled = source / base
-        constant = penalised == "slopes" and spans_constant(scaled)
-        if (
-            others is not None
-            and not constant
-            and spans_constant(features / _compute_column_scales(features))
-        ):
-            # Not penalising it would make it depend on the calibration features; penalising it would
-            # silently break the guarantee over all prompts.
-            msg = (
-                "the constant is in the span of the calibration features, but not of those that set the "
-                "units of the ridge: pass prompts of the same kind as units_of, or units_of=None"
-            )
-            raise InputError(msg)
-        middle = scaled.mean(axis=0) if constant else np.zeros(scaled.shape[1])
-        # A constant column varies only by round-off.
-        varies = np.abs(scaled - middle).max(axis=0) > DEPENDENCE_TOLERANCE
-        unit = 1.0 / base
-        if penalised == "slopes":
-            unit = np.where(varies, np.sqrt(np.mean((scaled - middle) ** 2, axis=0)), 1.0)
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # refused below
-            largest = np.abs(features / base - middle).max(axis=0)
-            power = round_up_to_power_of_two(np.where(varies, largest / unit, 0.0))
-            penalties = penalty / power[varies] ** 2
-            spread = np.where(varies, unit * power * base, 0.0)
-        if not (np.isfinite(spread).all() and _is_in_range(penalties)):
-            msg = "a ridge on these features exceeds floating point: rescale them to comparable sizes"
-            raise InputError(msg)
-        return cls(middle * base, spread, np.append([0.0], penalties) if constant else penalties)
-
-    def apply(self, features: FloatArray) -> FloatArray:
-        """Convert features to the new units, (m, r)."""
-        kept = self.spread > 0.0
-        scaled: FloatArray = (features[:, kept] - self.shift[kept]) / self.spread[kept]
-        if len(self.penalty) == scaled.shape[1]:
-            return scaled
-        return np.column_stack([np.ones(len(features)), scaled])
-
-    def compute_coordinates(self, values: FloatArray, features: FloatArray) -> FloatArray:
-        """Compute the coefficients of a function in the new units from its values at (N, d) features.
-
-        If they are not unique, any will do: a penalised fit balances every combination.
-        """
-        scaled = self.apply(features)
-        # The columns of the small triangular factor have the same lengths and angles.
-        factor = triangularize(np.column_stack([scaled, values]))
-        found = np.linalg.lstsq(factor[:, :-1], factor[:, -1], rcond=DEPENDENCE_TOLERANCE)[0]
-        if (np.abs(values - scaled @ found) > ZERO_TOLERANCE * np.abs(values).max(initial=0.0)).any():
-            msg = (
-                "the function is not in the span of the ridge's columns: it uses a column that is left out, "
-                "because it is constant among the prompts that set the units"
-            )
-            raise InputError(msg)
-        return np.asarray(found, dtype=np.float64)
-
-    def compute_root(self, features: FloatArray) -> FloatArray:
-        """Compute the (r, r) triangular root of a metric for (N, r) features in the new units.
-
-        Penalised columns need not be independent; a thousandth of the identity makes the root regular.
-        """
-        width, size = features.shape[1], len(features)
-        factor = np.vstack([triangularize(features), IDENTITY_SHARE * np.sqrt(size) * np.eye(width)])
-        return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)
-
-    def to_arrays(self) -> dict[str, FloatArray]:
-        """Return the units as named arrays."""
-        return {"shift": self.shift, "spread": self.spread, "penalty": self.penalty}
-
-    @classmethod
-    def from_arrays(cls, data: Mapping[str, FloatArray], d: int) -> RidgeUnits:
-        """Rebuild the units from named, maybe untrusted arrays; raise an InputError if they do not fit."""
-        shift, spread, penalty = (data[name] for name in ("shift", "spread", "penalty"))
-        columns = int((spread > 0.0).sum())
-        fits = (
-            shift.shape == spread.shape == (d,)
-            and bool((spread >= 0.0).all())
-            and _is_in_range(penalty[len(penalty) - columns :])
-            and (len(penalty) == columns or (len(penalty) == columns + 1 and penalty[0] == 0.0))
-        )
-        if not fits:
-            msg = "the arrays 'shift', 'spread' and 'penalty' of a ridge's state do not fit each other"
-            raise InputError(msg)
-        return cls(shift, spread, penalty)
+    Raise an InputError if they exceed floating point.
+    """
+    with np.errstate(over="ignore", divide="ignore"):  # refused below
+        penalties: FloatArray = ridge / scale**2
+    if not is_in_range(penalties):
+        msg = "a ridge on these features exceeds floating point: rescale them to comparable sizes"
+        raise InputError(msg)
+    return penalties
 
 
-def _is_in_range(penalties: FloatArray) -> bool:
+def is_in_range(penalties: FloatArray) -> bool:
     """Return whether penalties are positive, and products of two neither overflow nor underflow."""
     return bool(((penalties > 1.0 / LARGEST_NUMBER) & (penalties < LARGEST_NUMBER)).all())
 
 
-def _compute_column_scales(features: FloatArray) -> FloatArray:
-    """Compute (d,) powers of two that bring the columns of (N, d) features to order one."""
-    return round_up_to_power_of_two(np.abs(features).max(axis=0))
+def compute_regular_root(features: FloatArray) -> FloatArray:
+    """Compute the (d, d) triangular root of a metric for (N, d) features, which may be dependent.
 
-
-def spans_constant(features: FloatArray) -> bool:
-    """Return whether some combination of the (N, d) features is one for every row."""
-    factor = triangularize(np.column_stack([features, np.ones(len(features))]))
-    last = np.abs(factor[-1, -1]) if len(factor) > features.shape[1] else 0.0
-    return bool(last <= DEPENDENCE_TOLERANCE * np.sqrt(len(features)))
+    A thousandth of the identity makes the root regular.
+    """
+    size, width = features.shape
+    factor = np.vstack([triangularize(features), IDENTITY_SHARE * np.sqrt(size) * np.eye(width)])
+    return np.asarray(triangularize(factor) / np.sqrt(size), dtype=np.float64)

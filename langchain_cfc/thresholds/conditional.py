@@ -16,7 +16,7 @@ import numpy.typing as npt
 from langchain_cfc.errors import InputError
 from langchain_cfc.support.arrays import BoolArray, FloatArray, to_float_array
 from langchain_cfc.thresholds._randomized import compute_factors
-from langchain_cfc.thresholds._rows import LARGEST_NUMBER, Penalised, Rows
+from langchain_cfc.thresholds._rows import Rows
 from langchain_cfc.thresholds._simplex import Unbounded
 from langchain_cfc.thresholds._windows import Windows
 from langchain_cfc.thresholds.base import (
@@ -56,14 +56,10 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
     Args:
         alpha: Error level, 0 < alpha < 1, read as a decimal.
         cap: Success score of a prompt without a correct candidate; above 1, fixed before the data is seen.
-        ridge: lambda >= 0, the strength of a penalty (N + 1) lambda / 2 times the squared coefficients. It
-            smooths thresholds where features are many and prompts few. Coverage over all prompts stays exact,
-            except that prompts outside the span of the calibration features get threshold `inf`. Coverage
-            under other weightings moves by about lambda gamma' beta / E f (`compute_ridge_slack`). A lambda
-            of up to 1e-3 costs nothing visible.
-        penalised: `slopes`: coefficients of standardised features, the constant left out if it is in their
-            span; or `all`: every coefficient of the features as they are, the paper's form, which moves the
-            coverage over all prompts too.
+        ridge: lambda >= 0, the strength of a penalty: (N + 1) lambda / 2 times the squared coefficients. This
+            is the paper's form, which penalises the constant as well. With it no coverage is guaranteed: that
+            under f = Phi' gamma moves by about lambda gamma' beta / E f, beta the coefficients of the fit
+            (Gibbs, Cherian and Candes 2023, Theorem 3).
         window: Minimum number of calibration prompts to keep; None for all of them.
         levels: Error levels that prompts may have instead of alpha, each 0 < level < 1. A function of the
             prompt assigns them; it must be fixed before the calibration data is seen. For every f >= 0 in the
@@ -78,18 +74,14 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
     """
 
     ridge: float = field(default=0.0, kw_only=True)
-    penalised: Penalised = field(default="slopes", kw_only=True)
     window: int | None = field(default=WINDOW, kw_only=True)
     levels: tuple[Level, ...] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        """Validate the ridge, what it penalises and the window, and normalise the levels."""
+        """Validate the ridge and the window, and normalise the levels."""
         super().__post_init__()
         if not (np.isfinite(self.ridge) and self.ridge >= 0.0):
             msg = f"ridge must be a finite number, at least 0; got {self.ridge!r}"
-            raise InputError(msg)
-        if self.penalised not in {"slopes", "all"}:
-            msg = f"penalised must be 'slopes' or 'all'; got {self.penalised!r}"
             raise InputError(msg)
         if self.window is not None and (isinstance(self.window, bool) or self.window < 1):
             msg = f"window must be a number of calibration prompts, at least 1, or None; got {self.window!r}"
@@ -118,7 +110,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         success_scores: npt.ArrayLike,
         weights: npt.ArrayLike | None = None,
         *,
-        units_of: npt.ArrayLike | None = None,
         alphas: npt.ArrayLike | None = None,
     ) -> Self:
         """Fit the rule to calibration prompts.
@@ -128,12 +119,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
             success_scores: (N,) success scores; `cap` for prompts without a correct candidate, none above it.
             weights: (N,) weights above 0 of prompts that were chosen to be labelled with unequal
                 probabilities; a new prompt has weight 1. By default all are 1.
-            units_of: (M, d) features of prompts outside the calibration data, M >= 1. Their mean and spread
-                are the units of a ridge on `slopes`; nothing else uses units. By default the units come from
-                the calibration features, which violates exact exchangeability by one prompt in N; with
-                `units_of` it is exact. A column that does not vary among these prompts is left out of the
-                regression, even if it varies in calibration: that keeps the guarantee for all prompts, but
-                not for weightings that need the column.
             alphas: (N,) error level of each prompt, one of `levels`; by default alpha for all.
 
         Returns:
@@ -141,18 +126,16 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
 
         Raises:
             InputError: If shapes disagree, a number is not finite, a success score exceeds the cap, a weight
-                is not above 0, an error level is not one of `levels`, or the constant is a combination of
-                `features` but not of `units_of`.
+                is not above 0, or an error level is not one of `levels`.
         """
         x, s = check_calibration_arrays(features, success_scores, self.cap)
         own = np.ones(len(s)) if weights is None else _check_positive(weights, "weights", len(s))
-        units = None if units_of is None else _check_units(units_of, x.shape[1])
         rows = Rows.with_weights(x, s, own)
         if self.has_levels:
             rows = replace(rows, targets=own * self._match_levels(alphas, len(s))[1])
         elif alphas is not None:
             self._match_levels(alphas, len(s))  # raises if one is not alpha
-        return replace(self, _state=self._calibrate(rows, units))
+        return replace(self, _state=self._calibrate(rows))
 
     def threshold(
         self,
@@ -237,39 +220,6 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
                 factors = compute_factors(given, levels, state.tau)
         return (self._compute_one(state, x) if factors is None else None) or self._compute(state, x, factors)
 
-    def compute_ridge_slack(
-        self, coefficients: npt.ArrayLike, features: npt.ArrayLike, weights: npt.ArrayLike | None = None
-    ) -> float:
-        """Estimate how far the coverage under a weighting falls below tau because of the ridge.
-
-        It is lambda gamma' beta / E f, with gamma and beta the coefficients of f and of the fit along
-        penalised columns, in the same units. It is an estimate and not a bound: the theorem takes the
-        expectation over fits at new prompts, but this uses the fit to the calibration prompts and their E f.
-
-        Args:
-            coefficients: (d,) a function f = features' coefficients >= 0.
-            features: (N, d) calibration features.
-            weights: (N,) calibration weights, if there were any.
-
-        Returns:
-            The slack: coverage under f is about tau minus this. It may be negative. 0.0 without a ridge, or
-            if no calibration prompt has f > 0.
-
-        Raises:
-            NotFittedError: Before `fit`.
-            InputError: If a shape does not fit, a number is not finite, f is negative for a calibration
-                prompt, or f uses a column that the ridge leaves out.
-
-        Source: Gibbs, Cherian and Candes (2023), Theorem 3.
-        """
-        state, x = self.fitted, self._check_features(features)
-        gamma = to_float_array(coefficients, "coefficients")
-        if gamma.shape != (self.dimension,) or not np.isfinite(gamma).all():
-            msg = f"coefficients must be {self.dimension} finite numbers, got an array of shape {gamma.shape}"
-            raise InputError(msg)
-        own = np.ones(len(x)) if weights is None else _check_positive(weights, "weights", len(x))
-        return state.compute_slack(gamma, Rows.with_weights(x, np.zeros(len(x)), own)) if len(x) else 0.0
-
     def make_certificate(self, phi: npt.ArrayLike, alpha: Level | None = None) -> Certificate | None:
         """Compute the certificate of one threshold: a fit and a dual vector with the same objective.
 
@@ -301,10 +251,10 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         the independent columns; (0,) weights stand for ones. `rest` (3, r) and `rest_scores` (2,): sums over
         the others. `centre` (r,), `root` (r, r) and `radius` (1,): the base fit, the metric around it, and
         how near the others come; radius is (0,) if there are no others. `kept` (r,), `scale` (d,) and
-        `mixture` (r, d - r): the columns. With a ridge the features are in its units, r is the number of its
-        columns in all arrays but these three, and `shift` (d,), `spread` (d,) and `penalty` (r,) are the
-        units. With levels, `targets` (K,) are the weights of the prompts kept times their coverages over
-        `unit`, and `rest_target` (r,) is the sum of the others times theirs.
+        `mixture` (r, d - r): the columns. With a ridge `penalty` (d,) are the penalties of all d scaled
+        columns, which take the place of the independent ones. With levels, `targets` (K,) are the weights of
+        the prompts kept times their coverages over `unit`, and `rest_target` (r,) is the sum of the others
+        times theirs.
         """
         arrays = self.fitted.to_arrays(has_levels=self.has_levels)
         return {name: array.copy() for name, array in arrays.items()}
@@ -355,16 +305,8 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         msg = f"error level {level} is not available; this rule has levels {', '.join(map(str, self.levels))}"
         return InputError(msg)
 
-    def _calibrate(self, prompts: Rows, units_of: FloatArray | None = None) -> ConditionalState:
-        return ConditionalState.fit(
-            prompts,
-            self.unit,
-            self.cap,
-            self.window,
-            ridge=self.ridge,
-            penalised=self.penalised,
-            units_of=units_of,
-        )
+    def _calibrate(self, prompts: Rows) -> ConditionalState:
+        return ConditionalState.fit(prompts, self.unit, self.cap, self.window, ridge=self.ridge)
 
     def _compute_one(self, state: ConditionalState, features: FloatArray) -> Thresholds | None:
         """Compute one threshold at a third of the cost; None for several prompts, and if no fit is proven."""
@@ -383,7 +325,7 @@ class ConditionalThreshold(ThresholdRule[ConditionalState]):
         linear = reduced if factors is None else factors[:, np.newaxis] * reduced
         negative = np.zeros(len(features), dtype=np.bool_) if factors is None else factors < 0.0
         # Out of reach, everything or nothing is kept, but with a ridge always everything: see `_randomized`.
-        values = np.where(negative & (state.units is None), -np.inf, np.inf)
+        values = np.where(negative & (state.penalty is None), -np.inf, np.inf)
         errors, outside = np.zeros(len(features)), np.zeros(len(features), dtype=np.bool_)
         for windows, of_sign in ((state.windows, ~negative), (state.negative, negative)):
             inside = np.flatnonzero(reached & of_sign)
@@ -426,15 +368,5 @@ def _check_positive(numbers: npt.ArrayLike, name: str, size: int, below: float =
     if given.shape != (size,) or not ((given > 0.0) & (given < below)).all():
         most = "" if below == np.inf else f" and below {below:g}"
         msg = f"{name} must be {size} finite numbers above 0{most}, got an array of shape {given.shape}"
-        raise InputError(msg)
-    return given
-
-
-def _check_units(features: npt.ArrayLike, d: int) -> FloatArray:
-    """Convert (M, d) features to floats and check that they can define the units of a ridge."""
-    given = to_float_array(features, "units_of")
-    rows = given.ndim == 2 and given.shape[1] == d and len(given) > 0  # noqa: PLR2004 - rows and columns
-    if not (rows and np.abs(given).max() < LARGEST_NUMBER):
-        msg = f"units_of must be a finite (M, {d}) array of features, M >= 1; got shape {given.shape}"
         raise InputError(msg)
     return given

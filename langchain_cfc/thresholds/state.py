@@ -14,13 +14,12 @@ from langchain_cfc.support.arrays import BoolArray, FloatArray
 from langchain_cfc.thresholds._locality import Centre, Neighbourhood
 from langchain_cfc.thresholds._ridge import fit_penalised_base
 from langchain_cfc.thresholds._rows import (
-    DEPENDENCE_TOLERANCE,
-    ZERO_TOLERANCE,
     Columns,
-    Penalised,
-    RidgeUnits,
     Rows,
     RowSums,
+    compute_penalties,
+    compute_regular_root,
+    is_in_range,
 )
 from langchain_cfc.thresholds._simplex import invert
 from langchain_cfc.thresholds._warm_start import fit_base_regression
@@ -42,7 +41,7 @@ STATE_AXES = {
     "mixture": 2,
 }
 LEVEL_AXES = {"targets": 1, "rest_target": 1}
-RIDGE_AXES = {"shift": 1, "spread": 1, "penalty": 1}
+RIDGE_AXES = {"penalty": 1}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +49,8 @@ class ConditionalState:
     """The state of a fitted conditional rule."""
 
     columns: Columns  # Independent columns of the features, which determine which prompts are within reach
-    units: RidgeUnits | None  # Features in the units of a ridge; None without one
-    near: Neighbourhood  # The neighbourhood of the fit, in independent columns or in these units
+    penalty: FloatArray | None  # (d,) penalties of a ridge on the scaled columns; None without one
+    near: Neighbourhood  # The neighbourhood of the fit, in independent columns; with a ridge in all columns
     tau: Fraction  # Coverage of which targets are multiples
 
     @classmethod
@@ -63,23 +62,21 @@ class ConditionalState:
         window: int | None,
         *,
         ridge: float,
-        penalised: Penalised,
-        units_of: FloatArray | None,
     ) -> ConditionalState:
         """Calibrate on prompts with `ridge` >= 0, and keep at least `window` of them; all of them if None."""
         columns, root = Columns.choose(prompts.features)
         size = float(prompts.weights.sum())
-        units: RidgeUnits | None = None
-        if ridge > 0.0:
-            units = RidgeUnits.fit(prompts.features, (size + 1.0) * ridge, penalised, units_of)
-        features = columns.reduce(prompts.features)[0] if units is None else units.apply(prompts.features)
+        penalty = compute_penalties(columns.scale, (size + 1.0) * ridge) if ridge > 0.0 else None
+        features = (
+            columns.reduce(prompts.features)[0] if penalty is None else prompts.features / columns.scale
+        )
         rows = replace(prompts, features=features)
         lean = rows.merge_equal() if rows.is_repetitive else rows
-        if units is None:
+        if penalty is None:
             base = fit_base_regression(lean, tau)
         else:
-            base = fit_penalised_base(lean, tau, units.penalty / (size + 1.0))
-            root = units.compute_root(lean.features)
+            base = fit_penalised_base(lean, tau, penalty / (size + 1.0))
+            root = compute_regular_root(lean.features)
         linear_terms = sample_prompts(rows, base.beta, cap)
         near = build_wide_neighbourhood(
             lean,
@@ -87,50 +84,31 @@ class ConditionalState:
             root,
             window,
             linear_terms=linear_terms,
-            build_windows=lambda near: _build_windows(near, tau, units),
+            build_windows=lambda near: _build_windows(near, tau, penalty),
         )
-        return cls(columns, units, near, tau)
+        return cls(columns, penalty, near, tau)
 
     def reduce(self, features: FloatArray) -> tuple[FloatArray, BoolArray]:
         """Return (m, r) features as in the neighbourhood, and (m,) whether each row is within reach."""
         reduced, inside = self.columns.reduce(features)
-        return (reduced if self.units is None else self.units.apply(features)), inside
+        return (reduced if self.penalty is None else features / self.columns.scale), inside
 
     def reduce_one(self, phi: FloatArray) -> FloatArray | None:
         """Return the reduced features of one prompt; None if they are invalid or out of reach."""
         reduced = self.columns.reduce_one(phi)
-        if reduced is None or self.units is None:
+        if reduced is None or self.penalty is None:
             return reduced
-        return np.asarray(self.units.apply(phi[np.newaxis])[0], dtype=np.float64)
+        return np.asarray(phi / self.columns.scale, dtype=np.float64)
 
     @cached_property
     def windows(self) -> PlainWindows | RidgeWindows:
         """The solver for prompts, and for positive multiples of them."""
-        return _build_windows(self.near, self.tau, self.units)
+        return _build_windows(self.near, self.tau, self.penalty)
 
     @cached_property
     def negative(self) -> PlainWindows | RidgeWindows:
         """The solver for negative multiples of prompts (see `_randomized`)."""
-        return _build_windows(self.near, self.tau, self.units, negative=True)
-
-    def compute_slack(self, coefficients: FloatArray, prompts: Rows) -> float:
-        """Compute how much a ridge lowers the coverage under f = features' coefficients.
-
-        See `ConditionalThreshold.compute_ridge_slack`.
-
-        The parts below the fit balance the penalty: summed over all N + 1 prompts, f_i eta_i is gamma' D
-        beta, with D = (N + 1) lambda up to the powers of two in the units of gamma and beta.
-        """
-        f, total = prompts.features @ coefficients, float(prompts.weights.sum())
-        size = float((np.abs(prompts.features) @ np.abs(coefficients)).max(initial=0.0))
-        if (f < -ZERO_TOLERANCE * size).any():
-            msg = "a weighting must not be negative: the guarantee covers only f >= 0"
-            raise InputError(msg)
-        if self.units is None or f.max() <= DEPENDENCE_TOLERANCE * size:
-            return 0.0
-        gamma = self.units.compute_coordinates(f, prompts.features)
-        pull = float(gamma @ (self.units.penalty * self.near.centre.beta)) / (total + 1.0)
-        return pull / (float(prompts.weights @ np.maximum(f, 0.0)) / total)
+        return _build_windows(self.near, self.tau, self.penalty, negative=True)
 
     def to_arrays(self, *, has_levels: bool) -> dict[str, FloatArray]:
         """Return the state as named arrays; see `ConditionalThreshold.get_state_data`."""
@@ -145,7 +123,7 @@ class ConditionalState:
             "root": self.near.centre.root,
             "radius": np.array([self.near.radius] if np.isfinite(self.near.radius) else []),
             **self.columns.to_arrays(),
-            **({} if self.units is None else self.units.to_arrays()),
+            **({} if self.penalty is None else {"penalty": self.penalty}),
             **({"targets": rows.targets, "rest_target": rest.target} if has_levels else {}),
         }
 
@@ -155,9 +133,8 @@ class ConditionalState:
     ) -> ConditionalState:
         """Rebuild the state from named, maybe untrusted arrays; raise an InputError if they do not fit."""
         check_state(data, STATE_AXES | (RIDGE_AXES if ridge else {}) | (LEVEL_AXES if has_levels else {}))
-        units = RidgeUnits.from_arrays(data, len(data["scale"])) if ridge else None
         columns = Columns.from_arrays(data)
-        impossible = _find_impossible(data, tau, cap, columns, units)
+        impossible = _find_impossible(data, tau, cap, columns)
         if impossible is not None:
             msg = (
                 f"array {impossible!r} of a conditional threshold's state, of shape "
@@ -171,16 +148,16 @@ class ConditionalState:
         radius = float(data["radius"][0]) if len(data["radius"]) else np.inf
         rows = Rows(data["features"], scores, weights, data.get("targets", weights))
         centre = Centre(data["centre"], data["root"])
-        return cls(columns, units, Neighbourhood(rows, rest, centre, radius), tau)
+        return cls(columns, data.get("penalty"), Neighbourhood(rows, rest, centre, radius), tau)
 
 
 def _build_windows(
-    near: Neighbourhood, tau: Fraction, units: RidgeUnits | None, *, negative: bool = False
+    near: Neighbourhood, tau: Fraction, penalty: FloatArray | None, *, negative: bool = False
 ) -> PlainWindows | RidgeWindows:
     """Build the solver for a neighbourhood; `negative` for negative multiples of prompts."""
-    if units is None:
+    if penalty is None:
         return PlainWindows(near, tau, negative=negative)
-    return RidgeWindows(near, tau, units.penalty, negative)
+    return RidgeWindows(near, tau, penalty, negative)
 
 
 def _is_invertible(matrix: FloatArray) -> bool:
@@ -192,11 +169,11 @@ def _is_invertible(matrix: FloatArray) -> bool:
 
 
 def _find_impossible(
-    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns, units: RidgeUnits | None
+    data: Mapping[str, FloatArray], tau: Fraction, cap: float, columns: Columns
 ) -> str | None:
     """Return the name of an array that cannot be part of a state; None if all can."""
     size, rank = len(data["success_scores"]), len(columns.kept)
-    width = rank if units is None else len(units.penalty)
+    width = len(columns.scale) if "penalty" in data else rank
     features, root = data["features"], data["root"]
     shapes = {
         "features": (size, width),
@@ -206,6 +183,7 @@ def _find_impossible(
         "root": (width, width),
         "targets": (size,),
         "rest_target": (width,),
+        "penalty": (width,),
     }
     for name, shape in shapes.items():
         if name in data and data[name].shape != shape:
@@ -218,6 +196,7 @@ def _find_impossible(
         "targets": bool(((aimed > 0.0) & (aimed < weights)).all()),
         "radius": len(data["radius"]) <= 1 and bool((data["radius"] >= 0.0).all()),
         "root": not np.tril(root, -1).any() and _is_invertible(root),
-        "features": units is not None or _is_invertible(features[:rank]),
+        "features": "penalty" in data or _is_invertible(features[:rank]),
+        "penalty": is_in_range(data.get("penalty", np.ones(1))),
     }
     return next((name for name, fits in possible.items() if not fits), None)

@@ -22,8 +22,7 @@ from langchain_cfc.certificates import certify
 from langchain_cfc.certificates.judged import BROKEN, KNOWN, JudgedEProcess
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import CFCWarning
-from langchain_cfc.guarantee import PeopleCertificate
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC, PeopleCertificate
 from langchain_cfc.records import Claim, ClaimsRecord, LabelledRecord, Provenance
 from langchain_cfc.support import __version__
 from tests.artifact.files import make_records
@@ -90,10 +89,7 @@ MAKERS: Mapping[str, Callable[[], CalibrationArtifact]] = {
         SMALL, alpha=["0.3", "0.2"], features="bins(mean_score, 2) + group(topic)", fit_fraction=0.3
     ),
     "confident": lambda: calibrate(MANY, alpha="0.5", features="group(topic)", delta="0.05"),
-    "ridge": lambda: calibrate(SMALL, alpha="0.3", features="mean_score^2", ridge=0.01),
-    "stability": lambda: calibrate(
-        SMALL, alpha="0.4", features="1", stability=PaperStability.from_constant(0.01)
-    ),
+    "pac": lambda: calibrate(SMALL, alpha="0.3", features="mean_score^2", pac=PaperPAC(ridge=0.01)),
     "adaptive": lambda: calibrate(MANY, alpha="0.2", adaptive_alpha=True),
     "set-rule": lambda: calibrate(SMALL, alpha="0.3", features="1", set_rule="unique(best_prefix)"),
     "draws": lambda: certify(

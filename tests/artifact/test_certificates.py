@@ -12,10 +12,10 @@ from langchain_cfc import calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.certificates import certify
 from langchain_cfc.errors import ArtifactDigestError, ArtifactFormatError
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from tests.artifact.files import get_content, load_bytes, load_content, make_records, set_value
 
-OPTIONAL_FIELDS = ("ridge", "stability", "confidence", "certificates", "bot")
+OPTIONAL_FIELDS = ("pac", "confidence", "certificates", "bot")
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -39,10 +39,8 @@ def confident_artifact() -> CalibrationArtifact:
 
 
 @pytest.fixture(scope="module")
-def stability_artifact() -> CalibrationArtifact:
-    return calibrate(
-        make_records(0, 100), alpha="0.5", features="1", stability=PaperStability.from_constant(0.1)
-    )
+def pac_artifact() -> CalibrationArtifact:
+    return calibrate(make_records(0, 100), alpha="0.5", features="1", pac=PaperPAC())
 
 
 @pytest.fixture
@@ -88,8 +86,7 @@ def test_content_without_certificates_or_bot_has_no_new_fields(
     ("options", "fields"),
     [
         ({}, set()),
-        ({"ridge": 0.1}, {"ridge"}),
-        ({"stability": PaperStability.from_constant(0.1)}, {"stability"}),
+        ({"pac": PaperPAC()}, {"pac"}),
         ({"features": "1", "delta": "0.05"}, {"confidence"}),
         ({"max_wrong_rate": "0.5"}, {"bot"}),
     ],
@@ -283,10 +280,21 @@ def test_load_refuses_invalid_confidence(
 
 @pytest.mark.parametrize("effective", ["0.9", "x", "0.050", "-1", 0.1])
 def test_load_refuses_an_invalid_or_laxer_effective_alpha(
-    effective: Any, stability_artifact: CalibrationArtifact
+    effective: Any, pac_artifact: CalibrationArtifact
 ) -> None:
-    content = get_content(stability_artifact)
-    assert load_content(content) == stability_artifact
+    content = get_content(pac_artifact)
+    assert load_content(content) == pac_artifact
     content["levels"][0]["effective_alpha"] = effective
+    with pytest.raises(ArtifactFormatError):
+        load_content(content)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("delta", "0.90"), ("delta", "1"), ("ridge", -0.1), ("ridge", True), ("ridge", "0.1"), ("more", 1)],
+)
+def test_load_refuses_invalid_pac(field: str, value: Any, pac_artifact: CalibrationArtifact) -> None:
+    content = get_content(pac_artifact)
+    content["pac"][field] = value
     with pytest.raises(ArtifactFormatError):
         load_content(content)

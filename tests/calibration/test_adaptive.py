@@ -28,6 +28,7 @@ from langchain_cfc.errors import (
     UnattainableTargetError,
 )
 from langchain_cfc.features import AdaptiveAlpha
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.words import NOT_BY_LEVEL
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import Part
@@ -190,7 +191,7 @@ def test_load_refuses_forged_adaptive_levels(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"alpha": "0.1", "ridge": 1e-3}, "no theorem"),
+        ({"alpha": "0.1", "pac": PaperPAC()}, "no theorem"),
         ({"alpha": "0.1", "delta": "0.05", "features": "1"}, "delta with alpha"),
         ({"max_wrong_rate": "0.1"}, "needs alpha"),
     ],

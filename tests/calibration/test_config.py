@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from dataclasses import fields
 from typing import Any
@@ -17,13 +16,13 @@ from langchain_cfc.calibration.config import BOT_ALPHA, CLAIM_ALPHAS
 from langchain_cfc.cli import calibrate as commands
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import Provenance, tabulate
-from langchain_cfc.thresholds import ConditionalThreshold, GroupedThreshold
+from langchain_cfc.thresholds import GroupedThreshold
 from tests.calibration.prompts import make_prompts
 from tests.factories import reload_artifact
 
-STABLE = PaperStability.from_constant()
+PAC = PaperPAC()
 
 pytestmark = pytest.mark.filterwarnings("ignore::langchain_cfc.errors.AttainabilityWarning")
 
@@ -58,9 +57,8 @@ def test_config_command_states_options_that_differ_from_defaults() -> None:
 
 
 def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
-    renamed = {"stability_delta": "stability"}
     command = {
-        renamed.get(name, name): parameter.default
+        name: parameter.default
         for name, parameter in inspect.signature(commands.calibrate).parameters.items()
         if name not in {"records", "out_path", "as_json"}
     }
@@ -87,8 +85,7 @@ def test_calibrate_command_has_the_options_and_defaults_of_the_config() -> None:
             {"alpha": None, "max_wrong_rate": ["0.4"], "wrong_rate_groups": True, "features": "group(topic)"},
             None,
         ),
-        ({"features": "mean_score", "ridge": 0.1, "penalised": "all", "fit_fraction": 0.25}, None),
-        ({"stability": STABLE}, None),
+        ({"features": "mean_score", "pac": PaperPAC(0.8, 0.1), "fit_fraction": 0.25}, None),
         ({"seed": "other", "test_fraction": 0.25}, None),
         ({"alpha": ["0.3", "0.4"], "features": "group(topic)", "delta": "0.1"}, None),
     ],
@@ -122,8 +119,7 @@ def test_config_from_artifact_reproduces_the_artifact(
                 {"features": "hat(mean_score, 5)"},
                 {"features": "group(topic) + bins(mean_score, 3)"},
                 {"features": "hard(mean_score, 0.8)"},
-                {"features": "1", "ridge": 0.1},
-                {"features": "group(topic)", "stability": STABLE},
+                {"features": "group(topic)", "pac": PAC},
                 {"features": "1", "adaptive_alpha": True},
             )
         ),
@@ -134,12 +130,7 @@ def test_config_from_artifact_reproduces_the_artifact(
         ({"max_wrong_rate": 0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
         ({"max_wrong_rate": 1.0}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
         ({"max_wrong_rate": True}, "max_wrong_rate must be a decimal number strictly between 0 and 1"),
-        ({"ridge": -0.1}, "ridge must be a finite number, at least 0"),
-        ({"ridge": math.nan}, "ridge must be a finite number, at least 0"),
-        ({"ridge": math.inf}, "ridge must be a finite number, at least 0"),
-        ({"ridge": 0.1, "penalised": "none"}, "penalised must be 'slopes' or 'all'"),
         # Options that would have no effect without another one.
-        ({"penalised": "all"}, "penalised: needs a ridge"),
         ({"wrong_rate_groups": True}, "wrong_rate_groups: needs max_wrong_rate"),
         ({"at_most": 1}, "at_most: it counts unsupported claims"),
         (
@@ -157,11 +148,11 @@ def test_config_check_refuses_incompatible_options(options: dict[str, Any], mess
     "options",
     [
         {},
-        {"ridge": 0.1, "stability": STABLE},
+        {"pac": PaperPAC(ridge=0.1)},
         {"delta": "0.05", "features": "1"},
         {"delta": "0.05", "features": "bins(max_score, 5)", "unit": "claims"},
         {"delta": "0.05", "features": "hat(mean_score, 5)", "max_wrong_rate": "0.1"},
-        {"max_wrong_rate": "0.1", "stability": STABLE},
+        {"max_wrong_rate": "0.1", "pac": PAC},
         {"max_wrong_rate": ["0.1", "0.2"], "certification_fraction": 0.3},
     ],
 )
@@ -189,16 +180,15 @@ def test_certification_split_is_made_only_where_needed() -> None:
         assert ("certification" in artifact.calibration.digests) == (share > 0)
 
 
-def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> None:
+def test_pac_makes_levels_stricter_and_is_called_a_heuristic() -> None:
     records = make_prompts(0, 400)
-    stability = PaperStability.from_constant(0.5)
-    artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", stability=stability)
+    artifact = calibrate(records, alpha=["0.2", "0.4"], features="group(topic)", pac=PAC)
     size = artifact.calibration.size
     loaded = reload_artifact(artifact)
     assert loaded == artifact
     draws = tabulate(make_prompts(1, 50)).draws
     for level in loaded.levels:
-        expected = stability.effective_alpha(level.alpha, size)
+        expected = PAC.effective_alpha(level.alpha, size)
         assert level.effective_alpha == expected
         assert float(expected) < float(level.alpha)
         direct = calibrate(records, alpha=expected, features="group(topic)")
@@ -210,16 +200,14 @@ def test_paper_stability_makes_levels_stricter_and_is_called_a_heuristic() -> No
         # The promise that does hold is that of the level asked for; the paper's claim stands beside it.
         assert (promise.kind, promise.alpha) == ("conditional", level.alpha)
         assert promise.failure_probability is None
-        assert promise.heuristics == (stability.statement(level.alpha, size),)
+        assert promise.heuristics == (PAC.statement(level.alpha, size),)
         assert promise.heuristics[0].startswith("CFC-PAC, a heuristic.")
         assert plain.make_guarantee().heuristics == ()
 
 
-def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
-    stability = PaperStability.from_constant(10.0)
-    artifact = calibrate(
-        make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", stability=stability
-    )
+def test_pac_with_a_too_large_slack_flags_every_prompt() -> None:
+    pac = PaperPAC(delta=1e-12)
+    artifact = calibrate(make_prompts(0, 100), alpha=["0.2", "0.9"], features="group(topic)", pac=pac)
     loaded = reload_artifact(artifact)
     assert (loaded, loaded.digest) == (artifact, artifact.digest)
     assert [one.effective_alpha == "0" for one in loaded.levels] == [True, False]
@@ -234,52 +222,17 @@ def test_paper_stability_with_a_too_large_slack_flags_every_prompt() -> None:
     assert decide(loaded, draws, "0.2", marginal=True).accepted.any()
 
 
-@pytest.mark.parametrize(
-    ("penalised", "kind", "names"), [("slopes", "marginal", ["1"]), ("all", "heuristic", [])]
-)
-def test_ridge_weakens_the_guarantee_and_states_estimated_slack(
-    penalised: Any, kind: str, names: list[str]
-) -> None:
-    artifact = calibrate(
-        make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)", ridge=0.1, penalised=penalised
-    )
-    promise = artifact.make_guarantee()
-    assert promise.kind == kind
-    assert [one.name for one in promise.weightings] == names
-    every = [one.name for one in artifact.feature_map.list_guaranteed_weights()]
-    assert list(promise.estimated_slack) == every
-    # The constant pays nothing unless it is penalised as well.
-    assert (promise.estimated_slack["1"] == pytest.approx(0.0, abs=1e-12)) == (penalised == "slopes")
-    assert any(abs(value) > 1e-3 for value in promise.estimated_slack.values())
-    assert artifact.calibration.split.fit == 0.2  # its units are fitted on a split of their own
-    loaded = reload_artifact(artifact)
-    assert loaded.make_guarantee() == promise
-    assert calibrate(
-        make_prompts(0, 400), alpha="0.3", features="hat(mean_score, 3)"
-    ).make_guarantee().kind == ("conditional")
+def test_pac_with_a_ridge_smooths_thresholds_and_promises_nothing() -> None:
+    def solve(ridge: float) -> Any:
+        options: dict[str, Any] = {"alpha": "0.3", "features": "group(topic)", "pac": PaperPAC(ridge=ridge)}
+        artifact = reload_artifact(calibrate(make_prompts(0, 400), **options))
+        assert artifact.make_guarantee().kind == ("heuristic" if ridge else "conditional")
+        return decide(artifact, tabulate(make_prompts(1, 50)).draws).thresholds
 
-
-def test_ridge_takes_its_units_from_the_fit_split() -> None:
-    records = make_prompts(0, 300)
-    artifact = calibrate(records, alpha="0.3", features="mean_score", ridge=0.1, fit_fraction=0.25)
-    split = artifact.calibration.split
-    fitting, calibrating = (
-        tabulate([one for one in records if split.find_part(one.id, None) == part])
-        for part in ("fit", "calibration")
-    )
-    transform = artifact.feature_map.transform
-    scores = artifact.parsed_set_rule.compute_success_scores(calibrating)
-    asked = transform(tabulate(make_prompts(1, 20)).draws)
-    rule = ConditionalThreshold("0.3", ridge=0.1)
-    found = decide(artifact, tabulate(make_prompts(1, 20)).draws).thresholds
-
-    def solve(units_of: Any) -> Any:
-        fitted = rule.fit(transform(calibrating.draws), scores, units_of=units_of)
-        return fitted.thresholds(asked)
-
-    np.testing.assert_allclose(found, solve(transform(fitting.draws)), rtol=1e-9)
-    # Control: units from the calibration prompts give other thresholds.
-    assert not np.allclose(found, solve(None), rtol=1e-6)
+    # Coefficients of groups are their thresholds, which a ridge of any strength pulls towards 0.
+    assert (solve(10.0) < solve(0.1)).all()
+    assert (solve(0.1) < solve(0.0)).all()
+    np.testing.assert_allclose(solve(1e-9), solve(0.0), atol=1e-6)
 
 
 def test_levels_with_confidence_divide_the_share_of_the_first_test() -> None:

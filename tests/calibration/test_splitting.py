@@ -13,6 +13,7 @@ from langchain_cfc import FeatureMap, PromptRecord, calibrate
 from langchain_cfc.artifact import CalibrationArtifact
 from langchain_cfc.decision import decide
 from langchain_cfc.errors import CalibrationError, FeatureError
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import tabulate
 from langchain_cfc.records.splits import digest_ids
 from langchain_cfc.support.arrays import FloatArray
@@ -176,7 +177,7 @@ def change_topic(records: list[PromptRecord], chosen: Sequence[PromptRecord]) ->
 
 CONDITIONAL_RULES: list[dict[str, Any]] = [
     {},
-    {"ridge": 0.01},
+    {"pac": PaperPAC(ridge=0.01)},
     {"features": "mean_score + group(topic)"},
     {"delta": "0.05"},
 ]
@@ -193,7 +194,7 @@ def test_category_seen_only_in_calibration_is_known(options: dict[str, Any]) -> 
     # One prompt certifies nothing about its category.
     moons = tabulate(change_topic(records[:2], records[:1])).draws
     flagged = decide(changed, moons).not_certifiable
-    assert flagged[0] or "ridge" in options
+    assert flagged[0] or "pac" in options
 
 
 @pytest.mark.parametrize("part", ["test", "certification"])

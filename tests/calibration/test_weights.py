@@ -16,7 +16,7 @@ from langchain_cfc.candidates import LabelledBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError, UnattainableTargetError
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import tabulate
 from tests.lengths import mostly_long
 
@@ -86,11 +86,10 @@ def test_weight_counts_in_the_threshold_like_repeated_prompts(table: LabelledBat
 @mostly_long(
     "options",
     [
-        {"ridge": 1.0},
-        {"stability": PaperStability(constant=0.1)},
+        {"pac": PaperPAC()},
         {"features": "group(topic)", "delta": "0.05"},
     ],
-    quick=2,
+    quick=1,
 )
 def test_options_without_weights_calibrate_on_a_fair_sample(
     weighted: LabelledBatch, options: dict[str, Any]
@@ -136,7 +135,7 @@ def test_attainable_coverage_is_counted_by_weights(table: LabelledBatch) -> None
 
 def test_evaluate_and_certify_refuse_records_without_their_weights(weighted: LabelledBatch) -> None:
     alike = replace(weighted, weights=None)
-    for options in ({}, {"ridge": 0.1}):
+    for options in ({}, {"pac": PaperPAC()}):
         artifact = calibrate(weighted, test_fraction=0.3, certification_fraction=0.3, **OPTIONS | options)
         for use in (evaluate, certify):
             with pytest.raises(InputError, match="their weights are missing here"):

@@ -8,6 +8,7 @@ from scipy import stats
 from langchain_cfc import calibrate, evaluate
 from langchain_cfc.certificates import certify
 from langchain_cfc.evaluation import FALSE_ALARM, is_contradicted
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.thresholds import compute_conformal_rank, compute_tau
 from tests.evaluation.prompts import make_prompts
 from tests.lengths import repetitions
@@ -67,10 +68,9 @@ def test_sound_rule_is_contradicted_at_most_at_the_false_alarm_rate() -> None:
 
 
 def test_evaluate_contradicts_a_certificate_on_worse_prompts() -> None:
-    # A ridge on every coefficient promises nothing; its certificate does.
-    artifact = calibrate(
-        make_prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", ridge=0.001, penalised="all"
-    )
+    # With a ridge CFC-PAC promises nothing; its certificate does.
+    pac = PaperPAC(ridge=0.001)
+    artifact = calibrate(make_prompts(0, 300, right=0.9), alpha="0.1", features="group(topic)", pac=pac)
     certified = certify(artifact, make_prompts(1, 300, prefix="held", right=0.9))
     worse = make_prompts(2, 300, prefix="worse", right=0.5)
     assert evaluate(artifact, worse).contradicted == []

@@ -163,54 +163,6 @@ def test_deterministic_coverage_lies_between_tau_and_its_stated_slack() -> None:
     assert max(bets(marginal, name)[0] for name in on_grid) > ALARM
 
 
-# A ridge ----------------------------------------------------------------------------------------------------
-# With randomised thresholds, E f (kept - tau) = -slack E f exactly, and 0 for the constant; the slack that is
-# reported is an estimate, near enough if it is off by a third of the largest one at most.
-NEAR = 0.006
-
-
-@pytest.mark.long
-def test_ridge_coverage_is_exact_overall_and_short_by_estimated_slack() -> None:
-    rng = np.random.default_rng(4)
-    features = fit_map(SOFT, rng)
-    weights = {
-        one.name: one.compute_values(features.transform(PROBES)) for one in features.list_guaranteed_weights()
-    }
-    gaps: dict[str, list[float]] = {name: [] for name in weights}
-    stated: dict[str, list[float]] = {name: [] for name in weights}
-    for number in range(repetitions(500)):
-        artifact = calibrate_and_reload(
-            draw_prompts(rng, 120),
-            alpha=ALPHA,
-            features=features,
-            ridge=3.0,
-            fit_fraction=0.3,
-        )
-        thresholds = solve_randomised(artifact, decide(artifact, PROBES).features, rng)
-        covered, slack = compute_coverage_at(thresholds), artifact.make_guarantee().estimated_slack
-        for name, values in weights.items():
-            gaps[name].append(float(EQUAL @ (values * (covered - TAU))))
-            stated[name].append(slack[name] * float(EQUAL @ values))
-        assert number or artifact.make_guarantee().kind == "marginal"
-    assert agrees_with_zero(gaps["1"], TAU, 1.0 - TAU, compute_log_wealth)
-    assert np.abs(stated["1"]).max() < ROUND_OFF
-
-    def off(name: str, claimed: FloatArray) -> float:
-        """Evidence that coverage is not what is claimed, give or take NEAR, on either side."""
-        share = float(EQUAL @ weights[name])
-        # Coverage minus tau lies between -tau and alpha; claims of more than alpha on either side are cut.
-        most = (1.0 - TAU) * share
-        numbers = np.array(gaps[name]) + np.clip(claimed, -most, most)
-        return max(
-            compute_log_wealth(numbers + NEAR, 2.0 * most + NEAR),
-            compute_log_wealth(NEAR - numbers, TAU * share + most + NEAR),
-        )
-
-    assert all(off(name, np.array(stated[name])) < ALARM for name in weights if name != "1")
-    # Control: an estimated cost of zero is wrong.
-    assert max(off(name, np.zeros(len(gaps[name]))) for name in weights) > ALARM
-
-
 # Labels chosen with unequal probabilities -------------------------------------------------------------------
 # Of equally frequent difficulties hard ones are labelled more rarely: p = 1 - 0.9 T, which prompts tell of by
 # their weight least / p. Weights keep the promise for all prompts, labelled or not, although a prompt to come

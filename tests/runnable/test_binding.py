@@ -13,6 +13,7 @@ from langchain_cfc import CalibrationArtifact, CFCRunnable, FeatureMap
 from langchain_cfc.artifact import tabulate_held_out
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.errors import FingerprintError, FingerprintWarning, InputError
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.labelers import extract_choice, extract_number
 from langchain_cfc.records import Provenance
 from langchain_cfc.sampling import DrawnCandidate
@@ -263,7 +264,7 @@ def test_setting_not_stated_while_serving_gives_binding_unverified() -> None:
 def test_model_copy_compares_fingerprints_again() -> None:
     """What was compared once must be what serves: another artifact brings its own promise."""
     chain = make_matching(make_bound())
-    other = make_bound(ridge=0.1, penalised="all")
+    other = make_bound(pac=PaperPAC(ridge=0.1))
     copied = chain.model_copy(update={"artifact": other})
     assert copied.invoke("x").guarantee.kind == "heuristic"
     assert copied.invoke("x").guarantee.artifact_digest == other.digest

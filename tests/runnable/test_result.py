@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from langchain_cfc import CalibrationArtifact, CFCResult, FeatureMap
 from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.decision import Reason
+from langchain_cfc.guarantee import PaperPAC
 from tests.factories import make_artifact, make_chain
 from tests.fakes import N, ScriptedModel, answer_of, topic_of
 
@@ -239,7 +240,7 @@ def explain_features(features: FeatureMap, draws: CandidateBatch) -> str:
 
 
 def test_explain_states_no_guarantee_without_a_theorem() -> None:
-    result = make_chain(make_artifact(ridge=0.001, penalised="all")).invoke("x")
+    result = make_chain(make_artifact(pac=PaperPAC(ridge=0.001))).invoke("x")
     assert result.guarantee.kind == "heuristic"
     assert "No guarantee" in result.explain()
     assert "at least" not in result.explain()

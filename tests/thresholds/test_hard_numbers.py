@@ -127,14 +127,9 @@ def test_fit_refuses_numbers_whose_products_overflow(size: float, ridge: float) 
         rule.fit(features, np.linspace(0, 1, 50)).threshold([1.0, size])
 
 
-@pytest.mark.parametrize("unit", [1e-170, 1e-100, 1e100])
-def test_ridge_on_slopes_does_not_depend_on_extreme_units(unit: float) -> None:
+def test_fit_refuses_a_ridge_that_exceeds_floating_point() -> None:
     rng = np.random.default_rng(1)
-    features = np.stack([np.ones(50), rng.random(50)], axis=1)
-    scores, rule = rng.random(50), ConditionalThreshold("0.2", ridge=0.1)
-    expected = rule.fit(features, scores).thresholds(features[:5])
-    found = rule.fit(features * [1.0, unit], scores).thresholds(features[:5] * [1.0, unit])
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    if unit == 1e-170:
-        with pytest.raises(InputError, match="comparable size"):
-            ConditionalThreshold("0.2", ridge=0.1, penalised="all").fit(features * [1.0, unit], scores)
+    features, scores = np.stack([np.ones(50), 1e-170 * rng.random(50)], axis=1), rng.random(50)
+    ConditionalThreshold("0.2").fit(features, scores)
+    with pytest.raises(InputError, match="comparable size"):
+        ConditionalThreshold("0.2", ridge=0.1).fit(features, scores)

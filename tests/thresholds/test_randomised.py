@@ -159,17 +159,6 @@ def test_randomised_threshold_in_groups_is_the_randomised_order_statistic() -> N
     assert seen == {math.inf, -math.inf}
 
 
-def test_randomised_ridge_of_a_constant_is_the_randomised_order_statistic() -> None:
-    rng = np.random.default_rng(13)
-    for alpha in ("0.1", "0.25", "0.4", "0.75"):
-        for size in (1, 4, 5, 9, 30):
-            scores = rng.integers(0, 9, size) / 8
-            rule = ConditionalThreshold(alpha, ridge=0.1).fit(np.ones((size, 1)), scores)
-            for uniform in (*rng.random(6), *np.arange(1, 8) / 8):
-                expected = compute_randomised_order_statistic(scores, alpha, float(uniform))
-                assert rule.threshold([1.0], uniform=float(uniform)) == expected
-
-
 def test_randomised_threshold_without_the_mirrored_rule_is_one_rank_off() -> None:
     """The negative control of the mirrored rule: as it is, the solver takes the other end of the face."""
     scores = np.array([0.1, 0.2, 0.3, 0.4, 0.5])
@@ -203,17 +192,16 @@ def test_randomised_threshold_never_falls_in_u_and_ends_at_the_default(kind: str
 
 
 def solve_ridge_by_clarabel(features: FloatArray, scores: FloatArray, phi: FloatArray, part: float) -> float:
-    """Clarabel on the regression of [1, z] with linear term part (1, z), tau = 0.7, lambda = 0.05 on z."""
+    """Clarabel on the regression with linear term part phi, tau = 0.7, lambda = 0.05."""
     cp: Any = cvxpy
-    slopes, level = cp.Variable(len(phi) - 1), cp.Variable()
-    over, under = cp.Variable(len(scores), nonneg=True), cp.Variable(len(scores), nonneg=True)
-    z, size = features[:, 1:], len(scores)
-    loss = 0.7 * cp.sum(over) + 0.3 * cp.sum(under) - part * (phi[1:] @ slopes + level)
-    penalty = (size + 1) * 0.05 / 2.0 * cp.sum_squares(slopes)
-    problem = cp.Problem(cp.Minimize(loss + penalty), [z @ slopes + level + over - under == scores])
+    beta, size = cp.Variable(len(phi)), len(scores)
+    over, under = cp.Variable(size, nonneg=True), cp.Variable(size, nonneg=True)
+    loss = 0.7 * cp.sum(over) + 0.3 * cp.sum(under) - part * (phi @ beta)
+    penalty = (size + 1) * 0.05 / 2.0 * cp.sum_squares(beta)
+    problem = cp.Problem(cp.Minimize(loss + penalty), [features @ beta + over - under == scores])
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13, max_iter=500)
     assert problem.status == "optimal"
-    return float(phi[1:] @ slopes.value + level.value)
+    return float(phi @ beta.value)
 
 
 def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
@@ -223,11 +211,9 @@ def test_randomised_ridge_threshold_agrees_with_a_conic_solver() -> None:
     for _ in range(tried):
         size = int(rng.integers(15, 60))
         features = np.column_stack([np.ones(size), rng.normal(size=(size, 3))])
-        units_of = np.column_stack([np.ones(8), np.kron([[1.0], [-1.0]], np.eye(4)[:, :3] * 2.0)])
         scores, phi, uniform = rng.random(size), np.append(1.0, rng.normal(size=3)), float(rng.random())
-        rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores, units_of=units_of)
+        rule = ConditionalThreshold("0.3", cap=HIGH, ridge=0.05).fit(features, scores)
         found = rule.threshold(phi, uniform=uniform)
-        # The other prompts' columns have mean zero and spread one.
         expected = solve_ridge_by_clarabel(features, scores, phi, compute_dual_level("0.3", uniform))
         assert found == pytest.approx(expected, abs=1e-7)
         others += abs(found - rule.threshold(phi)) > 1e-6
@@ -260,14 +246,13 @@ def test_randomised_window_gives_the_threshold_of_the_full_data_or_none(kind: Ki
     assert negative > repetitions(60, share=0.15)
 
 
-@pytest.mark.parametrize("penalised", ["slopes", "all"])
-def test_randomised_ridge_window_gives_the_threshold_of_the_full_data(penalised: Any) -> None:
+def test_randomised_ridge_window_gives_the_threshold_of_the_full_data() -> None:
     rng = np.random.default_rng(5)
     features, scores = LARGE[1](rng, SIZE)
     near = repetitions(40, share=0.4)
     queries = np.vstack([features[:near], 3.0 * features[: near // 4]])
     uniforms = np.where(np.arange(len(queries)) % 2 == 0, 0.1, 1.0) * rng.random(len(queries))
-    settings: dict[str, Any] = {"ridge": 1e-3, "penalised": penalised}
+    settings: dict[str, Any] = {"ridge": 1e-3}
     everything = ConditionalThreshold("0.1", window=None, **settings).fit(features, scores)
     expected = everything.solve(queries, uniforms=uniforms)
     for keep in (64, 1024):
@@ -381,18 +366,16 @@ def compute_kept_shares(
     alpha: str,
     *,
     weights: FloatArray | None = None,
-    units_of: FloatArray | None = None,
     ties: bool = True,
-    **settings: Any,
 ) -> FloatArray:
     """(N,) shares of uniforms for which each prompt is kept, ties with the threshold kept or not."""
-    rule = ConditionalThreshold(alpha, cap=HIGH, **settings)
+    rule = ConditionalThreshold(alpha, cap=HIGH)
     found = np.empty(len(scores))
     for new in range(len(scores)):
         others = np.arange(len(scores)) != new
         # A new prompt has weight 1, so that the others' weights are relative to its own.
         given = None if weights is None else weights[others] / weights[new]
-        fitted = rule.fit(features[others], scores[others], given, units_of=units_of)
+        fitted = rule.fit(features[others], scores[others], given)
 
         def kept(uniform: float, fitted: Any = fitted, new: int = new) -> bool:
             solved = fitted.solve(features[new : new + 1], uniforms=[uniform])

@@ -27,6 +27,7 @@ from langchain_cfc.candidates import CandidateBatch
 from langchain_cfc.certificates import certify
 from langchain_cfc.demo import demo_chain, load_recording
 from langchain_cfc.errors import FingerprintError, InputError, UnattainableTargetError
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import read_records, tabulate
 from tests.cli.running import run
 from tests.lengths import mostly_long, repetitions
@@ -538,7 +539,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "level chosen": {"features": "1", "max_wrong_rate": "0.3"},
     "bot": {"alpha": ["0.4"], "features": "mean_score", "max_wrong_rate": "0.3", "delta": "0.1"},
-    "ridge": {"alpha": "0.3", "features": "mean_score", "ridge": 0.1},
+    "pac": {"alpha": "0.3", "features": "mean_score", "pac": PaperPAC(ridge=0.1)},
     "set rule": {"alpha": "0.3", "features": "mean_score", "set_rule": "unique(rank)"},
 }
 

@@ -11,6 +11,7 @@ from langchain_cfc_collect.review import create_review_report, format_candidate,
 
 from integrations.collect.tests.filling import fill_in, write_rows
 from langchain_cfc import CalibrationArtifact, PromptRecord, calibrate
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import Provenance, read_records, tabulate, write_records
 from tests.cli.running import run
 from tests.recordings import list_facts
@@ -140,7 +141,7 @@ def test_agreement_refuses_artifacts_of_other_labels_or_without_a_promise(
         records,
         sheet,
         "--artifact",
-        write_artifact(tmp_path, given, ridge=0.001, penalised="all"),
+        write_artifact(tmp_path, given, pac=PaperPAC(ridge=0.001)),
     ).assert_refused("this artifact promises no coverage")
 
 

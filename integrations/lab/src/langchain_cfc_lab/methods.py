@@ -27,8 +27,8 @@ from langchain_cfc.candidates import CandidateBatch, LabelledBatch, Unit
 from langchain_cfc.decision import AnswerSets
 from langchain_cfc.errors import InputError
 from langchain_cfc.features import FeatureMap, name_records_in_errors, precompute_statistics
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.guarantee.certified import compute_share
-from langchain_cfc.guarantee.stability import PaperStability
 from langchain_cfc.set_rules import Claims, parse_set_rule
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from langchain_cfc.support.suggestions import suggest_name
@@ -262,7 +262,7 @@ class ThresholdMethod(Method):
     set_rule: str | None = None  # the set rule served; None for the split's
     calibrated_on: str | None = None  # set rule whose success scores calibrate; None for the one served
     features: str | None = None  # None for the split's
-    stability: PaperStability | None = None  # the slack by which the level is made stricter
+    pac: PaperPAC | None = None  # the slack by which the level is made stricter
 
     def get_inputs(self, features: str, set_rule: str) -> tuple[str, str]:
         """See `Method.get_inputs`."""
@@ -282,7 +282,7 @@ class ThresholdMethod(Method):
     def _compute_thresholds(self, split: Split, alpha: str, calibrated_on: str, features: str) -> Thresholds:
         """Return the test prompts' thresholds, cached for methods that differ only in the set served."""
         size = len(split.get_rows(self.convention.calibration_part))
-        level = alpha if self.stability is None else self.stability.effective_alpha(alpha, size)
+        level = alpha if self.pac is None else self.pac.effective_alpha(alpha, size)
         key = ("thresholds", self.rule, self.convention.name, calibrated_on, features, level)
         return split.get_or_make(key, lambda: self._fit_thresholds(split, level, calibrated_on, features))
 
@@ -462,7 +462,6 @@ def list_paper_methods(
         grid: Values of K that both readings of TopK choose from; None for 1 ... n.
         distinct: Whether K counts distinct answers instead of candidates.
     """
-    slack = PaperStability.from_constant()
     # Only for the tables: the theorem does not cover a set that is truncated after calibration.
     cut = {"set_rule": "best_prefix", "calibrated_on": "all"}
 
@@ -484,9 +483,9 @@ def list_paper_methods(
             "CFC at a level made stricter by the paper's slack",
             _NO_PROMISE,
             **cut,
-            stability=slack,
+            pac=PaperPAC(),
         ),
-        make("CFC-PAC-FULL", "CFC-FULL at that level", _PROMISES_CFC_FULL, stability=slack),
+        make("CFC-PAC-FULL", "CFC-FULL at that level", _PROMISES_CFC_FULL, pac=PaperPAC()),
     )
 
 

@@ -34,7 +34,7 @@ from langchain_cfc import CalibrationArtifact, calibrate
 from langchain_cfc.candidates import CandidateBatch, LabelledBatch
 from langchain_cfc.decision import Decisions, decide
 from langchain_cfc.errors import AttainabilityWarning, InputError, OrientationWarning
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.support.arrays import BoolArray, FloatArray, IntArray
 from tests.lengths import mostly_long, repetitions
 
@@ -277,12 +277,12 @@ def test_learnt_cp_is_the_quantile_of_development_prompts() -> None:
         assert not made.sets.not_certifiable.any()
 
 
-def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
+def test_paper_pac_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
     split = make_split_by_hand(draw_world(1, 60), range(10), range(10, 40), range(40, 60))
     strict = get_method("CFC-PAC")
     assert isinstance(strict, ThresholdMethod)
-    assert strict.stability is not None
-    assert strict.stability.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
+    assert strict.pac is not None
+    assert strict.pac.slack(40) == pytest.approx(math.sqrt(math.log(1.0 / 0.9) / 40), rel=1e-12)
     assert float(compute_slack(40)) == pytest.approx(0.051323, abs=1e-6)
     # At alpha below the slack all is accepted, at alpha above it not; without slack never here.
     for name, alpha, all_accepted in (
@@ -295,7 +295,7 @@ def test_paper_stability_slack_is_the_root_of_log_ten_ninths_over_n() -> None:
     # With our convention every prompt is flagged.
     plain = get_method("conditional")
     assert isinstance(plain, ThresholdMethod)
-    made = replace(plain, stability=PaperStability.from_constant()).make_sets(split, "0.05")
+    made = replace(plain, pac=PaperPAC()).make_sets(split, "0.05")
     assert made.sets.not_certifiable.all()
     assert not made.sets.accepted.any()
 

@@ -29,7 +29,7 @@ from langchain_cfc import (
 from langchain_cfc.artifact import HELD_OUT_PART
 from langchain_cfc.calibration import CalibrationConfig
 from langchain_cfc.errors import AttainabilityWarning
-from langchain_cfc.guarantee.stability import PaperStability
+from langchain_cfc.guarantee import PaperPAC
 from langchain_cfc.records import Provenance, tabulate
 from tests.cli.running import run
 from tests.lengths import mostly_long
@@ -46,9 +46,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "features": ("bins(mean_score, 2)", {}),
     "set_rule": ("rank", {}),
     "draws": ("lead(2, at_most=4)", {}),
-    "ridge": (0.0123456789, {}),
-    "penalised": ("all", {"ridge": 0.01}),
-    "stability": (PaperStability.from_constant(delta="0.95"), {}),
+    "pac": (PaperPAC(delta="0.95"), {}),
     "max_wrong_rate": ("0.6", {}),
     "wrong_rate_groups": (True, {"max_wrong_rate": "0.6", "features": "group(topic)"}),
     "delta": ("0.2", {"features": "bins(mean_score, 2)"}),
@@ -166,7 +164,7 @@ def test_control_dropping_the_seed_mixes_test_and_calibration_prompts(records: P
 
 ARTIFACTS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "every coefficient": {"ridge": 0.01, "penalised": "all"},
+    "pac": {"pac": PaperPAC(ridge=0.01)},
     "ranks with confidence": {"features": "group(topic)", "delta": "0.2"},
     "bot": {"max_wrong_rate": "0.6"},
     "first candidates": {"draws": "fixed(3)"},
@@ -237,10 +235,9 @@ def test_advice_on_new_records_does_not_calibrate_on_them(records: Path, tmp_pat
 
 def test_advice_notes_options_that_the_command_line_cannot_express(records: Path) -> None:
     fitted = FeatureMap.parse("mean_score").fit(tabulate(make_answered_records(50)).draws)
-    slack = PaperStability.from_constant(0.5, delta="0.95")
     for options, words in (
         ({"features": fitted}, "the feature map was already fitted"),
-        ({"stability": slack}, "constant of the stability slack is not 1"),
+        ({"pac": PaperPAC(ridge=0.01)}, "pac has a ridge"),
     ):
         artifact = calibrate_records(records, **options)
         (name, value), *_ = options.items()

@@ -23,7 +23,7 @@ from integrations.lab.tests.report.cases import (
 from langchain_cfc import calibrate, certificates, evaluate
 from langchain_cfc.demo import load_recording
 from langchain_cfc.errors import InputError
-from langchain_cfc.guarantee import NOT_PROMISED
+from langchain_cfc.guarantee import NOT_PROMISED, PaperPAC
 from langchain_cfc.records import tabulate
 from tests.recordings import list_facts
 
@@ -242,9 +242,7 @@ def test_report_page_headlines_a_broken_promise(facts: Case) -> None:
 
 
 def test_report_page_without_a_theorem_states_no_guarantee() -> None:
-    read = read_page(
-        make_case(list_facts(), alpha="0.2", features="mean_score", ridge=0.001, penalised="all")
-    )
+    read = read_page(make_case(list_facts(), alpha="0.2", features="mean_score", pac=PaperPAC(ridge=0.001)))
     assert "No guarantee: the threshold aims at 80 % coverage" in read.text
     assert "Nothing was promised, so there is no promise to check" in read.text
     assert "With probability at least" not in read.text
@@ -254,8 +252,8 @@ def test_report_page_without_a_theorem_states_no_guarantee() -> None:
     advised = read.text.split("Calibrate with a rule that makes a promise", 1)[1].split("--test-fraction", 1)[
         0
     ]
-    assert "--features '1 + mean_score' --set-rule all --ridge 0.001 --seed 0 --fit-fraction 0.2" in advised
-    assert "--penalised" not in advised
+    assert "--features '1 + mean_score' --set-rule all --seed 0" in advised
+    assert "--pac" not in advised
 
 
 def test_report_page_shows_the_certificate(facts_page: Reader) -> None:

@@ -188,7 +188,7 @@ def check_guarantee(seen: Situation) -> Iterator[Recommendation]:
             seen,
             "Calibrate with a rule that makes a promise",
             "No theorem covers these thresholds, however good the figures are.",
-            penalised="slopes",
+            pac=None,
         )
 
 

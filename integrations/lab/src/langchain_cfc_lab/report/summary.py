@@ -174,13 +174,6 @@ def _describe_scope(artifact: CalibrationArtifact, guarantee: Guarantee) -> Iter
         yield "It is also on average over calibration sets: this artifact may do better or worse."
     else:
         yield state_confidence(delta, guarantee.weightings)
-    if guarantee.estimated_slack:
-        words = {one.name: one.words for one in guarantee.weightings}
-        slack = (
-            f"{100 * share:.1f} points for {name_group(words.get(name, name), name)}"
-            for name, share in guarantee.estimated_slack.items()
-        )
-        yield f"Estimated loss of coverage by the ridge: {', '.join(slack)}. This is not a bound."
 
 
 def describe_verdict(artifact: CalibrationArtifact, evaluation: EvaluationReport) -> Verdict:
