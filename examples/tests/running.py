@@ -27,6 +27,12 @@ needs_model = pytest.mark.skipif(
 )
 
 
+def read_section(name: str) -> str:
+    """What `examples/README.md` says about an example."""
+    text = (REPOSITORY / "examples" / "README.md").read_text(encoding="utf-8")
+    return text.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
 def list_readme_commands(readme: str) -> list[str]:
     """The commands of a README's first block after the one that installs."""
     block: str = re.findall(r"```bash\n(.*?)```", readme, re.DOTALL)[0]

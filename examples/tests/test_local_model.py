@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -64,30 +62,6 @@ def test_local_model_is_collected_calibrated_and_asked(collected: tuple[Path, st
     artifact = CalibrationArtifact.load(folder / "artifact.json")
     assert artifact.n == 5
     assert artifact.provenance == read_records(folder / "records.jsonl").provenance
-
-
-@pytest.mark.live
-@needs_model
-def test_ask_command_serves_the_local_model(collected: tuple[Path, str]) -> None:
-    """`ask` with the chain of a user's module, over the artifact that the example wrote."""
-    folder, _ = collected
-    (folder / "mybot.py").write_text(
-        f"import sys; sys.path.insert(0, {str(EXAMPLE)!r})\n"
-        "from local_model import MODEL_NAME, get, running_server\n"
-        "from run import VERIFIER as judge, extract, make_chain\n"
-        "server = running_server(get(), slots=2)\n"
-        "def model():\n"
-        "    return make_chain(server.__enter__(), MODEL_NAME)\n"
-    )
-    script = Path(sys.executable).with_name("langchain-cfc")
-    parts = ["--generator", "mybot:model", "--verifier", "mybot:judge", "--answer", "mybot:extract", "--json"]
-    asked = ("ask", folder / "artifact.json", "What is the capital of France?")
-    command: list[str | Path] = [script, *asked, *parts]
-    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
-    assert ran.returncode in {0, 1}, ran.stderr
-    result = json.loads(ran.stdout)
-    assert len(result["candidates"]) == 5
-    assert (ran.returncode == 1) is result["abstained"]
 
 
 @pytest.mark.long

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from examples.tests.running import REPOSITORY, serve_page
+from examples.tests.running import REPOSITORY, read_section, serve_page
 from langchain_cfc import CFCRunnable, FeatureMap, calibrate, evaluate, read_records
-from langchain_cfc.claims import SentenceSplitter
 from langchain_cfc.decision import decide
 from langchain_cfc.demo.replay import make_replay_parts
 from langchain_cfc.evaluation import MethodReport
@@ -46,21 +45,6 @@ def test_long_answers_recording_has_the_stated_size(answers: list[ClaimsRecord])
     for topic, share in re.findall(r"\| (country|element|number) \| [\d,]+ \| [\d,]+ \| (\d+) % \|", stated):
         own = [one for record in answers if record.metadata["topic"] == topic for one in record.claims]
         assert round(100 * np.mean([one.supported for one in own])) == int(share)
-
-
-def test_long_answers_claims_are_the_sentences_of_the_answers(
-    recording: Records, answers: list[ClaimsRecord]
-) -> None:
-    splitter = SentenceSplitter()
-    provenance = recording.provenance
-    assert provenance is not None
-    stated = {**dict(splitter.fingerprint), "sentencex": None}
-    assert {**(provenance.splitter or {}), "sentencex": None} == stated
-    for record in answers[::7]:
-        spans = [(one.start, one.end) for one in splitter.split(str(record.answer))]
-        assert spans == [(one.start, one.end) for one in record.claims]
-        for one in record.claims:
-            assert str(record.answer)[one.start : one.end] == one.text
 
 
 def test_long_answers_served_figures_equal_evaluation(
@@ -154,7 +138,7 @@ def site() -> Iterator[str]:
     """The address of the page, started as the example's README says."""
     pytest.importorskip("streamlit", reason="the page is made with streamlit")
     command = "streamlit run examples/long_answers/long_answers_page.py"
-    assert command in (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    assert command in read_section("long_answers")
     with serve_page(command.split()[1:]) as address:
         yield address
 

@@ -6,8 +6,6 @@ import base64
 import hashlib
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from langchain_cfc_collect.config import read_config
 from langchain_core.messages import HumanMessage
 from PIL import Image
 
-from examples.tests.running import run_readme_commands
+from examples.tests.running import read_section, run_readme_commands
 from langchain_cfc import CalibrationArtifact, CFCChatModel, read_records
 from langchain_cfc.sampling.fingerprints import compute_fingerprint
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("modules_of_example")
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "vision"
-README = (EXAMPLE / "README.md").read_text(encoding="utf-8")
 CONFIG = EXAMPLE / "collect.toml"
 SIZE = "How many pixels wide and high is this image? Answer like 640x480."
 COLOUR = "Which is the strongest colour on average: red, green or blue? Answer with one word."
@@ -41,15 +38,6 @@ def truthful(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     monkeypatch.setattr(vision_stand_in, "HOPELESS", 0.0)
     monkeypatch.setattr(vision_stand_in, "WORST", 0.0)
     with vision_stand_in.standing_in() as server:
-        yield server
-
-
-@pytest.fixture
-def erring() -> Iterator[StandIn]:
-    """A stand-in that errs as by default."""
-    from vision_stand_in import standing_in
-
-    with standing_in() as server:
         yield server
 
 
@@ -73,10 +61,9 @@ def make_message(image: Image.Image, question: str, kind: str = "PNG") -> list[H
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The folder where the first block of the README was run, and what it printed."""
-    assert re.search(r"pip install .*-r examples/vision/requirements\.txt", README)
     folder = tmp_path_factory.mktemp("vision")
     (folder / "examples").symlink_to(EXAMPLE.parent)
-    done = run_readme_commands(README, folder)
+    done = run_readme_commands(read_section("vision"), folder)
     return folder / "cfc-demo" / "vision", done.stdout
 
 
@@ -96,22 +83,9 @@ def test_vision_readme_commands_collect_calibrate_and_ask(ran: tuple[Path, str])
     artifact = CalibrationArtifact.load(folder / "artifact.json")
     assert artifact.n == 8
     assert artifact.make_guarantee("0.2").kind == "conditional"
-
-
-@pytest.mark.long
-def test_vision_records_contain_addresses_instead_of_images(ran: tuple[Path, str]) -> None:
-    file = ran[0] / "records.jsonl"
-    written = file.read_text(encoding="utf-8")
+    written = (folder / "records.jsonl").read_text(encoding="utf-8")
     assert "base64" not in written
-    assert "data:image" not in written
-    records = list(read_records(file))
-    assert len(records) == 400
-    inputs: list[Any] = [record.input for record in records]
-    images = [asked[0]["content"][0]["image_url"]["url"] for asked in inputs]
-    assert all(image.startswith("photo:") for image in images)
-    # Some right and some wrong, or there was nothing to calibrate.
-    labels = [one.correct for record in records for one in record.candidates]
-    assert 0.4 < sum(labels) / len(labels) < 0.9
+    assert written.count("photo:") == len(list(read_records(folder / "records.jsonl"))) == 400
 
 
 def test_vision_stand_in_answers_from_the_pixels_received(truthful: StandIn) -> None:
@@ -158,37 +132,6 @@ def test_with_images_replaces_photograph_addresses_only() -> None:
             with_images(named)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (SIZE, "found 0 images"),
-        ([{"type": "image_url", "image_url": {"url": "https://example.com/cat.png"}}], "as a data: URL"),
-        (
-            [
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
-                {"type": "text", "text": SIZE},
-            ],
-            "cannot be decoded",
-        ),
-    ],
-)
-def test_vision_stand_in_refuses_requests_without_an_image(
-    truthful: StandIn, content: Any, said: str
-) -> None:
-    from openai import BadRequestError
-
-    with pytest.raises(BadRequestError, match=said):
-        make_client(truthful).invoke([HumanMessage(content)])
-    assert not truthful.received
-
-
-def test_vision_stand_in_refuses_unknown_questions(truthful: StandIn) -> None:
-    from openai import BadRequestError
-
-    with pytest.raises(BadRequestError, match="none of them"):
-        make_client(truthful).invoke(make_message(Image.new("RGB", (9, 9)), "Is there a cat?"))
-
-
 @pytest.mark.long
 def test_runnable_and_chat_model_accept_messages_with_images(
     ran: tuple[Path, str], truthful: StandIn
@@ -212,37 +155,6 @@ def test_runnable_and_chat_model_accept_messages_with_images(
     assert said.response_metadata["cfc"]["guarantee"]["artifact_digest"] == artifact.digest
 
 
-@pytest.mark.long
-def test_vision_readme_shell_steps_make_an_artifact(erring: StandIn, tmp_path: Path) -> None:
-    from vision_questions import main
-
-    steps = re.findall(r"```shell\n(.*?)```", README, re.DOTALL)[0].strip().splitlines()
-    assert [step.split()[:2] for step in steps] == [
-        ["python", "vision_questions.py"],
-        ["langchain-cfc", "collect"],
-        ["langchain-cfc", "collect"],
-        ["langchain-cfc", "calibrate"],
-    ]
-    for part in EXAMPLE.iterdir():
-        if part.name != "questions.jsonl":
-            (tmp_path / part.name).symlink_to(part)
-    # The configuration's own folder is where it reads and writes.
-    (tmp_path / "collect.toml").unlink()
-    (tmp_path / "collect.toml").write_text(CONFIG.read_text(encoding="utf-8"), encoding="utf-8")
-    main([str(tmp_path / "questions.jsonl"), "--count", "120"])
-    program = str(Path(sys.executable).with_name("langchain-cfc"))
-    for step in steps[1:]:
-        words = [program, *re.findall(r'"[^"]*"|\S+', step)[1:]]
-        words = [word.strip('"') for word in words]
-        if "collect" in words:
-            words += ["--set", f"generator.arguments.base_url={erring.url}"]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert CalibrationArtifact.load(tmp_path / "artifact.json").n == 8
-    # One request for each question; the dry run made none.
-    assert sum(erring.received.values()) == 120
-
-
 def test_vision_config_lines_name_real_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     text = CONFIG.read_text(encoding="utf-8")
@@ -258,22 +170,8 @@ def test_vision_config_lines_name_real_models(monkeypatch: pytest.MonkeyPatch, t
     assert names == ["gpt-4o-mini", "Qwen/Qwen2-VL-7B-Instruct"]
 
 
-@pytest.mark.long
-def test_vision_chain_refuses_another_model_than_calibrated(
-    ran: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vision_run import make_chain
-
-    from langchain_cfc.errors import FingerprintError
-
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
-    artifact = CalibrationArtifact.load(ran[0] / "artifact.json")
-    parts = read_config(CONFIG, settings=["generator.arguments.model=openai:gpt-4o-mini"]).create_components()
-    with pytest.raises(FingerprintError, match="gpt-4o-mini"):
-        make_chain(parts, artifact)
-
-
 def test_vision_truths_are_computed_from_pixels() -> None:
+    from vision_chain import short_answer
     from vision_questions import TRUTHS, brighter_half, colour, shape, size
 
     image = Image.new("RGB", (60, 40), (200, 10, 10))
@@ -284,13 +182,7 @@ def test_vision_truths_are_computed_from_pixels() -> None:
     assert brighter_half(image) == "lower"
     assert brighter_half(image.rotate(180)) == "upper"
     assert len(TRUTHS) == 4
-
-
-def test_short_answer_normalises_spellings() -> None:
-    from vision_chain import short_answer
-
     assert {short_answer(text) for text in ("64x48", " 64 × 48.", "64 x 48")} == {"64x48"}
-    assert short_answer("Wide.") == "wide"
 
 
 def test_vision_photographs_are_small_and_licensed() -> None:
@@ -301,10 +193,3 @@ def test_vision_photographs_are_small_and_licensed() -> None:
         assert photo.stat().st_size <= 40_000
         line = next(one for one in named.splitlines() if f"`{photo.name}`" in one)
         assert re.search(r"CC0|public domain|CC BY 2\.0", line)
-
-
-def test_vision_questions_depend_on_the_seed() -> None:
-    from vision_questions import examples
-
-    assert examples(20) == examples(40)[:20]
-    assert examples(20) != examples(20, seed=1)
